@@ -1,0 +1,76 @@
+"""
+Log set-up and the call's logger.
+
+A line is a fixed phrase plus fields. Words spoken, prompts, digits and tokens never go in; a number appears as its
+last four digits (`last_four`).
+"""
+
+import logging
+import sys
+import time
+from collections.abc import MutableMapping
+from typing import Any, Final, Literal
+
+import orjson
+
+LogFormat = Literal["text", "json"]
+
+_STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
+
+
+def set_up(log_format: LogFormat, level: str) -> None:
+    """Send the process's log to stderr in one format. Called once, by the command that serves."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    # Their access lines carry whole URLs, and a stream URL holds a token.
+    for chatty in ("uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "picows", "anthropic"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)
+
+
+class CallLog(logging.LoggerAdapter[logging.Logger]):
+    """A logger that adds the call's own fields to each line, and keeps the line's."""
+
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
+        return msg, kwargs
+
+
+def last_four(number: str) -> str:
+    """All that a log may know of a telephone number."""
+    return f"…{number[-4:]}" if len(number) > 4 else "…"
+
+
+def _fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+
+
+class _TextFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        fields = "".join(f" {name}={_quoted(value)}" for name, value in _fields(record).items())
+        line = f"{clock} {record.levelname.lower():7} {record.getMessage()}{' ' if fields else ''}{fields}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03}Z",
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            "logger": record.name,
+            **_fields(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return orjson.dumps(line, default=str).decode()
+
+
+def _quoted(value: Any) -> str:
+    text = str(value)
+    return f'"{text}"' if " " in text or not text else text
