@@ -1,0 +1,85 @@
+"""What the engine is told about a call: the agent's prompt, what is remembered, and the conversation so far."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from gateway.calls import prompt
+from gateway.calls.agents import Agent
+from gateway.calls.remembering import Remembering
+from gateway.calls.session import Speaker, VoiceSession
+from gateway.calls.transcript import Transcript
+from gateway.engines.brief import AgentFunction, Brief, Spoken
+from gateway.memory.call_notes import PastCall
+from gateway.memory.recall import render
+
+NO_NOTES: Final = "Nothing: there are no notes of an earlier call."
+
+
+class Briefing:
+    """Makes the brief for each connection to the engine, and keeps track of which notes it has been given."""
+
+    def __init__(
+        self,
+        session: VoiceSession,
+        agent: Agent,
+        transcript: Transcript,
+        memory: Remembering | None,
+        functions: Sequence[AgentFunction],
+    ) -> None:
+        self._session = session
+        self._agent = agent
+        self._transcript = transcript
+        self._memory = memory if prompt.wants_memory(agent.prompt) else None
+        self._functions = functions
+        self._notes: list[PastCall] = []
+        self._told = 0
+
+    async def brief(self, memory_seconds: float) -> Brief:
+        """The brief as of now, waiting so long for memory and no longer."""
+        if self._memory is not None:
+            self._notes += await self._memory.by(memory_seconds)
+        self._told = len(self._notes)
+        history = self._history()
+        return Brief(
+            agent=self._agent.name,
+            prompt=self._prompt(),
+            greeting="" if history else self._agent.greeting,
+            listen=self._agent.listen,
+            think=self._agent.think,
+            speak=self._agent.speak,
+            functions=self._functions,
+            history=history,
+        )
+
+    async def load_rest(self) -> None:
+        """Wait for memory that was too late for the first brief."""
+        if self._memory is not None:
+            self._notes += await self._memory.rest()
+
+    def untold(self) -> str:
+        """Notes that came after the brief, as an addition to the prompt; empty where there are none. Tells once."""
+        later, self._told = self._notes[self._told :], len(self._notes)
+        return render(later, now=self._now()) if later else ""
+
+    @property
+    def notes(self) -> list[PastCall]:
+        """All notes so far, told or not."""
+        return list(self._notes)
+
+    def _prompt(self) -> str:
+        now = self._now()
+        name = next((call.caller_name for call in self._notes if call.caller_name), "")
+        caller = f"{name} ({self._session.caller})" if name else self._session.caller
+        memory = render(self._notes, now=now) or NO_NOTES
+        return prompt.render(self._agent.prompt, memory=memory, now=now, caller=caller)
+
+    def _history(self) -> list[Spoken]:
+        return [
+            Spoken("user" if turn.speaker is Speaker.CALLER else "assistant", turn.text)
+            for turn in self._transcript.so_far
+            if turn.text
+        ]
+
+    def _now(self) -> datetime:
+        return datetime.now().astimezone(self._agent.timezone)

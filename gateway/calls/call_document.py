@@ -1,0 +1,89 @@
+"""What a finished call leaves behind, as text: the archive's lines and the document of its summary."""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime, tzinfo
+from typing import Any, Final
+
+from gateway.calls.session import Speaker, Turn, VoiceSession
+from gateway.llm.redaction import redact_lines
+from gateway.llm.summary import CallSummary, SpokenLine
+from gateway.memory.documents import NewDocument
+
+SOURCE: Final = "voice-call"
+_CUT_OFF: Final = " —"
+
+
+def spoken_lines(turns: Iterable[Turn]) -> list[SpokenLine]:
+    """What was said and heard, one line a turn, without cards, passwords and keys."""
+    return redact_lines(
+        [
+            SpokenLine("caller" if turn.speaker is Speaker.CALLER else "agent", _one_line(turn))
+            for turn in turns
+            if turn.text
+        ]
+    )
+
+
+def archive_text(lines: Sequence[SpokenLine]) -> str:
+    """One `SPEAKER: text` line per turn, in the order spoken."""
+    return "".join(f"{line.speaker.upper()}: {line.text}\n" for line in lines)
+
+
+def call_document(session: VoiceSession, summary: CallSummary, zone: tzinfo | None) -> NewDocument:
+    """The document of one call; `source_id` is the session, so that there is never a second."""
+    title = f"Voice Call Summary — {_wall_clock(session.started_at, zone)}"
+    caller = f"{summary.caller_name} ({session.caller})" if summary.caller_name else f"({session.caller})"
+    header = [
+        f"## {title}",
+        "",
+        f"**Session:** {session.id}",
+        f"**Duration:** {_duration(session.seconds)}",
+        f"**Caller:** {caller}",
+        f"**Agent:** {session.agent}",
+    ]
+    sections = [
+        _section("Topics Discussed", summary.topics),
+        _section("Key Decisions", summary.decisions),
+        _section("Action Items", summary.action_items),
+        _section("Important Facts", summary.facts),
+        ["", "### Context for Next Call", *([summary.context] if summary.context else [])],
+    ]
+    return NewDocument(
+        title=title,
+        content="\n".join(header + [line for section in sections for line in section]) + "\n",
+        source=SOURCE,
+        tags=("voice-session", "deepclaw", "phone-call", f"agent:{session.agent}", f"caller:{session.caller}"),
+        created_at=session.started_at,
+        metadata=_metadata(session, summary),
+        source_id=session.id,
+    )
+
+
+def _metadata(session: VoiceSession, summary: CallSummary) -> dict[str, Any]:
+    return {
+        "session_id": session.id,
+        "agent": session.agent,
+        "caller": session.caller,
+        "carrier": session.carrier,
+        "seconds": round(session.seconds),
+        "summary_by": summary.written_by,
+    }
+
+
+def _section(heading: str, items: Sequence[str]) -> list[str]:
+    return ["", f"### {heading}", *(f"- {item}" for item in items)]
+
+
+def _one_line(turn: Turn) -> str:
+    text = " ".join(turn.text.split())
+    return text if turn.heard else text + _CUT_OFF
+
+
+def _wall_clock(moment: datetime, zone: tzinfo | None) -> str:
+    return f"{moment.astimezone(zone):%Y-%m-%d %I:%M %p}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes}m {rest}s" if hours else f"{minutes}m {rest}s"

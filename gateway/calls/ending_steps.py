@@ -1,0 +1,108 @@
+"""
+The steps of a call's ending: archive, summary, document here, document there, a better summary later.
+
+Each looks at the ending, does its part if it is not done, and has the ending saved. Repeating a step does no harm.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Final
+
+from gateway.calls.archive import Archive
+from gateway.calls.call_document import archive_text, call_document, spoken_lines
+from gateway.calls.endings import Ending, Endings
+from gateway.errors import StoreUnavailable
+from gateway.llm.summary import CallSummary, SpokenLine
+from gateway.llm.writer import SummaryWriter
+from gateway.memory.documents import DocumentStore, NewDocument
+from gateway.memory.remem import RememClient
+
+EXTRACTIVE: Final = "extractive"
+REMOTE_TIMEOUT: Final = 10.0
+
+
+@dataclass(frozen=True)
+class EndingSteps:
+    """The tools of an ending, and what is done with them."""
+
+    store: DocumentStore
+    endings: Endings
+    remem: RememClient | None
+    writer: SummaryWriter
+    archive: Archive
+    zones: Mapping[str, tzinfo | None]
+    """Each agent's time zone, for the wall clock in titles."""
+
+    async def begin(self, ending: Ending) -> None:
+        """Before anything else is done, it is written down that it has to be."""
+        await self.endings.save(ending)
+
+    async def keep_archive(self, ending: Ending) -> None:
+        """The raw text, as a file. OSError when the disk does not take it."""
+        if not ending.archived:
+            await self.archive.write(ending.session.uuid, archive_text(await _lines(ending)))
+            ending.archived = True
+            await self.endings.save(ending)
+
+    async def write_document(self, ending: Ending) -> None:
+        """Summary and document in our own store. By a language model, or by rules when none answers in time."""
+        if ending.summary is None:
+            ending.summary = await self.writer.write(await _lines(ending))
+            await self.endings.save(ending)
+        if not ending.document_id:
+            document = await self.store.create(self._document(ending, ending.summary))
+            ending.document_id, ending.version = document.id, 1
+            await self.endings.save(ending)
+
+    def upgrade_due(self, ending: Ending) -> bool:
+        """Whether the summary was written by rules although there is a language model to be had."""
+        return self.writer.has_llm and ending.summary is not None and ending.summary.written_by == EXTRACTIVE
+
+    async def upgrade(self, ending: Ending) -> None:
+        """Have a language model write the summary after all: the same document, replaced. LlmError if it can't."""
+        if not self.upgrade_due(ending):
+            return
+        summary = await self.writer.ask(await _lines(ending))
+        new = self._document(ending, summary)
+        await self.store.replace(ending.document_id, new.content, title=new.title)
+        ending.summary, ending.version = summary, ending.version + 1
+        await self.endings.save(ending)
+
+    def remote_due(self, ending: Ending) -> bool:
+        """Whether the remote store lacks this document, or its newest version."""
+        return self.remem is not None and ending.remote_version < ending.version
+
+    async def send_remote(self, ending: Ending) -> None:
+        """The document in the remote store, once. StoreUnavailable or StoreRefused if it can't be."""
+        if self.remem is None or ending.summary is None or not self.remote_due(ending):
+            return
+        new, version = self._document(ending, ending.summary), ending.version
+        if ending.remote_version == 0:
+            ending.remote_id = await self._create_remote(self.remem, ending, new)
+        else:
+            ending.remote_id = await self.remem.replace(ending.remote_id, new, timeout=REMOTE_TIMEOUT)
+        ending.remote_version = version
+        await self.endings.save(ending)
+
+    async def _create_remote(self, remem: RememClient, ending: Ending, new: NewDocument) -> str:
+        """Create, unless an earlier try whose answer was lost has created it already."""
+        if ending.remote_sent and (found := await remem.find_by_session(ending.session.id, timeout=REMOTE_TIMEOUT)):
+            return found
+        ending.remote_sent = True
+        await self.endings.save(ending)
+        try:
+            return await remem.store(new, timeout=REMOTE_TIMEOUT)
+        except StoreUnavailable as error:
+            ending.remote_sent = error.answer_lost
+            await self.endings.save(ending)
+            raise
+
+    def _document(self, ending: Ending, summary: CallSummary) -> NewDocument:
+        return call_document(ending.session, summary, self.zones.get(ending.session.agent))
+
+
+async def _lines(ending: Ending) -> list[SpokenLine]:
+    """Redacting a long call takes a few hundredths of a second: not on the loop that carries audio."""
+    return await asyncio.to_thread(spoken_lines, ending.session.turns)

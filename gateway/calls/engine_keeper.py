@@ -1,0 +1,163 @@
+"""
+Holds a connection to the voice engine for the whole call.
+
+Sound that comes while the engine is not ready is kept for it; a carrier's pause is filled with silence; a lost
+connection is made again, with the conversation so far and no second greeting, a bounded number of times.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gateway.audio import BYTES_PER_SECOND, SILENCE_FRAME
+from gateway.calls.briefing import Briefing
+from gateway.engines.deepgram import KEEP_ALIVE_SECONDS
+from gateway.errors import EngineUnavailable
+from gateway.links.engine import AgentSide, EngineLink
+from gateway.links.sockets import Connector
+from gateway.settings import Secret
+
+MEMORY_SECONDS: Final = 0.1
+"""The longest that Settings wait for memory after `start`; they leave within 150 ms."""
+
+SILENCE_AFTER: Final = 0.2
+"""A carrier pause longer than this is filled with silence: the engine hears the end of a turn in the audio."""
+
+RECONNECT_PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 3.0)
+"""Between tries to reach the engine; after the last one the call is given up."""
+STEADY_SECONDS: Final = 30.0
+"""An engine that held this long starts with a clean record."""
+
+EARLY_AUDIO_SECONDS: Final = 10.0
+"""Sound kept until the engine first takes it: the caller's first words."""
+RECONNECT_AUDIO_SECONDS: Final = 1.0
+"""Sound kept while the engine is away; what is older would be answered too late."""
+
+STALLED_BYTES: Final = 4 * 1024 * 1024
+"""Unsent data at which a peer has stopped reading."""
+
+
+@dataclass(frozen=True)
+class EngineAccess:
+    """How to reach the voice engine."""
+
+    connect: Connector
+    url: str
+    headers: Mapping[str, Secret] = field(default_factory=dict)
+
+
+class EngineKeeper:
+    """The call's engine, whether it is there at the moment or not."""
+
+    def __init__(
+        self,
+        call: AgentSide,
+        access: EngineAccess,
+        briefing: Briefing,
+        *,
+        sorry: str,
+        log: logging.LoggerAdapter[logging.Logger],
+    ) -> None:
+        self._call = call
+        self._access = access
+        self._briefing = briefing
+        self._sorry = sorry
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._early: deque[bytes] = deque()
+        self._early_bytes = 0
+        self._was_ready = False
+        self._filled_at = self._heard_at = self._loop.time()
+        self.link: EngineLink | None = None
+        self.ready = False
+        """Whether the engine takes audio."""
+
+    async def run(self) -> None:
+        """Keep a connection until cancelled. EngineRefused or EngineUnavailable when there is no hope of one."""
+        pauses = list(RECONNECT_PAUSES)
+        while True:
+            tried_at = self._loop.time()
+            try:
+                await self._converse()
+            except EngineUnavailable as error:
+                if self._loop.time() - tried_at > STEADY_SECONDS:
+                    pauses = list(RECONNECT_PAUSES)
+                if not pauses:
+                    raise
+                self._log.warning("engine lost, connecting again", extra={"reason": str(error)})
+                await asyncio.sleep(pauses.pop(0))
+
+    async def _converse(self) -> None:
+        """One connection, from handshake to loss. Ends with an EngineError."""
+        link = EngineLink(self._call)
+        started = self._loop.time()
+        try:
+            await link.open(self._access.connect, self._access.url, self._access.headers)
+            self.link = link
+            waited = self._loop.time() - started
+            await link.configure(await self._briefing.brief(MEMORY_SECONDS - waited))
+            await link.lost()
+        finally:
+            self.ready, self.link = False, None
+            link.close()
+
+    # The call's side
+
+    def hear(self, audio: bytes) -> None:
+        """Sound from the caller: to the engine now, or as soon as it is there."""
+        now = self._loop.time()
+        self._heard_at = self._filled_at = now
+        if self.ready and self.link is not None:
+            self.link.send_audio(audio, at=now)
+        else:
+            self._keep_early(audio)
+
+    def applied(self) -> None:
+        """The engine took its settings: first what was said while it was not there."""
+        if self.link is None:
+            return
+        now = self._loop.time()
+        self.ready = True
+        while self._early:
+            self.link.send_audio(self._early.popleft(), at=now)
+        self._early_bytes = 0
+        self._filled_at = max(self._heard_at, now - SILENCE_AFTER)
+        if self._was_ready:
+            self.link.say(self._sorry)
+        self._was_ready = True
+        self.tell_untold()
+
+    def tell_untold(self) -> None:
+        """Give the engine the notes that came too late for its brief."""
+        if self.ready and self.link is not None and (addition := self._briefing.untold()):
+            self.link.update_prompt(addition)
+            self._log.info("memory told in mid-call")
+
+    def tick(self, now: float) -> None:
+        """Called a few times a second: silence for a pausing carrier, keep-alive, and an end to a stalled engine."""
+        if self.link is None:
+            return
+        if self.link.buffered_bytes > STALLED_BYTES:
+            self._log.warning("engine stopped reading")
+            self.link.drop()
+        elif self.ready and now - self._heard_at > SILENCE_AFTER:
+            self._fill_silence(self.link, now)
+        elif now - self.link.sent_at > KEEP_ALIVE_SECONDS:
+            self.link.keep_alive(at=now)
+
+    def _fill_silence(self, link: EngineLink, now: float) -> None:
+        frames = int((now - self._filled_at) * BYTES_PER_SECOND / len(SILENCE_FRAME))
+        for _ in range(frames):
+            link.send_silence(SILENCE_FRAME, at=now)
+        self._filled_at += frames * len(SILENCE_FRAME) / BYTES_PER_SECOND
+
+    def _keep_early(self, audio: bytes) -> None:
+        """Keep the newest seconds; more before the first connection than while one is being replaced."""
+        seconds = RECONNECT_AUDIO_SECONDS if self._was_ready else EARLY_AUDIO_SECONDS
+        self._early.append(audio)
+        self._early_bytes += len(audio)
+        while self._early_bytes > seconds * BYTES_PER_SECOND:
+            self._early_bytes -= len(self._early.popleft())

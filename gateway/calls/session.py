@@ -1,0 +1,97 @@
+"""A voice session: one call with one caller, and what was said in it. Plain values, kept on this machine."""
+
+import enum
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+
+class Speaker(enum.StrEnum):
+    CALLER = "caller"
+    AGENT = "agent"
+
+
+class EndReason(enum.StrEnum):
+    """Why a call ended. Whichever comes first; the others find it over."""
+
+    CALLER_HUNG_UP = "caller hung up"
+    STREAM_LOST = "media stream lost"
+    AGENT_HUNG_UP = "agent hung up"
+    ENGINE_LOST = "voice engine lost"
+    ENGINE_REFUSED = "voice engine refused"
+    MEDIA_SILENT = "carrier went silent"
+    CARRIER_STALLED = "carrier stopped reading"
+    SHUTDOWN = "gateway shut down"
+    FAILED = "internal error"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """
+    What one side said. `text` is what the other side heard of it; `unheard` is the rest of an agent's answer that
+    was cut off. `heard` is false where there is such a rest.
+    """
+
+    speaker: Speaker
+    text: str
+    at: datetime
+    unheard: str = ""
+
+    @property
+    def heard(self) -> bool:
+        return not self.unheard
+
+
+@dataclass
+class VoiceSession:
+    """One call. `caller` is E.164, or empty for somebody who must stay nameless."""
+
+    agent: str
+    caller: str
+    carrier: str
+    id: str = field(default_factory=lambda: f"voice-session:{uuid.uuid4()}")
+    started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    ended_at: datetime | None = None
+    end_reason: EndReason | None = None
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def uuid(self) -> str:
+        return self.id.removeprefix("voice-session:")
+
+    @property
+    def seconds(self) -> float:
+        return ((self.ended_at or datetime.now(UTC)) - self.started_at).total_seconds()
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "agent": self.agent,
+            "caller": self.caller,
+            "carrier": self.carrier,
+            "started_at": self.started_at.isoformat(),
+            "ended_at": self.ended_at.isoformat() if self.ended_at else None,
+            "end_reason": self.end_reason,
+            "turns": [
+                {"speaker": turn.speaker, "text": turn.text, "at": turn.at.isoformat(), "unheard": turn.unheard}
+                for turn in self.turns
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "VoiceSession":
+        return cls(
+            id=stored["id"],
+            agent=stored["agent"],
+            caller=stored["caller"],
+            carrier=stored["carrier"],
+            started_at=datetime.fromisoformat(stored["started_at"]),
+            ended_at=datetime.fromisoformat(stored["ended_at"]) if stored["ended_at"] else None,
+            end_reason=EndReason(stored["end_reason"]) if stored["end_reason"] else None,
+            turns=[
+                Turn(Speaker(turn["speaker"]), turn["text"], datetime.fromisoformat(turn["at"]), turn["unheard"])
+                for turn in stored["turns"]
+            ],
+        )

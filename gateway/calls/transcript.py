@@ -1,0 +1,94 @@
+"""
+Turns as they become final: what the caller said, and what the caller heard of the agent's answers.
+
+All assistant texts between two turns of the caller are one turn. No clock: times are given.
+"""
+
+from datetime import datetime
+
+from gateway.audio import BYTES_PER_SECOND
+from gateway.calls.playback import MARK_BYTES, Answer, Playback
+from gateway.calls.session import Speaker, Turn
+
+
+class Transcript:
+    """Collects turns of one call, in the order spoken."""
+
+    def __init__(self, playback: Playback) -> None:
+        self.turns: list[Turn] = []
+        self._playback = playback
+        self._answer: Answer | None = None
+        self._answer_at: datetime | None = None
+        self._audible_since = 0.0
+
+    # What happens in the call
+
+    def caller_said(self, text: str, at: datetime) -> None:
+        self._close_answer()
+        self.turns.append(Turn(Speaker.CALLER, text, at))
+
+    def agent_said(self, text: str, at: datetime) -> None:
+        answer = self._open_answer()
+        answer.said(text)
+        self._answer_at = self._answer_at or at
+
+    def agent_audio(self, size: int, now: float) -> None:
+        """So many bytes of the current answer are about to be sent, at `now` on the loop's clock."""
+        answer = self._open_answer()
+        if answer.sent == 0:
+            self._audible_since = now
+        answer.sent += size
+
+    def agent_audio_done(self) -> None:
+        if self._answer is not None:
+            self._answer.done = True
+
+    def interrupted(self, now: float) -> None:
+        """The caller spoke over the agent: what was not played by now will never be."""
+        if self._answer is not None:
+            self._close_answer(self._heard_bytes(self._answer, now))
+
+    def ended(self, now: float) -> list[Turn]:
+        """The call is over: the whole transcript."""
+        if self._answer is not None and self._known_unheard(self._answer):
+            self._close_answer(self._heard_bytes(self._answer, now))
+        else:
+            self._close_answer()
+        return self.turns
+
+    @property
+    def so_far(self) -> list[Turn]:
+        """The conversation, with the answer that is being spoken."""
+        if self._answer is None or not self._answer.pieces or self._answer_at is None:
+            return list(self.turns)
+        return [*self.turns, Turn(Speaker.AGENT, self._answer.text, self._answer_at)]
+
+    # Itself
+
+    def _open_answer(self) -> Answer:
+        if self._answer is None:
+            self._answer = Answer(start=self._playback.sent)
+        return self._answer
+
+    def _heard_bytes(self, answer: Answer, now: float) -> int:
+        if self._playback.marks_work:
+            return self._playback.confirmed - answer.start
+        return int((now - self._audible_since) * BYTES_PER_SECOND) if answer.sent else 0
+
+    def _known_unheard(self, answer: Answer) -> bool:
+        """Whether the carrier's echoes show that some of it was not played. One that never echoes is believed."""
+        if not self._playback.marks_work or not answer.sent:
+            return False
+        heard = self._playback.confirmed - answer.start
+        # The last stretch has no mark before the engine says that the answer is complete.
+        unmarked = 0 if answer.done or heard <= 0 else MARK_BYTES - 1
+        return answer.sent - heard > unmarked
+
+    def _close_answer(self, heard_bytes: int | None = None) -> None:
+        """Make the answer a turn: whole, or as far as it was heard."""
+        answer, self._answer = self._answer, None
+        at, self._answer_at = self._answer_at, None
+        if answer is None or at is None:
+            return
+        heard, unheard = (answer.text, "") if heard_bytes is None else answer.split_at(heard_bytes)
+        self.turns.append(Turn(Speaker.AGENT, heard, at, unheard))

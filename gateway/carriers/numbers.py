@@ -1,0 +1,56 @@
+"""Telephone numbers: who a caller is, and who must stay nameless."""
+
+from typing import Final
+
+import phonenumbers
+
+from gateway.errors import SettingsError
+
+ANONYMOUS: Final = ""
+"""A caller whom nothing may be remembered of: withheld, unknown, or not a full telephone number."""
+
+# The keypad spellings of ANONYMOUS, RESTRICTED, BLOCKED, UNKNOWN and UNAVAILABLE. They pass for numbers, and belong
+# to everybody who hides theirs (Twilio, "Why am I getting calls from these strange numbers").
+_KEYPAD_WORDS: Final = frozenset({"+266696687", "+7378742833", "+2562533", "+8656696", "+86282452253"})
+
+
+def caller_id(claimed: str | None) -> str:
+    """The caller as an E.164 number, or ANONYMOUS for every spelling of a withheld or unusable one."""
+    number = e164(claimed or "")
+    return ANONYMOUS if number is None or number in _KEYPAD_WORDS else number
+
+
+def e164(text: str) -> str | None:
+    """A number written with its country code, in E.164; None if it can't be one."""
+    text = text.strip()
+    if not text.startswith("+") or text in _KEYPAD_WORDS:
+        return None
+    try:
+        number = phonenumbers.parse(text, None)
+    except phonenumbers.NumberParseException:
+        return None
+    if number.extension or not phonenumbers.is_possible_number(number):
+        return None
+    return phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)
+
+
+class AllowList:
+    """ALLOWED_CALLERS: who may speak to the agent."""
+
+    def __init__(self, entries: frozenset[str]) -> None:
+        self.anyone = "*" in entries
+        self._numbers = frozenset(_entry(entry) for entry in entries - {"*"})
+
+    def __bool__(self) -> bool:
+        return self.anyone or bool(self._numbers)
+
+    def admits(self, caller: str) -> bool:
+        """Whether this caller (as `caller_id` gave it) may call."""
+        return self.anyone or caller in self._numbers
+
+
+def _entry(text: str) -> str:
+    number = e164(text)
+    if number is None:
+        raise SettingsError(f"ALLOWED_CALLERS: {text!r} is not an E.164 number; write it like +12025550143")
+    return number

@@ -1,0 +1,164 @@
+"""Telnyx: its media stream dialect, and its Call Control events and commands."""
+
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import orjson
+
+from gateway.audio import FRAME_BYTES, SILENCE_BYTE, alaw_to_mulaw
+from gateway.carriers.codec import CarrierCodec, Message, audio_events, text_parameters
+from gateway.carriers.events import CarrierEvent, StreamStarted
+from gateway.errors import RemoteProtocolError
+
+REORDER_FRAMES: Final = 3
+"""How many later frames we hold back for a missing one: 60 ms, then we go on without it."""
+
+# "between 20 ms and 30 s per message" (Telnyx, media streaming, rtp mode)
+_MIN_BYTES: Final = FRAME_BYTES
+_MAX_BYTES: Final = 240_000
+
+
+class TelnyxCodec(CarrierCodec):
+    """Telnyx media streaming in `rtp` mode: snake_case, media perhaps out of order, no id in our messages."""
+
+    name: ClassVar[str] = "telnyx"
+
+    def __init__(self, token: str = "") -> None:
+        super().__init__(token)
+        self._alaw = False
+        self._next_chunk = 1
+        self._early: dict[int, bytes] = {}
+        self._remainder = b""
+
+    def send_audio(self, audio: bytes) -> list[bytes]:
+        self._must_stream()
+        if self._remainder:
+            audio, self._remainder = self._remainder + audio, b""
+        frames = []
+        while len(audio) >= _MIN_BYTES:
+            frames.append(_media(audio[:_MAX_BYTES]))
+            audio = audio[_MAX_BYTES:]
+        self._remainder = audio
+        return frames
+
+    def finish_audio(self) -> list[bytes]:
+        if not self._remainder:
+            return []
+        last = self._remainder.ljust(_MIN_BYTES, bytes([SILENCE_BYTE]))
+        self._remainder = b""
+        return [_media(last)]
+
+    def send_mark(self, name: str) -> bytes:
+        self._must_stream()
+        return b'{"event":"mark","mark":{"name":%b}}' % orjson.dumps(name)
+
+    def send_clear(self) -> bytes:
+        self._must_stream()
+        self._remainder = b""
+        return b'{"event":"clear"}'
+
+    def _started(self, message: Message, start: Message) -> StreamStarted:
+        encoding = self._part({"event": "start", **start}, "media_format").get("encoding")
+        if encoding not in ("PCMU", "PCMA"):
+            raise RemoteProtocolError(self.name, f"streams {encoding!r}, expected 'PCMU'")
+        self._alaw = encoding == "PCMA"
+        return StreamStarted(
+            call_id=self._text(start, "call_control_id"),
+            stream_id=self._text(message, "stream_id"),
+            token=self._url_token,
+            parameters=text_parameters(start.get("custom_parameters") or start.get("customParameters")),
+        )
+
+    def _audio(self, media: Message) -> list[CarrierEvent]:
+        if media.get("track", "inbound") != "inbound":
+            return []  # our own sound, coming back
+        audio = self._payload(media)
+        if self._alaw:
+            audio = alaw_to_mulaw(audio)
+        chunk = _whole_number(media.get("chunk"))
+        if chunk == self._next_chunk and not self._early:
+            self._next_chunk += 1
+            return audio_events(audio)
+        return self._in_order(chunk, audio)
+
+    def _in_order(self, chunk: int | None, audio: bytes) -> list[CarrierEvent]:
+        """Frames in the order of `chunk`. One that comes after its place was given up is too late to play."""
+        if chunk is None:
+            return audio_events(audio)
+        if chunk < self._next_chunk:
+            return []
+        self._early[chunk] = audio
+        if self._next_chunk not in self._early and len(self._early) > REORDER_FRAMES:
+            self._next_chunk = min(self._early)
+        events: list[CarrierEvent] = []
+        while self._next_chunk in self._early:
+            events += audio_events(self._early.pop(self._next_chunk))
+            self._next_chunk += 1
+        return events
+
+    def _held_back(self) -> list[CarrierEvent]:
+        held = [self._early[chunk] for chunk in sorted(self._early)]
+        self._early.clear()
+        return [event for audio in held for event in audio_events(audio)]
+
+
+def _media(audio: bytes) -> bytes:
+    return b'{"event":"media","media":{"payload":"' + b64encode(audio) + b'"}}'
+
+
+def _whole_number(value: object) -> int | None:
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
+    return value if isinstance(value, int) else None
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookEvent:
+    """One Call Control event. `payload` fields may be missing or null; `text` reads them safely."""
+
+    id: str
+    type: str
+    payload: dict[str, Any]
+
+    def text(self, name: str) -> str:
+        value = self.payload.get(name)
+        return value if isinstance(value, str) else ""
+
+    @property
+    def call_id(self) -> str:
+        return self.text("call_control_id")
+
+    @property
+    def incoming(self) -> bool:
+        return self.text("direction") == "incoming"
+
+
+def read_webhook(body: bytes) -> WebhookEvent:
+    """The event in a webhook's body (API version 2). RemoteProtocolError if there is none."""
+    try:
+        envelope = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        raise RemoteProtocolError("telnyx", "sent a webhook that is not JSON") from None
+    data = envelope.get("data") if isinstance(envelope, dict) else None
+    if not isinstance(data, dict) or not isinstance(data.get("event_type"), str):
+        raise RemoteProtocolError("telnyx", "sent a webhook without an event")
+    payload = data.get("payload")
+    return WebhookEvent(
+        id=str(data.get("id") or ""),
+        type=data["event_type"],
+        payload=payload if isinstance(payload, dict) else {},
+    )
+
+
+def answer_command(*, stream_url: str, command_id: str) -> dict[str, str]:
+    """Answer and stream: PCMU both ways, the caller's track only, our sound to the caller's own leg."""
+    return {
+        "command_id": command_id,
+        "stream_url": stream_url,
+        "stream_track": "inbound_track",
+        "stream_codec": "PCMU",  # without it we get the leg's own codec, A-law in much of the world
+        "stream_bidirectional_mode": "rtp",  # the default, mp3, swallows raw audio without a word
+        "stream_bidirectional_codec": "PCMU",
+        "stream_bidirectional_target_legs": "self",
+    }

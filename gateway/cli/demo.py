@@ -1,0 +1,6 @@
+"""x"""
+
+from typing import Any
+
+
+def register(commands: Any) -> None: ...

@@ -1,0 +1,37 @@
+"""`gateway COMMAND`: finds the command, runs it, and turns a person's mistake into one line."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from gateway.cli import bench, demo, replay, serve
+from gateway.errors import GatewayError
+
+Command = Callable[[argparse.Namespace], int]
+
+COMMANDS: Final = (serve, demo, replay, bench)
+"""Modules with a `register(subparsers)` that adds one command and its `run`."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0 good, 1 the command found a difference or a fault, 2 a person's mistake."""
+    options = _parser().parse_args(arguments)
+    run: Command = options.run
+    try:
+        return run(options)
+    except GatewayError as error:
+        print(f"gateway: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gateway", description="A self-hosted voice gateway that remembers its callers."
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.register(commands)
+    return parser

@@ -1,0 +1,61 @@
+"""`gateway serve`: the server, until it is told to stop."""
+
+import argparse
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from gateway import logs, settings
+from gateway.errors import SettingsError
+from gateway.settings import Settings
+from gateway.web.app import create_app
+from gateway.web.front import FrontProtocol
+
+_log = logging.getLogger(__name__)
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser("serve", help="answer calls", description="Answer calls until stopped.")
+    parser.add_argument("--host", help="where to listen (HOST)")
+    parser.add_argument("--port", help="where to listen (PORT)")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    given = {name: value for name, value in (("HOST", options.host), ("PORT", options.port)) if value is not None}
+    loaded = settings.load({**os.environ, **given}, Path.cwd())
+    logs.set_up(loaded.log_format or ("text" if sys.stderr.isatty() else "json"), loaded.log_level)
+    app = create_app(loaded)
+    listener = _listen(loaded)
+    # Signals, shutdown order and HTTP are uvicorn's; media sockets leave it at the front.
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=FrontProtocol, ws="none", loop="uvloop", log_config=None, access_log=False)
+    )
+    _announce(loaded, listener)
+    server.run(sockets=[listener])
+    return 0 if server.started else 1
+
+
+def _listen(loaded: Settings) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in loaded.host else socket.AF_INET
+        return socket.create_server((loaded.host, loaded.port), family=family, backlog=1024)
+    except OSError as error:
+        where = f"{loaded.host}:{loaded.port}"
+        raise SettingsError(f"can't listen on {where}: {error.strerror}; set HOST and PORT to a free address") from None
+
+
+def _announce(loaded: Settings, listener: socket.socket) -> None:
+    host, port = listener.getsockname()[:2]
+    _log.info("gateway starts", extra={"url": f"http://{host}:{port}", "engine": loaded.engine})
+    if loaded.engine != "deepgram":
+        _log.warning("no voice engine, calls will be refused; set DEEPGRAM_API_KEY, or try: gateway demo")
+    if not loaded.twilio_auth_token and not loaded.telnyx_api_key:
+        _log.warning("no carrier is set up; set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or the TELNYX_ ones")
+    if not loaded.allowed_callers:
+        _log.warning("every caller will be refused; set ALLOWED_CALLERS to your number, or to * for anyone")

@@ -1,0 +1,36 @@
+"""What a voice engine is told about one call, whichever engine it is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """One turn of the conversation so far, handed to a new connection."""
+
+    role: Literal["user", "assistant"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFunction:
+    """A function the agent may call; we run it."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """Who the agent is, what it knows, how it listens, thinks and speaks. A call that goes on has no greeting."""
+
+    agent: str
+    prompt: str
+    greeting: str
+    listen: Mapping[str, Any]
+    think: Mapping[str, Any]
+    speak: Mapping[str, Any]
+    functions: Sequence[AgentFunction] = ()
+    history: Sequence[Spoken] = ()

@@ -1,0 +1,199 @@
+"""
+Deepgram's Voice Agent dialect, without I/O: text in, events out; intent in, text out.
+
+Audio is binary both ways and needs no codec. The transcript comes from ConversationText alone; History repeats the
+same words. A type we don't know is ignored: Deepgram adds them without notice.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import orjson
+
+from gateway.engines.brief import Brief
+from gateway.engines.events import (
+    AgentAudioDone,
+    AgentSaid,
+    EngineEvent,
+    EngineFailed,
+    EngineGreeted,
+    EngineWarned,
+    FunctionCall,
+    FunctionsCancelled,
+    FunctionsRequested,
+    InjectionRefused,
+    LatencyReported,
+    PromptUpdated,
+    SettingsApplied,
+    TurnEnded,
+    UserSaid,
+    UserStartedSpeaking,
+)
+from gateway.errors import RemoteProtocolError
+
+KEEP_ALIVE: Final = b'{"type":"KeepAlive"}'
+KEEP_ALIVE_SECONDS: Final = 8.0
+"""Deepgram closes a connection that is silent for 10 s; its documentation advises 8."""
+
+PROMPT_LIMIT: Final = 25_000
+"""Characters of prompt that a managed LLM takes; the rest would be cut with a warning."""
+
+# Errors that the same settings would meet again (section 9 of the protocol); every other one is worth a new try.
+_FINAL_ERRORS: Final = frozenset(
+    {
+        "NON_SETTINGS_MESSAGE_BEFORE_SETTINGS",
+        "SETTINGS_ALREADY_APPLIED",
+        "UNPARSABLE_CLIENT_MESSAGE",
+        "INVALID_SETTINGS",
+        "USER_AUDIO_FORMAT",
+        "AGENT_ID_NOT_SUPPORTED",
+        "INVALID_AGENT_ID",
+    }
+)
+_REFUSED_INJECTIONS: Final = frozenset(
+    {"INJECT_AGENT_MESSAGE_DURING_USER_SPEECH", "INJECT_AGENT_MESSAGE_DURING_AGENT_SPEECH"}
+)
+# Known, and of no consequence here.
+_QUIET: Final = frozenset(
+    {
+        "History",
+        "AgentThinking",
+        "AgentStartedSpeaking",
+        "FunctionCallResponse",
+        "SpeakUpdated",
+        "ThinkUpdated",
+        "ListenUpdated",
+        "ThinkLiveUpdated",
+        "FrustrationDetected",
+        "__customFromThinkProvider",
+    }
+)
+
+
+class DeepgramCodec:
+    """One connection. Counts the types it did not know, so that its owner can log them once."""
+
+    name: Final = "deepgram"
+
+    def __init__(self) -> None:
+        self.unknown_types: set[str] = set()
+
+    # What Deepgram sends
+
+    def receive(self, frame: bytes | str) -> list[EngineEvent]:
+        """The events in one text frame; RemoteProtocolError if it is not a message."""
+        message = self._parse(frame)
+        match message["type"]:
+            case "ConversationText":
+                return self._conversation_text(message)
+            case "UserStartedSpeaking":
+                return [UserStartedSpeaking()]
+            case "AgentAudioDone":
+                return [AgentAudioDone()]
+            case "LatencyReport":
+                return [LatencyReported({k: float(v) for k, v in message.items() if isinstance(v, int | float)})]
+            case "EndOfTurn":
+                return [TurnEnded()]
+            case "Welcome":
+                return [EngineGreeted(request_id=str(message.get("request_id", "")))]
+            case "SettingsApplied":
+                return [SettingsApplied()]
+            case "FunctionCallRequest":
+                return self._functions_requested(message)
+            case "FunctionCallCancelled":
+                return [FunctionsCancelled(tuple(str(call.get("id", "")) for call in _objects(message)))]
+            case "PromptUpdated":
+                return [PromptUpdated()]
+            case "InjectionRefused":
+                return [InjectionRefused()]
+            case "Error":
+                code = str(message.get("code", ""))
+                return [EngineFailed(code, retryable=code not in _FINAL_ERRORS)]
+            case "Warning":
+                code = str(message.get("code", ""))
+                return [InjectionRefused() if code in _REFUSED_INJECTIONS else EngineWarned(code)]
+            case unknown:
+                if unknown not in _QUIET:
+                    self.unknown_types.add(unknown)
+                return []
+
+    def _parse(self, frame: bytes | str) -> Mapping[str, Any]:
+        try:
+            message = orjson.loads(frame)
+        except orjson.JSONDecodeError:
+            raise RemoteProtocolError(self.name, "sent text that is not JSON") from None
+        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+            raise RemoteProtocolError(self.name, "sent a message without a type")
+        return message
+
+    def _conversation_text(self, message: Mapping[str, Any]) -> list[EngineEvent]:
+        text = message.get("content")
+        if not isinstance(text, str) or not text.strip():
+            return []
+        return [UserSaid(text.strip()) if message.get("role") == "user" else AgentSaid(text.strip())]
+
+    def _functions_requested(self, message: Mapping[str, Any]) -> list[EngineEvent]:
+        ours = tuple(
+            FunctionCall(str(call.get("id", "")), str(call.get("name", "")), str(call.get("arguments") or ""))
+            for call in _objects(message)
+            if call.get("client_side") is not False  # the others are run by Deepgram, and only told
+        )
+        return [FunctionsRequested(ours)] if ours else []
+
+    # What we send
+
+    def settings(self, brief: Brief) -> bytes:
+        """The first message. A conversation that goes on has a history and no greeting."""
+        block: dict[str, Any] = {
+            "listen": {"provider": brief.listen},
+            "think": self._think(brief),
+            "speak": {"provider": brief.speak},
+        }
+        if brief.history:
+            messages = [{"type": "History", "role": turn.role, "content": turn.text} for turn in brief.history]
+            block["context"] = {"messages": messages}
+        if brief.greeting:
+            block["greeting"] = brief.greeting
+        return orjson.dumps(
+            {
+                "type": "Settings",
+                "tags": ["voice-gateway", f"agent:{brief.agent}"],
+                "flags": {"history": False},  # it would say everything twice
+                "audio": {
+                    "input": {"encoding": "mulaw", "sample_rate": 8000},
+                    "output": {"encoding": "mulaw", "sample_rate": 8000, "container": "none"},
+                },
+                "agent": block,
+            }
+        )
+
+    def _think(self, brief: Brief) -> dict[str, Any]:
+        think: dict[str, Any] = {"provider": brief.think, "prompt": brief.prompt}
+        if brief.functions:
+            # Deferred: an effect must not happen on a guess that the caller had finished.
+            think["functions"] = [
+                {"name": f.name, "description": f.description, "parameters": f.parameters, "defer_until_eot": True}
+                for f in brief.functions
+            ]
+        return think
+
+    def force_end_turn(self) -> bytes:
+        """Take the caller's turn for complete now: nothing more will come."""
+        return b'{"type":"ForceEndTurn"}'
+
+    def update_prompt(self, addition: str) -> bytes:
+        """Add to the prompt: Deepgram appends, it does not replace."""
+        return orjson.dumps({"type": "UpdatePrompt", "prompt": addition})
+
+    def say(self, text: str) -> bytes:
+        """Have the agent say this verbatim, after what it is saying."""
+        return orjson.dumps({"type": "InjectAgentMessage", "message": text, "behavior": "queue"})
+
+    def function_result(self, call: FunctionCall, content: str) -> bytes:
+        """Answer one function call; without an answer the agent stays silent."""
+        return orjson.dumps({"type": "FunctionCallResponse", "id": call.id, "name": call.name, "content": content})
+
+
+def _objects(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    functions = message.get("functions")
+    return [item for item in functions if isinstance(item, dict)] if isinstance(functions, list) else []

@@ -1,0 +1,168 @@
+"""The carrier's media socket and its codec, as one end of a call. Decides nothing about the conversation."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from gateway.carriers.codec import CarrierCodec, StreamState
+from gateway.carriers.events import (
+    AudioReceived,
+    CarrierComplained,
+    CarrierEvent,
+    DigitPressed,
+    MarkReached,
+    StreamStarted,
+    StreamStopped,
+)
+from gateway.errors import RemoteProtocolError
+from gateway.links.recorder import CallRecorder
+from gateway.links.sockets import NORMAL, POLICY_VIOLATION, Socket
+
+START_SECONDS: Final = 5.0
+"""A socket that has not sent a valid `start` by then is closed."""
+
+MAX_FRAME_BYTES: Final = 64 * 1024
+"""The largest message taken from a carrier: 20 ms of audio is 300 bytes, and nothing else is long."""
+
+_log = logging.getLogger(__name__)
+
+
+class CallerSide(Protocol):
+    """The call, as its carrier sees it."""
+
+    recorder: CallRecorder | None
+
+    def on_caller_audio(self, audio: bytes) -> None: ...
+    def on_mark(self, name: str) -> None: ...
+    def on_digit(self, digit: str) -> None: ...
+    def on_stream_stopped(self) -> None:
+        """The carrier ended the stream in good order."""
+
+    def on_stream_lost(self) -> None: ...
+
+
+Admit = Callable[[StreamStarted, "CarrierLink"], CallerSide | None]
+"""Judges a `start`: the call it belongs to, or None for a stranger."""
+
+
+class CarrierLink:
+    """One media stream. Nothing passes before `admit` has let its `start` in."""
+
+    def __init__(self, codec: CarrierCodec, admit: Admit, *, gone: Callable[["CarrierLink"], None]) -> None:
+        self._codec = codec
+        self._admit = admit
+        self._gone = gone
+        self._socket: Socket | None = None
+        self._call: CallerSide | None = None
+        self._start_timer: asyncio.TimerHandle | None = None
+        self._complained = False
+
+    @property
+    def carrier(self) -> str:
+        return self._codec.name
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._socket.buffered_bytes if self._socket is not None else 0
+
+    # The call's side
+
+    def send_audio(self, audio: bytes) -> None:
+        if self._codec.state is StreamState.STREAMING:
+            for frame in self._codec.send_audio(audio):
+                self._send(frame)
+
+    def finish_audio(self) -> None:
+        """An answer is complete: send what was too short to go alone."""
+        if self._codec.state is StreamState.STREAMING:
+            for frame in self._codec.finish_audio():
+                self._send(frame)
+
+    def send_mark(self, name: str) -> None:
+        if self._codec.state is StreamState.STREAMING:
+            self._send(self._codec.send_mark(name))
+
+    def send_clear(self) -> None:
+        if self._codec.state is StreamState.STREAMING:
+            self._send(self._codec.send_clear())
+
+    def close(self, code: int = NORMAL) -> None:
+        if self._socket is not None:
+            self._socket.close(code)
+
+    def _send(self, frame: bytes) -> None:
+        if self._socket is not None:
+            self._socket.send_text(frame)
+            if self._call is not None and self._call.recorder is not None:
+                self._call.recorder.to_carrier(frame)
+
+    # The socket's side
+
+    def on_open(self, socket: Socket) -> None:
+        self._socket = socket
+        self._start_timer = asyncio.get_running_loop().call_later(START_SECONDS, self._no_start)
+
+    def on_text(self, data: bytes) -> None:
+        try:
+            events = self._codec.receive(data)
+        except RemoteProtocolError as error:
+            self._complain(error)
+            return
+        if self._call is not None and self._call.recorder is not None:
+            self._call.recorder.from_carrier(data)
+        for event in events:
+            self._deliver(event)
+
+    def on_binary(self, data: bytes) -> None:
+        self._complain(RemoteProtocolError(self._codec.name, "sent a binary frame"))
+
+    def on_closed(self, code: int) -> None:
+        self._forget_timer()
+        self._socket = None
+        call, was_stopped = self._call, self._codec.state is StreamState.STOPPED
+        for event in self._codec.end():
+            self._deliver(event)
+        self._call = None
+        if call is not None and not was_stopped:
+            call.on_stream_lost()
+        self._gone(self)
+
+    def _deliver(self, event: CarrierEvent) -> None:
+        call = self._call
+        match event:
+            case AudioReceived(audio) if call is not None:
+                call.on_caller_audio(audio)
+            case MarkReached(name) if call is not None:
+                call.on_mark(name)
+            case DigitPressed(digit) if call is not None:
+                call.on_digit(digit)
+            case StreamStopped() if call is not None:
+                call.on_stream_stopped()
+            case StreamStarted():
+                self._started(event)
+            case CarrierComplained(code, title):
+                _log.warning("carrier complained", extra={"carrier": self.carrier, "code": code, "title": title})
+
+    def _started(self, started: StreamStarted) -> None:
+        self._forget_timer()
+        self._call = self._admit(started, self)
+        if self._call is None:
+            self.close(POLICY_VIOLATION)
+
+    def _no_start(self) -> None:
+        _log.warning("media socket sent no start", extra={"carrier": self.carrier, "seconds": START_SECONDS})
+        self.close(POLICY_VIOLATION)
+
+    def _complain(self, error: RemoteProtocolError) -> None:
+        """A stranger is shown the door; a call goes on without the frame, and the log hears of it once."""
+        if not self._complained:
+            self._complained = True
+            _log.warning("carrier broke its protocol", extra={"carrier": error.peer, "problem": error.problem})
+        if self._call is None:
+            self.close(POLICY_VIOLATION)
+
+    def _forget_timer(self) -> None:
+        if self._start_timer is not None:
+            self._start_timer.cancel()
+            self._start_timer = None

@@ -1,0 +1,118 @@
+"""The carriers' REST interfaces, as far as a call needs them: answer, reject, hang up. Safe to repeat."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, ClassVar, Final, Protocol
+from urllib.parse import quote
+
+import httpx
+
+from gateway.carriers.telnyx import answer_command
+from gateway.errors import CarrierRefused
+from gateway.settings import Secret
+
+_TIMEOUT: Final = httpx.Timeout(5.0, connect=2.0)
+_PAUSES: Final = (0.2, 0.6)
+
+
+class CallControl(Protocol):
+    """What the call's end needs of a carrier."""
+
+    stop_ends_call: ClassVar[bool]
+    """Whether the end of the media stream, told by the carrier, is the end of the call too."""
+
+    async def hang_up(self, call_id: str) -> None:
+        """End the call. One that is over already is a success; CarrierRefused when all tries failed."""
+
+
+class TwilioControl:
+    """Twilio's Calls resource."""
+
+    stop_ends_call: ClassVar[bool] = True
+
+    def __init__(self, http: httpx.AsyncClient, *, api_url: str, account_sid: str, auth_token: Secret) -> None:
+        self._http = http
+        self._calls_url = f"{api_url.rstrip('/')}/2010-04-01/Accounts/{quote(account_sid, safe='')}/Calls"
+        self._auth = httpx.BasicAuth(account_sid, auth_token.reveal())
+
+    async def hang_up(self, call_id: str) -> None:
+        async def request() -> httpx.Response:
+            url = f"{self._calls_url}/{quote(call_id, safe='')}.json"
+            return await self._http.post(url, data={"Status": "completed"}, auth=self._auth, timeout=_TIMEOUT)
+
+        # A finished call is 404 (20404) or 400 (21220); both are seen, and both mean "already done".
+        await _command("twilio", "hang-up", request, over={"20404", "21220"}, code_of=_twilio_code)
+
+
+class TelnyxControl:
+    """
+    Telnyx Call Control. A Telnyx call never ends because its socket did, so every way out passes `hang_up`.
+
+    Command ids follow from the call: a repeated webhook, or another node, repeats the same command, and Telnyx
+    carries it out once.
+    """
+
+    stop_ends_call: ClassVar[bool] = False
+
+    def __init__(self, http: httpx.AsyncClient, *, api_url: str, api_key: Secret) -> None:
+        self._http = http
+        self._api_url = api_url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {api_key.reveal()}"}
+
+    async def answer(self, call_id: str, *, stream_url: str, command_key: str) -> None:
+        await self._act(call_id, "answer", answer_command(stream_url=stream_url, command_id=f"answer-{command_key}"))
+
+    async def reject(self, call_id: str, *, command_key: str) -> None:
+        await self._act(call_id, "reject", {"cause": "CALL_REJECTED", "command_id": f"reject-{command_key}"})
+
+    async def hang_up(self, call_id: str) -> None:
+        await self._act(call_id, "hangup", {"command_id": f"hangup-{call_id}"})
+
+    async def _act(self, call_id: str, action: str, body: Mapping[str, str]) -> None:
+        async def request() -> httpx.Response:
+            url = f"{self._api_url}/calls/{quote(call_id, safe='')}/actions/{action}"
+            return await self._http.post(url, json=dict(body), headers=self._headers, timeout=_TIMEOUT)
+
+        await _command("telnyx", action, request, over={"90018", "90015"}, code_of=_telnyx_code)
+
+
+async def _command(
+    carrier: str,
+    command: str,
+    request: Callable[[], Awaitable[httpx.Response]],
+    *,
+    over: set[str],
+    code_of: Callable[[Any], str],
+) -> None:
+    """Send a command, again after a passing fault. `over` are the codes that say the call has ended."""
+    refusal = CarrierRefused(carrier, command, 0, "no answer", retryable=True)
+    for pause in (*_PAUSES, None):
+        try:
+            response = await request()
+        except httpx.HTTPError as error:
+            refusal = CarrierRefused(carrier, command, 0, type(error).__name__, retryable=True)
+        else:
+            code = _code(response, code_of)
+            if response.is_success or response.status_code == 404 or code in over:
+                return
+            retryable = response.status_code == 429 or response.status_code >= 500
+            refusal = CarrierRefused(carrier, command, response.status_code, code, retryable=retryable)
+        if not refusal.retryable or pause is None:
+            break
+        await asyncio.sleep(pause)
+    raise refusal
+
+
+def _code(response: httpx.Response, code_of: Callable[[Any], str]) -> str:
+    try:
+        return code_of(response.json())
+    except (ValueError, KeyError, IndexError, TypeError):
+        return ""
+
+
+def _twilio_code(body: Any) -> str:
+    return str(body["code"])
+
+
+def _telnyx_code(body: Any) -> str:
+    return str(body["errors"][0]["code"])

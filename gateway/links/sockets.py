@@ -1,0 +1,48 @@
+"""
+What the links need of a WebSocket, and nothing else, so that the implementation behind it can be exchanged.
+
+Callbacks, not coroutines: a frame goes from one socket to the other inside one callback, with no queue and no task
+switch between. `send` never waits; what the peer does not take is buffered, and `buffered_bytes` tells how much.
+"""
+
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+NORMAL: Final = 1000
+GOING_AWAY: Final = 1001
+POLICY_VIOLATION: Final = 1008
+TOO_BIG: Final = 1009
+NO_STATUS: Final = 1005
+"""Never sent: the peer closed without a code."""
+ABNORMAL: Final = 1006
+"""Never sent: what `on_closed` reports when the connection broke without a close frame."""
+
+
+class Socket(Protocol):
+    """An open WebSocket."""
+
+    def send_text(self, data: bytes) -> None: ...
+    def send_binary(self, data: bytes) -> None: ...
+    def close(self, code: int = NORMAL) -> None:
+        """Say goodbye and disconnect. Safe to repeat; `on_closed` follows once."""
+
+    @property
+    def buffered_bytes(self) -> int: ...
+
+
+class SocketOwner(Protocol):
+    """Who hears what arrives. Every method is called on the event loop and must return at once."""
+
+    def on_open(self, socket: Socket) -> None: ...
+    def on_text(self, data: bytes) -> None: ...
+    def on_binary(self, data: bytes) -> None: ...
+    def on_closed(self, code: int) -> None:
+        """The connection is gone, whoever ended it. Called once, last."""
+
+
+class Connector(Protocol):
+    """Opens client sockets. Raises EngineRefused on 401, 402, 403; EngineUnavailable on anything else."""
+
+    async def __call__(
+        self, url: str, headers: Mapping[str, str], owner: SocketOwner, *, max_bytes: int, timeout: float
+    ) -> Socket: ...

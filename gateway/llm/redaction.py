@@ -1,0 +1,328 @@
+"""
+Takes out of a transcript what must not be stored: card numbers, passwords, PINs, keys, social security numbers.
+
+A transcript carries numbers as the caller spoke them, so a number here is a run of digits, spoken digits, or both, over
+pauses and over turns. Telephone and order numbers, dates, times and amounts stay. Rules are the tables at the top.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from gateway.llm.summary import SpokenLine
+
+CARD: Final = "[card number removed]"
+KEY: Final = "[key removed]"
+PASSWORD: Final = "[password removed]"
+PIN: Final = "[pin removed]"
+SECURITY_CODE: Final = "[security code removed]"
+SOCIAL_SECURITY: Final = "[social security number removed]"
+
+# Between two turns of one speaker. It counts as white space, so a number may run across it.
+_TURN: Final = "\x1e"
+_SPACE: Final = r"[^\S\x1e]"
+
+_DIGITS: Final = {
+    **dict(zip("zero one two three four five six seven eight nine".split(), "0123456789", strict=True)),
+    **{"oh": "0", "o": "0", "nought": "0", "niner": "9"},
+}
+_TEENS: Final = {
+    word: str(10 + n)
+    for n, word in enumerate("ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split())
+}
+_TENS: Final = {
+    word: str(2 + n) for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())
+}
+_REPEATS: Final = {"double": 2, "triple": 3, "treble": 3}
+_WORDS: Final = "|".join(sorted({**_DIGITS, **_TEENS, **_TENS, **_REPEATS}, key=len, reverse=True))
+_NUMBER: Final = re.compile(rf"[0-9]+|(?:{_WORDS})\b", re.IGNORECASE)
+_GAP: Final = r"[\s,.\-–—]+(?:(?:uh|um|er|erm|ah|dash|hyphen|space)\b[\s,.\-–—]+)*"
+_RUN: Final = re.compile(rf"(?<![\w+])(?:[0-9]+\b|(?:{_WORDS})\b)(?:{_GAP}(?:[0-9]+\b|(?:{_WORDS})\b))*", re.IGNORECASE)
+
+_CARD_NETWORKS: Final = re.compile(
+    r"4(?:\d{12}|\d{15}|\d{18})"  # Visa
+    r"|5[1-5]\d{14}|2(?:22[1-9]|2[3-9]\d|[3-6]\d\d|7[01]\d|720)\d{12}"  # Mastercard
+    r"|3[47]\d{13}"  # American Express
+    r"|3(?:0[0-5]|[689]\d)\d{11}"  # Diners Club
+    r"|35\d{14,17}"  # JCB
+    r"|6(?:011|4[4-9]\d|5\d\d|2\d\d)\d{12,15}"  # Discover, UnionPay
+    r"|(?:5[06-8]|6\d)\d{11,17}"  # Maestro
+)
+_CUE_REACH: Final = 80
+# `(?<!\[)`: a marker of ours is no cue.
+_CARD_CUE: Final = re.compile(
+    r"(?<!\[)\b(?:card|visa|master ?card|amex|american express|discover|debit)\b", re.IGNORECASE
+)
+_SOCIAL_CUE: Final = re.compile(r"(?<!\[)\b(?:social(?: security)?(?: number)?|ssn)\b", re.IGNORECASE)
+_SOCIAL_NUMBER: Final = re.compile(r"(?!000|666|9)\d{3}(?!00)\d\d(?!0000)\d{4}")
+
+_LINK: Final = (
+    r"(?:[\s:=,]+(?:is|was|it's|its|it|number|code|for|on|the|back|of|my|this|that|card|account|uh|um)\b)*[\s:=,]*$"
+)
+_PIN_NAME: Final = r"(?:pin(?: code| number)?|passcode|pass code|access code)"
+_CVV_NAME: Final = r"(?:cvv2?|cvc2?|cv2|c\.? ?v\.? ?v\.?|security code|card verification (?:code|number))"
+_PASSWORD_NAME: Final = r"(?:pass ?words?|pass ?phrase|passcode)"
+# Found quickly; without one of these in reach there is no need to look closer.
+_NAMES_SECRET: Final = re.compile(r"pin|pass|code|c.{0,2}v|verification", re.IGNORECASE)
+# What is said directly before a number that is a secret, and directly after one.
+_BEFORE_SECRET: Final = (
+    (re.compile(rf"(?<!\[)\b{_CVV_NAME}{_LINK}", re.IGNORECASE), SECURITY_CODE),
+    (re.compile(rf"(?<!\[)\b{_PIN_NAME}{_LINK}", re.IGNORECASE), PIN),
+    (re.compile(rf"(?<!\[)\b{_PASSWORD_NAME}{_LINK}", re.IGNORECASE), PASSWORD),
+)
+_AFTER_SECRET: Final = (
+    (re.compile(rf"[\s,]+(?:is|was) (?:my|the|our) {_CVV_NAME}\b", re.IGNORECASE), SECURITY_CODE),
+    (re.compile(rf"[\s,]+(?:is|was) (?:my|the|our) {_PIN_NAME}\b", re.IGNORECASE), PIN),
+)
+
+_NOT_A_PASSWORD: Final = (
+    "a about again all already also always an and any at automatically because been being blocked broken but case "
+    "changed changing compromised correct different easy empty expired expiring fine for forgotten from going "
+    "gone good hacked hard how i if in incorrect invalid is it just kept known locked long lost missing my needed "
+    "never new no not okay ok old on or out please private protected rejected required reset right safe secret "
+    "secure sent short so something stored still that the there this to too unknown very weak what where which "
+    "why working wrong yes you "
+).split()
+_GUARD: Final = rf"(?!(?:{'|'.join(_NOT_A_PASSWORD)})\b)"
+_NEXT_THOUGHT: Final = (
+    r"(?!(?:and|because|but|can|could|for|i|i'm|if|is|it|my|or|please|so|that|the|then|this|we|when|you)\b)"
+)
+_WORD: Final = r"[^\s\[\]]*[^\s\[\].,;!?\"”]"
+_ASKING: Final = r"(?:what|what's|tell|give|say|read|provide|enter|share|have|confirm|verify)"
+_NO_ANSWER: Final = (
+    r"(?!(?:can|can't|could|did|do|don't|forgot|hello|hold|it's|let|moment|none|nope|one|sorry|sure|thank|thanks|that's|uh"
+    r"|um|wait|yeah)\b)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A pattern whose group `secret` is replaced; tried only where one of the signs (lower case) occurs at all."""
+
+    marker: str
+    pattern: re.Pattern[str]
+    signs: tuple[str, ...] = ("",)
+
+
+_RULES: Final = (
+    _Rule(KEY, re.compile(r"(?P<secret>-----BEGIN [A-Z ]*PRIVATE KEY-----[^\[\]\x1e]*)"), ("private key",)),
+    _Rule(KEY, re.compile(r"\b(?P<secret>eyJ[\w-]{5,}\.[\w-]{5,}(?:\.[\w-]*)?)"), ("eyj",)),
+    _Rule(KEY, re.compile(rf"\bbearer{_SPACE}+(?P<secret>[\w.~+/-]{{16,}}=*)", re.IGNORECASE), ("bearer",)),
+    _Rule(
+        KEY,
+        re.compile(r"\b(?P<secret>(?:sk|pk|rk)[-_](?:ant-|proj-|live_|test_)?[\w-]{16,})"),
+        ("sk-", "sk_", "pk-", "pk_", "rk-", "rk_"),
+    ),
+    _Rule(KEY, re.compile(r"\b(?P<secret>(?:AKIA|ASIA)[0-9A-Z]{16})\b"), ("akia", "asia")),
+    _Rule(
+        KEY,
+        re.compile(r"\b(?P<secret>(?:gh[pousr]_|github_pat_|glpat-|xai-|xox[abprs]-)[\w-]{10,})"),
+        ("gh", "glpat-", "xai-", "xox"),
+    ),
+    _Rule(KEY, re.compile(r"\b(?P<secret>AIza[\w-]{35})"), ("aiza",)),
+    _Rule(KEY, re.compile(r"(?<![\w-])(?P<secret>(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{32,})\b", re.IGNORECASE)),
+    _Rule(
+        KEY,
+        re.compile(
+            r"(?<![\w+/-])(?P<secret>(?=[^\s\d]*\d)(?=[^\sA-Z]*[A-Z])(?=[^\sa-z]*[a-z])[\w+/]{32,}={0,2})(?![\w+/-])",
+            re.ASCII,
+        ),
+    ),
+    _Rule(
+        KEY,
+        re.compile(
+            rf"\b(?:api|secret|access|auth|license){_SPACE}+(?:key|token){_SPACE}*(?:is|was|=|:){_SPACE}*"
+            r"(?P<secret>(?=[^\s\d]*\d)[^\s\[\]]{5,}[^\s\[\].,;!?])",
+            re.IGNORECASE,
+        ),
+        ("key", "token"),
+    ),
+    _Rule(
+        PASSWORD,
+        re.compile(
+            rf"(?<!\[)\b{_PASSWORD_NAME}(?: (?:for|to|on|of) [\w' ]{{1,30}}?)?"
+            rf"(?:{_SPACE}+(?:is|was)\b[:,]?{_SPACE}+|{_SPACE}*[:=]{_SPACE}*)"
+            rf"(?:(?:uh|um|er),?{_SPACE}+)?[\"'“‘]?{_GUARD}"
+            rf"(?P<secret>{_WORD}(?: {_NEXT_THOUGHT}{_WORD}){{0,9}})",
+            re.IGNORECASE,
+        ),
+        ("pass",),
+    ),
+    _Rule(
+        PASSWORD,
+        re.compile(
+            rf"(?<![^\s\"'“‘]){_GUARD}(?!it's\b|here\b|that's\b)"
+            rf"(?P<secret>{_WORD}) is (?:my|the|our) {_PASSWORD_NAME}\b",
+            re.IGNORECASE,
+        ),
+        ("pass",),
+    ),
+)
+
+# A turn that leaves the next one to say the secret: "What is your PIN?", "My password is".
+_ASKS: Final = tuple(
+    (
+        re.compile(rf"(?<!\[)\b(?:{_ASKING}\b[^.?!\[\]]{{0,40}}\b{name}\b|{name}\s+(?:is|was)\W*$)", re.IGNORECASE),
+        marker,
+    )
+    for name, marker in ((_CVV_NAME, SECURITY_CODE), (_PIN_NAME, PIN), (_PASSWORD_NAME, PASSWORD))
+)
+_SHORT_ANSWER: Final = re.compile(
+    rf"\s*(?:(?:yes|yeah|sure|okay|ok|uh|um|so|it's|it is|that's|that is|is)\b[\s,.]*)*{_GUARD}{_NO_ANSWER}"
+    rf"(?P<secret>{_WORD}(?:\s{_WORD}){{0,3}})[\s.,!]*",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """One spoken or written number of a run, and where it stands."""
+
+    digits: str
+    start: int
+    end: int
+
+
+_Finding = tuple[int, int, str]  # start, end, marker
+
+
+def redact(text: str) -> str:
+    """The text without secrets. Doing it again changes nothing."""
+    while (cleaned := _redact_once(text)) != text:
+        text = cleaned
+    return text
+
+
+def redact_lines(lines: Sequence[SpokenLine]) -> list[SpokenLine]:
+    """A whole call without secrets, also those spoken over several turns or asked for by the other side."""
+    cleaned = list(lines)
+    for speaker in ("caller", "agent"):
+        places = [place for place, line in enumerate(lines) if line.speaker == speaker]
+        joined = _TURN.join(lines[place].text.replace(_TURN, " ") for place in places)
+        for place, text in zip(places, redact(joined).split(_TURN), strict=False):
+            cleaned[place] = replace(lines[place], text=text)
+    for place in range(1, len(lines)):
+        cleaned[place] = replace(cleaned[place], text=_redact_answer(lines[place - 1].text, cleaned[place].text))
+    return cleaned
+
+
+def _redact_once(text: str) -> str:
+    lowered = text.lower()
+    for rule in _RULES:
+        if any(sign in lowered for sign in rule.signs):
+            text = _cut(text, [(*match.span("secret"), rule.marker) for match in rule.pattern.finditer(text)])
+    return _cut(text, [finding for run in _RUN.finditer(text) if (finding := _judge(text, run))])
+
+
+def _redact_answer(question: str, answer: str) -> str:
+    """What was said to somebody who asked for a secret."""
+    if not _NAMES_SECRET.search(question):
+        return answer
+    marker = next((marker for pattern, marker in _ASKS if pattern.search(question)), None)
+    if marker is None:
+        return answer
+    codes = [(*run.span(), marker) for run in _RUN.finditer(answer) if 3 <= len(_digits_of(run)) <= 12]
+    if not codes and marker == PASSWORD and (match := _SHORT_ANSWER.fullmatch(answer)):
+        codes = [(*match.span("secret"), marker)]
+    return _cut(answer, codes)
+
+
+def _cut(text: str, findings: Sequence[_Finding]) -> str:
+    for start, end, marker in reversed(findings):
+        turns = text.count(_TURN, start, end) + 1
+        text = text[:start] + _TURN.join([marker] * turns) + text[end:]
+    return text
+
+
+def _judge(text: str, run: re.Match[str]) -> _Finding | None:
+    """What a run of numbers is, by its digits and by what stands around it."""
+    pieces = list(_pieces(run))
+    digits = "".join(piece.digits for piece in pieces)
+    if len(digits) < 3:
+        return None
+    if len(digits) >= 13:
+        return _card(text, run, pieces)
+    before = text[max(0, run.start() - _CUE_REACH) : run.start()]
+    if _is_social_security(digits, pieces, before):
+        return (*run.span(), SOCIAL_SECURITY)
+    marker = _marker_by_name(text, run, before)
+    return (*run.span(), marker) if marker else None
+
+
+def _marker_by_name(text: str, run: re.Match[str], before: str) -> str | None:
+    """What the words next to a number call it, where that is a secret."""
+    if _NAMES_SECRET.search(before):
+        for cue, marker in _BEFORE_SECRET:
+            if cue.search(before):
+                return marker
+    return next((marker for cue, marker in _AFTER_SECRET if cue.match(text, run.end())), None)
+
+
+def _card(text: str, run: re.Match[str], pieces: Sequence[_Piece]) -> _Finding | None:
+    """A card number, and what follows it in the same breath: expiry date, security code."""
+    for first in range(len(pieces)):
+        if _starts_card(pieces[first : first + 19]):
+            return pieces[first].start, run.end(), CARD
+    digits = "".join(piece.digits for piece in pieces)
+    if not 13 <= len(digits) <= 19:
+        return None
+    # Recognisers mishear digits, so a number that was called a card number is one without the check digit too.
+    called_card = _CARD_CUE.search(text, max(0, run.start() - _CUE_REACH), run.start())
+    if called_card or (digits[0] in "23456" and _passes_luhn(digits)):
+        return (*run.span(), CARD)
+    return None
+
+
+def _starts_card(pieces: Sequence[_Piece]) -> bool:
+    """Whether some pieces from the first on are a number of a known network with a right check digit."""
+    heads: set[str] = set()
+    head = ""
+    for piece in pieces:
+        head += piece.digits
+        if len(head) > 19:
+            break
+        heads.add(head)
+    return any(_CARD_NETWORKS.fullmatch(head) and _passes_luhn(head) for head in heads if len(head) >= 13)
+
+
+def _passes_luhn(digits: str) -> bool:
+    doubled = (sum(divmod(2 * int(digit), 10)) for digit in digits[-2::-2])
+    return (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0
+
+
+def _is_social_security(digits: str, pieces: Sequence[_Piece], before: str) -> bool:
+    if not _SOCIAL_NUMBER.fullmatch(digits):
+        return False
+    return [len(piece.digits) for piece in pieces] == [3, 2, 4] or bool(_SOCIAL_CUE.search(before))
+
+
+def _digits_of(run: re.Match[str]) -> str:
+    return "".join(piece.digits for piece in _pieces(run))
+
+
+def _pieces(run: re.Match[str]) -> Iterator[_Piece]:
+    """The numbers of a run: "double four" is 44, "forty one" is 41, "oh" is 0."""
+    words = [
+        (match[0].lower(), run.start() + match.start(), run.start() + match.end()) for match in _NUMBER.finditer(run[0])
+    ]
+    at = 0
+    while at < len(words):
+        word, start, end = words[at]
+        following = words[at + 1] if at + 1 < len(words) else ("", 0, end)
+        value = _DIGITS.get(following[0], following[0])
+        if word in _REPEATS and len(value) == 1:
+            yield _Piece(value * _REPEATS[word], start, following[2])
+            at += 2
+        elif word in _TENS and following[0] in _DIGITS and value != "0":
+            yield _Piece(_TENS[word] + value, start, following[2])
+            at += 2
+        else:
+            yield _Piece(_single(word), start, end)
+            at += 1
+
+
+def _single(word: str) -> str:
+    if word in _TENS:
+        return _TENS[word] + "0"
+    return _DIGITS.get(word) or _TEENS.get(word) or (word if word.isdigit() else "")

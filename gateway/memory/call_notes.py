@@ -1,0 +1,114 @@
+"""
+Reading a call's document back.
+
+The text may have been through a foreign store: cut short, without its line breaks, without tags. What can't be read
+is left empty; whose call it was is never guessed.
+"""
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from gateway.memory.documents import Document
+
+SESSION_PREFIX: Final = "voice-session:"
+
+_HEADING: Final = "## Voice Call"
+_HEADER: Final = re.compile(r"\*\*(Session|Duration|Caller|Agent):\*\*[ \t]*(.*?)[ \t]*(?=\*\*\w+:\*\*|#{2,}|\n|$)")
+_SECTION: Final = re.compile(
+    r"#{2,4}[ \t]*(Topics Discussed|Key Decisions|Action Items|Important Facts|Context for Next Call)[ \t]*:?",
+    re.IGNORECASE,
+)
+_NAME_AND_NUMBER: Final = re.compile(r"(.*?)\s*\(([^()]*)\)")
+_BULLET: Final = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
+_DONE: Final = re.compile(r"\[x\]", re.IGNORECASE)
+_OPEN: Final = re.compile(r"^\[ ?\]\s*")
+_NOTHING: Final = frozenset({"", "-", "none", "n/a", "nothing", "(none)"})
+
+
+@dataclass(frozen=True, slots=True)
+class PastCall:
+    """What an earlier call came to. `caller_name` is empty when nobody said it."""
+
+    session_id: str
+    started_at: datetime
+    caller_name: str
+    caller: str
+    agent: str
+    topics: tuple[str, ...] = ()
+    decisions: tuple[str, ...] = ()
+    action_items: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+    context: str = ""
+
+
+def read_call(document: Document) -> PastCall | None:
+    """The call that a document tells of; None when it names no session."""
+    header = _header(document.content)
+    session_id = header.get("Session") or document.source_id
+    if not session_id.startswith(SESSION_PREFIX):
+        return None
+    name, number = _caller(header.get("Caller", ""))
+    sections = _sections(document.content)
+    return PastCall(
+        session_id=session_id,
+        started_at=document.created_at,
+        caller_name=name,
+        caller=number or _tagged(document, "caller:"),
+        agent=header.get("Agent") or _tagged(document, "agent:"),
+        topics=_items(sections.get("topics discussed", "")),
+        decisions=_items(sections.get("key decisions", "")),
+        action_items=_items(sections.get("action items", "")),
+        facts=_items(sections.get("important facts", "")),
+        context=" ".join(_items(sections.get("context for next call", ""))),
+    )
+
+
+def belongs_to(document: Document, agent: str, caller: str) -> bool | None:
+    """
+    Whether a document is of this caller with this agent; None when it does not say.
+
+    Its tags decide. Without them the lines under its heading do: the same lines further down may be somebody's words.
+    """
+    if scope := {tag for tag in document.tags if tag.startswith(("agent:", "caller:"))}:
+        return scope == {f"agent:{agent}", f"caller:{caller}"}
+    header = _header(document.content)
+    if "Agent" not in header or "Caller" not in header:
+        return None
+    return header["Agent"] == agent and _caller(header["Caller"])[1] == caller
+
+
+def _header(content: str) -> dict[str, str]:
+    """The `**Name:** value` entries between the heading and the first section; the first of a name counts."""
+    text = content.lstrip()
+    if not text.startswith(_HEADING):
+        return {}
+    section = _SECTION.search(text)
+    lines = _HEADER.findall(text[: section.start()] if section else text)
+    return dict(reversed(lines))
+
+
+def _caller(text: str) -> tuple[str, str]:
+    if match := _NAME_AND_NUMBER.fullmatch(text):
+        return match[1].strip(), match[2].strip()
+    return ("", text) if text.startswith("+") else (text, "")
+
+
+def _sections(content: str) -> dict[str, str]:
+    _, *parts = _SECTION.split(content)
+    return {name.lower(): body for name, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _items(body: str) -> tuple[str, ...]:
+    """The points of a section that still stand: neither ticked off nor a way to say there are none."""
+    points = (_BULLET.sub("", line).strip() for line in body.splitlines())
+    return tuple(_OPEN.sub("", point) for point in points if not _DONE.match(point) and not _is_nothing(point))
+
+
+def _is_nothing(point: str) -> bool:
+    return point.rstrip(".").lower() in _NOTHING
+
+
+def _tagged(document: Document, prefix: str) -> str:
+    return next((tag.removeprefix(prefix) for tag in document.tags if tag.startswith(prefix)), "")

@@ -1,0 +1,337 @@
+"""
+A client for Remem, or for any store that speaks one of its dialects.
+
+Which one is found out: a create the plan's way first, and ingestion where that is not known. What comes back is read
+liberally and is never trusted to be of the caller asked for.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+import orjson
+
+from gateway.errors import StoreError, StoreRefused, StoreUnavailable
+from gateway.memory.call_notes import belongs_to
+from gateway.memory.documents import Document, NewDocument, parse_tags, parse_time
+from gateway.settings import Secret
+
+IN_CALL: Final = 1.5
+AFTER_CALL: Final = 10.0
+
+_MAX_ANSWER_BYTES: Final = 1_000_000
+_NOT_OFFERED: Final = (404, 405)
+_UNPROCESSABLE: Final = 422
+_TURNED_AWAY: Final = (408, 425, 429, 503)  # said before any work was done
+_MOST_ASKED: Final = 100
+_MOST_READ: Final = 10  # documents fetched whole to see whose they are
+_TITLE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d{1,2}:\d\d [AP]M")
+_EPOCH: Final = datetime.fromtimestamp(0, UTC)
+
+
+class RememClient:
+    """
+    Another store, reached over HTTP.
+
+    Every method takes the time it may use as a whole, in seconds. StoreUnavailable is worth another try, and
+    `answer_lost` says that a write may have been carried out: ask `find_by_session` before repeating it. That is so
+    for whatever happens once the request is on its way, and for every 5xx except 503, which like 429 turns a request
+    away unread. StoreRefused stays refused.
+    """
+
+    def __init__(self, base_url: str, api_key: Secret, http: httpx.AsyncClient) -> None:
+        self._base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._api_key = api_key
+        self._http = http
+        self._ingests = False
+
+    # Writing
+
+    async def store(self, new: NewDocument, *, timeout: float = AFTER_CALL) -> str:
+        """Create the document; its id, or an empty text where the server names none."""
+        async with _border(timeout, writes=True):
+            return _id(await self._create(new))
+
+    async def replace(self, document_id: str, new: NewDocument, *, timeout: float = AFTER_CALL) -> str:
+        """
+        Put `new` in the document's place; its id.
+
+        A server without updates is given the document again under its old key. That never makes a second one, but
+        it is the server's choice whether the old text stays.
+        """
+        async with _border(timeout, writes=True):
+            if document_id and not self._ingests:
+                try:
+                    return _id(await self._put(document_id, new)) or document_id
+                except StoreRefused as refused:
+                    if refused.status not in _NOT_OFFERED:
+                        raise
+            return _id(await self._ingest(new)) or document_id
+
+    async def _create(self, new: NewDocument) -> Any:
+        if not self._ingests:
+            try:
+                return await self._create_as_planned(new)
+            except StoreRefused as refused:
+                if refused.status not in _NOT_OFFERED:
+                    raise
+        answer = await self._ingest(new)
+        self._ingests = True
+        return answer
+
+    async def _create_as_planned(self, new: NewDocument) -> Any:
+        body = _common_fields(new) | {"tags": ", ".join(new.tags)}
+        if new.created_at:
+            body["created_at"] = new.created_at.isoformat()
+        return await self._post_document("/v1/documents", body)
+
+    async def _ingest(self, new: NewDocument) -> Any:
+        body = _common_fields(new) | {"return_id": True}
+        return await self._post_document("/v1/documents/ingest", body)
+
+    async def _post_document(self, path: str, body: dict[str, Any]) -> Any:
+        key = body["source_id"]
+        try:
+            return await self._ask("POST", path, body, key=key, writes=True)
+        except StoreRefused as refused:
+            if refused.status != _UNPROCESSABLE or body["source"] == "api":
+                raise
+        # Remem lists the sources it knows; ours may not be among them.
+        metadata = body["metadata"] | {"source": body["source"]}
+        return await self._ask("POST", path, body | {"source": "api", "metadata": metadata}, key=key, writes=True)
+
+    async def _put(self, document_id: str, new: NewDocument) -> Any:
+        return await self._ask("PUT", _path_of(document_id), {"content": new.content, "mode": "replace"}, writes=True)
+
+    # Reading
+
+    async def find_by_session(self, session_id: str, *, timeout: float = AFTER_CALL) -> str | None:
+        """The id of the session's document (empty where the server names none), or None when it has none."""
+        async with _border(timeout, writes=False):
+            found = await self._query(session_id, limit=_MOST_READ)
+            certain = [document for document in found if _is_of_session(document, session_id)]
+            if not certain:
+                whole = await asyncio.gather(*(self._whole(document) for document in found))
+                certain = [document for document in whole if _is_of_session(document, session_id)]
+        return certain[0].id if certain else None
+
+    async def past_calls(self, agent: str, caller: str, limit: int, *, timeout: float = IN_CALL) -> list[Document]:
+        """The last calls of this caller with this agent, newest first; nothing that can't be tied to both."""
+        deadline = asyncio.get_running_loop().time() + timeout
+        async with _border(timeout, writes=False):
+            found = await self._query(
+                f"voice call summary caller {caller} agent {agent}",
+                limit=min(limit * 10, _MOST_ASKED),
+                tags=("voice-session", f"agent:{agent}", f"caller:{caller}"),
+            )
+        ours = [document for document in found if belongs_to(document, agent, caller)]
+        unsaid = [document for document in found if belongs_to(document, agent, caller) is None]
+        wanted = sorted(ours, key=_age)[:limit] + unsaid[:_MOST_READ]
+        whole = await asyncio.gather(*(self._whole(document, until=deadline) for document in wanted))
+        return sorted((document for document in whole if belongs_to(document, agent, caller)), key=_age)[:limit]
+
+    async def _query(self, text: str, *, limit: int, tags: tuple[str, ...] = ()) -> list[Document]:
+        # Both dialects' names at once: the wrong pair alone would mean the server's defaults.
+        body: dict[str, Any] = {"text": text, "query": text, "limit": limit, "max_results": limit, "mode": "fast"}
+        if tags:
+            body["tags"] = list(tags)
+        answer = await self._ask("POST", "/v1/query", body)
+        results = answer.get("results") if isinstance(answer, dict) else None
+        return [_document(result) for result in results if isinstance(result, dict)] if results else []
+
+    async def _whole(self, document: Document, *, until: float | None = None) -> Document:
+        """The document with its full text, or as it is when that can't be had in time."""
+        if not document.id:
+            return document
+        try:
+            async with asyncio.timeout_at(until):
+                answer = await self._ask("GET", _path_of(document.id))
+        except (StoreError, httpx.HTTPError, TimeoutError):
+            return document
+        return _completed(document, answer) if isinstance(answer, dict) else document
+
+    # The wire
+
+    async def _ask(self, method: str, path: str, body: Any = None, *, key: str = "", writes: bool = False) -> Any:
+        """Send one request; the JSON of its answer, None when it has no body."""
+        headers = {"X-API-Key": self._api_key.reveal()}
+        if key:
+            headers["Idempotency-Key"] = key
+        content = None if body is None else orjson.dumps(body)
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        request = self._http.build_request(
+            method, self._base_url + path, content=content, headers=headers, timeout=None
+        )
+        # A redirect would carry the key to wherever it points.
+        response = await self._http.send(request, stream=True, follow_redirects=False)
+        try:
+            _check_status(response, writes=writes)
+            return await _read_json(response, writes=writes)
+        finally:
+            await response.aclose()
+
+
+# The border: foreign errors become ours, here and nowhere else
+
+
+@asynccontextmanager
+async def _border(timeout: float, *, writes: bool) -> AsyncIterator[None]:
+    # `from None`: a library's message may quote the header that it did not like.
+    try:
+        async with asyncio.timeout(timeout):
+            yield
+    except TimeoutError:
+        raise StoreUnavailable("remem did not answer in time", answer_lost=writes) from None
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
+        raise StoreUnavailable(f"remem can't be reached: {type(error).__name__}") from None
+    except httpx.HTTPError as error:
+        raise StoreUnavailable(f"remem was lost: {type(error).__name__}", answer_lost=writes) from None
+
+
+def _check_status(response: httpx.Response, *, writes: bool) -> None:
+    status = response.status_code
+    if response.is_success:
+        return
+    message = f"remem answered {status}"
+    if status in _TURNED_AWAY:
+        raise StoreUnavailable(message, retry_after=_retry_after(response.headers))
+    if status >= 500:
+        raise StoreUnavailable(message, answer_lost=writes, retry_after=_retry_after(response.headers))
+    raise StoreRefused(message, status=status)
+
+
+async def _read_json(response: httpx.Response, *, writes: bool) -> Any:
+    content = bytearray()
+    async for chunk in response.aiter_bytes():
+        content += chunk
+        if len(content) > _MAX_ANSWER_BYTES:
+            raise StoreUnavailable("remem answered with more than 1 MB", answer_lost=writes)
+    try:
+        return orjson.loads(content) if content else None
+    except orjson.JSONDecodeError:
+        raise StoreUnavailable("remem answered with something other than JSON", answer_lost=writes) from None
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait, from a number or an HTTP date (RFC 9110, 10.2.3)."""
+    text = headers.get("Retry-After", "").strip()
+    if text.isdecimal():
+        return float(text)
+    try:
+        wait = parsedate_to_datetime(text) - datetime.now(UTC)
+    except (ValueError, TypeError):
+        return None
+    return max(wait.total_seconds(), 0.0)
+
+
+# Bodies
+
+
+def _common_fields(new: NewDocument) -> dict[str, Any]:
+    metadata = new.metadata | {"tags": list(new.tags)}
+    if new.created_at:
+        metadata["started_at"] = new.created_at.isoformat()
+    return {
+        "title": new.title,
+        "content": new.content,
+        "source": new.source,
+        "source_id": new.source_id,
+        "metadata": metadata,
+    }
+
+
+def _path_of(document_id: str) -> str:
+    return f"/v1/documents/{quote(document_id, safe='')}"
+
+
+def _id(answer: Any) -> str:
+    if not isinstance(answer, dict):
+        return ""
+    return _text(answer.get("id")) or _text(answer.get("document_id"))
+
+
+def _document(result: dict[str, Any]) -> Document:
+    """A query's result, whatever its dialect."""
+    metadata = result["metadata"] if isinstance(result.get("metadata"), dict) else {}
+    title = _text(result.get("title"))
+    times = (_time(metadata.get("started_at")), _time(result.get("created_at")), _time_in_title(title))
+    created_at = next((time for time in times if time), _EPOCH)
+    return Document(
+        id=_id(result),
+        title=title,
+        content=_result_text(result),
+        source=_text(result.get("source")),
+        tags=_tags(result.get("tags")) or _tags(metadata.get("tags")),
+        created_at=created_at,
+        updated_at=_time(result.get("updated_at")) or created_at,
+        metadata=metadata,
+        source_id=_text(result.get("source_id")) or _text(metadata.get("source_id")),
+    )
+
+
+def _completed(document: Document, answer: dict[str, Any]) -> Document:
+    """`document` with what the full one says; the result's own words where it is silent."""
+    full = _document(answer)
+    return replace(
+        document,
+        title=full.title or document.title,
+        content=_text(answer.get("content")) or document.content,
+        tags=full.tags or document.tags,
+        created_at=full.created_at if full.created_at != _EPOCH else document.created_at,
+        source_id=full.source_id or document.source_id,
+    )
+
+
+def _result_text(result: dict[str, Any]) -> str:
+    chunks = result.get("chunks")
+    first = chunks[0] if isinstance(chunks, list) and chunks else None
+    chunk = first.get("content") if isinstance(first, dict) else None
+    candidates = (result.get("snippet"), chunk, result.get("summary"), result.get("content"))
+    return next((text for candidate in candidates if (text := _text(candidate))), "")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _tags(value: Any) -> tuple[str, ...]:
+    try:
+        return parse_tags(value)
+    except ValueError:
+        return ()
+
+
+def _time(value: Any) -> datetime | None:
+    try:
+        return parse_time(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def _time_in_title(title: str) -> datetime | None:
+    """When the call began, to the minute: all that a store without dates of its own keeps of it."""
+    match = _TITLE_TIME.search(title)
+    try:
+        return datetime.strptime(match[0], "%Y-%m-%d %I:%M %p").replace(tzinfo=UTC) if match else None
+    except ValueError:
+        return None
+
+
+def _age(document: Document) -> float:
+    return -document.created_at.timestamp()
+
+
+def _is_of_session(document: Document, session_id: str) -> bool:
+    return (
+        session_id in (document.source_id, document.metadata.get("session_id"), *document.tags)
+        or session_id in document.title
+        or session_id in document.content
+    )

@@ -1,0 +1,256 @@
+"""The application: every part made and connected, every route in one list, started and stopped in order."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+from starlette.applications import Starlette
+from starlette.routing import BaseRoute
+
+import gateway
+from gateway.calls import endings
+from gateway.calls.agents import AgentBook
+from gateway.calls.archive import Archive
+from gateway.calls.desk import CallDesk, Memory
+from gateway.calls.ending_steps import EndingSteps
+from gateway.calls.endings import Endings
+from gateway.calls.engine_keeper import EngineAccess
+from gateway.calls.finalize import Finalizer
+from gateway.carriers.numbers import AllowList
+from gateway.carriers.signatures import TelnyxVerifier
+from gateway.errors import SettingsError
+from gateway.links import picows_sockets
+from gateway.links.carrier_rest import CallControl, TelnyxControl, TwilioControl
+from gateway.links.recorder import RecordingRoom
+from gateway.links.sockets import Connector
+from gateway.llm.writer import SummaryWriter, build_writer
+from gateway.memory.recall import Recall
+from gateway.memory.remem import RememClient
+from gateway.memory.sqlite import SqliteStore
+from gateway.settings import Secret, Settings
+from gateway.web import documents, health
+from gateway.web.admin_token import admin_token
+from gateway.web.media import MediaDoor
+from gateway.web.public import PublicAddress
+from gateway.web.telnyx import TelnyxWebhooks
+from gateway.web.twilio import TwilioWebhooks
+
+CLOSING_SECONDS: Final = 10.0
+"""How long endings may take at shutdown; what is left is taken up at the next start."""
+RETENTION_CHECK_SECONDS: Final = 3600.0
+
+_log = logging.getLogger(__name__)
+
+
+def create_app(settings: Settings, *, connect: Connector = picows_sockets.connect) -> Starlette:
+    """
+    The gateway as an ASGI application. SettingsError at once for what a person got wrong.
+
+    Everything that runs is started and stopped by the application's lifespan, whose state holds `media_door`, the
+    factory for media sockets: they do not pass through ASGI.
+    """
+    blueprint = _Blueprint.from_settings(settings, connect)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
+        async with _running(blueprint) as parts:
+            app.router.routes.extend(parts.routes)
+            yield {"media_door": parts.media_door}
+
+    return Starlette(lifespan=lifespan)
+
+
+@dataclass(frozen=True)
+class _Blueprint:
+    """What can be made, and can be wrong, before anything runs."""
+
+    settings: Settings
+    agents: AgentBook
+    allowed: AllowList
+    verifier: TelnyxVerifier | None
+    engine: EngineAccess | None
+    writer: SummaryWriter
+    apology: bytes
+    store_keys: tuple[Secret, ...]
+
+    @classmethod
+    def from_settings(cls, settings: Settings, connect: Connector) -> "_Blueprint":
+        own_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
+        return cls(
+            settings=settings,
+            agents=AgentBook(settings.agents, settings.folder),
+            allowed=AllowList(settings.allowed_callers),
+            verifier=TelnyxVerifier(settings.telnyx_public_key) if settings.telnyx_public_key else None,
+            engine=_engine(settings, connect),
+            writer=_writer(settings),
+            apology=resources.files("gateway").joinpath("sounds/apology.ulaw").read_bytes(),
+            store_keys=(admin_token(settings), *own_key),
+        )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What the running application shows to the outside."""
+
+    routes: list[BaseRoute]
+    media_door: MediaDoor
+
+
+@contextlib.asynccontextmanager
+async def _running(blueprint: _Blueprint) -> AsyncIterator[_Parts]:
+    """Everything that runs. Stopped in the opposite order: calls first, then their endings, then the stores."""
+    settings = blueprint.settings
+    async with contextlib.AsyncExitStack() as stack:
+        http = await stack.enter_async_context(httpx.AsyncClient())
+        store = await SqliteStore.open(settings.data_dir / "gateway.db", schema=endings.SCHEMA)
+        stack.push_async_callback(store.close)
+        stack.push_async_callback(blueprint.writer.close)
+        recordings = RecordingRoom(settings.record_dir)
+        stack.callback(recordings.close)
+        remem = _remem(settings, http)
+        archive = Archive(settings.voice_session_archive_dir, retention_days=settings.voice_session_retention_days)
+        finalizer = _finalizer(blueprint, store, remem, archive)
+        stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
+        telnyx_control = _telnyx_control(settings, http)
+        desk = _desk(blueprint, store, remem, finalizer, recordings, _controls(settings, http, telnyx_control))
+        stack.push_async_callback(desk.close)
+        public = PublicAddress(settings.public_url)
+        telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, telnyx_control)
+        stack.push_async_callback(telnyx.close)
+        for work in (desk.run(), _delete_old(archive), blueprint.writer.prepare()):
+            task = asyncio.get_running_loop().create_task(work)
+            stack.push_async_callback(_cancelled, task)
+        await finalizer.resume()
+        yield _Parts(
+            routes=[
+                *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
+                *telnyx.routes(),
+                *documents.routes(store, blueprint.store_keys),
+                *health.routes(lambda: _state(settings, desk, finalizer), lambda: True),
+            ],
+            media_door=MediaDoor(desk, _carriers(settings)),
+        )
+
+
+def _desk(
+    blueprint: _Blueprint,
+    store: SqliteStore,
+    remem: RememClient | None,
+    finalizer: Finalizer,
+    recordings: RecordingRoom,
+    controls: Mapping[str, CallControl],
+) -> CallDesk:
+    settings = blueprint.settings
+    limit = settings.voice_session_context_limit
+    return CallDesk(
+        agents=blueprint.agents,
+        allowed=blueprint.allowed,
+        engine=blueprint.engine,
+        controls=controls,
+        memory=Memory(Recall(store, remem, limit), limit) if settings.voice_session_enabled else None,
+        finalizer=finalizer,
+        recordings=recordings,
+        apology=blueprint.apology,
+    )
+
+
+def _finalizer(blueprint: _Blueprint, store: SqliteStore, remem: RememClient | None, archive: Archive) -> Finalizer:
+    steps = EndingSteps(
+        store=store,
+        endings=Endings(store),
+        remem=remem,
+        writer=blueprint.writer,
+        archive=archive,
+        zones={agent.name: agent.timezone for agent in blueprint.agents},
+    )
+    return Finalizer(steps, enabled=blueprint.settings.voice_session_enabled)
+
+
+def _engine(settings: Settings, connect: Connector) -> EngineAccess | None:
+    if settings.engine != "deepgram" or settings.deepgram_api_key is None:
+        return None
+    key = Secret(f"Token {settings.deepgram_api_key.reveal()}")
+    return EngineAccess(connect, settings.deepgram_agent_url, {"Authorization": key})
+
+
+def _writer(settings: Settings) -> SummaryWriter:
+    return build_writer(
+        provider=settings.summary_provider,
+        model=settings.summary_model,
+        anthropic_api_key=settings.anthropic_api_key,
+        anthropic_base_url=settings.anthropic_base_url,
+        xai_api_key=settings.xai_api_key,
+        xai_api_url=settings.xai_api_url,
+        instructions=_summary_prompt(settings.folder),
+    )
+
+
+def _summary_prompt(folder: Path) -> str:
+    for root in (folder, Path(gateway.__file__).parent.parent):
+        path = root / "prompts" / "summary.md"
+        if path.is_file():
+            return path.read_text(encoding="utf-8")
+    raise SettingsError("prompts/summary.md is missing; it tells the language model how to write a summary")
+
+
+def _remem(settings: Settings, http: httpx.AsyncClient) -> RememClient | None:
+    if not settings.remem_api_url:
+        return None
+    return RememClient(settings.remem_api_url, settings.remem_api_key or Secret(""), http)
+
+
+def _telnyx_control(settings: Settings, http: httpx.AsyncClient) -> TelnyxControl | None:
+    if settings.telnyx_api_key is None:
+        return None
+    return TelnyxControl(http, api_url=settings.telnyx_api_url, api_key=settings.telnyx_api_key)
+
+
+def _controls(settings: Settings, http: httpx.AsyncClient, telnyx: TelnyxControl | None) -> dict[str, CallControl]:
+    controls: dict[str, CallControl] = {}
+    if telnyx is not None:
+        controls["telnyx"] = telnyx
+    if settings.twilio_auth_token is not None:
+        controls["twilio"] = TwilioControl(
+            http,
+            api_url=settings.twilio_api_url,
+            account_sid=settings.twilio_account_sid,
+            auth_token=settings.twilio_auth_token,
+        )
+    return controls
+
+
+def _carriers(settings: Settings) -> frozenset[str]:
+    keys = {"twilio": settings.twilio_auth_token, "telnyx": settings.telnyx_api_key}
+    return frozenset(name for name, key in keys.items() if key is not None)
+
+
+def _state(settings: Settings, desk: CallDesk, finalizer: Finalizer) -> dict[str, Any]:
+    return {
+        "calls": desk.live_calls,
+        "endings": finalizer.unfinished,
+        "engine": settings.engine if settings.engine == "deepgram" else "not set up",
+        "carriers": sorted(_carriers(settings)),
+        "store": "embedded and remote" if settings.remem_api_url else "embedded",
+    }
+
+
+async def _delete_old(archive: Archive) -> None:
+    while True:
+        try:
+            if deleted := await archive.delete_old():
+                _log.info("old transcripts deleted", extra={"files": deleted})
+        except OSError as error:
+            _log.warning("old transcripts could not be deleted", extra={"error": type(error).__name__})
+        await asyncio.sleep(RETENTION_CHECK_SECONDS)
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -1,0 +1,246 @@
+"""
+The embedded store for Remem clients, in all three dialects.
+
+Answers are a superset: a reader of any dialect finds its field. A key we don't know is ignored, a known one of the
+wrong type is refused.
+"""
+
+import hmac
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import orjson
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gateway.errors import DocumentNotFound, StoreUnavailable
+from gateway.memory.documents import Document, DocumentStore, Hit, NewDocument, parse_tags, parse_time
+from gateway.settings import Secret
+
+_MAX_BODY_BYTES: Final = 1_000_000
+_MOST_RESULTS: Final = 100
+_MOST_TAGS: Final = 100
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+def routes(store: DocumentStore, keys: Sequence[Secret]) -> list[Route]:
+    """The store's paths. Any one of `keys` opens them; without keys nobody gets in."""
+    documents = _Documents(store)
+    answers: list[tuple[str, str, Answer]] = [
+        ("POST", "/v1/documents", documents.create),
+        ("POST", "/v1/documents/ingest", documents.ingest),
+        ("POST", "/v1/query", documents.query),
+        ("GET", "/v1/documents/{id}", documents.read),
+        ("PUT", "/v1/documents/{id}", documents.update),
+        ("DELETE", "/v1/documents/{id}", documents.delete),
+    ]
+    return [Route(path, _guarded(answer, keys), methods=[method]) for method, path, answer in answers]
+
+
+class _Documents:
+    def __init__(self, store: DocumentStore) -> None:
+        self._store = store
+
+    async def create(self, request: Request) -> Response:
+        document = await self._store.create(_new_document(await _body(request), request))
+        return JSONResponse(_whole(document), status_code=201)
+
+    async def ingest(self, request: Request) -> Response:
+        """The same for the maker's own clients. Ours is no queue: the document can be found at once."""
+        body = await _body(request)
+        document = await self._store.create(_new_document(body, request))
+        answer = {"job_id": document.id, "message": "stored"}
+        return JSONResponse(answer | {"document_id": document.id} if body.get("return_id") is True else answer)
+
+    async def read(self, request: Request) -> Response:
+        return JSONResponse(_whole(await self._store.get(request.path_params["id"])))
+
+    async def update(self, request: Request) -> Response:
+        body, document_id = await _body(request), request.path_params["id"]
+        content, mode = _required_text(body, "content"), _text(body, "mode") or "replace"
+        if mode == "append":
+            document = await self._store.append(document_id, content)
+        elif mode == "replace":
+            document = await self._store.replace(document_id, content, title=_text(body, "title") or None)
+        else:
+            raise _Refused(422, "mode must be replace or append")
+        return JSONResponse(_whole(document))
+
+    async def delete(self, request: Request) -> Response:
+        await self._store.delete(request.path_params["id"])
+        return Response(status_code=204)
+
+    async def query(self, request: Request) -> Response:
+        started = time.perf_counter()
+        body = await _body(request)
+        text = _required_text(body, "text", "query")
+        hits = await self._store.query(text, limit=_limit(body), tags=_tags(body.get("tags")))
+        answer: dict[str, Any] = {
+            "mode": "fast",
+            "query": text,
+            "total_chunks": len(hits),
+            "latency_ms": round((time.perf_counter() - started) * 1000),
+            "results": [_result(hit) for hit in hits],
+        }
+        return JSONResponse(answer | {"facts": []} if body.get("include_facts") is True else answer)
+
+
+# The guard
+
+
+class _Refused(Exception):
+    """The request can't be served as it is."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+
+def _guarded(answer: Answer, keys: Sequence[Secret]) -> Answer:
+    async def guarded(request: Request) -> Response:
+        try:
+            if not _is_authorized(request, keys):
+                raise _Refused(401, "missing or wrong API key")
+            return await answer(request)
+        except _Refused as refused:
+            return _problem(refused.status, refused.detail)
+        except DocumentNotFound as missing:
+            return _problem(404, str(missing))
+        except StoreUnavailable:
+            return _problem(503, "the store is not available")
+        except ClientDisconnect:
+            return Response(status_code=400)
+
+    return guarded
+
+
+def _problem(status: int, detail: str) -> Response:
+    return JSONResponse({"detail": detail}, status_code=status)
+
+
+def _is_authorized(request: Request, keys: Sequence[Secret]) -> bool:
+    scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
+    offered = [request.headers.get("X-API-Key", ""), bearer.strip() if scheme.lower() == "bearer" else ""]
+    # A list, not a generator: every key is compared, so the time tells nothing.
+    matches = [
+        hmac.compare_digest(key.reveal().encode(), text.encode()) for key in keys for text in offered if key.reveal()
+    ]
+    return any(matches)
+
+
+# Requests
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > _MAX_BODY_BYTES:
+            raise _Refused(413, "a body may have 1 MB at most")
+    try:
+        body = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        raise _Refused(422, "the body is not JSON") from None
+    if not isinstance(body, dict):
+        raise _Refused(422, "the body must be a JSON object")
+    return body
+
+
+def _new_document(body: dict[str, Any], request: Request) -> NewDocument:
+    metadata = body.get("metadata") or {}
+    if not isinstance(metadata, dict):
+        raise _Refused(422, "metadata must be an object")
+    return NewDocument(
+        title=_text(body, "title"),
+        content=_required_text(body, "content"),
+        source=_text(body, "source") or "api",
+        tags=_tags(body.get("tags")) or _tags(metadata.get("tags")),
+        created_at=_created_at(body),
+        metadata=metadata,
+        source_id=_text(body, "source_id") or request.headers.get("Idempotency-Key", ""),
+    )
+
+
+def _text(body: dict[str, Any], name: str) -> str:
+    value = body.get(name)
+    if value is not None and not isinstance(value, str):
+        raise _Refused(422, f"{name} must be a string")
+    return value or ""
+
+
+def _required_text(body: dict[str, Any], *names: str) -> str:
+    """The first of `names` that is there."""
+    for name in names:
+        if body.get(name) is not None:
+            return _text(body, name)
+    raise _Refused(422, f"{' or '.join(names)} is missing")
+
+
+def _tags(value: object) -> tuple[str, ...]:
+    try:
+        tags = parse_tags(value)
+    except ValueError as error:
+        raise _Refused(422, str(error)) from None
+    if len(tags) > _MOST_TAGS:
+        raise _Refused(422, f"a document has {_MOST_TAGS} tags at most")
+    return tags
+
+
+def _limit(body: dict[str, Any]) -> int:
+    given = (body.get(name) for name in ("limit", "max_results", "maxResults"))
+    value = next((value for value in given if value is not None), 10)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _Refused(422, "limit must be a whole number")
+    return min(max(value, 1), _MOST_RESULTS)
+
+
+def _created_at(body: dict[str, Any]) -> datetime | None:
+    text = _text(body, "created_at")
+    try:
+        return parse_time(text) if text else None
+    except ValueError as error:
+        raise _Refused(422, f"created_at is {error}") from None
+
+
+# Answers
+
+
+def _whole(document: Document) -> dict[str, Any]:
+    return {
+        "id": document.id,
+        "document_id": document.id,
+        "title": document.title,
+        "content": document.content,
+        "source": document.source,
+        "tags": list(document.tags),
+        "created_at": _iso(document.created_at),
+        "updated_at": _iso(document.updated_at),
+        "metadata": document.metadata,
+        "source_id": document.source_id,
+    }
+
+
+def _result(hit: Hit) -> dict[str, Any]:
+    document = hit.document
+    return {
+        "id": document.id,
+        "document_id": document.id,
+        "title": document.title,
+        "snippet": hit.snippet,
+        "summary": hit.snippet,
+        "chunks": [{"content": hit.snippet, "score": hit.score}],
+        "score": hit.score,
+        "tags": list(document.tags),
+        "source": document.source,
+        "created_at": _iso(document.created_at),
+        "metadata": document.metadata,
+    }
+
+
+def _iso(time: datetime) -> str:
+    return time.isoformat().replace("+00:00", "Z")

@@ -1,0 +1,38 @@
+"""The door for media sockets: which path is whose, and who owns what comes in. Knows no socket library."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+from gateway.calls.desk import CallDesk
+from gateway.carriers.codec import CarrierCodec
+from gateway.carriers.telnyx import TelnyxCodec
+from gateway.carriers.twilio import TwilioCodec
+from gateway.links.carrier import CarrierLink
+from gateway.web import telnyx, twilio
+
+CODECS: Final[Mapping[str, Callable[[str], CarrierCodec]]] = {
+    twilio.MEDIA_PATH: TwilioCodec,
+    telnyx.MEDIA_PATH: TelnyxCodec,
+}
+
+
+class MediaDoor:
+    """Makes a link for each media socket of a carrier that is set up; says 503 for one that is not."""
+
+    def __init__(self, desk: CallDesk, carriers: frozenset[str]) -> None:
+        self._desk = desk
+        self._carriers = carriers
+
+    def __call__(self, target: str, headers: Mapping[str, str]) -> CarrierLink | int:
+        """The owner of a socket asked for at `target` (path and query), or the status of a refusal."""
+        parts = urlsplit(target)
+        make_codec = CODECS.get(parts.path)
+        if make_codec is None:
+            return 404
+        codec = make_codec(parse_qs(parts.query).get("token", [""])[0])
+        if codec.name not in self._carriers:
+            return 503
+        link = CarrierLink(codec, self._desk.admit, gone=self._desk.gone)
+        self._desk.expect(link)
+        return link

@@ -1,0 +1,51 @@
+"""The address carriers know us by, and the bounded reading of what they post."""
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+MAX_BODY_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True)
+class PublicAddress:
+    """PUBLIC_URL, or what a proxy's forwarded headers say for a request."""
+
+    configured: str
+
+    def origin(self, request: Request) -> str:
+        """Scheme, host and perhaps a path prefix, without a slash at the end."""
+        if self.configured:
+            return self.configured.rstrip("/")
+        forwarded = request.headers
+        scheme = _first(forwarded.get("x-forwarded-proto", "")) or request.url.scheme
+        host = _first(forwarded.get("x-forwarded-host", "")) or forwarded.get("host", "") or request.url.netloc
+        return f"{scheme}://{host}"
+
+    def requested_url(self, request: Request) -> str:
+        """The address the peer asked for, path and query exactly as they were sent."""
+        path = request.scope.get("raw_path", b"").split(b"?")[0].decode("latin-1") or request.url.path
+        query = request.scope.get("query_string", b"").decode("latin-1")
+        return f"{self.origin(request)}{path}{f'?{query}' if query else ''}"
+
+    def socket_url(self, request: Request, path: str) -> str:
+        """A media socket's address: wss wherever the public address is https."""
+        parts = urlsplit(self.origin(request))
+        return f"{'ws' if parts.scheme == 'http' else 'wss'}://{parts.netloc}{parts.path}{path}"
+
+
+async def read_body(request: Request) -> bytes:
+    """The whole body; 413 for one that no carrier would send."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise HTTPException(413, "body too large")
+    return bytes(body)
+
+
+def _first(header: str) -> str:
+    return header.split(",")[0].strip()

@@ -1,0 +1,96 @@
+"""Telnyx's webhooks: answered at once, acted on afterwards, in whatever order and number they come."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Coroutine
+from typing import Any, Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.calls.desk import CallDesk, Refusal
+from gateway.carriers.signatures import TelnyxVerifier
+from gateway.carriers.telnyx import WebhookEvent, read_webhook
+from gateway.errors import CarrierRefused, RemoteProtocolError, SignatureRejected
+from gateway.links.carrier_rest import TelnyxControl
+from gateway.web.public import PublicAddress, read_body
+
+MEDIA_PATH: Final = "/telnyx/media"
+_log = logging.getLogger(__name__)
+
+
+class TelnyxWebhooks:
+    """Telnyx's side of the desk. Owns the commands that are under way; without keys the path answers 503."""
+
+    def __init__(
+        self, desk: CallDesk, public: PublicAddress, verifier: TelnyxVerifier | None, control: TelnyxControl | None
+    ) -> None:
+        self._desk = desk
+        self._public = public
+        self._verifier = verifier
+        self._control = control
+        self._commands: set[asyncio.Task[None]] = set()
+
+    def routes(self) -> list[Route]:
+        return [Route("/telnyx/webhook", self.webhook, methods=["POST"])]
+
+    async def close(self) -> None:
+        """Wait for commands under way: a call that was answered must not be left ringing."""
+        if self._commands:
+            await asyncio.wait(self._commands, timeout=10)
+
+    async def webhook(self, request: Request) -> Response:
+        if self._verifier is None or self._control is None:
+            return Response("Telnyx is not set up: TELNYX_API_KEY is missing", 503)
+        body = await read_body(request)
+        try:
+            self._verifier.check(body, request.headers, now=time.time())
+            event = read_webhook(body)
+        except SignatureRejected as error:
+            _log.warning("webhook refused", extra={"carrier": "telnyx", "reason": str(error)})
+            return Response("signature rejected", 403)
+        except RemoteProtocolError as error:
+            _log.warning("webhook refused", extra={"carrier": "telnyx", "reason": str(error)})
+            return Response("not an event", 400)
+        if event.call_id and self._desk.is_new_event(event.id):
+            self._act(event, request, self._control)
+        return Response(status_code=200)
+
+    def _act(self, event: WebhookEvent, request: Request, control: TelnyxControl) -> None:
+        key = ("telnyx", event.call_id)
+        match event.type:
+            case "call.initiated" if event.incoming:
+                self._ring(event, request, control)
+            case "call.hangup":
+                self._desk.carrier_ended(key)
+            case "streaming.failed" | "streaming.stopped":
+                self._desk.stream_failed(key)
+            case _:
+                pass  # answers, keys that the socket told as well, and what Telnyx adds
+
+    def _ring(self, event: WebhookEvent, request: Request, control: TelnyxControl) -> None:
+        call_id = event.call_id
+        command_key = event.text("call_leg_id") or call_id
+        ring = self._desk.ring(("telnyx", call_id), caller=event.text("from"), called=event.text("to"))
+        if ring is Refusal.OVER:
+            return
+        if isinstance(ring, Refusal):
+            self._command(control.reject(call_id, command_key=command_key))
+            return
+        stream_url = f"{self._public.socket_url(request, MEDIA_PATH)}?token={quote(ring.token, safe='')}"
+        self._command(control.answer(call_id, stream_url=stream_url, command_key=command_key))
+
+    def _command(self, command: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(_carried_out(command), name="telnyx command")
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
+
+
+async def _carried_out(command: Coroutine[Any, Any, None]) -> None:
+    try:
+        await command
+    except CarrierRefused as error:
+        _log.error("command refused", extra={"carrier": "telnyx", "reason": str(error)})

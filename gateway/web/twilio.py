@@ -1,0 +1,100 @@
+"""Twilio's webhooks: a call rings, a stream ended, a status changed."""
+
+import logging
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.calls.desk import CallDesk, Refusal
+from gateway.carriers import twilio
+from gateway.carriers.signatures import check_twilio
+from gateway.errors import SignatureRejected
+from gateway.settings import Secret
+from gateway.web.public import PublicAddress, read_body
+
+MEDIA_PATH: Final = "/twilio/media"
+_TERMINAL: Final = frozenset({"completed", "busy", "failed", "no-answer", "canceled"})
+
+_log = logging.getLogger(__name__)
+
+Form = dict[str, str]
+
+
+@dataclass(frozen=True)
+class TwilioWebhooks:
+    """Twilio's side of the desk. Without an auth token every path answers 503."""
+
+    desk: CallDesk
+    public: PublicAddress
+    auth_token: Secret | None
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/twilio/incoming", self.incoming, methods=["POST"]),
+            Route("/twilio/resume", self.resume, methods=["POST"]),
+            Route("/twilio/status", self.status, methods=["POST"]),
+        ]
+
+    async def incoming(self, request: Request) -> Response:
+        """The phone rings. Asked twice for one call, the answer is the same."""
+        form = await self._form(request)
+        if isinstance(form, Response):
+            return form
+        call_id, account_id = form.get("CallSid", ""), form.get("AccountSid", "")
+        if not call_id:
+            return Response("CallSid is missing", 400)
+        ring = self.desk.ring(
+            ("twilio", call_id), caller=form.get("From", ""), called=form.get("To", ""), account_id=account_id
+        )
+        if isinstance(ring, Refusal):
+            return _xml(twilio.reject())
+        origin = self.public.origin(request)
+        return _xml(
+            twilio.connect_stream(
+                stream_url=self.public.socket_url(request, MEDIA_PATH),
+                resume_url=f"{origin}/twilio/resume",
+                status_url=f"{origin}/twilio/status",
+                token=ring.token,
+            )
+        )
+
+    async def resume(self, request: Request) -> Response:
+        """The stream is over. What it was for is over with it: the call ends."""
+        form = await self._form(request)
+        if isinstance(form, Response):
+            return form
+        self.desk.stream_failed(("twilio", form.get("CallSid", "")))
+        return _xml(twilio.hang_up())
+
+    async def status(self, request: Request) -> Response:
+        """Call and stream callbacks: late, repeated, in any order. Only a call's end matters."""
+        form = await self._form(request)
+        if isinstance(form, Response):
+            return form
+        if form.get("StreamEvent") == "stream-error":
+            _log.warning("twilio stream failed", extra={"code": form.get("StreamErrorCode", "")})
+        if form.get("CallStatus") in _TERMINAL and not form.get("StreamEvent"):
+            self.desk.carrier_ended(("twilio", form.get("CallSid", "")))
+        return Response(status_code=204)
+
+    async def _form(self, request: Request) -> Form | Response:
+        """The form, if Twilio signed it; else the refusal."""
+        if self.auth_token is None:
+            return Response("Twilio is not set up: TWILIO_AUTH_TOKEN is missing", 503)
+        body = await read_body(request)
+        # Blank values are part of what is signed.
+        pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
+        try:
+            check_twilio(self.auth_token.reveal(), self.public.requested_url(request), pairs, request.headers)
+        except SignatureRejected as error:
+            _log.warning("webhook refused", extra={"carrier": "twilio", "reason": str(error)})
+            return Response("signature rejected", 403)
+        return dict(pairs)
+
+
+def _xml(document: str) -> Response:
+    return Response(document, media_type="text/xml")

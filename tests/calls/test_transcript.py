@@ -1,0 +1,94 @@
+from datetime import UTC, datetime
+
+from gateway.calls.playback import MARK_BYTES, Playback
+from gateway.calls.session import Speaker, Turn
+from gateway.calls.transcript import Transcript
+
+NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
+SENTENCE = "one two three four"
+
+
+class Talk:
+    """A transcript and its playback, driven like a call drives them."""
+
+    def __init__(self) -> None:
+        self.playback = Playback()
+        self.transcript = Transcript(self.playback)
+
+    def speak(self, text: str, size: int, *, now: float = 0.0, done: bool = True) -> str:
+        """The agent says it; returns the mark at the end of its sound."""
+        self.transcript.agent_said(text, NOW)
+        self.transcript.agent_audio(size, now)
+        self.playback.audio_sent(size)
+        if done:
+            self.transcript.agent_audio_done()
+        return self.playback.next_mark()
+
+
+def test_sentences_between_two_turns_are_one_turn() -> None:
+    talk = Talk()
+    talk.speak("It is ready.", 1600)
+    talk.speak("Come by on Friday.", 1600)
+    talk.transcript.caller_said("Thank you.", NOW)
+    assert talk.transcript.turns == [
+        Turn(Speaker.AGENT, "It is ready. Come by on Friday.", NOW),
+        Turn(Speaker.CALLER, "Thank you.", NOW),
+    ]
+
+
+def test_interruption_keeps_what_was_heard() -> None:
+    talk = Talk()
+    greeting = talk.speak("Hello.", 1600)
+    talk.playback.mark_reached(greeting)
+    talk.transcript.caller_said("Hi.", NOW)
+    first_half = talk.speak("one two", 4500, done=False)
+    talk.playback.mark_reached(first_half)
+    talk.speak("three four", 4500)
+    talk.transcript.interrupted(1.0)
+    assert talk.transcript.turns[-1] == Turn(Speaker.AGENT, "one two", NOW, unheard="three four")
+    assert not talk.transcript.turns[-1].heard
+
+
+def test_carrier_without_marks_is_judged_by_time() -> None:
+    talk = Talk()
+    talk.speak(SENTENCE, 9000, now=10.0)
+    talk.transcript.interrupted(10.0 + 4500 / 8000)
+    assert talk.transcript.turns[-1].text == "one two"
+
+
+def test_hangup_cuts_an_answer_that_was_being_played() -> None:
+    talk = Talk()
+    half = talk.speak("one two", 4500, done=False)
+    talk.playback.mark_reached(half)
+    talk.speak("three four", 4500)
+    assert talk.transcript.ended(1.0) == [Turn(Speaker.AGENT, "one two", NOW, unheard="three four")]
+
+
+def test_silent_carrier_is_believed_at_the_end() -> None:
+    """Without a single echo nothing shows that the answer was not heard, and nothing said is lost."""
+    talk = Talk()
+    talk.speak(SENTENCE, 9000)
+    assert talk.transcript.ended(0.1) == [Turn(Speaker.AGENT, SENTENCE, NOW)]
+
+
+def test_last_stretch_counts_without_the_engines_end() -> None:
+    talk = Talk()
+    mark = talk.speak("one two three", MARK_BYTES, done=False)
+    talk.playback.mark_reached(mark)
+    talk.transcript.agent_audio(MARK_BYTES - 1, 0.5)
+    talk.playback.audio_sent(MARK_BYTES - 1)
+    assert talk.transcript.ended(1.0)[0].text == "one two three"
+
+
+def test_conversation_so_far_has_the_open_answer() -> None:
+    talk = Talk()
+    talk.transcript.caller_said("Hello?", NOW)
+    talk.speak("Hi.", 1600, done=False)
+    assert [turn.text for turn in talk.transcript.so_far] == ["Hello?", "Hi."]
+    assert [turn.text for turn in talk.transcript.turns] == ["Hello?"]
+
+
+def test_sound_without_words_is_no_turn() -> None:
+    talk = Talk()
+    talk.transcript.agent_audio(1600, 0.0)
+    assert talk.transcript.ended(1.0) == []

@@ -1,0 +1,132 @@
+"""What holds for every carrier's codec."""
+
+import base64
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.carriers.codec import StreamState
+from gateway.carriers.events import AudioReceived, DigitPressed, MarkReached, StreamStarted, StreamStopped
+from gateway.errors import LocalProtocolError, RemoteProtocolError
+from tests.carriers.dialects import CALL_ID, STREAM_ID, TELNYX, TWILIO, Dialect
+
+CARRIERS = pytest.mark.parametrize("carrier", [TWILIO, TELNYX], ids=lambda carrier: carrier.name)
+SOUND = bytes(range(160))
+
+
+@CARRIERS
+def test_start_names_call_and_stream(carrier: Dialect) -> None:
+    [started] = carrier.codec("secret").receive(json.dumps(carrier.start))
+    assert isinstance(started, StreamStarted)
+    assert (started.call_id, started.stream_id, started.token) == (CALL_ID, STREAM_ID, "secret")
+    assert started.parameters == {"agent": "maya"}
+
+
+@CARRIERS
+def test_connected_says_nothing(carrier: Dialect) -> None:
+    frame = '{"event": "connected", "protocol": "Call", "version": "1.0.0"}'
+    assert carrier.codec().receive(frame) == []
+
+
+@CARRIERS
+def test_audio_comes_out_unchanged(carrier: Dialect) -> None:
+    assert carrier.streaming().receive(carrier.media(SOUND)) == [AudioReceived(SOUND)]
+
+
+@CARRIERS
+@pytest.mark.parametrize("event", ["media", "mark", "dtmf", "stop"])
+def test_nothing_is_heard_before_start(carrier: Dialect, event: str) -> None:
+    with pytest.raises(RemoteProtocolError) as raised:
+        carrier.codec().receive(carrier.frame(event, **{event: {}}))
+    assert str(raised.value) == f"{carrier.name} sent {event!r} while connecting"
+
+
+@CARRIERS
+def test_second_start_is_refused(carrier: Dialect) -> None:
+    codec = carrier.streaming()
+    with pytest.raises(RemoteProtocolError) as raised:
+        codec.receive(json.dumps(carrier.start))
+    assert str(raised.value) == f"{carrier.name} sent 'start' while streaming"
+
+
+@CARRIERS
+def test_own_sound_is_dropped(carrier: Dialect) -> None:
+    assert carrier.streaming().receive(carrier.media(SOUND, track="outbound")) == []
+
+
+@CARRIERS
+def test_mark_and_digit_are_told(carrier: Dialect) -> None:
+    codec = carrier.streaming()
+    assert codec.receive(carrier.frame("mark", mark={"name": "m4"})) == [MarkReached("m4")]
+    assert codec.receive(carrier.frame("dtmf", dtmf={"digit": "5"})) == [DigitPressed("5")]
+
+
+@CARRIERS
+def test_stop_ends_the_stream_once(carrier: Dialect) -> None:
+    codec = carrier.streaming()
+    assert codec.receive(carrier.frame("stop", stop={})) == [StreamStopped()]
+    assert codec.state is StreamState.STOPPED
+    assert codec.end() == []
+
+
+@CARRIERS
+@pytest.mark.parametrize(
+    ("frame", "problem"),
+    [
+        ("hello", "sent a frame that is not JSON"),
+        (b"\xff\xfe", "sent a frame that is not JSON"),
+        ("[]", "sent a frame without an event"),
+        ('{"event": 7}', "sent a frame without an event"),
+        ('{"event": "media"}', "sent 'media' without 'media'"),
+        ('{"event": "media", "media": {"payload": "***"}}', "sent audio that is not base64"),
+        ('{"event": "media", "media": {"payload": 5}}', "sent audio that is not base64"),
+        ('{"event": "media", "media": {}}', "sent audio that is not base64"),
+        ('{"event": "mark", "mark": {}}', "sent no 'name'"),
+        ('{"event": "dtmf", "dtmf": {"digit": 5}}', "sent no 'digit'"),
+    ],
+)
+def test_malformed_frame_is_blamed_on_the_carrier(carrier: Dialect, frame: str, problem: str) -> None:
+    with pytest.raises(RemoteProtocolError) as raised:
+        carrier.streaming().receive(frame)
+    assert str(raised.value) == f"{carrier.name} {problem}"
+
+
+@CARRIERS
+def test_unknown_event_is_ignored(carrier: Dialect) -> None:
+    assert carrier.streaming().receive('{"event": "weather", "weather": {}}') == []
+
+
+@CARRIERS
+def test_nothing_can_be_sent_before_start(carrier: Dialect) -> None:
+    codec = carrier.codec()
+    for send in (lambda: codec.send_audio(SOUND), lambda: codec.send_mark("m1"), codec.send_clear):
+        with pytest.raises(LocalProtocolError, match="while connecting"):
+            send()
+
+
+@CARRIERS
+def test_sound_leaves_as_it_came(carrier: Dialect) -> None:
+    [frame] = carrier.streaming().send_audio(SOUND)
+    assert base64.b64decode(json.loads(frame)["media"]["payload"]) == SOUND
+
+
+@CARRIERS
+@given(st.binary(max_size=400))
+def test_any_bytes_give_events_or_blame(carrier: Dialect, frame: bytes) -> None:
+    codec = carrier.streaming()
+    try:
+        codec.receive(frame)
+    except RemoteProtocolError:
+        assert codec.state is StreamState.STREAMING
+
+
+@CARRIERS
+@given(st.recursive(st.none() | st.integers() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3)))
+def test_start_with_odd_fields_is_blamed(carrier: Dialect, odd: object) -> None:
+    start = copy.deepcopy(carrier.start)
+    start["start"] = odd
+    with pytest.raises(RemoteProtocolError):
+        carrier.codec().receive(json.dumps(start))

@@ -1,0 +1,141 @@
+import json
+from typing import Any
+
+import pytest
+from deepgram.agent.v1.types import AgentV1Settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.engines.brief import AgentFunction, Brief, Spoken
+from gateway.engines.deepgram import DeepgramCodec
+from gateway.engines.events import (
+    AgentAudioDone,
+    AgentSaid,
+    EngineEvent,
+    EngineFailed,
+    EngineGreeted,
+    EngineWarned,
+    FunctionCall,
+    FunctionsCancelled,
+    FunctionsRequested,
+    InjectionRefused,
+    LatencyReported,
+    PromptUpdated,
+    SettingsApplied,
+    TurnEnded,
+    UserSaid,
+    UserStartedSpeaking,
+)
+from gateway.errors import RemoteProtocolError
+
+BRIEF = Brief(
+    agent="maya",
+    prompt="You are Maya.",
+    greeting="Hello, this is Maya.",
+    listen={"type": "deepgram", "version": "v2", "model": "flux-general-en"},
+    think={"type": "open_ai", "model": "gpt-5.4-mini"},
+    speak={"type": "deepgram", "model": "aura-2-thalia-en"},
+    functions=(AgentFunction("end_call", "Hang up."),),
+)
+GOING_ON = Brief(
+    agent="maya",
+    prompt="You are Maya.",
+    greeting="",
+    listen=BRIEF.listen,
+    think=BRIEF.think,
+    speak=BRIEF.speak,
+    history=(Spoken("user", "Is my bike ready?"), Spoken("assistant", "It will be on Friday.")),
+)
+
+
+def receive(message: dict[str, Any]) -> list[EngineEvent]:
+    return DeepgramCodec().receive(json.dumps(message))
+
+
+@pytest.mark.parametrize(
+    ("message", "event"),
+    [
+        ({"type": "Welcome", "request_id": "r1"}, EngineGreeted("r1")),
+        ({"type": "SettingsApplied"}, SettingsApplied()),
+        ({"type": "ConversationText", "role": "user", "content": " Hello. "}, UserSaid("Hello.")),
+        ({"type": "ConversationText", "role": "assistant", "content": "Hi."}, AgentSaid("Hi.")),
+        ({"type": "UserStartedSpeaking"}, UserStartedSpeaking()),
+        ({"type": "AgentAudioDone"}, AgentAudioDone()),
+        ({"type": "EndOfTurn", "trigger": "eot_threshold"}, TurnEnded()),
+        ({"type": "LatencyReport", "tts_latency": 0.2}, LatencyReported({"tts_latency": 0.2})),
+        ({"type": "PromptUpdated"}, PromptUpdated()),
+        ({"type": "InjectionRefused"}, InjectionRefused()),
+        ({"type": "Warning", "code": "INJECT_AGENT_MESSAGE_DURING_USER_SPEECH"}, InjectionRefused()),
+        ({"type": "Warning", "code": "SLOW_THINK_REQUEST"}, EngineWarned("SLOW_THINK_REQUEST")),
+        ({"type": "Error", "code": "INVALID_SETTINGS"}, EngineFailed("INVALID_SETTINGS", retryable=False)),
+        ({"type": "Error", "code": "SERVER_GOING_AWAY"}, EngineFailed("SERVER_GOING_AWAY", retryable=True)),
+        ({"type": "FunctionCallCancelled", "functions": [{"id": "f1", "name": "x"}]}, FunctionsCancelled(("f1",))),
+    ],
+)
+def test_message_becomes_its_event(message: dict[str, Any], event: EngineEvent) -> None:
+    assert receive(message) == [event]
+
+
+def test_only_our_own_functions_are_asked_for() -> None:
+    functions = [
+        {"id": "f1", "name": "end_call", "arguments": "", "client_side": True},
+        {"id": "f2", "name": "weather", "arguments": "{}", "client_side": False},
+    ]
+    assert receive({"type": "FunctionCallRequest", "functions": functions}) == [
+        FunctionsRequested((FunctionCall("f1", "end_call", ""),))
+    ]
+
+
+@pytest.mark.parametrize("kind", ["History", "AgentThinking", "AgentStartedSpeaking", "ThinkUpdated"])
+def test_known_but_idle_types_say_nothing(kind: str) -> None:
+    codec = DeepgramCodec()
+    assert codec.receive(json.dumps({"type": kind, "role": "user", "content": "Hello."})) == []
+    assert codec.unknown_types == set()
+
+
+def test_unknown_type_is_remembered() -> None:
+    codec = DeepgramCodec()
+    assert codec.receive('{"type": "SomethingNew"}') == []
+    assert codec.unknown_types == {"SomethingNew"}
+
+
+@pytest.mark.parametrize("text", ["hello", "[]", "{}", '{"type": 5}', b"\xff"])
+def test_text_without_a_type_is_blamed(text: str) -> None:
+    with pytest.raises(RemoteProtocolError):
+        DeepgramCodec().receive(text)
+
+
+@given(st.dictionaries(st.text(max_size=8), st.none() | st.integers() | st.text(max_size=5) | st.lists(st.none())))
+def test_odd_fields_never_break_it(fields: dict[str, Any]) -> None:
+    for kind in ("ConversationText", "FunctionCallRequest", "FunctionCallCancelled", "LatencyReport", "Error"):
+        receive({**fields, "type": kind})
+
+
+@pytest.mark.parametrize("brief", [BRIEF, GOING_ON])
+def test_settings_pass_the_sdk_unchanged(brief: Brief) -> None:
+    """The official model takes our Settings and gives them back as they were."""
+    settings = json.loads(DeepgramCodec().settings(brief))
+    assert json.loads(json.dumps(AgentV1Settings.model_validate(settings).dict())) == settings
+
+
+def test_settings_say_mu_law_both_ways() -> None:
+    settings = json.loads(DeepgramCodec().settings(BRIEF))
+    assert settings["audio"] == {
+        "input": {"encoding": "mulaw", "sample_rate": 8000},
+        "output": {"encoding": "mulaw", "sample_rate": 8000, "container": "none"},
+    }
+    assert settings["agent"]["think"]["functions"][0]["defer_until_eot"] is True
+
+
+def test_history_comes_without_a_greeting() -> None:
+    agent = json.loads(DeepgramCodec().settings(GOING_ON))["agent"]
+    assert "greeting" not in agent
+    assert agent["context"]["messages"] == [
+        {"type": "History", "role": "user", "content": "Is my bike ready?"},
+        {"type": "History", "role": "assistant", "content": "It will be on Friday."},
+    ]
+
+
+def test_result_names_its_call() -> None:
+    answer = DeepgramCodec().function_result(FunctionCall("f1", "end_call", ""), "ok")
+    assert json.loads(answer) == {"type": "FunctionCallResponse", "id": "f1", "name": "end_call", "content": "ok"}

@@ -1,0 +1,144 @@
+"""
+A simulator of Deepgram's Voice Agent: a real WebSocket server on loopback that follows the documented protocol.
+
+Every accepted socket is a `Conversation`; a test lets it speak and listen, and reads what the client did there.
+"""
+
+import asyncio
+import hmac
+import json
+import uuid
+from collections import deque
+from dataclasses import replace
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.http11 import Request, Response
+
+from tests.fakes.deepgram_conversation import Conversation
+from tests.fakes.deepgram_dialogue import LATE_AUDIO, LATE_TEXT, Manners
+from tests.fakes.deepgram_speech import SIZES, speech
+from tests.fakes.deepgram_wire import ConversationOver, LogEntry
+
+__all__ = [
+    "LATE_AUDIO",
+    "LATE_TEXT",
+    "SIZES",
+    "Conversation",
+    "ConversationOver",
+    "FakeDeepgram",
+    "LogEntry",
+    "Manners",
+    "speech",
+]
+
+PATH = "/v1/agent/converse"
+
+
+class FakeDeepgram:
+    """The engine's side of all calls in a test. Keyword arguments beside the key are those of `Manners`."""
+
+    def __init__(self, api_key: str = "dg-test-key", **manners: Any) -> None:
+        self.api_key = api_key
+        self.manners = Manners(**manners)
+        self.conversations: list[Conversation] = []
+        self.refused: list[int] = []
+        """Status of each handshake that was refused."""
+        self._arrived: asyncio.Queue[Conversation] = asyncio.Queue()
+        self._refusals: deque[int] = deque()
+        self._failures: list[Exception] = []
+        self._server: Server | None = None
+        self._llm_client: httpx.AsyncClient | None = None
+
+    async def __aenter__(self) -> Self:
+        # Room to write, so that a client that reads slowly never blocks the simulator; no pings of its own.
+        self._server = await serve(
+            self._converse,
+            "127.0.0.1",
+            0,
+            process_request=self._admit,
+            process_response=self._identify,
+            ping_interval=None,
+            close_timeout=1,
+            max_size=2**24,
+            max_queue=None,
+            write_limit=2**26,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        for conversation in self.conversations:
+            if conversation.hung:
+                conversation.abort()
+        self._server.close()
+        await self._server.wait_closed()
+        if self._llm_client is not None:
+            await self._llm_client.aclose()
+        if self._failures and error is None:
+            raise ExceptionGroup("the simulated engine failed", self._failures)
+
+    @property
+    def url(self) -> str:
+        """What DEEPGRAM_AGENT_URL is set to."""
+        assert self._server is not None
+        return f"ws://127.0.0.1:{self._server.sockets[0].getsockname()[1]}{PATH}"
+
+    def behave(self, **manners: Any) -> None:
+        """Change manners for the conversations to come."""
+        self.manners = replace(self.manners, **manners)
+
+    def refuse_next(self, status: int, times: int = 1) -> None:
+        """Answer the next handshakes with this status."""
+        self._refusals.extend([status] * times)
+
+    async def next_conversation(self, *, timeout: float = 5.0) -> Conversation:
+        """The next accepted socket that was not yet asked for, in the order of connecting."""
+        async with asyncio.timeout(timeout):
+            return await self._arrived.get()
+
+    # From the network
+
+    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+        status = self._refusal(request)
+        if status is None:
+            return None
+        self.refused.append(status)
+        reason = HTTPStatus(status)
+        response = connection.respond(reason, json.dumps({"err_code": reason.name, "err_msg": reason.phrase}))
+        del response.headers["Content-Type"]
+        response.headers["Content-Type"] = "application/json"
+        return response
+
+    def _refusal(self, request: Request) -> int | None:
+        if request.path.partition("?")[0] != PATH:
+            return 404
+        if self._refusals:
+            return self._refusals.popleft()
+        scheme, _, key = request.headers.get("Authorization", "").partition(" ")
+        known = scheme.lower() in ("token", "bearer") and hmac.compare_digest(key.encode(), self.api_key.encode())
+        return None if known else 401
+
+    def _identify(self, connection: ServerConnection, request: Request, response: Response) -> None:
+        response.headers["dg-request-id"] = str(uuid.uuid4())
+
+    async def _converse(self, socket: ServerConnection) -> None:
+        assert socket.response is not None
+        request_id = socket.response.headers["dg-request-id"]
+        conversation = Conversation(socket, request_id=request_id, manners=self.manners, llm=self._llm)
+        self.conversations.append(conversation)
+        self._arrived.put_nowait(conversation)
+        try:
+            await conversation.run()
+        except Exception as failure:  # the edge of a conversation: the test gets it when it leaves the simulator
+            self._failures.append(failure)
+
+    def _llm(self) -> httpx.AsyncClient:
+        if self._llm_client is None:
+            self._llm_client = httpx.AsyncClient(trust_env=False, timeout=30)
+        return self._llm_client

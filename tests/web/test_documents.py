@@ -1,0 +1,268 @@
+import httpx
+import pytest
+from starlette.applications import Starlette
+
+from gateway.memory.documents import NewDocument
+from gateway.memory.remem import RememClient
+from gateway.memory.sqlite import SqliteStore
+from gateway.settings import Secret
+from gateway.web.documents import routes
+
+KEY = "vlt_demo"
+ANA = "caller:+12025550101"
+PLAN = {
+    "title": "Voice Call Summary — 2026-02-06 11:15 PM",
+    "content": "## Voice Call\nShe ordered a blue kettle",
+    "source": "voice-call",
+    "tags": f"voice-session, phone-call, {ANA}",
+}
+
+
+@pytest.fixture
+async def store(tmp_path):
+    store = await SqliteStore.open(tmp_path / "store.db")
+    yield store
+    await store.close()
+
+
+def client_of(store, *, key=KEY):
+    app = Starlette(routes=routes(store, [Secret("admin"), Secret(KEY)]))
+    headers = {"X-API-Key": key} if key else {}
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway", headers=headers)
+
+
+@pytest.fixture
+async def client(store):
+    async with client_of(store) as client:
+        yield client
+
+
+async def create(client, **fields):
+    return (await client.post("/v1/documents", json=PLAN | fields)).json()
+
+
+# Keys
+
+
+@pytest.mark.parametrize(
+    "headers, status",
+    [
+        ({}, 401),
+        ({"X-API-Key": ""}, 401),
+        ({"X-API-Key": "vlt_dem"}, 401),
+        ({"X-API-Key": "vlt_démo".encode()}, 401),
+        ({"Authorization": f"Basic {KEY}"}, 401),
+        ({"X-API-Key": KEY}, 200),
+        ({"X-API-Key": "admin"}, 200),
+        ({"Authorization": f"Bearer {KEY}"}, 200),
+        ({"authorization": f"bearer {KEY}", "X-API-Key": "other"}, 200),
+    ],
+)
+async def test_key_opens_the_store(store, headers, status):
+    async with client_of(store, key="") as client:
+        response = await client.post("/v1/query", json={"text": "x"}, headers=headers)
+    assert response.status_code == status
+    if status == 401:
+        assert response.json() == {"detail": "missing or wrong API key"}
+
+
+@pytest.mark.parametrize(
+    "method, path",
+    [
+        ("POST", "/v1/documents"),
+        ("POST", "/v1/documents/ingest"),
+        ("GET", "/v1/documents/x"),
+        ("PUT", "/v1/documents/x"),
+        ("DELETE", "/v1/documents/x"),
+        ("POST", "/v1/query"),
+    ],
+)
+async def test_every_path_asks_for_the_key(store, method, path):
+    async with client_of(store, key="") as client:
+        assert (await client.request(method, path)).status_code == 401
+
+
+async def test_without_keys_nobody_enters(store):
+    app = Starlette(routes=routes(store, [Secret("")]))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+        response = await client.post("/v1/query", json={"text": "x"}, headers={"X-API-Key": ""})
+    assert response.status_code == 401
+
+
+# Writing
+
+
+async def test_create_answers_the_document(client):
+    response = await client.post("/v1/documents", json=PLAN | {"created_at": "2026-02-06T23:15:00+01:00"})
+    document = response.json()
+    assert response.status_code == 201
+    assert document["id"] == document["document_id"]
+    assert document["tags"] == ["voice-session", "phone-call", ANA]
+    assert document["created_at"] == "2026-02-06T22:15:00Z"
+    assert (await client.get(f"/v1/documents/{document['id']}")).json() == document
+
+
+async def test_ingest_is_another_create(client):
+    body = {"content": "blue kettle", "metadata": {"tags": [ANA]}, "return_id": True, "mime_type": "text/plain"}
+    response = await client.post("/v1/documents/ingest", json=body)
+    document_id = response.json()["document_id"]
+    assert (response.status_code, response.json()["message"]) == (200, "stored")
+    document = (await client.get(f"/v1/documents/{document_id}")).json()
+    assert (document["tags"], document["source"]) == ([ANA], "api")
+
+
+async def test_ingest_gives_no_id_unasked(client):
+    response = await client.post("/v1/documents/ingest", json={"content": "blue kettle"})
+    assert sorted(response.json()) == ["job_id", "message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/documents", "/v1/documents/ingest"])
+@pytest.mark.parametrize("by_header", [True, False])
+async def test_same_key_same_answer(client, store, path, by_header):
+    headers = {"Idempotency-Key": "voice-session:1"} if by_header else {}
+    body = PLAN if by_header else PLAN | {"source_id": "voice-session:1"}
+    answers = [(await client.post(path, json=body, headers=headers)).json() for _ in range(2)]
+    assert answers[0] == answers[1]
+    assert len(await store.newest(tags=(), limit=9)) == 1
+
+
+@pytest.mark.parametrize(
+    "body, detail",
+    [
+        ({}, "content is missing"),
+        ({"content": None}, "content is missing"),
+        ({"content": 7}, "content must be a string"),
+        ({"content": "x", "title": []}, "title must be a string"),
+        ({"content": "x", "tags": 7}, "tags must be a string or a list of strings"),
+        ({"content": "x", "tags": [7]}, "tags must be a string or a list of strings"),
+        ({"content": "x", "tags": [str(n) for n in range(101)]}, "a document has 100 tags at most"),
+        ({"content": "x", "metadata": [1]}, "metadata must be an object"),
+        ({"content": "x", "created_at": "yesterday"}, "created_at is not an ISO 8601 time"),
+        ({"content": "x", "created_at": 7}, "created_at must be a string"),
+        ([1], "the body must be a JSON object"),
+    ],
+)
+async def test_bad_document_is_refused(client, body, detail):
+    response = await client.post("/v1/documents", json=body)
+    assert (response.status_code, response.json()) == (422, {"detail": detail})
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"<html>", b'{"content": "\xff"}', b'{"content": "\\ud800"}'])
+async def test_body_must_be_json(client, content):
+    response = await client.post("/v1/documents", content=content)
+    assert (response.status_code, response.json()) == (422, {"detail": "the body is not JSON"})
+
+
+async def test_large_body_is_refused(client):
+    response = await client.post("/v1/documents", json={"content": "x" * 1_000_000})
+    assert (response.status_code, response.json()) == (413, {"detail": "a body may have 1 MB at most"})
+
+
+@pytest.mark.parametrize(
+    "body, content",
+    [({"content": "b"}, "b"), ({"content": "b", "mode": "replace"}, "b"), ({"content": "b", "mode": "append"}, "a\nb")],
+)
+async def test_update_replaces_or_appends(client, body, content):
+    document = await create(client, content="a")
+    response = await client.put(f"/v1/documents/{document['id']}", json=body)
+    assert response.status_code == 200
+    assert response.json()["content"] == content
+    assert (response.json()["title"], response.json()["tags"]) == (document["title"], document["tags"])
+
+
+async def test_unknown_mode_is_refused(client):
+    document = await create(client)
+    response = await client.put(f"/v1/documents/{document['id']}", json={"content": "b", "mode": "prepend"})
+    assert (response.status_code, response.json()) == (422, {"detail": "mode must be replace or append"})
+
+
+async def test_second_delete_finds_nothing(client):
+    path = f"/v1/documents/{(await create(client))['id']}"
+    assert [(await client.delete(path)).status_code for _ in range(2)] == [204, 404]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
+async def test_unknown_document_is_404(client, method):
+    response = await client.request(method, "/v1/documents/nowhere", json={"content": "x"})
+    assert (response.status_code, response.json()) == (404, {"detail": "no document nowhere"})
+
+
+# Asking
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"text": "kettle", "limit": 1, "tags": [ANA]},
+        {"text": "kettle", "limit": 1, "tags": f"{ANA}, voice-session"},
+        {"query": "kettle", "maxResults": 1, "minScore": 0, "mode": "fast"},
+        {"query": "kettle", "max_results": 1, "include_facts": True, "namespaces": ["work"], "filters": {}},
+    ],
+)
+async def test_query_speaks_every_dialect(client, body):
+    for n in range(2):
+        await create(client, content=f"kettle {n}", created_at=f"2026-02-0{n + 1}")
+    answer = (await client.post("/v1/query", json=body)).json()
+    (result,) = answer["results"]
+    assert result["id"] == result["document_id"]
+    assert result["snippet"] == result["summary"] == result["chunks"][0]["content"] == "kettle 1"
+    assert 0 < result["score"] == result["chunks"][0]["score"] < 0.1
+    assert (result["source"], result["created_at"]) == ("voice-call", "2026-02-02T00:00:00Z")
+    assert (answer["query"], answer["total_chunks"]) == ("kettle", 1)
+
+
+async def test_facts_only_when_asked(client):
+    answers = [
+        (await client.post("/v1/query", json={"text": "x", "include_facts": yes})).json() for yes in (True, False)
+    ]
+    assert answers[0]["facts"] == []
+    assert "facts" not in answers[1]
+
+
+@pytest.mark.parametrize("limit, found", [(0, 1), (-5, 1), (None, 10), (1000, 12)])
+async def test_limit_is_kept_in_bounds(client, limit, found):
+    for _ in range(12):
+        await create(client)
+    answer = (await client.post("/v1/query", json={"text": "kettle", "limit": limit})).json()
+    assert len(answer["results"]) == found
+
+
+@pytest.mark.parametrize(
+    "body, detail",
+    [
+        ({}, "text or query is missing"),
+        ({"text": ["x"]}, "text must be a string"),
+        ({"query": 7}, "query must be a string"),
+        ({"text": "x", "limit": "3"}, "limit must be a whole number"),
+        ({"text": "x", "max_results": True}, "limit must be a whole number"),
+        ({"text": "x", "tags": {"a": 1}}, "tags must be a string or a list of strings"),
+    ],
+)
+async def test_bad_query_is_refused(client, body, detail):
+    response = await client.post("/v1/query", json=body)
+    assert (response.status_code, response.json()) == (422, {"detail": detail})
+
+
+async def test_query_stays_with_its_tags(client):
+    await create(client, content="kettle of Ana")
+    await create(client, content="kettle of Ben", tags="voice-session, caller:+12025550102")
+    body = {"text": "kettle of Ben", "tags": ["voice-session", ANA]}
+    answer = (await client.post("/v1/query", json=body)).json()
+    assert [result["snippet"] for result in answer["results"]] == ["kettle of Ana"]
+
+
+async def test_broken_store_is_503(store, client):
+    await store.close()
+    response = await client.post("/v1/query", json={"text": "x"})
+    assert (response.status_code, response.json()) == (503, {"detail": "the store is not available"})
+
+
+async def test_our_own_client_understands_us(store):
+    """A second gateway can use this one as its Remem."""
+    tags = ("voice-session", "agent:maya", ANA)
+    async with client_of(store, key="") as http:
+        remem = RememClient("http://gateway", Secret(KEY), http)
+        document_id = await remem.store(NewDocument("Call", "kettle", "voice-call", tags, source_id="voice-session:1"))
+        assert await remem.replace(document_id, NewDocument("Call", "pan")) == document_id
+        (document,) = await remem.past_calls("maya", "+12025550101", 3)
+    assert (document.id, document.content, document.source_id) == (document_id, "pan", "voice-session:1")
