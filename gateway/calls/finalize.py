@@ -22,6 +22,9 @@ from gateway.logs import CallLog
 PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Between tries, in seconds; the last one repeats."""
 
+UPGRADE_AFTER: Final = 5.0
+"""Until a language model that did not answer is asked again; then the pauses above."""
+
 
 class Finalizer:
     """Sees each ended call through to its document. One task a call."""
@@ -33,6 +36,7 @@ class Finalizer:
         self._enabled = enabled
         self._sleep = sleep
         self._tasks: set[asyncio.Task[None]] = set()
+        self._undocumented: set[asyncio.Future[None]] = set()
 
     def submit(self, session: VoiceSession, recorder: CallRecorder | None = None) -> None:
         """A call is over. Nothing is kept of a nameless caller, or of a call without a word."""
@@ -48,9 +52,9 @@ class Finalizer:
             self._start(ending, None)
 
     async def close(self, *, seconds: float) -> None:
-        """Give endings a moment; what is left is taken up at the next start."""
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=seconds)
+        """Give calls without a document a moment to get one; what is left is taken up at the next start."""
+        if self._undocumented:
+            await asyncio.wait(self._undocumented, timeout=seconds)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -60,12 +64,17 @@ class Finalizer:
         return len(self._tasks)
 
     def _start(self, ending: Ending, recorder: CallRecorder | None) -> None:
-        work = self._see_through(ending, recorder)
-        task = asyncio.get_running_loop().create_task(work, name=f"ending {ending.session.uuid}")
+        loop = asyncio.get_running_loop()
+        documented: asyncio.Future[None] = loop.create_future()
+        self._undocumented.add(documented)
+        documented.add_done_callback(self._undocumented.discard)
+        task = loop.create_task(self._see_through(ending, recorder, documented), name=f"ending {ending.session.uuid}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _see_through(self, ending: Ending, recorder: CallRecorder | None) -> None:
+    async def _see_through(
+        self, ending: Ending, recorder: CallRecorder | None, documented: asyncio.Future[None]
+    ) -> None:
         log = CallLog(logging.getLogger(__name__), {"call": ending.session.uuid[:8]})
         steps, repeat = self._steps, _Repeat(log, self._sleep)
         try:
@@ -76,7 +85,8 @@ class Finalizer:
                 await repeat(steps.write_document, ending)
                 log.info("call remembered", extra={"summary_by": ending.summary and ending.summary.written_by})
                 _record(recorder, ending)
-                group.create_task(repeat(steps.upgrade, ending))
+                documented.set_result(None)
+                group.create_task(self._upgrade(repeat, ending))
                 group.create_task(repeat(steps.send_remote, ending))
             if steps.remote_due(ending):  # the summary grew better while the old one was being sent
                 await repeat(steps.send_remote, ending)
@@ -85,6 +95,13 @@ class Finalizer:
         except Exception:
             # The edge of an ending: it stays open in the store, and the next start takes it up.
             log.exception("ending failed")
+        finally:
+            documented.cancel()
+
+    async def _upgrade(self, repeat: "_Repeat", ending: Ending) -> None:
+        if self._steps.upgrade_due(ending):
+            await self._sleep(UPGRADE_AFTER)  # it failed a moment ago
+            await repeat(self._steps.upgrade, ending)
 
 
 class _Repeat:

@@ -229,8 +229,11 @@ class Call:
         self._cancel_farewell(self._farewells == 1)
 
     def _agent_said(self, text: str) -> None:
-        if self._gate_open and not self._over.done():
-            self._transcript.agent_said(text, datetime.now(UTC))
+        if not self._gate_open or self._over.done():
+            return
+        if self._playback.unmarked:  # so that it is known exactly whether the sentence before was heard
+            self._carrier.send_mark(self._playback.next_mark())
+        self._transcript.agent_said(text, datetime.now(UTC))
 
     def _answer_complete(self) -> None:
         if not self._gate_open:

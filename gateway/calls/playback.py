@@ -27,16 +27,16 @@ class Playback:
         self._marked = 0
         self._count = 0
 
-    @property
-    def idle(self) -> bool:
-        """Nothing is known to be waiting to be played."""
-        return not self._pending
-
     def audio_sent(self, size: int) -> None:
         self.sent += size
 
     def mark_due(self) -> bool:
         return self.sent - self._marked >= MARK_BYTES
+
+    @property
+    def unmarked(self) -> bool:
+        """Whether sound was sent after the last mark."""
+        return self.sent > self._marked
 
     def next_mark(self) -> str:
         """The name of a mark to send now."""

@@ -45,8 +45,12 @@ class Transcript:
 
     def interrupted(self, now: float) -> None:
         """The caller spoke over the agent: what was not played by now will never be."""
-        if self._answer is not None:
-            self._close_answer(self._heard_bytes(self._answer, now))
+        answer = self._answer
+        if answer is None:
+            return
+        # A carrier that has never echoed a mark is believed to have played what the engine had finished.
+        trusted = answer.done and not self._playback.marks_work
+        self._close_answer(None if trusted else self._heard_bytes(answer, now))
 
     def ended(self, now: float) -> list[Turn]:
         """The call is over: the whole transcript."""

@@ -1,6 +1,121 @@
-"""x"""
+"""`gateway replay`: recorded calls into a gateway, and what comes out against what was recorded."""
 
-from typing import Any
+import argparse
+import asyncio
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import orjson
+
+from gateway import settings
+from gateway.cli.own_gateway import own_gateway
+from gateway.errors import SettingsError
+from gateway.replay.carrier_player import GatewayAddress
+from gateway.replay.compare import Difference, compare, compare_remembered
+from gateway.replay.own_stage import own_stage
+from gateway.replay.recording import Recording, read
+from gateway.replay.running import Heard, RunningGateway
+
+SHOWN: Final = 20
+"""Differences that are printed of one file; more than these come from the first."""
 
 
-def register(commands: Any) -> None: ...
+@dataclass(frozen=True)
+class Report:
+    """What came of one file. `heard` is set where there was nothing to compare with."""
+
+    file: str
+    call_seconds: float
+    differences: tuple[Difference, ...] = ()
+    heard: Heard | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"equal": not self.differences}
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "replay",
+        help="play recorded calls and compare",
+        description="Play recorded calls into a gateway of their own, or into a running one, and compare what comes "
+        "out with what was recorded. RECORD_DIR makes a gateway record its calls.",
+    )
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recorded call")
+    parser.add_argument("--url", help="a running gateway; signed with TWILIO_AUTH_TOKEN")
+    parser.add_argument(
+        "--engine-port",
+        type=int,
+        metavar="PORT",
+        help="be the running gateway's engine too; it has DEEPGRAM_AGENT_URL=ws://127.0.0.1:PORT/v1/agent/converse",
+    )
+    parser.add_argument("--speed", type=float, help="1 is real time; 0, the default, as fast as it goes")
+    parser.add_argument("--json", action="store_true", help="print one JSON array")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.engine_port is not None and not options.url:
+        raise SettingsError("--engine-port is for a running gateway; give its address with --url")
+    running = _running(options.url) if options.url else None
+    recordings = [read(path) for path in options.files]
+    for recording in recordings:
+        if recording.warning:
+            print(f"gateway: {recording.warning}", file=sys.stderr)
+    reports = []
+    for recording in recordings:
+        reports.append(asyncio.run(_replayed(recording, running, options)))
+        if not options.json:
+            print(_as_text(reports[-1]))
+    if options.json:
+        print(orjson.dumps([report.as_json() for report in reports], option=orjson.OPT_INDENT_2).decode())
+    return 1 if any(report.differences for report in reports) else 0
+
+
+async def _replayed(recording: Recording, running: RunningGateway | None, options: argparse.Namespace) -> Report:
+    file, length = str(recording.path), recording.seconds
+    if running is None:
+        return Report(file, length, tuple(await replay(recording, speed=options.speed or 0.0)))
+    if options.engine_port is None:
+        # A real engine listens: it can't hear faster than people speak.
+        speed = 1.0 if options.speed is None else options.speed
+        return Report(file, length, heard=await running.speak(recording, speed=speed))
+    outcome = await running.play(recording, engine_port=options.engine_port, speed=options.speed or 0.0)
+    return Report(file, length, tuple(compare(recording, outcome)))
+
+
+async def replay(recording: Recording, *, speed: float = 0.0) -> list[Difference]:
+    """Play one call into a gateway of its own; how it differs from the recording."""
+    async with own_stage(recording, own_gateway) as stage:
+        await stage.seed(recording)
+        outcome = await stage.play(recording, speed=speed)
+        remembered = await stage.remembered(recording)
+    return [*compare(recording, outcome), *compare_remembered(recording, remembered)]
+
+
+def _running(url: str) -> RunningGateway:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise SettingsError(f"--url {url} is not an address; write it like http://127.0.0.1:8000")
+    loaded = settings.load(os.environ, Path.cwd())
+    if loaded.twilio_auth_token is None:
+        raise SettingsError("set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN as the running gateway has them; they sign")
+    return RunningGateway(GatewayAddress(url, loaded.public_url), loaded.twilio_account_sid, loaded.twilio_auth_token)
+
+
+def _as_text(report: Report) -> str:
+    call = f"{report.call_seconds:.1f} s call"
+    if report.heard is not None:
+        heard = report.heard
+        return f"{report.file}: {call} played; {heard.seconds:.1f} s of sound, {heard.clears} clears came back"
+    if not report.differences:
+        return f"{report.file}: {call}, as recorded"
+    count = len(report.differences)
+    lines = [f"{report.file}: {call}, {count} difference{'s' if count > 1 else ''}"]
+    lines += [str(difference) for difference in report.differences[:SHOWN]]
+    if count > SHOWN:
+        lines.append(f"and {count - SHOWN} more")
+    return "\n".join(lines)

@@ -12,6 +12,8 @@ import uvicorn
 
 from gateway import logs, settings
 from gateway.errors import SettingsError
+from gateway.links import picows_sockets, websockets_sockets
+from gateway.links.carrier import MAX_FRAME_BYTES
 from gateway.settings import Settings
 from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol
@@ -23,6 +25,7 @@ def register(commands: Any) -> None:
     parser = commands.add_parser("serve", help="answer calls", description="Answer calls until stopped.")
     parser.add_argument("--host", help="where to listen (HOST)")
     parser.add_argument("--port", help="where to listen (PORT)")
+    parser.add_argument("--sockets", choices=("picows", "websockets"), default="picows", help="who carries the audio")
     parser.set_defaults(run=run)
 
 
@@ -30,15 +33,33 @@ def run(options: argparse.Namespace) -> int:
     given = {name: value for name, value in (("HOST", options.host), ("PORT", options.port)) if value is not None}
     loaded = settings.load({**os.environ, **given}, Path.cwd())
     logs.set_up(loaded.log_format or ("text" if sys.stderr.isatty() else "json"), loaded.log_level)
-    app = create_app(loaded)
+    config = _picows(loaded) if options.sockets == "picows" else _websockets(loaded)
     listener = _listen(loaded)
-    # Signals, shutdown order and HTTP are uvicorn's; media sockets leave it at the front.
-    server = uvicorn.Server(
-        uvicorn.Config(app, http=FrontProtocol, ws="none", loop="uvloop", log_config=None, access_log=False)
-    )
+    server = uvicorn.Server(config)
     _announce(loaded, listener)
     server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+def _picows(loaded: Settings) -> uvicorn.Config:
+    """Signals, shutdown order and HTTP are uvicorn's; media sockets leave it at the front."""
+    app = create_app(loaded, connect=picows_sockets.connect)
+    return uvicorn.Config(app, http=FrontProtocol, ws="none", loop="uvloop", log_config=None, access_log=False)
+
+
+def _websockets(loaded: Settings) -> uvicorn.Config:
+    """uvicorn for everything."""
+    return uvicorn.Config(
+        create_app(loaded, connect=websockets_sockets.connect),
+        http="httptools",
+        ws="websockets-sansio",
+        ws_max_size=MAX_FRAME_BYTES,
+        ws_ping_interval=None,
+        ws_per_message_deflate=False,
+        loop="uvloop",
+        log_config=None,
+        access_log=False,
+    )
 
 
 def _listen(loaded: Settings) -> socket.socket:

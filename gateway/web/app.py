@@ -25,7 +25,7 @@ from gateway.calls.finalize import Finalizer
 from gateway.carriers.numbers import AllowList
 from gateway.carriers.signatures import TelnyxVerifier
 from gateway.errors import SettingsError
-from gateway.links import picows_sockets
+from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier_rest import CallControl, TelnyxControl, TwilioControl
 from gateway.links.recorder import RecordingRoom
 from gateway.links.sockets import Connector
@@ -36,7 +36,7 @@ from gateway.memory.sqlite import SqliteStore
 from gateway.settings import Secret, Settings
 from gateway.web import documents, health
 from gateway.web.admin_token import admin_token
-from gateway.web.media import MediaDoor
+from gateway.web.media import CODECS, MediaDoor
 from gateway.web.public import PublicAddress
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
@@ -127,14 +127,17 @@ async def _running(blueprint: _Blueprint) -> AsyncIterator[_Parts]:
             task = asyncio.get_running_loop().create_task(work)
             stack.push_async_callback(_cancelled, task)
         await finalizer.resume()
+        media_door = MediaDoor(desk, _carriers(settings))
         yield _Parts(
             routes=[
                 *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
                 *telnyx.routes(),
                 *documents.routes(store, blueprint.store_keys),
                 *health.routes(lambda: _state(settings, desk, finalizer), lambda: True),
+                # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
+                *websockets_sockets.routes(media_door, CODECS),
             ],
-            media_door=MediaDoor(desk, _carriers(settings)),
+            media_door=media_door,
         )
 
 

@@ -51,9 +51,16 @@ def test_interruption_keeps_what_was_heard() -> None:
 
 def test_carrier_without_marks_is_judged_by_time() -> None:
     talk = Talk()
-    talk.speak(SENTENCE, 9000, now=10.0)
+    talk.speak(SENTENCE, 9540, now=10.0, done=False)
     talk.transcript.interrupted(10.0 + 4500 / 8000)
     assert talk.transcript.turns[-1].text == "one two"
+
+
+def test_finished_answer_is_believed_without_marks() -> None:
+    talk = Talk()
+    talk.speak(SENTENCE, 9000, now=10.0)
+    talk.transcript.interrupted(10.1)
+    assert talk.transcript.turns == [Turn(Speaker.AGENT, SENTENCE, NOW)]
 
 
 def test_hangup_cuts_an_answer_that_was_being_played() -> None:

@@ -1,0 +1,32 @@
+FROM python:3.12-slim AS build
+ENV UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
+RUN pip install --no-cache-dir "uv>=0.9,<1"
+WORKDIR /app
+# Dependencies change less often than the program: they are a layer of their own.
+COPY pyproject.toml uv.lock ./
+RUN uv sync --frozen --no-dev --no-install-project
+COPY README.md LICENSE ./
+COPY gateway gateway
+COPY prompts prompts
+RUN uv sync --frozen --no-dev --no-editable
+
+FROM python:3.12-slim
+RUN install -d -o 10001 -g 10001 -m 0700 /data
+WORKDIR /app
+COPY --from=build /app/.venv .venv
+# Agents are edited here: mount your own prompts/ and gateway.toml over them.
+COPY prompts prompts
+ENV PATH="/app/.venv/bin:$PATH" \
+    PYTHONUNBUFFERED=1 \
+    HOST=0.0.0.0 \
+    PORT=8000 \
+    DATA_DIR=/data \
+    VOICE_SESSION_ARCHIVE_DIR=/data/voice-sessions
+USER 10001:10001
+VOLUME /data
+EXPOSE 8000
+STOPSIGNAL SIGTERM
+HEALTHCHECK --interval=30s --timeout=3s --start-period=10s CMD ["python", "-c", \
+    "import os, urllib.request; urllib.request.urlopen(f'http://127.0.0.1:{os.environ[\"PORT\"]}/health', timeout=2)"]
+ENTRYPOINT ["gateway"]
+CMD ["serve"]

@@ -1,0 +1,139 @@
+"""The gateway under load: a process of its own on a core of its own, with nothing of the user's in it."""
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+import orjson
+
+import gateway
+from gateway.bench.carriers import ACCOUNT_SID, AUTH_TOKEN
+from gateway.errors import GatewayError
+
+ADMIN_TOKEN: Final = "bench-admin-token"
+_READY_SECONDS: Final = 20.0
+_KEPT: Final = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT")
+
+
+class BenchFailed(GatewayError):
+    """The bench could not be held; the text says why."""
+
+
+@dataclass(frozen=True)
+class GatewayProcess:
+    """A running gateway, and what the system knows about it."""
+
+    pid: int
+    url: str
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its threads."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def resident_bytes(self) -> int:
+        return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def waited_seconds(self) -> float:
+        """How long its event loop was ready to run while others had the core."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1]) / 1e9
+
+
+def cores() -> tuple[int, set[int]]:
+    """The gateway's core, and those of the load. With only one there is nothing to divide."""
+    mine = sorted(os.sched_getaffinity(0))
+    return mine[-1], set(mine[:-1]) or set(mine)
+
+
+@contextlib.contextmanager
+def pinned(to: set[int]) -> Iterator[None]:
+    """Keep this process on these cores meanwhile."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, to)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextlib.asynccontextmanager
+async def running_gateway(engine_url: str, *, sockets: str, core: int) -> AsyncIterator[GatewayProcess]:
+    """A fresh gateway with an empty store. It ends with a kill: nothing in it is worth an orderly end."""
+    with tempfile.TemporaryDirectory(prefix="gateway-bench-", ignore_cleanup_errors=True) as folder:
+        log = Path(folder) / "log"
+        process = _start(Path(folder), log, sockets, _environment(Path(folder), engine_url))
+        try:
+            os.sched_setaffinity(process.pid, {core})
+            async with asyncio.timeout(_READY_SECONDS):
+                url = await _announced(process, log)
+                await _healthy(url)
+            yield GatewayProcess(process.pid, url)
+        except TimeoutError:
+            raise BenchFailed(f"the gateway was not ready within {_READY_SECONDS:.0f} s") from None
+        finally:
+            process.kill()
+            process.wait()
+
+
+def _environment(folder: Path, engine_url: str) -> dict[str, str]:
+    return {
+        **{name: os.environ[name] for name in _KEPT if name in os.environ},
+        "PYTHONPATH": str(Path(gateway.__file__).parent.parent),
+        "DATA_DIR": str(folder / "data"),
+        "VOICE_SESSION_ARCHIVE_DIR": str(folder / "archive"),
+        "ALLOWED_CALLERS": "*",
+        "TWILIO_ACCOUNT_SID": ACCOUNT_SID,
+        "TWILIO_AUTH_TOKEN": AUTH_TOKEN,
+        "TWILIO_API_URL": engine_url.replace("ws:", "http:"),  # nothing may leave the loopback
+        "DEEPGRAM_API_KEY": "bench",
+        "DEEPGRAM_AGENT_URL": engine_url,
+        "GATEWAY_ADMIN_TOKEN": ADMIN_TOKEN,
+        "LOG_FORMAT": "json",
+    }
+
+
+def _start(folder: Path, log: Path, sockets: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    code = "import sys; from gateway.cli.main import main; sys.exit(main())"
+    command = [sys.executable, "-c", code, "serve", "--host", "127.0.0.1", "--port", "0", "--sockets", sockets]
+    with log.open("wb") as stderr:
+        return subprocess.Popen(
+            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr
+        )
+
+
+async def _announced(process: subprocess.Popen[bytes], log: Path) -> str:
+    """The address it took, from its log."""
+    while (url := _address(log)) is None:
+        if process.poll() is not None:
+            raise BenchFailed(f"the gateway did not start: {_last_line(log)}")
+        await asyncio.sleep(0.02)
+    return url
+
+
+def _address(log: Path) -> str | None:
+    for line in log.read_bytes().splitlines(keepends=True):
+        if b'"gateway starts"' in line and line.endswith(b"\n"):
+            return str(orjson.loads(line)["url"])
+    return None
+
+
+def _last_line(log: Path) -> str:
+    lines = log.read_text(errors="replace").split("\n")
+    return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+async def _healthy(url: str) -> None:
+    async with httpx.AsyncClient(trust_env=False) as http:
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                if (await http.get(f"{url}/health")).status_code == 200:
+                    return
+            await asyncio.sleep(0.02)

@@ -1,0 +1,16 @@
+"""A real gateway for one command: the whole application on a loopback port, in a folder that goes away with it."""
+
+import contextlib
+from collections.abc import AsyncIterator
+
+from gateway.replay.loopback import served
+from gateway.settings import Settings
+from gateway.web.app import create_app
+from gateway.web.front import FrontProtocol
+
+
+@contextlib.asynccontextmanager
+async def own_gateway(settings: Settings) -> AsyncIterator[str]:
+    """Run a gateway with these settings while the block runs; gives its address."""
+    async with served(create_app(settings), http=FrontProtocol, ws="none", lifespan="on") as url:
+        yield url

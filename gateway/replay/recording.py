@@ -1,0 +1,188 @@
+"""
+A recorded call, read back. One JSON object a line, in the order in which the gateway saw things:
+
+    {"t": 0.0, "note": "call", "content": {"format": 1, "carrier": …, "caller": …, "agent": {…}, …}}    always first
+    {"t": 0.1, "from": "engine", "frame": {"type": "Welcome", …}}     a JSON frame; tokens are replaced by "…"
+    {"t": 0.2, "from": "engine", "audio": "…"}                        sound that came in, base64
+    {"t": 0.2, "to": "carrier", "bytes": 160, "crc": 907060870}       sound that the gateway passed on
+    {"t": 0.3, "from": "carrier", "text": "…"}                        a frame that was not JSON
+
+`t` is seconds since `start`; `start` itself holds the token and is left out. Further notes are "memory" (the past calls
+that were found), "ended" (the session with its turns) and "summary". `gateway.links.recorder` writes the file.
+"""
+
+import base64
+import binascii
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import orjson
+
+from gateway.errors import RecordingError
+from gateway.links.recorder import FORMAT
+
+Peer = Literal["carrier", "engine"]
+Direction = Literal["from", "to"]
+Fields = Mapping[str, Any]
+
+PEERS: Final[tuple[Peer, ...]] = ("carrier", "engine")
+CARRIERS: Final = ("twilio", "telnyx")
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A JSON frame."""
+
+    fields: Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Sound:
+    """Sound in full."""
+
+    audio: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SoundPrint:
+    """Sound that the gateway passed on, known by length and CRC-32."""
+
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class RawText:
+    """A text frame that is not JSON."""
+
+    text: str
+
+
+Content = Message | Sound | SoundPrint | RawText
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One frame of the call. `line` is where it stands in the file."""
+
+    line: int
+    at: float
+    direction: Direction
+    peer: Peer
+    content: Content
+
+
+@dataclass(frozen=True, slots=True)
+class CallHeader:
+    """What must be known to place the call again. An anonymous caller is empty."""
+
+    carrier: str
+    caller: str
+    called: str
+    session_id: str
+    started_at: datetime
+    agent: Fields
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One recorded call. `ended` and `summary` are None where the recording stops before them."""
+
+    path: Path
+    header: CallHeader
+    steps: tuple[Step, ...]
+    memory: tuple[Fields, ...] = ()
+    ended: Fields | None = None
+    summary: Fields | None = None
+    warning: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return self.steps[-1].at if self.steps else 0.0
+
+    @property
+    def end_reason(self) -> str:
+        return str((self.ended or {}).get("end_reason") or "")
+
+
+def read(path: Path) -> Recording:
+    """Read a file. RecordingError, with file and line, for anything that can't be played."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RecordingError(f"{path} can't be read: {error.strerror}") from None
+    lines = list(_lines(path, content))
+    if not lines or lines[0][1].get("note") != "call":
+        raise RecordingError(f"{path}, line 1: not a recorded call; RECORD_DIR is where the gateway writes them")
+    notes: dict[str, Any] = {str(fields["note"]): fields.get("content") for _, fields in lines if "note" in fields}
+    return Recording(
+        path=path,
+        header=_header(path, notes["call"]),
+        steps=tuple(_step(path, number, fields) for number, fields in lines if "note" not in fields),
+        memory=tuple(notes.get("memory") or ()),
+        ended=notes.get("ended"),
+        summary=notes.get("summary"),
+        warning="" if content.endswith(b"\n") else f"{path}: the last line is cut off and was left out",
+    )
+
+
+def _lines(path: Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
+    whole, _, _ = content.rpartition(b"\n")
+    for number, line in enumerate(whole.split(b"\n") if whole else [content], 1):
+        try:
+            fields = orjson.loads(line)
+        except orjson.JSONDecodeError:
+            raise RecordingError(f"{path}, line {number}: not JSON") from None
+        if not isinstance(fields, dict):
+            raise RecordingError(f"{path}, line {number}: not a JSON object")
+        yield number, fields
+
+
+def _header(path: Path, content: Any) -> CallHeader:
+    where = f"{path}, line 1"
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        found = content.get("format") if isinstance(content, dict) else None
+        raise RecordingError(f"{where}: format {found!r} is not known; this gateway plays format {FORMAT}")
+    if content.get("carrier") not in CARRIERS:
+        raise RecordingError(f"{where}: carrier {content.get('carrier')!r} is not known")
+    try:
+        return CallHeader(
+            carrier=content["carrier"],
+            caller=content["caller"],
+            called=content["called"],
+            session_id=content["session"],
+            started_at=datetime.fromisoformat(content["started_at"]),
+            agent=dict(content["agent"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordingError(f"{where}: the call's header is incomplete: {error}") from None
+
+
+def _step(path: Path, number: int, fields: Fields) -> Step:
+    direction: Direction = "from" if "from" in fields else "to"
+    peer = fields.get(direction)
+    try:
+        if peer not in PEERS:
+            raise ValueError("neither from nor to carrier or engine")
+        return Step(number, float(fields["t"]), direction, peer, _content(fields))
+    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        raise RecordingError(f"{path}, line {number}: {error}") from None
+
+
+def _content(fields: Fields) -> Content:
+    match fields:
+        case {"frame": dict(frame)}:
+            return Message(frame)
+        case {"audio": str(audio)}:
+            return Sound(base64.b64decode(audio, validate=True))
+        case {"bytes": int(size), "crc": int(crc)}:
+            return SoundPrint(size, crc)
+        case {"frame": value}:
+            return RawText(orjson.dumps(value).decode())
+        case {"text": str(text)}:
+            return RawText(text)
+        case _:
+            raise ValueError("no frame, audio or text")

@@ -1,0 +1,137 @@
+"""What the tests of a call's ending share: a call that is over, a model with moods, and the rooms around them."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from gateway.calls import endings
+from gateway.calls.archive import Archive
+from gateway.calls.ending_steps import EndingSteps
+from gateway.calls.endings import Ending, Endings
+from gateway.calls.finalize import Finalizer
+from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
+from gateway.errors import LlmError
+from gateway.llm.summary import CallSummary
+from gateway.llm.writer import SummaryWriter
+from gateway.memory.documents import Document
+from gateway.memory.remem import RememClient
+from gateway.memory.sqlite import SqliteStore
+from gateway.settings import Secret
+from tests.fakes.remem import FakeRemem
+
+START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
+CALLER = "+12025550143"
+WORDS = "I need a new chain for my bike before Friday."
+SUMMARY = CallSummary("Ana", ("A chain",), ("Thursday",), (), (), "Ana waits for her chain.", "test/model")
+
+
+def a_session(**fields: Any) -> VoiceSession:
+    given: dict[str, Any] = {
+        "agent": "maya",
+        "caller": CALLER,
+        "carrier": "twilio",
+        "started_at": START,
+        "ended_at": START + timedelta(seconds=262),
+        "end_reason": EndReason.CALLER_HUNG_UP,
+        "turns": [Turn(Speaker.AGENT, "Hello.", START), Turn(Speaker.CALLER, WORDS, START)],
+    }
+    return VoiceSession(**(given | fields))
+
+
+@dataclass
+class MoodyModel:
+    """A summary provider that fails for as long as it has a failure."""
+
+    failure: LlmError | None = None
+    asked: int = 0
+    name: str = "test"
+
+    async def prepare(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def summarise(self, instructions: str, transcript: str) -> CallSummary:
+        self.asked += 1
+        if self.failure:
+            raise self.failure
+        return SUMMARY
+
+    def recovers(self) -> None:
+        self.failure = None
+
+
+@dataclass
+class Pauses:
+    """An injected sleep that does not wait: it notes how long it should, and lets the world change meanwhile."""
+
+    lengths: list[float] = field(default_factory=list)
+    events: deque[Callable[[], object]] = field(default_factory=deque)
+
+    async def __call__(self, seconds: float) -> None:
+        self.lengths.append(seconds)
+        if self.events:
+            self.events.popleft()()
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Aftermath:
+    """The tools of endings, all real but the other end of the wire."""
+
+    steps: EndingSteps
+    store: SqliteStore
+    folder: Path
+    http: httpx.AsyncClient
+    pauses: Pauses = field(default_factory=Pauses)
+
+    def finalizer(self, **options: Any) -> Finalizer:
+        return Finalizer(self.steps, sleep=self.pauses, **options)
+
+    def sends_to(self, remem: FakeRemem, key: str = "") -> None:
+        self.steps = replace(self.steps, remem=RememClient(remem.url, Secret(key or remem.api_key), self.http))
+
+    def asks(self, model: MoodyModel) -> None:
+        self.steps = replace(self.steps, writer=SummaryWriter([model], "Summarise.", tries_each=1))
+
+    async def finishes(self, session: VoiceSession) -> None:
+        """Hand the call to a finalizer and wait until all is done."""
+        finalizer = self.finalizer()
+        finalizer.submit(session)
+        await finalizer.close(seconds=10)
+
+    async def documents(self) -> list[Document]:
+        return await self.store.newest(tags=("voice-session",), limit=10)
+
+    async def open_endings(self) -> list[Ending]:
+        return await self.steps.endings.open_ones()
+
+    def archives(self) -> list[str]:
+        return [path.read_text() for path in sorted(self.archive_dir.glob("*.txt"))]
+
+    @property
+    def archive_dir(self) -> Path:
+        return self.folder / "archive"
+
+
+@asynccontextmanager
+async def aftermath_in(folder: Path) -> AsyncIterator[Aftermath]:
+    async with AsyncExitStack() as stack:
+        store = await SqliteStore.open(folder / "gateway.db", schema=endings.SCHEMA)
+        stack.push_async_callback(store.close)
+        http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+        steps = EndingSteps(
+            store=store,
+            endings=Endings(store),
+            remem=None,
+            writer=SummaryWriter([], ""),
+            archive=Archive(folder / "archive", retention_days=7),
+            zones={"maya": UTC},
+        )
+        yield Aftermath(steps, store, folder, http)

@@ -1,0 +1,153 @@
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from gateway.calls.agents import DEFAULT_AGENT, AgentBook
+from gateway.errors import SettingsError
+
+MAYA, TOM = "+12025550100", "+12025550101"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "prompts").mkdir()
+    (tmp_path / "prompts" / "maya.md").write_text("You are Maya.\n", encoding="utf-8")
+    (tmp_path / "prompts" / "tom.md").write_text("You are Tom. Déjà vu: {{memory}}\n", encoding="utf-8")
+    return tmp_path
+
+
+def agent(folder, **table):
+    return AgentBook({"maya": table}, folder).answering(MAYA)
+
+
+def problem(folder, name="maya", **table):
+    with pytest.raises(SettingsError) as raised:
+        AgentBook({name: table}, folder)
+    return str(raised.value).removeprefix(f"gateway.toml, [agents.{name}]: ")
+
+
+# Who answers
+
+
+def test_each_number_has_its_agent(folder):
+    book = AgentBook({"maya": {"numbers": [MAYA]}, "tom": {"numbers": TOM}}, folder)
+    assert [book.answering(number).name for number in (MAYA, TOM)] == ["maya", "tom"]
+    assert [agent.name for agent in book] == ["maya", "tom"]
+
+
+def test_numbers_are_compared_as_e164(folder):
+    book = AgentBook({"maya": {}, "tom": {"numbers": ["+1 (202) 555-0101"]}}, folder)
+    assert book.answering("+1 202 555 0101").name == "tom"
+
+
+def test_agent_without_numbers_answers_the_rest(folder):
+    book = AgentBook({"maya": {"numbers": [MAYA]}, "tom": {}}, folder)
+    assert [book.answering(called).name for called in (MAYA, TOM, "sip:desk@example.com", "")] == ["maya", *["tom"] * 3]
+
+
+def test_first_agent_answers_where_all_have_numbers(folder):
+    book = AgentBook({"tom": {"numbers": [TOM]}, "maya": {"numbers": [MAYA]}}, folder)
+    assert book.answering("+12025550199").name == "tom"
+
+
+def test_no_table_means_the_default_agent(tmp_path):
+    (only,) = AgentBook({}, tmp_path)
+    assert only.name == DEFAULT_AGENT
+    assert "{{memory}}" in only.prompt  # the one that comes with the program
+
+
+def test_number_of_two_agents_is_a_mistake(folder):
+    with pytest.raises(SettingsError) as raised:
+        AgentBook({"maya": {"numbers": [MAYA]}, "tom": {"numbers": [MAYA]}}, folder)
+    assert str(raised.value) == f"gateway.toml: {MAYA} belongs to maya and to tom"
+
+
+# How an agent is made
+
+
+def test_prompt_is_read_from_the_folder(folder):
+    assert agent(folder).prompt == "You are Maya."
+    assert agent(folder, prompt="prompts/tom.md").prompt == "You are Tom. Déjà vu: {{memory}}"
+
+
+def test_texts_and_zone_are_taken(folder):
+    made = agent(folder, greeting=" Hi. ", sorry="Pardon?", timezone="America/New_York")
+    assert (made.greeting, made.sorry, made.timezone) == ("Hi.", "Pardon?", ZoneInfo("America/New_York"))
+
+
+def test_models_have_defaults(folder):
+    made = agent(folder)
+    assert made.listen == {"type": "deepgram", "version": "v2", "model": "flux-general-en"}
+    assert made.think == {"type": "open_ai", "model": "gpt-5.4-mini"}
+    assert made.speak == {"type": "deepgram", "model": "aura-2-thalia-en"}
+    assert made.timezone is None
+
+
+@pytest.mark.parametrize(
+    "value, block",
+    [
+        ("nova-3", {"type": "deepgram", "version": "v1", "model": "nova-3"}),
+        ("flux-general-en", {"type": "deepgram", "version": "v2", "model": "flux-general-en"}),
+        ({"model": "nova-3", "version": "v9"}, {"type": "deepgram", "version": "v9", "model": "nova-3"}),
+    ],
+)
+def test_listen_is_a_model_or_a_block(folder, value, block):
+    assert agent(folder, listen=value).listen == block
+
+
+@pytest.mark.parametrize(
+    "value, block",
+    [
+        ("anthropic/claude", {"type": "anthropic", "model": "claude"}),
+        ("open_ai/org/model", {"type": "open_ai", "model": "org/model"}),
+        ({"type": "google", "model": "g", "temperature": 0}, {"type": "google", "model": "g", "temperature": 0}),
+    ],
+)
+def test_think_is_provider_and_model(folder, value, block):
+    assert agent(folder, think=value).think == block
+
+
+@pytest.mark.parametrize(
+    "value, block",
+    [
+        ("aura-2-zeus-en", {"type": "deepgram", "model": "aura-2-zeus-en"}),
+        ("flux-zeus-en", {"type": "deepgram", "version": "v2", "model": "flux-zeus-en"}),
+        ({"type": "cartesia", "model_id": "s"}, {"type": "cartesia", "model_id": "s"}),
+    ],
+)
+def test_voice_is_a_model_or_a_block(folder, value, block):
+    assert agent(folder, voice=value).speak == block
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    "table, message",
+    [
+        (
+            {"promt": "x"},
+            "unknown key promt; known are greeting, listen, numbers, prompt, sorry, think, timezone, voice",
+        ),
+        ({"prompt": "no.md"}, "there is no prompt file no.md; create it, or name another with prompt = …"),
+        ({"prompt": 3}, "prompt must be text in quotes"),
+        ({"greeting": 3}, "greeting must be text in quotes"),
+        ({"numbers": ["2025550100"]}, "'2025550100' is not an E.164 number; write it like +12025550100"),
+        ({"numbers": [12025550100]}, "'12025550100' is not an E.164 number; write it like +12025550100"),
+        ({"timezone": "Mars"}, "'Mars' is not a time zone; write it like America/New_York"),
+        ({"timezone": "../etc"}, "'../etc' is not a time zone; write it like America/New_York"),
+        ({"timezone": 5}, "timezone must be text in quotes"),
+        ({"listen": 3}, "listen must be text in quotes or a table"),
+        ({"voice": ["a"]}, "voice must be text in quotes or a table"),
+        ({"think": "gpt"}, "think is 'gpt'; write provider/model, like open_ai/gpt-5.4-mini"),
+        ({"think": "open_ai/"}, "think is 'open_ai/'; write provider/model, like open_ai/gpt-5.4-mini"),
+        ({"think": {"model": "g"}}, "think needs type and model, like type = 'open_ai', model = 'gpt-5.4-mini'"),
+    ],
+)
+def test_mistake_says_what_to_write(folder, table, message):
+    assert problem(folder, **table) == message
+
+
+@pytest.mark.parametrize("name", ["Maya", "-maya", "may a", "", "m" * 65])
+def test_name_must_be_plain(folder, name):
+    assert problem(folder, name) == "an agent's name is lower-case letters, digits, - and _"

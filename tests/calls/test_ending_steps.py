@@ -1,0 +1,191 @@
+from dataclasses import replace
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from gateway.calls.endings import Ending
+from gateway.errors import LlmUnavailable, StoreRefused, StoreUnavailable
+from tests.calls.aftermath import SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
+from tests.fakes.remem import FakeRemem, Fault
+
+
+@pytest.fixture
+async def after(tmp_path):
+    async with aftermath_in(tmp_path) as after:
+        yield after
+
+
+@pytest.fixture
+async def remem(after):
+    async with FakeRemem() as remem:
+        after.sends_to(remem)
+        yield remem
+
+
+async def written(after):
+    """An ending whose document is in our own store."""
+    ending = Ending(a_session())
+    await after.steps.begin(ending)
+    await after.steps.write_document(ending)
+    return ending
+
+
+# Archive
+
+
+async def test_archive_is_kept_once(after):
+    ending = Ending(a_session())
+    await after.steps.keep_archive(ending)
+    assert after.archives() == [f"AGENT: Hello.\nCALLER: {WORDS}\n"]
+    (path,) = after.archive_dir.iterdir()
+    path.unlink()
+    await after.steps.keep_archive(ending)
+    assert after.archives() == []
+
+
+async def test_archive_that_fails_stays_to_be_done(after):
+    after.archive_dir.write_text("a file where the folder should be")
+    ending = Ending(a_session())
+    with pytest.raises(OSError):
+        await after.steps.keep_archive(ending)
+    assert not ending.archived
+
+
+# Document
+
+
+async def test_document_is_written_once(after):
+    ending = await written(after)
+    await after.steps.write_document(ending)
+    (document,) = await after.documents()
+    assert (document.id, document.source_id) == (ending.document_id, ending.session.id)
+    assert ending.version == 1
+
+
+async def test_document_of_a_forgotten_write_is_found_again(after):
+    """The process died between the write and the note of it."""
+    ending = await written(after)
+    again = Ending(ending.session)
+    await after.steps.write_document(again)
+    assert again.document_id == ending.document_id
+    assert len(await after.documents()) == 1
+
+
+async def test_summary_is_not_asked_for_twice(after):
+    model = MoodyModel()
+    after.asks(model)
+    ending = await written(after)
+    await after.steps.write_document(ending)
+    assert (model.asked, ending.summary) == (1, SUMMARY)
+
+
+async def test_title_follows_the_agents_zone(after):
+    after.steps = replace(after.steps, zones={"maya": ZoneInfo("Asia/Tokyo")})
+    await written(after)
+    (document,) = await after.documents()
+    assert document.title == "Voice Call Summary — 2026-02-07 08:15 AM"
+
+
+async def test_every_step_is_saved(after):
+    ending = await written(after)
+    await after.steps.keep_archive(ending)
+    assert await after.open_endings() == [ending]
+
+
+# A better summary
+
+
+async def test_no_upgrade_without_a_model(after):
+    ending = await written(after)
+    assert not after.steps.upgrade_due(ending)
+    await after.steps.upgrade(ending)
+    assert ending.version == 1
+
+
+async def test_upgrade_replaces_the_document(after):
+    ending = await written(after)
+    after.asks(MoodyModel())
+    assert after.steps.upgrade_due(ending)
+    await after.steps.upgrade(ending)
+    (document,) = await after.documents()
+    assert document.id == ending.document_id
+    assert document.content.endswith("### Context for Next Call\nAna waits for her chain.\n")
+    assert (ending.version, ending.summary) == (2, SUMMARY)
+    assert not after.steps.upgrade_due(ending)
+
+
+async def test_failed_upgrade_changes_nothing(after):
+    ending = await written(after)
+    after.asks(MoodyModel(LlmUnavailable("overloaded")))
+    with pytest.raises(LlmUnavailable):
+        await after.steps.upgrade(ending)
+    assert ending.version == 1
+    assert ending.summary.written_by == "extractive"
+
+
+# The remote store
+
+
+async def test_nothing_is_sent_without_a_remote_store(after):
+    ending = await written(after)
+    assert not after.steps.remote_due(ending)
+    await after.steps.send_remote(ending)
+    assert (ending.remote_id, ending.remote_version) == ("", 0)
+
+
+async def test_nothing_is_sent_before_there_is_a_document(after, remem):
+    await after.steps.send_remote(Ending(a_session()))
+    assert remem.requests == []
+
+
+async def test_document_is_sent_once(after, remem):
+    ending = await written(after)
+    assert after.steps.remote_due(ending)
+    await after.steps.send_remote(ending)
+    await after.steps.send_remote(ending)
+    (stored,) = remem.documents.values()
+    assert (ending.remote_id, ending.remote_version) == (stored.id, 1)
+    assert remem.paths() == ["POST /v1/documents"]
+
+
+async def test_better_summary_replaces_the_remote_document(after, remem):
+    ending = await written(after)
+    await after.steps.send_remote(ending)
+    after.asks(MoodyModel())
+    await after.steps.upgrade(ending)
+    await after.steps.send_remote(ending)
+    (stored,) = remem.documents.values()
+    assert stored.content == (await after.documents())[0].content
+    assert remem.paths() == ["POST /v1/documents", f"PUT /v1/documents/{stored.id}"]
+    assert ending.remote_version == 2
+
+
+async def test_lost_answer_is_asked_after(after, remem):
+    remem.honours_idempotency = False
+    remem.fails(Fault.ANSWER_LOST)
+    ending = await written(after)
+    with pytest.raises(StoreUnavailable):
+        await after.steps.send_remote(ending)
+    (read,) = await after.open_endings()
+    assert read.remote_sent
+    await after.steps.send_remote(read)
+    assert remem.documents_of(read.session.id) == 1
+    assert read.remote_id in remem.documents
+
+
+async def test_turned_away_request_is_not_asked_after(after, remem):
+    remem.fails(Fault.TOO_MANY_REQUESTS)
+    ending = await written(after)
+    with pytest.raises(StoreUnavailable):
+        await after.steps.send_remote(ending)
+    assert not ending.remote_sent
+    await after.steps.send_remote(ending)
+    assert remem.paths() == ["POST /v1/documents"] * 2
+
+
+async def test_wrong_key_is_refused(after, remem):
+    after.sends_to(remem, key="vlt_wrong")
+    ending = await written(after)
+    with pytest.raises(StoreRefused):
+        await after.steps.send_remote(ending)
+    assert ending.remote_version == 0

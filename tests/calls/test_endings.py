@@ -1,0 +1,83 @@
+import pytest
+
+from gateway.calls.endings import SCHEMA, Ending, Endings
+from gateway.errors import StoreUnavailable
+from gateway.memory.sqlite import SqliteStore
+from tests.calls.aftermath import SUMMARY, a_session
+
+
+@pytest.fixture
+async def store(tmp_path):
+    store = await SqliteStore.open(tmp_path / "gateway.db", schema=SCHEMA)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def endings(store):
+    return Endings(store)
+
+
+async def test_new_ending_reads_back(endings):
+    ending = Ending(a_session())
+    await endings.save(ending)
+    assert await endings.open_ones() == [ending]
+
+
+async def test_every_field_reads_back(endings):
+    ending = Ending(
+        a_session(),
+        archived=True,
+        summary=SUMMARY,
+        document_id="7f0c",
+        version=2,
+        remote_id="ab",
+        remote_version=1,
+        remote_sent=True,
+    )
+    await endings.save(ending)
+    assert await endings.open_ones() == [ending]
+
+
+async def test_saving_again_replaces(endings):
+    ending = Ending(a_session())
+    await endings.save(ending)
+    ending.archived = True
+    await endings.save(ending)
+    (read,) = await endings.open_ones()
+    assert read.archived
+
+
+async def test_complete_ending_is_not_open(endings):
+    done, open_one = Ending(a_session()), Ending(a_session())
+    await endings.save(done)
+    await endings.save(open_one)
+    done.complete = True
+    await endings.save(done)
+    assert await endings.open_ones() == [open_one]
+
+
+async def test_state_is_that_of_the_moment_of_saving(endings):
+    ending = Ending(a_session())
+    saving = endings.save(ending)
+    await saving
+    ending.archived = True
+    (read,) = await endings.open_ones()
+    assert not read.archived
+
+
+async def test_endings_survive_reopening(tmp_path):
+    ending = Ending(a_session(), summary=SUMMARY)
+    first = await SqliteStore.open(tmp_path / "gateway.db", schema=SCHEMA)
+    await Endings(first).save(ending)
+    await first.close()
+    second = await SqliteStore.open(tmp_path / "gateway.db", schema=SCHEMA)
+    assert await Endings(second).open_ones() == [ending]
+    await second.close()
+
+
+async def test_closed_store_is_unavailable(store, endings):
+    await store.close()
+    with pytest.raises(StoreUnavailable) as raised:
+        await endings.save(Ending(a_session()))
+    assert str(raised.value) == "the embedded store is closed"

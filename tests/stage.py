@@ -1,0 +1,155 @@
+"""A real gateway on a loopback port, with simulators all around it: what the tests of whole calls play on."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import uvicorn
+
+from gateway import settings
+from gateway.web.app import create_app
+from gateway.web.front import FrontProtocol
+from tests.fakes.deepgram import Conversation, FakeDeepgram
+from tests.fakes.telnyx import FakeTelnyx
+from tests.fakes.twilio import FakeTwilio
+
+CALLER = "+12025550143"
+CALLED = "+12025550100"
+PUBLIC_URL = "https://voice.example.com"
+ADMIN = "admin-token-of-the-tests"
+SOUND = bytes(range(1, 161))
+
+
+@contextlib.asynccontextmanager
+async def running_gateway(environ: dict[str, str], folder: Path) -> AsyncIterator[str]:
+    """The gateway with these settings, started and stopped; yields its address."""
+    app = create_app(settings.load(environ, folder))
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, http=FrontProtocol, ws="none", log_config=None, access_log=False, lifespan="on")
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        await until(lambda: server.started or serving.done())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        listener.close()
+
+
+async def until(condition: Callable[[], Any], timeout: float = 10.0) -> Any:
+    """Wait until it holds, and return it."""
+    async with asyncio.timeout(timeout):
+        while not (value := condition()):
+            await asyncio.sleep(0.005)
+    return value
+
+
+async def until_it(condition: Callable[[], Awaitable[Any]], timeout: float = 10.0) -> Any:
+    """The same, for something that has to be asked."""
+    async with asyncio.timeout(timeout):
+        while not (value := await condition()):
+            await asyncio.sleep(0.01)
+    return value
+
+
+@dataclass
+class Stage:
+    """One gateway, one carrier, one engine."""
+
+    url: str
+    carrier: Any
+    engine: FakeDeepgram
+    archive_dir: Path
+    http: httpx.AsyncClient
+
+    async def dial(self, caller: str = CALLER, called: str = CALLED, **fields: Any) -> tuple[Any, Conversation]:
+        """Place a call; the phone and the engine's end of it."""
+        call = await self.carrier.dial(caller, called, **fields)
+        conversation = await self.engine.next_conversation()
+        await conversation.configured()
+        return call, conversation
+
+    async def played(self, call: Any, conversation: Conversation) -> None:
+        """The phone has played all there was, and the gateway knows: its echoes came before this sound."""
+        marks = [frame["mark"]["name"] for frame in call.sent_frames if frame["event"] == "mark"]
+        await call.until(lambda: set(marks) <= set(call.marks_echoed))
+        heard = len(conversation.heard)
+        await call.speak(SOUND)
+        await conversation.hears(heard + len(SOUND))
+
+    async def answer(self, call: Any, conversation: Conversation, text: str) -> None:
+        """The agent says it, and the caller hears it to the end."""
+        marks = len(call.marks_echoed)
+        await conversation.agent_says(text)
+        await call.until(lambda: len(call.marks_echoed) > marks)
+        await self.played(call, conversation)
+
+    async def documents(self, caller: str = CALLER, agent: str = "maya") -> list[dict[str, Any]]:
+        tags = ["voice-session", f"caller:{caller}", f"agent:{agent}"]
+        answer = await self.http.post("/v1/query", json={"text": "voice call summary", "tags": tags, "limit": 100})
+        ids = [result["id"] for result in answer.json()["results"]]
+        return [(await self.http.get(f"/v1/documents/{id_}")).json() for id_ in ids]
+
+    async def document(self, **whose: str) -> dict[str, Any]:
+        """The one document there is, as soon as it is there."""
+        found: list[dict[str, Any]] = await until_it(lambda: self.documents(**whose))
+        assert len(found) == 1
+        return found[0]
+
+    def archives(self) -> list[str]:
+        return [path.read_text() for path in sorted(self.archive_dir.glob("voice-session-*.txt"))]
+
+    async def archive(self) -> str:
+        texts: list[str] = await until(self.archives)
+        assert len(texts) == 1
+        return texts[0]
+
+    async def idle(self) -> None:
+        """No call is live and every ending is done."""
+
+        async def quiet() -> bool:
+            state = (await self.http.get("/health")).json()
+            return state["calls"] == state["endings"] == 0
+
+        await until_it(quiet)
+
+
+def make_carrier(name: str, **options: Any) -> Any:
+    kind = {"twilio": FakeTwilio, "telnyx": FakeTelnyx}[name]
+    return kind(**{"public_url": PUBLIC_URL, "speed": 0, **options})
+
+
+@contextlib.asynccontextmanager
+async def staged(
+    folder: Path, carrier: Any, *, engine: FakeDeepgram | None = None, **environ: str
+) -> AsyncIterator[Stage]:
+    """A gateway between this carrier and an engine, with everything else at its defaults."""
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(carrier)
+        engine = await stack.enter_async_context(engine or FakeDeepgram())
+        archive_dir = folder / "archive"
+        url = await stack.enter_async_context(
+            running_gateway(
+                {
+                    "DATA_DIR": str(folder / "data"),
+                    "VOICE_SESSION_ARCHIVE_DIR": str(archive_dir),
+                    "PUBLIC_URL": PUBLIC_URL,
+                    "ALLOWED_CALLERS": "*",
+                    "DEEPGRAM_API_KEY": "dg-test-key",
+                    "DEEPGRAM_AGENT_URL": engine.url,
+                    "GATEWAY_ADMIN_TOKEN": ADMIN,
+                    **carrier.settings(),
+                    **environ,
+                },
+                folder,
+            )
+        )
+        carrier.gateway_url = url
+        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers={"X-API-Key": ADMIN}))
+        yield Stage(url, carrier, engine, archive_dir, http)

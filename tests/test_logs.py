@@ -1,0 +1,143 @@
+import json
+import logging
+
+import pytest
+
+from gateway.logs import CallLog, last_four, set_up
+
+
+@pytest.fixture
+def written(capsys):
+    """Reads what has reached stderr; the process's own logging is put back afterwards."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield lambda: capsys.readouterr().err
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def text_log(level="info"):
+    set_up("text", level)
+    return logging.getLogger("tests.logs")
+
+
+def json_log(level="info"):
+    set_up("json", level)
+    return logging.getLogger("tests.logs")
+
+
+def lines_without_clock(written):
+    return [line[len("23:15:04 ") :] for line in written().splitlines()]
+
+
+# Text
+
+
+def test_text_line_is_phrase_and_fields(written):
+    text_log().info("call ended", extra={"seconds": 262, "reason": "caller hung up"})
+    assert lines_without_clock(written) == ['info    call ended  seconds=262 reason="caller hung up"']
+
+
+def test_text_line_begins_with_the_clock(written):
+    text_log().info("started")
+    clock = written().split()[0]
+    assert [len(part) for part in clock.split(":")] == [2, 2, 2]
+
+
+def test_line_without_fields_ends_with_its_phrase(written):
+    text_log().warning("store is slow")
+    assert lines_without_clock(written) == ["warning store is slow"]
+
+
+def test_empty_field_shows_as_quotes(written):
+    text_log().error("step refused", extra={"reason": ""})
+    assert lines_without_clock(written) == ['error   step refused  reason=""']
+
+
+def test_text_carries_the_traceback(written):
+    try:
+        raise ValueError("no such thing")
+    except ValueError:
+        text_log().exception("call failed", extra={"call": "3f2a"})
+    first, second, *_, last = written().splitlines()
+    assert first.endswith("error   call failed  call=3f2a")
+    assert (second, last) == ("Traceback (most recent call last):", "ValueError: no such thing")
+
+
+def test_lower_levels_are_left_out(written):
+    text_log().debug("frame")
+    assert written() == ""
+
+
+# JSON
+
+
+def test_json_line_has_fixed_names(written):
+    json_log("debug").debug("call ended", extra={"seconds": 262, "carriers": ["twilio"]})
+    line = json.loads(written())
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "level": "debug",
+        "event": "call ended",
+        "logger": "tests.logs",
+        "seconds": 262,
+        "carriers": ["twilio"],
+    }
+
+
+def test_json_time_is_utc_with_milliseconds(written):
+    record = logging.makeLogRecord({"msg": "x", "levelno": 20, "created": 1770419700.042, "msecs": 42.0})
+    json_log().handle(record)
+    assert json.loads(written())["time"] == "2026-02-06T23:15:00.042Z"
+
+
+def test_json_takes_any_value(written):
+    json_log().info("opened", extra={"error": ValueError("no"), "text": 'line\n"two"'})
+    (text,) = written().splitlines()
+    line = json.loads(text)
+    assert (line["error"], line["text"]) == ("no", 'line\n"two"')
+
+
+def test_json_carries_the_traceback_in_one_line(written):
+    try:
+        raise ValueError("no such thing")
+    except ValueError:
+        json_log().exception("call failed")
+    (text,) = written().splitlines()
+    assert json.loads(text)["traceback"].endswith("ValueError: no such thing")
+
+
+# Set-up
+
+
+def test_set_up_replaces_earlier_handlers(written):
+    set_up("text", "info")
+    set_up("json", "warning")
+    assert len(logging.getLogger().handlers) == 1
+    assert logging.getLogger().level == logging.WARNING
+
+
+@pytest.mark.parametrize("name", ["uvicorn.access", "httpx", "httpcore", "picows", "anthropic"])
+def test_libraries_do_not_log_addresses(name, written):
+    json_log()
+    logging.getLogger(name).info("GET /telnyx/media?token=hunter2")
+    assert written() == ""
+
+
+# The call's logger
+
+
+def test_call_fields_and_line_fields_are_merged(written):
+    CallLog(json_log(), {"call": "3f2a", "step": "none"}).info("waits", extra={"step": "archive"})
+    line = json.loads(written())
+    assert (line["call"], line["step"]) == ("3f2a", "archive")
+
+
+def test_call_fields_stand_alone(written):
+    CallLog(text_log(), {"call": "3f2a"}).info("answered")
+    assert lines_without_clock(written) == ["info    answered  call=3f2a"]
+
+
+@pytest.mark.parametrize("number, shown", [("+12025550143", "…0143"), ("12345", "…2345"), ("1234", "…"), ("", "…")])
+def test_number_shows_four_digits_at_most(number, shown):
+    assert last_four(number) == shown

@@ -1,0 +1,221 @@
+import dataclasses
+from pathlib import Path
+
+import orjson
+import pytest
+
+from gateway.errors import SettingsError
+from gateway.settings import NAMES, Secret, Settings, load
+
+TWILIO = {"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "twilio-secret"}
+TELNYX = {"TELNYX_API_KEY": "KEY1", "TELNYX_PUBLIC_KEY": "e30="}
+
+
+def problem(environ, folder):
+    with pytest.raises(SettingsError) as raised:
+        load(environ, folder)
+    return str(raised.value)
+
+
+# Where a value comes from
+
+
+def test_nothing_given_means_defaults(tmp_path):
+    assert load({}, tmp_path) == Settings(folder=tmp_path)
+
+
+def test_environment_beats_dotenv_beats_toml(tmp_path):
+    (tmp_path / "gateway.toml").write_text("host = 'toml'\nport = 1\nsummary_model = 'toml'\n")
+    (tmp_path / ".env").write_text("HOST=dotenv\nPORT=2\n")
+    settings = load({"HOST": "environ"}, tmp_path)
+    assert (settings.host, settings.port, settings.summary_model) == ("environ", 2, "toml")
+
+
+def test_blank_value_means_the_default(tmp_path):
+    (tmp_path / "gateway.toml").write_text("host = 'toml'\n")
+    (tmp_path / ".env").write_text("PORT=\nLOG_LEVEL\n")
+    settings = load({"HOST": "  ", "REMEM_API_KEY": ""}, tmp_path)
+    assert settings == Settings(folder=tmp_path)
+
+
+def test_values_are_trimmed(tmp_path):
+    settings = load({"HOST": " 0.0.0.0\n", "XAI_API_KEY": " key "}, tmp_path)
+    assert (settings.host, settings.xai_api_key) == ("0.0.0.0", Secret("key"))
+
+
+def test_foreign_variables_are_ignored(tmp_path):
+    (tmp_path / ".env").write_text("COLOUR=blue\n")
+    assert load({"PATH": "/bin", "host": "lower"}, tmp_path) == Settings(folder=tmp_path)
+
+
+def test_every_name_can_stand_in_a_file(tmp_path):
+    (tmp_path / "gateway.toml").write_text("".join(f"{name.lower()} = ''\n" for name in NAMES))
+    assert load({}, tmp_path) == Settings(folder=tmp_path)
+
+
+def test_every_setting_says_what_it_means():
+    meanings = [field.metadata["meaning"] for field in dataclasses.fields(Settings) if field.metadata]
+    assert len(meanings) == len(NAMES)
+    assert all(meanings)
+
+
+# Kinds of values
+
+
+@pytest.mark.parametrize("text", ["true", "TRUE", "1", "yes", "on"])
+def test_words_for_true(text, tmp_path):
+    assert load({"VOICE_SESSION_ENABLED": text}, tmp_path).voice_session_enabled is True
+
+
+@pytest.mark.parametrize("text", ["false", "False", "0", "no", "off"])
+def test_words_for_false(text, tmp_path):
+    assert load({"VOICE_SESSION_ENABLED": text}, tmp_path).voice_session_enabled is False
+
+
+def test_comma_list_becomes_a_set(tmp_path):
+    settings = load({"ALLOWED_CALLERS": "+12025550101, +12025550102,, +12025550101 ,"}, tmp_path)
+    assert settings.allowed_callers == {"+12025550101", "+12025550102"}
+
+
+def test_toml_list_and_booleans_are_taken(tmp_path):
+    (tmp_path / "gateway.toml").write_text(
+        "allowed_callers = ['+12025550101', '+12025550102']\nvoice_session_enabled = false\nport = 0\n"
+    )
+    settings = load({}, tmp_path)
+    assert settings.allowed_callers == {"+12025550101", "+12025550102"}
+    assert (settings.voice_session_enabled, settings.port) == (False, 0)
+
+
+def test_toml_names_may_be_upper_case(tmp_path):
+    (tmp_path / "gateway.toml").write_text("HOST = '0.0.0.0'\n")
+    assert load({}, tmp_path).host == "0.0.0.0"
+
+
+def test_tilde_is_the_home_folder(tmp_path):
+    settings = load({"DATA_DIR": "~/voice", "RECORD_DIR": "/var/calls"}, tmp_path)
+    assert settings.data_dir == Path.home() / "voice"
+    assert settings.record_dir == Path("/var/calls")
+
+
+def test_choices_ignore_case(tmp_path):
+    settings = load({"LOG_LEVEL": "Debug", "LOG_FORMAT": "JSON", "SUMMARY_PROVIDER": "Extractive"}, tmp_path)
+    assert (settings.log_level, settings.log_format, settings.summary_provider) == ("debug", "json", "extractive")
+
+
+@pytest.mark.parametrize(
+    "environ, engine",
+    [
+        ({}, "local"),
+        ({"DEEPGRAM_API_KEY": "k"}, "deepgram"),
+        ({"DEEPGRAM_API_KEY": "k", "VOICE_ENGINE": "local"}, "local"),
+        ({"DEEPGRAM_API_KEY": "k", "VOICE_ENGINE": "deepgram"}, "deepgram"),
+    ],
+)
+def test_engine_follows_the_key(environ, engine, tmp_path):
+    assert load(environ, tmp_path).engine == engine
+
+
+def test_agents_are_handed_on_as_read(tmp_path):
+    (tmp_path / "gateway.toml").write_text("[agents.maya]\nnumbers = ['+12025550100']\n[agents.tom]\n")
+    assert load({}, tmp_path).agents == {"maya": {"numbers": ["+12025550100"]}, "tom": {}}
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    "environ, message",
+    [
+        ({"PORT": "http"}, "PORT is 'http'; use a whole number, 0 or more"),
+        ({"PORT": "-1"}, "PORT is '-1'; use a whole number, 0 or more"),
+        ({"PORT": "8000.5"}, "PORT is '8000.5'; use a whole number, 0 or more"),
+        ({"PORT": "65536"}, "PORT is 65536; use a number from 0 to 65535"),
+        ({"VOICE_SESSION_ENABLED": "maybe"}, "VOICE_SESSION_ENABLED is 'maybe'; use true or false"),
+        ({"LOG_LEVEL": "loud"}, "LOG_LEVEL is 'loud'; use one of: debug, info, warning, error"),
+        ({"LOG_FORMAT": "xml"}, "LOG_FORMAT is 'xml'; use one of: text, json"),
+        ({"VOICE_ENGINE": "siri"}, "VOICE_ENGINE is 'siri'; use one of: deepgram, local"),
+        ({"VOICE_ENGINE": "deepgram"}, "VOICE_ENGINE is deepgram but DEEPGRAM_API_KEY is not set"),
+        ({"SUMMARY_PROVIDER": "anthropic"}, "SUMMARY_PROVIDER is anthropic but ANTHROPIC_API_KEY is not set"),
+        ({"SUMMARY_PROVIDER": "xai"}, "SUMMARY_PROVIDER is xai but XAI_API_KEY is not set"),
+    ],
+)
+def test_mistake_says_what_to_write(environ, message, tmp_path):
+    assert problem(environ, tmp_path) == message
+
+
+@pytest.mark.parametrize("name", ["PUBLIC_URL", "TWILIO_API_URL", "TELNYX_API_URL", "REMEM_API_URL", "XAI_API_URL"])
+@pytest.mark.parametrize("value", ["voice.example.com", "ftp://voice.example.com", "https://", "wss://host"])
+def test_address_must_be_an_http_one(name, value, tmp_path):
+    assert problem({name: value}, tmp_path) == f"{name} is not a https address; write it like https://host/path"
+
+
+@pytest.mark.parametrize("value", ["agent.example.com", "https://agent.example.com", "wss:///v1"])
+def test_engine_address_must_be_a_socket(value, tmp_path):
+    message = "DEEPGRAM_AGENT_URL is not a wss address; write it like wss://host/path"
+    assert problem({"DEEPGRAM_AGENT_URL": value}, tmp_path) == message
+
+
+@pytest.mark.parametrize("name", TWILIO)
+def test_half_of_twilio_is_a_mistake(name, tmp_path):
+    message = "set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN together; the Twilio console shows both"
+    assert problem({name: TWILIO[name]}, tmp_path) == message
+
+
+@pytest.mark.parametrize("name", TELNYX)
+def test_half_of_telnyx_is_a_mistake(name, tmp_path):
+    message = "set TELNYX_API_KEY and TELNYX_PUBLIC_KEY together; the Telnyx portal shows both"
+    assert problem({name: TELNYX[name]}, tmp_path) == message
+
+
+def test_unknown_key_in_the_file_is_named(tmp_path):
+    (tmp_path / "gateway.toml").write_text("Prot = 8000\nzone = 1\n")
+    assert problem({}, tmp_path) == "gateway.toml: unknown setting prot; README lists them all"
+
+
+@pytest.mark.parametrize("text", ["agents = 1\n", "[agents]\nmaya = 'prompts/maya.md'\n", "[[agents]]\nname = 'm'\n"])
+def test_agents_must_be_tables(text, tmp_path):
+    (tmp_path / "gateway.toml").write_text(text)
+    assert problem({}, tmp_path) == "gateway.toml: agents must be tables; write [agents.NAME]"
+
+
+def test_broken_file_says_where(tmp_path):
+    (tmp_path / "gateway.toml").write_text("host = 'a'\nport = = 1\n")
+    assert problem({}, tmp_path) == "gateway.toml can't be read: Invalid value (at line 2, column 8)"
+
+
+def test_file_that_is_not_text_is_refused(tmp_path):
+    (tmp_path / "gateway.toml").write_bytes(b"host = '\xff'")
+    assert problem({}, tmp_path).startswith("gateway.toml can't be read: ")
+
+
+# Secrets
+
+
+@pytest.mark.parametrize("show", [repr, str, "{}".format, "%s".__mod__, lambda secret: f"{secret!r}"])
+def test_secret_never_shows(show):
+    assert show(Secret("hunter2")) == "Secret(…)"
+
+
+def test_secret_stays_hidden_in_settings(tmp_path):
+    settings = load(TWILIO | TELNYX | {"GATEWAY_ADMIN_TOKEN": "hunter2"}, tmp_path)
+    assert not any(word in repr(settings) for word in ("twilio-secret", "KEY1", "hunter2"))
+    assert b"hunter2" not in orjson.dumps(settings.gateway_admin_token, default=str)
+
+
+def test_secret_reveals_and_compares():
+    assert Secret("a").reveal() == "a"
+    assert Secret("a") == Secret("a") != Secret("b")
+    assert Secret("a") != "a"
+    assert len({Secret("a"), Secret("a")}) == 1
+
+
+def test_every_credential_is_a_secret():
+    hints = {field.name: field.type for field in dataclasses.fields(Settings)}
+    named = [name for name in hints if name.endswith(("_token", "_api_key"))]
+    assert len(named) == 7
+    assert all(hints[name] == Secret | None for name in named)
+
+
+def test_bad_address_is_not_repeated(tmp_path):
+    """An address may hold a password."""
+    assert "hunter2" not in problem({"REMEM_API_URL": "ftp://me:hunter2@host"}, tmp_path)

@@ -1,0 +1,123 @@
+"""start.sh and the scripts, in a fresh clone whose installer is a stand-in that notes when it is asked."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SCRIPTS = ["start.sh", "scripts/install", "scripts/check", "scripts/lint", "scripts/test", ".ci/run"]
+
+FAKE_UV = f"""#!/bin/sh
+echo "$@" >>"$(dirname "$0")/asked"
+mkdir -p .venv/bin
+ln -sf '{sys.executable}' .venv/bin/python
+ln -sf '{Path(sys.executable).parent}/gateway' .venv/bin/gateway
+"""
+OLD_PYTHON = """#!/bin/sh
+[ "$1" = --version ] && echo "Python 3.9.2"
+"""
+NEEDS_PYTHON = "Python 3.11 or newer is needed, and python3 is"
+
+
+@dataclass
+class Clone:
+    """What git gives of the scripts, in a folder of its own, and a PATH with nothing else on it than it needs."""
+
+    folder: Path
+    tools: Path
+
+    def start(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        environ = {"PATH": str(self.tools), "LC_ALL": "C.UTF-8"}
+        command = [str(self.folder / "start.sh"), *arguments]
+        return subprocess.run(command, cwd="/", env=environ, capture_output=True, text=True, timeout=20)
+
+    def installs(self) -> list[str]:
+        asked = self.tools / "asked"
+        return asked.read_text().splitlines() if asked.exists() else []
+
+    def provide(self, name: str, script: str) -> None:
+        tool = self.tools / name
+        tool.unlink(missing_ok=True)
+        tool.write_text(script)
+        tool.chmod(0o755)
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Clone:
+    clone = Clone(tmp_path / "clone", tmp_path / "tools")
+    clone.tools.mkdir()
+    for name in ["start.sh", "scripts/install", "pyproject.toml", "uv.lock"]:
+        (clone.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, clone.folder / name)
+    for name in ["sh", "cat", "cksum", "dirname", "ln", "mkdir"]:
+        (clone.tools / name).symlink_to(shutil.which(name) or name)
+    (clone.tools / "python3").symlink_to(sys.executable)
+    clone.provide("uv", FAKE_UV)
+    return clone
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script_is_sound_and_executable(name):
+    assert os.access(ROOT / name, os.X_OK)
+    assert subprocess.run(["sh", "-n", str(ROOT / name)]).returncode == 0
+
+
+def test_first_start_installs_once(clone):
+    clone.start("--help")
+    clone.start("--help")
+    assert clone.installs() == ["sync --quiet --frozen --inexact --compile-bytecode --no-dev"]
+
+
+def test_changed_lock_installs_again(clone):
+    clone.start("--help")
+    with (clone.folder / "uv.lock").open("a") as lock:
+        lock.write("# newer\n")
+    clone.start("--help")
+    assert len(clone.installs()) == 2
+
+
+def test_moved_folder_installs_again(clone):
+    clone.start("--help")
+    clone.folder = clone.folder.rename(clone.folder.with_name("elsewhere"))
+    clone.start("--help")
+    assert len(clone.installs()) == 2
+
+
+def test_failed_install_is_not_kept(clone):
+    clone.provide("uv", FAKE_UV + "exit 1\n")
+    assert clone.start("--help").returncode == 1
+    clone.start("--help")
+    assert len(clone.installs()) == 2
+
+
+def test_no_argument_serves(clone):
+    (clone.folder / ".env").write_text("PORT=99999\n")
+    started = clone.start()
+    assert started.returncode == 2
+    assert started.stderr.splitlines()[-1] == "gateway: PORT is 99999; use a number from 0 to 65535"
+
+
+def test_wrong_argument_gets_one_line(clone):
+    clone.start("--help")
+    started = clone.start("serve", "--port", "eight")
+    assert (started.returncode, started.stdout) == (2, "")
+    assert started.stderr == "gateway: PORT is 'eight'; use a whole number, 0 or more\n"
+
+
+def test_old_python_gets_one_line(clone):
+    clone.provide("python3", OLD_PYTHON)
+    started = clone.start()
+    assert started.returncode == 2
+    assert started.stderr == f"{NEEDS_PYTHON} Python 3.9.2; install one and start again\n"
+
+
+def test_missing_python_gets_one_line(clone):
+    (clone.tools / "python3").unlink()
+    started = clone.start()
+    assert started.returncode == 2
+    assert started.stderr == f"{NEEDS_PYTHON} not there; install one and start again\n"

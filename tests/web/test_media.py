@@ -1,0 +1,141 @@
+"""The media socket in strangers' hands. Nothing of theirs reaches the engine, and no call suffers."""
+
+import json
+
+import pytest
+
+from tests.fakes.carrier import UpgradeRefused
+from tests.stage import SOUND, Stage, make_carrier, running_gateway, until
+
+POLICY_VIOLATION = 1008
+TOO_BIG = 1009
+
+
+async def refused(stage: Stage, call, *, token: str, **start) -> int:
+    """The close code for a `start` with this token."""
+    stranger = await stage.carrier.connect(call, token=token)
+    await stranger.send_json(
+        stage.carrier.connected_message(),
+        stage.carrier.start_message(call, stream_id=stranger.stream_id, token=token, **start),
+    )
+    return await stranger.wait_closed()
+
+
+async def test_wrong_token_is_shown_out(stage: Stage) -> None:
+    call = await stage.carrier.ring()
+    assert await refused(stage, call, token="guess") == POLICY_VIOLATION
+    assert await refused(stage, call, token="") == POLICY_VIOLATION
+    assert stage.engine.conversations == []
+
+
+async def test_right_token_still_works_after_a_guess(stage: Stage) -> None:
+    call = await stage.carrier.ring()
+    await refused(stage, call, token="guess")
+    socket = await stage.carrier.connect(call, token=call.token)
+    await socket.send_json(stage.carrier.start_message(call, stream_id=socket.stream_id, token=call.token))
+    conversation = await stage.engine.next_conversation()
+    await conversation.configured()
+    await socket.close()
+
+
+async def test_token_opens_once(stage: Stage) -> None:
+    call, conversation = await stage.dial()
+    assert await refused(stage, call, token=call.token) == POLICY_VIOLATION
+    await call.speak(SOUND)
+    await conversation.hears(len(SOUND))
+    assert len(stage.engine.conversations) == 1
+
+
+async def test_token_is_of_one_call_only(stage: Stage) -> None:
+    first, second = await stage.carrier.ring(), await stage.carrier.ring("+12025550144")
+    assert await refused(stage, first, token=second.token) == POLICY_VIOLATION
+    assert await refused(stage, first, token=first.token, call_id=second.id) == POLICY_VIOLATION
+    assert stage.engine.conversations == []
+
+
+@pytest.mark.parametrize("frame", ["hello", "[]", b"\x00\x01", '{"event": "media", "media": {"payload": "AAAA"}}'])
+async def test_anything_but_a_start_is_shown_out(stage: Stage, frame: str | bytes) -> None:
+    call = await stage.carrier.ring()
+    stranger = await stage.carrier.connect(call, token=call.token)
+    await stranger.send(frame)
+    assert await stranger.wait_closed() == POLICY_VIOLATION
+    assert stage.engine.conversations == []
+
+
+async def test_silent_socket_is_closed(stage: Stage) -> None:
+    call = await stage.carrier.ring()
+    stranger = await stage.carrier.connect(call, token=call.token)
+    assert await stranger.wait_closed() == POLICY_VIOLATION
+
+
+async def test_huge_frame_is_refused(stage: Stage) -> None:
+    call = await stage.carrier.ring()
+    stranger = await stage.carrier.connect(call, token=call.token)
+    await stranger.send(json.dumps({"event": "start", "start": "x" * 70_000}))
+    assert await stranger.wait_closed() == TOO_BIG
+
+
+async def test_oldest_silent_socket_makes_room(stage: Stage) -> None:
+    call = await stage.carrier.ring()
+    strangers = [await stage.carrier.connect(call, token="x") for _ in range(201)]
+    assert await strangers[0].wait_closed() == 1000
+    _, conversation = await stage.dial("+12025550144")
+    assert conversation.settings
+    for stranger in strangers[1:]:
+        stranger.abort()
+
+
+async def test_bad_frames_in_a_call_are_passed_over(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
+    """The call goes on without them, and the log hears of it once."""
+    call, conversation = await stage.dial()
+    connection = call.stream.connection
+    for frame in ("hello", b"\x00", '{"event": "media", "media": {"payload": "*"}}', '{"event": "weather"}'):
+        await connection.send(frame)
+    await connection.send(json.dumps(call.stream.start_message()))
+    await call.speak(SOUND * 2)
+    await conversation.hears(2 * len(SOUND))
+    assert bytes(conversation.heard).startswith(SOUND * 2)
+    assert [r.message for r in caplog.records].count("carrier broke its protocol") == 1
+    await call.hang_up()
+
+
+async def test_strangers_do_not_disturb_a_call(stage: Stage) -> None:
+    call, conversation = await stage.dial()
+    for _ in range(5):
+        stranger = await stage.carrier.connect(call, token="x")
+        stranger.abort()
+    await call.speak(SOUND * 5)
+    await conversation.hears(5 * len(SOUND))
+    assert bytes(conversation.heard).startswith(SOUND * 5)
+    await call.hang_up()
+
+
+async def test_carrier_that_is_not_set_up_is_refused(tmp_path, carrier_name: str) -> None:
+    carrier = make_carrier(carrier_name)
+    async with carrier, running_gateway({"DATA_DIR": str(tmp_path)}, tmp_path) as url:
+        carrier.gateway_url = url
+        with pytest.raises(UpgradeRefused) as refusal:
+            await carrier.connect(f"/{carrier_name}/media", token="x")
+        assert refusal.value.status == 503
+
+
+async def test_stream_that_breaks_ends_the_call(stage: Stage) -> None:
+    call, conversation = await stage.dial()
+    await conversation.user_says("Can you hear me?")
+    await call.drop()
+    await call.over(10)
+    await conversation.wait_closed()
+    assert (await stage.archive()).endswith("CALLER: Can you hear me?\n")
+    await stage.document()
+
+
+async def test_every_way_to_end_ends_once(stage: Stage) -> None:
+    """Stop, close, callbacks and webhooks of one hangup, all at once: one ending."""
+    call, conversation = await stage.dial()
+    await conversation.user_says("Bye.")
+    await call.hang_up()
+    await call.over(5)
+    await stage.idle()
+    assert len(stage.archives()) == 1
+    assert len(await stage.documents()) == 1
+    await until(lambda: conversation.closed)
