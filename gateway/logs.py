@@ -6,6 +6,7 @@ last four digits (`last_four`).
 """
 
 import logging
+import re
 import sys
 import time
 from collections.abc import MutableMapping
@@ -15,6 +16,7 @@ import orjson
 
 LogFormat = Literal["text", "json"]
 
+_PLAIN: Final = re.compile(r"[^\s\"\\]+")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
@@ -64,8 +66,8 @@ class _JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "event": record.getMessage(),
             "logger": record.name,
-            **_fields(record),
         }
+        line = {**_fields(record), **line}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str).decode()
@@ -73,4 +75,4 @@ class _JsonFormatter(logging.Formatter):
 
 def _quoted(value: Any) -> str:
     text = str(value)
-    return f'"{text}"' if " " in text or not text else text
+    return text if _PLAIN.fullmatch(text) else orjson.dumps(text).decode()

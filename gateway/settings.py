@@ -108,12 +108,11 @@ def load(environ: Mapping[str, str], folder: Path) -> Settings:
     agents = table.pop("agents", {})
     if not isinstance(agents, dict) or not all(isinstance(agent, dict) for agent in agents.values()):
         raise SettingsError("gateway.toml: agents must be tables; write [agents.NAME]")
-    from_file = {name.upper(): _as_text(value) for name, value in table.items()}
+    from_file = {name.upper(): _as_text(name, value) for name, value in table.items()}
     if unknown := sorted(set(from_file) - set(NAMES)):
         raise SettingsError(f"gateway.toml: unknown setting {unknown[0].lower()}; README lists them all")
-    dotenv_file = folder / ".env"
-    from_dotenv = dotenv.dotenv_values(dotenv_file) if dotenv_file.is_file() else {}
-    texts = {**from_file, **{k: v for k, v in from_dotenv.items() if v is not None}, **environ}
+    from_dotenv = _read_dotenv(folder / ".env")
+    texts = {**from_file, **from_dotenv, **environ}
     hints = get_type_hints(Settings)
     values = {
         name.lower(): _parsed(name, hints[name.lower()], texts[name].strip())
@@ -134,9 +133,22 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingsError(f"gateway.toml can't be read: {error}") from None
 
 
-def _as_text(value: Any) -> str:
-    if isinstance(value, list):
+def _read_dotenv(path: Path) -> dict[str, str]:
+    if not path.is_file():
+        return {}
+    try:
+        # Values are taken as they stand: a key may well hold a dollar sign.
+        values = dotenv.dotenv_values(path, interpolate=False)
+    except UnicodeDecodeError:
+        raise SettingsError(".env is not UTF-8 text; save it as such") from None
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _as_text(name: str, value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(item, str | int) for item in value):
         return ",".join(str(item) for item in value)
+    if isinstance(value, dict | list):
+        raise SettingsError(f"gateway.toml: {name} must be a plain value")
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -164,16 +176,23 @@ def _bool(name: str, text: str) -> bool:
 
 
 def _int(name: str, text: str) -> int:
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > 9:
         raise SettingsError(f"{name} is {text!r}; use a whole number, 0 or more")
     return int(text)
+
+
+def _path(name: str, text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise SettingsError(f"{name} is {text!r}; there is no such user") from None
 
 
 _PARSERS: Final[dict[Any, Callable[[str, str], Any]]] = {
     str: lambda _, text: text,
     int: _int,
     bool: _bool,
-    Path: lambda _, text: Path(text).expanduser(),
+    Path: _path,
     Secret: lambda _, text: Secret(text),
 }
 
@@ -188,11 +207,18 @@ _URLS: Final = {
 }
 
 
+def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in schemes and bool(parts.hostname) and (parts.port or 0) >= 0  # reading it checks it
+    except ValueError:
+        return False
+
+
 def _check(settings: Settings) -> None:
     for name, schemes in _URLS.items():
         value = getattr(settings, name)
-        parts = urlsplit(value)
-        if value and (parts.scheme not in schemes or not parts.hostname):
+        if value and not _is_url(value, schemes):
             raise SettingsError(f"{name.upper()} is not a {schemes[0]} address; write it like {schemes[0]}://host/path")
     if settings.port > 65535:
         raise SettingsError(f"PORT is {settings.port}; use a number from 0 to 65535")

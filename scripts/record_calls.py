@@ -158,19 +158,25 @@ class Scene:
         await self.agent_is_done()
 
 
-Play = Callable[[Scene], Awaitable[None]]
+Play = Callable[[Any, FakeDeepgram], Awaitable[None]]
+"""Makes one call, with a carrier and an engine."""
 
 
 @contextlib.asynccontextmanager
 async def scene(carrier: Any, engine: FakeDeepgram) -> AsyncIterator[Scene]:
-    call = await carrier.dial(CALLER, WORKSHOP)
-    conversation = await engine.next_conversation()
-    line = Line(call)
+    """A call that was picked up and greeted. The block says how it goes on; it is over when the block is left."""
+    async with open_line(carrier) as line:
+        conversation = await engine.next_conversation()
+        await conversation.until(lambda: conversation.sent("AgentAudioDone"), timeout=30)
+        yield Scene(line.call, line, engine, conversation)
+
+
+@contextlib.asynccontextmanager
+async def open_line(carrier: Any) -> AsyncIterator[Line]:
+    line = Line(await carrier.dial(CALLER, WORKSHOP))
     speaking = asyncio.create_task(line.run())
-    await conversation.configured()
-    await conversation.until(lambda: conversation.sent("AgentAudioDone"), timeout=30)
-    yield Scene(call, line, engine, conversation)
-    await call.over(timeout=30)
+    yield line
+    await line.call.over(timeout=30)
     await speaking
 
 
@@ -182,8 +188,7 @@ async def record(script: Script, *plays: Play, carrier_kind: Any = FakeTwilio) -
             async with own_gateway(_settings(folder, carrier, engine)) as url:
                 carrier.gateway_url = url
                 for play in plays:
-                    async with scene(carrier, engine) as current:
-                        await play(current)
+                    await play(carrier, engine)
                     await _remembered(url)
         recorded = sorted((folder / "recordings").iterdir(), key=lambda path: path.stat().st_mtime)
         return [path.read_bytes() for path in recorded]
@@ -264,39 +269,46 @@ GOODBYE: Final[Script] = {
 
 
 def _until_caller_hangs_up(script: Script) -> Play:
-    async def play(scene: Scene) -> None:
-        await scene.talk(list(script))
-        await scene.call.hang_up()
+    async def play(carrier: Any, engine: FakeDeepgram) -> None:
+        async with scene(carrier, engine) as current:
+            await current.talk(list(script))
+            await current.call.hang_up()
 
     return play
 
 
-async def _interrupted(scene: Scene) -> None:
+async def _interrupted(carrier: Any, engine: FakeDeepgram) -> None:
     question, interruption = LONG_ANSWER
-    answer = await scene.caller_says(question)
-    await asyncio.sleep(4.0)
-    await (await scene.caller_says(interruption, over=True))
-    await answer
-    await scene.agent_is_done()
-    await scene.call.hang_up()
+    async with scene(carrier, engine) as current:
+        answer = await current.caller_says(question)
+        await asyncio.sleep(4.0)
+        await (await current.caller_says(interruption, over=True))
+        await answer
+        await current.agent_is_done()
+        await current.call.hang_up()
 
 
-async def _agent_hangs_up(scene: Scene) -> None:
-    for text in GOODBYE:
-        await (await scene.caller_says(text))
+async def _agent_hangs_up(carrier: Any, engine: FakeDeepgram) -> None:
+    async with scene(carrier, engine) as current:
+        for text in GOODBYE:
+            await (await current.caller_says(text))
 
 
-async def _engine_lost(scene: Scene) -> None:
+async def _engine_lost(carrier: Any, engine: FakeDeepgram) -> None:
     question, goodbye = OPENING_HOURS
-    await (await scene.caller_says(question))
-    await scene.agent_is_done()
-    scene.conversation.abort()
-    scene.conversation = await scene.engine.next_conversation()
-    await scene.conversation.configured()
-    await scene.conversation.until(lambda: scene.conversation.sent("AgentAudioDone"), timeout=30)
-    await (await scene.caller_says(goodbye))
-    await scene.agent_is_done()
-    await scene.call.hang_up()
+    async with scene(carrier, engine) as current:
+        await current.talk([question])
+        current.conversation.abort()
+        current.conversation = conversation = await engine.next_conversation()
+        await conversation.until(lambda: conversation.sent("AgentAudioDone"), timeout=30)
+        await current.talk([goodbye])
+        await current.call.hang_up()
+
+
+async def _engine_refused(carrier: Any, engine: FakeDeepgram) -> None:
+    engine.refuse_next(401)
+    async with open_line(carrier):
+        pass  # the gateway apologises and hangs up
 
 
 async def main() -> None:
@@ -308,16 +320,24 @@ async def main() -> None:
             caller_voice(question)
             for sentence in deepgram_dialogue.sentences(answer) if isinstance(answer, str) else ():
                 agent_voice(sentence)
-    pair, barge_in, goodbye, telnyx, engine_lost = await asyncio.gather(
+    pair, barge_in, goodbye, telnyx, engine_lost, engine_refused = await asyncio.gather(
         record({**FIRST, **SECOND}, _until_caller_hangs_up(FIRST), _until_caller_hangs_up(SECOND)),
         record(LONG_ANSWER, _interrupted),
         record(GOODBYE, _agent_hangs_up),
         record(OPENING_HOURS, _until_caller_hangs_up(OPENING_HOURS), carrier_kind=FakeTelnyx),
         record(OPENING_HOURS, _engine_lost),
+        record({}, _engine_refused),
     )
-    files = {DEMO / "first.jsonl": pair[0], DEMO / "second.jsonl": pair[1]}
-    names = {"barge-in": barge_in, "goodbye": goodbye, "telnyx": telnyx, "engine-lost": engine_lost}
-    for path, content in {**files, **{TESTS / f"{name}.jsonl": made[0] for name, made in names.items()}}.items():
+    files = {
+        DEMO / "first.jsonl": pair[0],
+        DEMO / "second.jsonl": pair[1],
+        TESTS / "barge-in.jsonl": barge_in[0],
+        TESTS / "goodbye.jsonl": goodbye[0],
+        TESTS / "telnyx.jsonl": telnyx[0],
+        TESTS / "engine-lost.jsonl": engine_lost[0],
+        TESTS / "engine-refused.jsonl": engine_refused[0],
+    }
+    for path, content in files.items():
         path.write_bytes(content)
         print(f"{path.relative_to(ROOT)}  {len(content) / 1e6:.2f} MB")
 

@@ -32,13 +32,19 @@ class Clone:
     tools: Path
 
     def start(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
-        environ = {"PATH": str(self.tools), "LC_ALL": "C.UTF-8"}
-        command = [str(self.folder / "start.sh"), *arguments]
-        return subprocess.run(command, cwd="/", env=environ, capture_output=True, text=True, timeout=20)
+        return self._run("start.sh", *arguments)
 
-    def installs(self) -> list[str]:
+    def install(self, *arguments: str) -> int:
+        return self._run("scripts/install", *arguments).returncode
+
+    def asked_to_install(self) -> list[str]:
         asked = self.tools / "asked"
         return asked.read_text().splitlines() if asked.exists() else []
+
+    def _run(self, script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+        environ = {"PATH": str(self.tools), "LC_ALL": "C.UTF-8"}
+        command = [str(self.folder / script), *arguments]
+        return subprocess.run(command, cwd="/", env=environ, capture_output=True, text=True, timeout=20)
 
     def provide(self, name: str, script: str) -> None:
         tool = self.tools / name
@@ -68,31 +74,39 @@ def test_script_is_sound_and_executable(name):
 
 
 def test_first_start_installs_once(clone):
-    clone.start("--help")
-    clone.start("--help")
-    assert clone.installs() == ["sync --quiet --frozen --inexact --compile-bytecode --no-dev"]
+    assert clone.start("--help").returncode == 0
+    assert clone.start("--help").stderr == ""
+    assert clone.asked_to_install() == ["sync --quiet --frozen --inexact --compile-bytecode --no-dev"]
 
 
 def test_changed_lock_installs_again(clone):
-    clone.start("--help")
+    clone.install()
     with (clone.folder / "uv.lock").open("a") as lock:
         lock.write("# newer\n")
-    clone.start("--help")
-    assert len(clone.installs()) == 2
+    clone.install()
+    assert len(clone.asked_to_install()) == 2
 
 
 def test_moved_folder_installs_again(clone):
-    clone.start("--help")
+    clone.install()
     clone.folder = clone.folder.rename(clone.folder.with_name("elsewhere"))
-    clone.start("--help")
-    assert len(clone.installs()) == 2
+    clone.install()
+    assert len(clone.asked_to_install()) == 2
+
+
+def test_tests_need_more_than_start(clone):
+    clone.install("--no-dev")
+    clone.install()
+    clone.install("--no-dev")
+    flags = "sync --quiet --frozen --inexact --compile-bytecode"
+    assert clone.asked_to_install() == [f"{flags} --no-dev", flags]
 
 
 def test_failed_install_is_not_kept(clone):
     clone.provide("uv", FAKE_UV + "exit 1\n")
-    assert clone.start("--help").returncode == 1
-    clone.start("--help")
-    assert len(clone.installs()) == 2
+    assert clone.install() == 1
+    assert clone.install() == 1
+    assert len(clone.asked_to_install()) == 2
 
 
 def test_no_argument_serves(clone):
@@ -103,7 +117,7 @@ def test_no_argument_serves(clone):
 
 
 def test_wrong_argument_gets_one_line(clone):
-    clone.start("--help")
+    clone.install("--no-dev")
     started = clone.start("serve", "--port", "eight")
     assert (started.returncode, started.stdout) == (2, "")
     assert started.stderr == "gateway: PORT is 'eight'; use a whole number, 0 or more\n"

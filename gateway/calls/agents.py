@@ -23,7 +23,8 @@ class Agent:
     name: str
     prompt: str
     """The prompt file's text, placeholders and all."""
-    greeting: str = "Hello, this is Maya. How can I help you?"
+    greeting: str = ""
+    """Said first; empty: the agent waits for the caller."""
     sorry: str = "Sorry, I lost you for a second."
     """Said when the conversation goes on after a lost connection."""
     numbers: frozenset[str] = frozenset()
@@ -59,7 +60,8 @@ def _agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
         raise SettingsError(f"{where}: an agent's name is lower-case letters, digits, - and _")
     if unknown := sorted(set(table) - _KEYS):
         raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(sorted(_KEYS))}")
-    given: dict[str, Any] = {"prompt": _prompt(table.get("prompt", f"prompts/{name}.md"), where, folder)}
+    given: dict[str, Any] = {"greeting": f"Hello, this is {name.capitalize()}. How can I help you?"}
+    given["prompt"] = _prompt(table.get("prompt", f"prompts/{name}.md"), where, folder)
     for key in ("greeting", "sorry"):
         if key in table:
             given[key] = _text(table[key], f"{where}: {key}")
@@ -82,8 +84,15 @@ def _prompt(value: Any, where: str, folder: Path) -> str:
     for root in (folder, Path(gateway.__file__).parent.parent):
         path = root / name
         if path.is_file():
-            return path.read_text(encoding="utf-8").strip()
+            return _read(path, where)
     raise SettingsError(f"{where}: there is no prompt file {name}; create it, or name another with prompt = …")
+
+
+def _read(path: Path, where: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        raise SettingsError(f"{where}: {path.name} is not UTF-8 text; save it as such") from None
 
 
 def _text(value: Any, where: str) -> str:
@@ -109,7 +118,7 @@ def _timezone(value: Any, where: str) -> ZoneInfo:
 
 
 def _listen(value: Any, where: str) -> dict[str, Any]:
-    block = {"model": value} if isinstance(value, str) else _table(value, f"{where}: listen")
+    block = _model(value, f"{where}: listen")
     flux = str(block.get("model", "")).startswith("flux")
     return {"type": "deepgram", "version": "v2" if flux else "v1", **block}
 
@@ -117,7 +126,7 @@ def _listen(value: Any, where: str) -> dict[str, Any]:
 def _think(value: Any, where: str) -> dict[str, Any]:
     if isinstance(value, str):
         provider, slash, model = value.partition("/")
-        if not slash or not model:
+        if not (provider and slash and model):
             raise SettingsError(f"{where}: think is {value!r}; write provider/model, like open_ai/gpt-5.4-mini")
         return {"type": provider, "model": model}
     block = _table(value, f"{where}: think")
@@ -127,9 +136,15 @@ def _think(value: Any, where: str) -> dict[str, Any]:
 
 
 def _speak(value: Any, where: str) -> dict[str, Any]:
-    block = {"model": value} if isinstance(value, str) else _table(value, f"{where}: voice")
+    block = _model(value, f"{where}: voice")
     version = {"version": "v2"} if str(block.get("model", "")).startswith("flux") else {}
     return {"type": "deepgram", **version, **block}
+
+
+def _model(value: Any, where: str) -> dict[str, Any]:
+    if value == "":
+        raise SettingsError(f"{where} is empty; name a model, or leave the line out")
+    return {"model": value} if isinstance(value, str) else _table(value, where)
 
 
 def _table(value: Any, where: str) -> dict[str, Any]:

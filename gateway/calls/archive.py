@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-_NAME: Final = re.compile(r"voice-session-[0-9a-f-]{36}\.txt")
+_NAME: Final = re.compile(r"voice-session-[0-9a-f-]{36}\.(txt|part)")
 _DAY: Final = 86_400
 
 

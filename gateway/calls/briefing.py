@@ -71,7 +71,8 @@ class Briefing:
         now = self._now()
         name = next((call.caller_name for call in self._notes if call.caller_name), "")
         caller = f"{name} ({self._session.caller})" if name else self._session.caller
-        memory = render(self._notes, now=now) or NO_NOTES
+        newest_first = sorted(self._notes, key=lambda call: call.started_at, reverse=True)
+        memory = render(newest_first, now=now) or NO_NOTES
         return prompt.render(self._agent.prompt, memory=memory, now=now, caller=caller)
 
     def _history(self) -> list[Spoken]:

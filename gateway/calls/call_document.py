@@ -19,7 +19,7 @@ def spoken_lines(turns: Iterable[Turn]) -> list[SpokenLine]:
         [
             SpokenLine("caller" if turn.speaker is Speaker.CALLER else "agent", _one_line(turn))
             for turn in turns
-            if turn.text
+            if turn.text.strip()
         ]
     )
 
@@ -84,6 +84,6 @@ def _wall_clock(moment: datetime, zone: tzinfo | None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h {minutes}m {rest}s" if hours else f"{minutes}m {rest}s"

@@ -85,6 +85,10 @@ class CallDesk:
     def live_calls(self) -> int:
         return len(self._registry)
 
+    @property
+    def takes_calls(self) -> bool:
+        return not self._closing
+
     async def run(self) -> None:
         """Tick all calls until cancelled."""
         loop = asyncio.get_running_loop()

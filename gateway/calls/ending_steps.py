@@ -35,6 +35,10 @@ class EndingSteps:
     zones: Mapping[str, tzinfo | None]
     """Each agent's time zone, for the wall clock in titles."""
 
+    async def finish(self, ending: Ending) -> None:
+        """Nothing is left to do. What was said stays in the archive alone, for as long as that is kept."""
+        await self.endings.delete(ending)
+
     async def begin(self, ending: Ending) -> None:
         """Before anything else is done, it is written down that it has to be."""
         await self.endings.save(ending)
@@ -88,14 +92,17 @@ class EndingSteps:
 
     async def _create_remote(self, remem: RememClient, ending: Ending, new: NewDocument) -> str:
         """Create, unless an earlier try whose answer was lost has created it already."""
-        if ending.remote_sent and (found := await remem.find_by_session(ending.session.id, timeout=REMOTE_TIMEOUT)):
-            return found
+        was_sent = ending.remote_sent
+        if was_sent:
+            found = await remem.find_by_session(ending.session.id, timeout=REMOTE_TIMEOUT)
+            if found is not None:  # an empty id is a document too
+                return found
         ending.remote_sent = True
         await self.endings.save(ending)
         try:
             return await remem.store(new, timeout=REMOTE_TIMEOUT)
         except StoreUnavailable as error:
-            ending.remote_sent = error.answer_lost
+            ending.remote_sent = was_sent or error.answer_lost
             await self.endings.save(ending)
             raise
 

@@ -1,5 +1,6 @@
 """The ending of each call, step by step, in the embedded store: what is done, and what is still to do."""
 
+import logging
 import sqlite3
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -20,10 +21,10 @@ SCHEMA: Final = (
         version INTEGER NOT NULL DEFAULT 0,
         remote_id TEXT NOT NULL DEFAULT '',
         remote_version INTEGER NOT NULL DEFAULT 0,
-        remote_sent INTEGER NOT NULL DEFAULT 0,
-        complete INTEGER NOT NULL DEFAULT 0)""",
-    "CREATE INDEX IF NOT EXISTS endings_open ON endings (complete) WHERE complete = 0",
+        remote_sent INTEGER NOT NULL DEFAULT 0)""",
 )
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -41,7 +42,6 @@ class Ending:
     """Of the document that the remote store has; 0 for none."""
     remote_sent: bool = False
     """A create was sent whose answer we don't know: ask before sending it again."""
-    complete: bool = False
 
 
 class Endings:
@@ -61,15 +61,24 @@ class Endings:
 
         await self._store.run(work)
 
+    async def delete(self, ending: Ending) -> None:
+        """The ending is done: nothing of it is kept here."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM endings WHERE session_id = ?", (ending.session.id,))
+
+        await self._store.run(work)
+
     async def open_ones(self) -> list[Ending]:
-        """Endings that an earlier process did not finish."""
+        """Endings that an earlier process did not finish. One that can't be read is left alone, and logged."""
 
-        def work(connection: sqlite3.Connection) -> list[Ending]:
-            cursor = connection.execute("SELECT * FROM endings WHERE complete = 0 ORDER BY rowid")
+        def work(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+            cursor = connection.execute("SELECT * FROM endings ORDER BY rowid")
             names = [column[0] for column in cursor.description]
-            return [_from_row(dict(zip(names, row, strict=True))) for row in cursor]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
 
-        return await self._store.run(work)
+        readable = [_readable(row) for row in await self._store.run(work)]
+        return [ending for ending in readable if ending is not None]
 
 
 def _as_row(ending: Ending) -> dict[str, Any]:
@@ -83,8 +92,15 @@ def _as_row(ending: Ending) -> dict[str, Any]:
         "remote_id": ending.remote_id,
         "remote_version": ending.remote_version,
         "remote_sent": ending.remote_sent,
-        "complete": ending.complete,
     }
+
+
+def _readable(row: dict[str, Any]) -> Ending | None:
+    try:
+        return _from_row(row)
+    except (ValueError, KeyError, TypeError) as error:
+        _log.error("an ending can't be read", extra={"ending": row["session_id"], "error": type(error).__name__})
+        return None
 
 
 def _from_row(row: dict[str, Any]) -> Ending:
@@ -97,7 +113,6 @@ def _from_row(row: dict[str, Any]) -> Ending:
         remote_id=row["remote_id"],
         remote_version=row["remote_version"],
         remote_sent=bool(row["remote_sent"]),
-        complete=bool(row["complete"]),
     )
 
 

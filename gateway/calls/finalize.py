@@ -15,7 +15,7 @@ from typing import Final
 from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Ending
 from gateway.calls.session import VoiceSession
-from gateway.errors import GatewayError, LlmRefused, LlmUnavailable, StoreRefused, StoreUnavailable
+from gateway.errors import DocumentNotFound, GatewayError, LlmRefused, LlmUnavailable, StoreRefused, StoreUnavailable
 from gateway.links.recorder import CallRecorder
 from gateway.logs import CallLog
 
@@ -40,7 +40,7 @@ class Finalizer:
 
     def submit(self, session: VoiceSession, recorder: CallRecorder | None = None) -> None:
         """A call is over. Nothing is kept of a nameless caller, or of a call without a word."""
-        if self._enabled and session.caller and any(turn.text for turn in session.turns):
+        if self._enabled and session.caller and any(turn.text.strip() for turn in session.turns):
             self._start(Ending(session), recorder)
         elif recorder is not None:
             recorder.note("ended", session.as_json())
@@ -75,55 +75,68 @@ class Finalizer:
     async def _see_through(
         self, ending: Ending, recorder: CallRecorder | None, documented: asyncio.Future[None]
     ) -> None:
-        log = CallLog(logging.getLogger(__name__), {"call": ending.session.uuid[:8]})
-        steps, repeat = self._steps, _Repeat(log, self._sleep)
+        work = _Work(self._steps, ending, self._sleep)
         try:
-            await repeat(steps.begin, ending)
-            # A full disk must not cost the document: the archive gets one try now, and more while the rest is done.
             async with asyncio.TaskGroup() as group:
-                group.create_task(repeat(steps.keep_archive, ending))
-                await repeat(steps.write_document, ending)
-                log.info("call remembered", extra={"summary_by": ending.summary and ending.summary.written_by})
+                await work.until_done(self._steps.begin)
+                # A full disk must not cost the document: the archive is tried beside it.
+                group.create_task(work.until_done(self._steps.keep_archive))
+                await work.write_document()
                 _record(recorder, ending)
                 documented.set_result(None)
-                group.create_task(self._upgrade(repeat, ending))
-                group.create_task(repeat(steps.send_remote, ending))
-            if steps.remote_due(ending):  # the summary grew better while the old one was being sent
-                await repeat(steps.send_remote, ending)
-            ending.complete = True
-            await repeat(steps.begin, ending)
+                group.create_task(work.publish())
+            if not work.refused:  # else the next start tries again: a key may have been corrected
+                await work.until_done(self._steps.finish)
         except Exception:
             # The edge of an ending: it stays open in the store, and the next start takes it up.
-            log.exception("ending failed")
+            work.log.exception("ending failed")
         finally:
             documented.cancel()
-
-    async def _upgrade(self, repeat: "_Repeat", ending: Ending) -> None:
-        if self._steps.upgrade_due(ending):
-            await self._sleep(UPGRADE_AFTER)  # it failed a moment ago
-            await repeat(self._steps.upgrade, ending)
+            if recorder is not None:
+                recorder.close()
 
 
-class _Repeat:
-    """Does a step until it succeeds or can never succeed. Says what is wrong once, and again only when it changes."""
+class _Work:
+    """The ending of one call: its steps, each until it succeeds or can't."""
 
-    def __init__(self, log: CallLog, sleep: Callable[[float], Awaitable[None]]) -> None:
-        self._log = log
+    def __init__(self, steps: EndingSteps, ending: Ending, sleep: Callable[[float], Awaitable[None]]) -> None:
+        self.log = CallLog(logging.getLogger(__name__), {"call": ending.session.uuid[:8]})
+        self.refused = False
+        self._steps = steps
+        self._ending = ending
         self._sleep = sleep
 
-    async def __call__(self, step: Callable[[Ending], Awaitable[None]], ending: Ending) -> None:
+    async def write_document(self) -> None:
+        new = not self._ending.document_id
+        await self.until_done(self._steps.write_document)
+        if new and self._ending.summary is not None:
+            self.log.info("call remembered", extra={"summary_by": self._ending.summary.written_by})
+
+    async def publish(self) -> None:
+        """The document to the remote store, and a better summary to both when a language model has written one."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.until_done(self._steps.send_remote))
+            if self._steps.upgrade_due(self._ending):
+                await self._sleep(UPGRADE_AFTER)  # it failed a moment ago
+                await self.until_done(self._steps.upgrade)
+        if self._ending.remote_version:  # it has the first version; a step that is done does nothing
+            await self.until_done(self._steps.send_remote)
+
+    async def until_done(self, step: Callable[[Ending], Awaitable[None]]) -> None:
+        """Do a step, again after a passing fault. The log hears of a fault once, and of a new kind when it changes."""
         said, tries = "", 0
         while True:
             try:
-                await step(ending)
-                return
+                return await step(self._ending)
+            except DocumentNotFound:
+                return self.log.info("document was deleted meanwhile", extra={"step": step.__name__})
             except (StoreRefused, LlmRefused) as error:
-                self._log.error("ending step refused", extra={"step": step.__name__, "reason": str(error)})
-                return
+                self.refused = self.refused or isinstance(error, StoreRefused)
+                return self.log.error("ending step refused", extra={"step": step.__name__, "reason": str(error)})
             except (StoreUnavailable, LlmUnavailable, OSError) as error:
                 if said != type(error).__name__:
                     said = type(error).__name__
-                    self._log.warning("ending step waits", extra={"step": step.__name__, "reason": _reason(error)})
+                    self.log.warning("ending step waits", extra={"step": step.__name__, "reason": _reason(error)})
                 await self._sleep(_pause(tries, getattr(error, "retry_after", None)))
                 tries += 1
 
@@ -142,4 +155,3 @@ def _record(recorder: CallRecorder | None, ending: Ending) -> None:
     if recorder is not None and ending.summary is not None:
         recorder.note("ended", ending.session.as_json())
         recorder.note("summary", asdict(ending.summary))
-        recorder.close()

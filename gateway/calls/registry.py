@@ -76,10 +76,10 @@ class Registry:
         return ring
 
     def unclaimed(self, now: float) -> list[Ring]:
-        """Rings whose media never came; they are forgotten with this."""
+        """Rings whose media never came; with this they are over."""
         late = [ring for ring in self._rings.values() if not ring.used and now >= ring.expires]
         for ring in late:
-            del self._rings[ring.key]
+            self.ended(ring.key, now)
         return late
 
     def went_live(self, key: CallKey, call: Call) -> None:

@@ -14,7 +14,7 @@ REMOTE_SECONDS: Final = 20.0
 
 _log = logging.getLogger(__name__)
 
-Load = Callable[[str, str], Awaitable[list[PastCall]]]
+Load = Callable[[], Awaitable[list[PastCall]]]
 
 
 class Remembering:
@@ -26,8 +26,8 @@ class Remembering:
 
     def __init__(self, recall: Recall, *, agent: str, caller: str, limit: int) -> None:
         self._limit = limit
-        self._own = _task(_loaded(recall.own_calls(agent, caller), "own"))
-        self._remote = _task(_loaded(recall.remote_calls(agent, caller), "remote"))
+        self._own = _task(_loaded(lambda: recall.own_calls(agent, caller), "own"))
+        self._remote = _task(_loaded(lambda: recall.remote_calls(agent, caller), "remote"))
         self._told: set[str] = set()
 
     async def by(self, seconds: float) -> list[PastCall]:
@@ -56,10 +56,10 @@ def _task(loading: Coroutine[Any, Any, list[PastCall]]) -> asyncio.Task[list[Pas
     return asyncio.get_running_loop().create_task(loading, name="remembering")
 
 
-async def _loaded(loading: Awaitable[list[PastCall]], store: str) -> list[PastCall]:
+async def _loaded(load: Load, store: str) -> list[PastCall]:
     try:
         async with asyncio.timeout(REMOTE_SECONDS):
-            return await loading
+            return await load()
     except (StoreError, TimeoutError) as error:
         _log.warning("memory could not be loaded", extra={"store": store, "error": type(error).__name__})
         return []

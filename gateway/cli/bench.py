@@ -46,7 +46,7 @@ def _run_once(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     calls = options.calls or runner.COMPARED_CALLS
-    picows, websockets = runner.compare(calls, seconds=options.seconds, tell=_tell)
+    picows, websockets = runner.compare(partial(runner.measure, seconds=options.seconds), calls, tell=_tell)
     _print(options, report.comparison_as_json(picows, websockets), report.comparison_as_text(picows, websockets))
     return 0 if picows.frames.faultless and websockets.frames.faultless else 1
 

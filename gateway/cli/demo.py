@@ -8,11 +8,12 @@ import textwrap
 from typing import Any, Final, TextIO
 
 from gateway.cli.own_gateway import own_gateway
+from gateway.cli.replay import speed
 from gateway.replay.demo import run_demo
 from gateway.replay.recording import CallHeader
 
 WIDTH: Final = 78
-TERMINAL_SPEED: Final = 5.0
+TERMINAL_SPEED: Final = 8.0
 """So many times faster than life, when a person is looking."""
 
 _LABEL: Final = 9
@@ -26,16 +27,16 @@ def register(commands: Any) -> None:
         description="Start a real gateway, play two recorded calls of one caller into it, and show what the agent "
         "was told the second time. Needs no key and no account.",
     )
-    parser.add_argument("--speed", type=float, help="1 is real time; 0 as fast as it goes")
+    parser.add_argument("--speed", type=speed, metavar="N", help="1 is real time; 0 as fast as it goes")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    speed = options.speed if options.speed is not None else TERMINAL_SPEED if sys.stdout.isatty() else 0.0
+    pace = options.speed if options.speed is not None else TERMINAL_SPEED if sys.stdout.isatty() else 0.0
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without our dashes still shows the words
     story = Story(sys.stdout, colour=sys.stdout.isatty())
-    ending = asyncio.run(run_demo(own_gateway, story, speed=speed))
+    ending = asyncio.run(run_demo(own_gateway, story, speed=pace))
     if not ending.remembered:
         print("gateway: the agent was not told about the first call", file=sys.stderr)
         return 1

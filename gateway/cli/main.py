@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from gateway.cli import bench, demo, replay, serve
 from gateway.errors import GatewayError
@@ -27,10 +27,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="gateway", description="A self-hosted voice gateway that remembers its callers."
-    )
+    parser = _Parser(prog="gateway", description="A self-hosted voice gateway that remembers its callers.")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.register(commands)

@@ -52,9 +52,20 @@ def register(commands: Any) -> None:
         metavar="PORT",
         help="be the running gateway's engine too; it has DEEPGRAM_AGENT_URL=ws://127.0.0.1:PORT/v1/agent/converse",
     )
-    parser.add_argument("--speed", type=float, help="1 is real time; 0, the default, as fast as it goes")
+    parser.add_argument("--speed", type=speed, metavar="N", help="1 is real time; 0, the default, as fast as it goes")
     parser.add_argument("--json", action="store_true", help="print one JSON array")
     parser.set_defaults(run=run)
+
+
+def speed(text: str) -> float:
+    """How many times faster than life, from the command line."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a speed; 1 is real time, 0 as fast as it goes")
+    return value
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,8 +92,8 @@ async def _replayed(recording: Recording, running: RunningGateway | None, option
         return Report(file, length, tuple(await replay(recording, speed=options.speed or 0.0)))
     if options.engine_port is None:
         # A real engine listens: it can't hear faster than people speak.
-        speed = 1.0 if options.speed is None else options.speed
-        return Report(file, length, heard=await running.speak(recording, speed=speed))
+        pace = 1.0 if options.speed is None else options.speed
+        return Report(file, length, heard=await running.speak(recording, speed=pace))
     outcome = await running.play(recording, engine_port=options.engine_port, speed=options.speed or 0.0)
     return Report(file, length, tuple(compare(recording, outcome)))
 

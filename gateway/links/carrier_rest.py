@@ -13,6 +13,7 @@ from gateway.settings import Secret
 
 _TIMEOUT: Final = httpx.Timeout(5.0, connect=2.0)
 _PAUSES: Final = (0.2, 0.6)
+_TELNYX_OVER: Final = frozenset({"90018", "90015"})
 
 
 class CallControl(Protocol):
@@ -41,7 +42,8 @@ class TwilioControl:
             return await self._http.post(url, data={"Status": "completed"}, auth=self._auth, timeout=_TIMEOUT)
 
         # A finished call is 404 (20404) or 400 (21220); both are seen, and both mean "already done".
-        await _command("twilio", "hang-up", request, over={"20404", "21220"}, code_of=_twilio_code)
+        over = frozenset({"404", "20404", "21220"})
+        await _command("twilio", "hang-up", request, over=over, code_of=_twilio_code)
 
 
 class TelnyxControl:
@@ -66,14 +68,16 @@ class TelnyxControl:
         await self._act(call_id, "reject", {"cause": "CALL_REJECTED", "command_id": f"reject-{command_key}"})
 
     async def hang_up(self, call_id: str) -> None:
-        await self._act(call_id, "hangup", {"command_id": f"hangup-{call_id}"})
+        await self._act(call_id, "hangup", {"command_id": f"hangup-{call_id}"}, over=_TELNYX_OVER | {"404"})
 
-    async def _act(self, call_id: str, action: str, body: Mapping[str, str]) -> None:
+    async def _act(
+        self, call_id: str, action: str, body: Mapping[str, str], over: frozenset[str] = _TELNYX_OVER
+    ) -> None:
         async def request() -> httpx.Response:
             url = f"{self._api_url}/calls/{quote(call_id, safe='')}/actions/{action}"
             return await self._http.post(url, json=dict(body), headers=self._headers, timeout=_TIMEOUT)
 
-        await _command("telnyx", action, request, over={"90018", "90015"}, code_of=_telnyx_code)
+        await _command("telnyx", action, request, over=over, code_of=_telnyx_code)
 
 
 async def _command(
@@ -81,10 +85,10 @@ async def _command(
     command: str,
     request: Callable[[], Awaitable[httpx.Response]],
     *,
-    over: set[str],
+    over: frozenset[str],
     code_of: Callable[[Any], str],
 ) -> None:
-    """Send a command, again after a passing fault. `over` are the codes that say the call has ended."""
+    """Send a command, again after a passing fault. `over` are the codes, or statuses, of a call that has ended."""
     refusal = CarrierRefused(carrier, command, 0, "no answer", retryable=True)
     for pause in (*_PAUSES, None):
         try:
@@ -93,7 +97,7 @@ async def _command(
             refusal = CarrierRefused(carrier, command, 0, type(error).__name__, retryable=True)
         else:
             code = _code(response, code_of)
-            if response.is_success or response.status_code == 404 or code in over:
+            if response.is_success or over & {code, str(response.status_code)}:
                 return
             retryable = response.status_code == 429 or response.status_code >= 500
             refusal = CarrierRefused(carrier, command, response.status_code, code, retryable=retryable)

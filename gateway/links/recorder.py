@@ -6,10 +6,12 @@ out. `gateway.replay.recording` describes the file and reads it back.
 """
 
 import base64
+import logging
 import os
 import queue
 import threading
 import time
+import weakref
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,8 @@ import orjson
 
 FORMAT: Final = 1
 _SECRETS: Final = frozenset({"token", "headers", "authorization", "x-telnyx-streaming-auth-token"})
+
+_log = logging.getLogger(__name__)
 
 _Line = tuple[float, str, str, Any]
 
@@ -85,19 +89,33 @@ class RecordingRoom:
 
     def _write_all(self) -> None:
         files: dict[CallRecorder, int] = {}
+        broken: weakref.WeakSet[CallRecorder] = weakref.WeakSet()
         while True:
             recorder, line = self._lines.get()
             if recorder is self._stop:
                 break
             if line is None:
-                if recorder in files:
-                    os.close(files.pop(recorder))
-                continue
-            if recorder not in files:
-                files[recorder] = os.open(recorder.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            os.write(files[recorder], _as_json(line))
-        for descriptor in files.values():
-            os.close(descriptor)
+                _close(files.pop(recorder, None))
+            elif recorder not in broken:
+                try:
+                    _write(files, recorder, line)
+                except (OSError, TypeError, ValueError, RecursionError) as error:
+                    broken.add(recorder)  # half a recording is none; the others go on
+                    _close(files.pop(recorder, None))
+                    _log.error("recording given up", extra={"file": recorder.path.name, "error": str(error)})
+        for file in files.values():
+            _close(file)
+
+
+def _write(files: dict[CallRecorder, int], recorder: CallRecorder, line: _Line) -> None:
+    if recorder not in files:
+        files[recorder] = os.open(recorder.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(files[recorder], _as_json(line))
+
+
+def _close(file: int | None) -> None:
+    if file is not None:
+        os.close(file)
 
 
 def _as_json(line: _Line) -> bytes:

@@ -66,8 +66,8 @@ class CarrierCall:
 
     async def settled(self) -> None:
         """Until the gateway has dealt with all that was sent: a pong comes after what was sent before the ping."""
-        with contextlib.suppress(ConnectionClosed):
-            await (await self._socket.ping())
+        with contextlib.suppress(ConnectionClosed, TimeoutError):
+            await asyncio.wait_for(await self._socket.ping(), ANSWER_SECONDS)
 
     async def close(self) -> None:
         await self._socket.close()
@@ -104,6 +104,11 @@ class Carrier(ABC):
             await self._call.send(Message(message))
         return self._call
 
+    async def hang_up(self, call: CarrierCall, header: CallHeader, gateway: GatewayAddress) -> None:
+        """Tell the gateway outside the media socket that the call is over, if it still listens."""
+        with contextlib.suppress(httpx.HTTPError):
+            await self._tell_hangup(call, header, gateway)
+
     # The dialect
 
     @abstractmethod
@@ -115,8 +120,7 @@ class Carrier(ABC):
         """The REST interface that the gateway commands calls with."""
 
     @abstractmethod
-    async def tell_hangup(self, call: CarrierCall, header: CallHeader, gateway: GatewayAddress) -> None:
-        """Tell the gateway outside the media socket that the call is over."""
+    async def _tell_hangup(self, call: CarrierCall, header: CallHeader, gateway: GatewayAddress) -> None: ...
 
     @abstractmethod
     def _new_call_id(self) -> str: ...

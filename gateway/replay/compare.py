@@ -15,12 +15,12 @@ from typing import Any, Final
 import orjson
 
 from gateway.calls.call_document import archive_text, call_document, spoken_lines
-from gateway.calls.session import VoiceSession
+from gateway.calls.session import EndReason
 from gateway.replay.checksum import crc32_of_both
 from gateway.replay.inbox import Arrival
-from gateway.replay.player import SILENCE, Outcome
+from gateway.replay.player import GATEWAY_ENDS, SILENCE, Outcome
 from gateway.replay.recording import Content, Message, Peer, RawText, Recording, Sound, SoundPrint, Step
-from gateway.replay.remembered import Remembered, summary_of
+from gateway.replay.remembered import Remembered
 
 NOTHING: Final = "nothing"
 _VOLATILE_KEYS: Final = frozenset({"streamSid", "stream_id"})
@@ -57,11 +57,12 @@ class Difference:
 
 
 def compare(recording: Recording, outcome: Outcome) -> list[Difference]:
-    """Differences at the carrier and at the engine, in this order."""
+    """Differences at the carrier, at the engine, and in who ended the call, in this order."""
     return [
         *_compare_carrier(recording, outcome),
         *_compare_engine_messages(recording, outcome),
         *_compare_engine_sound(recording, outcome),
+        *_compare_end(recording, outcome),
     ]
 
 
@@ -69,9 +70,8 @@ def compare_remembered(recording: Recording, remembered: Remembered) -> list[Dif
     """Differences in what the call left behind; none where the recording stops before its summary."""
     if recording.ended is None or recording.summary is None:
         return []
-    session = VoiceSession.from_json(recording.ended)
-    transcript = archive_text(spoken_lines(session.turns))
-    document = call_document(session, summary_of(recording.summary), None).content
+    transcript = archive_text(spoken_lines(recording.ended.turns))
+    document = call_document(recording.ended, recording.summary, None).content
     return [
         *_compare_texts("transcript", transcript, remembered.archive),
         *_compare_texts("document", _masked_document(document), _masked_document(remembered.document)),
@@ -174,6 +174,16 @@ def _sound_difference(step: Step, content: SoundPrint, piece: bytes) -> Differen
 
 def _expected_steps(recording: Recording, peer: Peer) -> list[Step]:
     return [step for step in recording.steps if step.direction == "to" and step.peer == peer]
+
+
+# The end
+
+
+def _compare_end(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
+    expected = recording.end_reason in GATEWAY_ENDS
+    if expected != outcome.gateway_hung_up and recording.end_reason in (*GATEWAY_ENDS, EndReason.CALLER_HUNG_UP):
+        who = {True: "the gateway hangs up", False: "the caller hangs up"}
+        yield Difference("end of call", who[expected], who[outcome.gateway_hung_up])
 
 
 # Sequences

@@ -13,6 +13,7 @@ from websockets.http11 import Request, Response
 from gateway.audio import SILENCE_FRAME
 from gateway.engines.deepgram import KEEP_ALIVE
 from gateway.errors import SettingsError
+from gateway.replay.carrier_player import ANSWER_SECONDS
 from gateway.replay.inbox import Inbox
 from gateway.replay.recording import Content, Message, RawText, Sound
 
@@ -61,10 +62,10 @@ class EnginePlayer:
         assert self._server is not None
         return f"ws://127.0.0.1:{next(iter(self._server.sockets)).getsockname()[1]}{PATH}"
 
-    def begin_call(self) -> None:
-        """Forget the call before."""
+    def begin_call(self, *, refusal: int = 0) -> None:
+        """Forget the call before. With a refusal, that is how every handshake is answered."""
         self.inbox = Inbox()
-        self._refusal = 0
+        self._refusal = refusal
 
     async def connected(self, patience: float) -> bool:
         """Until the gateway is connected; False if it does not come in time."""
@@ -82,8 +83,8 @@ class EnginePlayer:
     async def settled(self) -> None:
         """Until the gateway has dealt with all that was sent."""
         if self._socket is not None:
-            with contextlib.suppress(ConnectionClosed):
-                await (await self._socket.ping())
+            with contextlib.suppress(ConnectionClosed, TimeoutError):
+                await asyncio.wait_for(await self._socket.ping(), ANSWER_SECONDS)
 
     async def hang_up(self, *, refusal: int = 0) -> None:
         """Drop the connection; with a refusal, that is how every further handshake is answered."""

@@ -7,16 +7,16 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.replay.recording import Fields
+from gateway.llm.summary import CallSummary
 from gateway.settings import Secret
 
 
 class LlmPlayer:
     """Says one summary, whatever it is asked."""
 
-    def __init__(self, summary: Fields) -> None:
-        self._provider, _, self._model = str(summary["written_by"]).partition("/")
-        self._text = orjson.dumps({name: value for name, value in summary.items() if name != "written_by"}).decode()
+    def __init__(self, summary: CallSummary | None) -> None:
+        self._provider, _, self._model = summary.written_by.partition("/") if summary else ("", "", "")
+        self._text = orjson.dumps(summary).decode()
 
     def settings(self, url: str) -> dict[str, Any]:
         """The settings with which a gateway asks this model, and no other; none for a summary made by rules."""

@@ -18,7 +18,7 @@ from typing import Any, Final
 import httpx
 from starlette.applications import Starlette
 
-from gateway.memory.documents import NewDocument
+from gateway.errors import StoreUnavailable
 from gateway.replay.carrier_player import Carrier, GatewayAddress
 from gateway.replay.engine_player import EnginePlayer
 from gateway.replay.llm_player import LlmPlayer
@@ -37,7 +37,6 @@ REMEMBER_SECONDS: Final = 30.0
 CARRIERS: Final[dict[str, type[TwilioPlayer] | type[TelnyxPlayer]]] = {
     carrier.name: carrier for carrier in (TwilioPlayer, TelnyxPlayer)
 }
-_EXTRACTIVE: Final = {"written_by": "extractive"}
 
 
 @dataclass(frozen=True)
@@ -60,13 +59,12 @@ class Stage:
     async def seed(self, recording: Recording) -> None:
         """Put the past calls that the recorded call remembered into the gateway's store."""
         for past_call in recording.memory:
-            document = past_document(past_call, recording.header)
-            await self._request("POST", "/v1/documents", _as_body(document))
+            await self._request("POST", "/v1/documents", past_document(past_call, recording.header))
 
     async def remembered(self, recording: Recording) -> Remembered:
         """What the call that was just played has left behind, as soon as it is complete."""
         await self._everything_kept()
-        known = {past_call["session_id"] for past_call in recording.memory}
+        known = {past_call.session_id for past_call in recording.memory}
         tags = ["voice-session", f"agent:{recording.header.agent['name']}", f"caller:{recording.header.caller}"]
         found = await self._request("POST", "/v1/query", {"query": "voice call summary", "tags": tags, "limit": 100})
         calls = {hit["metadata"].get("session_id", ""): hit for hit in found["results"] if hit["metadata"]}
@@ -93,7 +91,9 @@ class Stage:
     async def _request(self, method: str, path: str, body: Fields | None = None) -> Any:
         headers = {"X-API-Key": self._store_key.reveal()}
         answer = await self._http.request(method, self.gateway.local(path), json=body, headers=headers)
-        return answer.raise_for_status().json()
+        if not answer.is_success:
+            raise StoreUnavailable(f"the gateway answered {path} with status {answer.status_code}")
+        return answer.json()
 
 
 @contextlib.asynccontextmanager
@@ -104,7 +104,7 @@ async def own_stage(recording: Recording, start: StartGateway) -> AsyncIterator[
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
         engine = await stack.enter_async_context(EnginePlayer())
         carrier = CARRIERS[recording.header.carrier](http)
-        llm = LlmPlayer(recording.summary or _EXTRACTIVE)
+        llm = LlmPlayer(recording.summary)
         outside = await stack.enter_async_context(served(Starlette(routes=[*carrier.routes(), *llm.routes()])))
         store_key = Secret(secrets.token_urlsafe(16))
         settings = Settings(
@@ -132,21 +132,8 @@ def _own_settings(recording: Recording, folder: Path) -> dict[str, Any]:
 
 def _agent_table(agent: Fields, folder: Path) -> dict[str, Any]:
     """The recorded agent as a table of gateway.toml; its prompt becomes a file."""
-    prompt = folder / "prompts" / f"{agent['name']}.md"
-    prompt.parent.mkdir()
+    prompt = folder / "prompt.md"
     prompt.write_text(str(agent["prompt"]), encoding="utf-8")
     table = {key: agent[key] for key in ("greeting", "sorry", "listen", "think") if key in agent}
     given = {key: agent[key] for key in ("numbers", "timezone") if agent.get(key)}
-    return {**table, **given, "voice": agent["speak"], "prompt": f"prompts/{prompt.name}"}
-
-
-def _as_body(document: NewDocument) -> dict[str, Any]:
-    return {
-        "title": document.title,
-        "content": document.content,
-        "source": document.source,
-        "source_id": document.source_id,
-        "tags": list(document.tags),
-        "metadata": document.metadata,
-        "created_at": document.created_at.isoformat() if document.created_at else None,
-    }
+    return {**table, **given, "voice": agent["speak"], "prompt": prompt.name}

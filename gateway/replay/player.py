@@ -9,11 +9,12 @@ speed.
 import asyncio
 import contextlib
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 from gateway.audio import FRAME_BYTES, SILENCE_FRAME
+from gateway.calls.session import EndReason
 from gateway.replay.carrier_player import Carrier, CarrierCall, GatewayAddress
 from gateway.replay.engine_player import EnginePlayer
 from gateway.replay.inbox import Arrival
@@ -24,8 +25,8 @@ PATIENCE: Final = 10.0
 
 SILENCE: Final = SoundPrint(FRAME_BYTES, zlib.crc32(SILENCE_FRAME))
 
-_ENGINE_GONE: Final = {"voice engine lost": 503, "voice engine refused": 401}
-_GATEWAY_ENDS: Final = frozenset({"agent hung up", *_ENGINE_GONE})
+_ENGINE_GONE: Final = {EndReason.ENGINE_LOST: 503, EndReason.ENGINE_REFUSED: 401}
+GATEWAY_ENDS: Final = frozenset({EndReason.AGENT_HUNG_UP, *_ENGINE_GONE})
 
 Watch = Callable[[Step], None]
 
@@ -38,6 +39,8 @@ class Outcome:
     to_engine: tuple[Arrival, ...]
     silent_frames: int
     """To the engine; those that the gateway makes for a pausing carrier are among them."""
+    gateway_hung_up: bool
+    """Whether the gateway ended the call, before the caller did."""
     seconds: float
 
 
@@ -73,16 +76,18 @@ class Player:
         self._watch = watch
         self._expected: dict[Peer, _Expected] = {"carrier": _Expected(), "engine": _Expected()}
         self._last_sender: CarrierCall | EnginePlayer | None = None
-        self._configured = False
+        self._engine_due = True  # the gateway has yet to connect to it
+        self._gateway_hung_up = False
         self._began = 0.0
 
     async def play(self) -> Outcome:
         """Play the call to its end. SettingsError when the gateway does not take it."""
-        self._engine.begin_call()
+        losses = _losses(self._recording)
+        self._engine.begin_call(refusal=losses.get(0, 0))
         call = await self._carrier.place(self._recording, self._gateway)
         self._began = asyncio.get_running_loop().time()
         try:
-            await self._walk(call)
+            await self._walk(call, losses)
             await self._finish(call)
         finally:
             await call.close()
@@ -90,14 +95,11 @@ class Player:
             to_carrier=self._since_start(call.inbox.arrivals),
             to_engine=self._since_start(self._engine.inbox.arrivals),
             silent_frames=self._engine.inbox.silent_frames,
+            gateway_hung_up=self._gateway_hung_up,
             seconds=asyncio.get_running_loop().time() - self._began,
         )
 
-    async def _walk(self, call: CarrierCall) -> None:
-        refusal = _ENGINE_GONE.get(self._recording.end_reason, 0)
-        last_of_engine = max((step.line for step in self._recording.steps if step.peer == "engine"), default=0)
-        if refusal and not last_of_engine:
-            await self._engine.hang_up(refusal=refusal)
+    async def _walk(self, call: CarrierCall, losses: Mapping[int, int]) -> None:
         for step in self._recording.steps:
             await self._keep_time(step)
             if step.direction == "from":
@@ -106,8 +108,10 @@ class Player:
                 await self._wait_for(step, call)
             if self._watch is not None:
                 self._watch(step)
-            if refusal and step.line == last_of_engine:
-                await self._engine.hang_up(refusal=refusal)
+            if step.line in losses:
+                await self._engine.settled()
+                await self._engine.hang_up(refusal=losses[step.line])
+                self._engine_due = True
 
     async def _keep_time(self, step: Step) -> None:
         if self._speed:
@@ -121,22 +125,19 @@ class Player:
         if self._last_sender is not None and self._last_sender is not sender:
             await self._last_sender.settled()
         self._last_sender = sender
-        if step.peer == "engine":
-            await self._follow_conversation(step)
-        elif _is(step, "event", "stop") and self._recording.end_reason in _GATEWAY_ENDS:
-            await self._ended_by_gateway(call)
+        if step.peer == "engine" and self._engine_due:
+            self._engine_due = False
+            await self._engine.connected(self._patience)
+        if _is(step, "event", "stop"):
+            await self._note_end(call)
         await sender.send(step.content)
 
-    async def _follow_conversation(self, step: Step) -> None:
-        """A second Welcome is a second connection: the first was lost."""
-        if _is(step, "type", "Welcome") and self._configured:
-            self._configured = False
-            await self._engine.hang_up()
-        await self._engine.connected(self._patience)
-
-    async def _ended_by_gateway(self, call: CarrierCall) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(call.ended.wait(), self._patience)
+    async def _note_end(self, call: CarrierCall) -> None:
+        """The caller is about to go: has the gateway ended the call? Where it did when recorded, it gets the time."""
+        if self._recording.end_reason in GATEWAY_ENDS:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(call.ended.wait(), self._patience)
+        self._gateway_hung_up = call.ended.is_set()
 
     # What a peer receives
 
@@ -147,7 +148,6 @@ class Player:
             expected.sound_bytes += 0 if silent else step.content.size
         else:
             expected.messages += 1
-            self._configured |= _is(step, "type", "Settings")
         if expected.given_up:
             return  # the comparison will tell; waiting for each frame after a missing one would take for ever
         inbox = call.inbox if step.peer == "carrier" else self._engine.inbox
@@ -160,13 +160,35 @@ class Player:
         """End the call the recorded way, where no recorded frame did."""
         if any(step.direction == "from" and _is(step, "event", "stop") for step in self._recording.steps):
             await call.settled()
-        elif self._recording.end_reason in _GATEWAY_ENDS:
-            await self._ended_by_gateway(call)
-        elif self._recording.end_reason != "media stream lost":
-            await self._carrier.tell_hangup(call, self._recording.header, self._gateway)
+            return
+        await self._note_end(call)
+        if self._recording.end_reason not in (*GATEWAY_ENDS, EndReason.STREAM_LOST):
+            await self._carrier.hang_up(call, self._recording.header, self._gateway)
 
     def _since_start(self, arrivals: list[Arrival]) -> tuple[Arrival, ...]:
         return tuple(replace(arrival, at=arrival.at - self._began) for arrival in arrivals)
+
+
+def _losses(recording: Recording) -> dict[int, int]:
+    """
+    After which lines the engine's connection is lost, with the status that meets the next handshakes; 0 for none.
+
+    The loss itself is no frame. It stands before a second conversation, and at the end of a call that ended for it;
+    line 0 is an engine that was never there.
+    """
+    losses: dict[int, int] = {}
+    last, configured = 0, False
+    for step in recording.steps:
+        if step.peer != "engine":
+            continue
+        if configured and (_is(step, "type", "Welcome") or _is(step, "type", "Settings")):
+            losses[last] = 0
+            configured = False
+        configured |= _is(step, "type", "Settings")
+        last = step.line
+    if recording.end_reason in _ENGINE_GONE:
+        losses[last] = _ENGINE_GONE[recording.end_reason]
+    return losses
 
 
 def _is(step: Step, name: str, value: str) -> bool:

@@ -13,7 +13,7 @@ that were found), "ended" (the session with its turns) and "summary". `gateway.l
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,8 +21,11 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from gateway.calls.session import EndReason, VoiceSession
 from gateway.errors import RecordingError
 from gateway.links.recorder import FORMAT
+from gateway.llm.summary import CallSummary
+from gateway.memory.call_notes import PastCall
 
 Peer = Literal["carrier", "engine"]
 Direction = Literal["from", "to"]
@@ -63,6 +66,14 @@ class RawText:
 
 Content = Message | Sound | SoundPrint | RawText
 
+# A carrier's sound is inside its frames; what the gateway sent is never kept in full.
+_KINDS: Final[Mapping[tuple[Direction, Peer], tuple[type[Content], ...]]] = {
+    ("from", "carrier"): (Message, RawText),
+    ("from", "engine"): (Message, RawText, Sound),
+    ("to", "carrier"): (Message, RawText, SoundPrint),
+    ("to", "engine"): (Message, RawText, SoundPrint),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -94,9 +105,9 @@ class Recording:
     path: Path
     header: CallHeader
     steps: tuple[Step, ...]
-    memory: tuple[Fields, ...] = ()
-    ended: Fields | None = None
-    summary: Fields | None = None
+    memory: tuple[PastCall, ...] = ()
+    ended: VoiceSession | None = None
+    summary: CallSummary | None = None
     warning: str = ""
 
     @property
@@ -104,8 +115,8 @@ class Recording:
         return self.steps[-1].at if self.steps else 0.0
 
     @property
-    def end_reason(self) -> str:
-        return str((self.ended or {}).get("end_reason") or "")
+    def end_reason(self) -> EndReason | None:
+        return self.ended.end_reason if self.ended is not None else None
 
 
 def read(path: Path) -> Recording:
@@ -117,12 +128,12 @@ def read(path: Path) -> Recording:
     lines = list(_lines(path, content))
     if not lines or lines[0][1].get("note") != "call":
         raise RecordingError(f"{path}, line 1: not a recorded call; RECORD_DIR is where the gateway writes them")
-    notes: dict[str, Any] = {str(fields["note"]): fields.get("content") for _, fields in lines if "note" in fields}
+    notes = _notes(path, lines)
     return Recording(
         path=path,
-        header=_header(path, notes["call"]),
+        header=_header(path, lines[0][1].get("content")),
         steps=tuple(_step(path, number, fields) for number, fields in lines if "note" not in fields),
-        memory=tuple(notes.get("memory") or ()),
+        memory=notes.get("memory", ()),
         ended=notes.get("ended"),
         summary=notes.get("summary"),
         warning="" if content.endswith(b"\n") else f"{path}: the last line is cut off and was left out",
@@ -155,10 +166,52 @@ def _header(path: Path, content: Any) -> CallHeader:
             called=content["called"],
             session_id=content["session"],
             started_at=datetime.fromisoformat(content["started_at"]),
-            agent=dict(content["agent"]),
+            agent=_agent(content["agent"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RecordingError(f"{where}: the call's header is incomplete: {error}") from None
+
+
+def _agent(content: Any) -> Fields:
+    for name in ("name", "prompt", "speak"):
+        if name not in content:
+            raise KeyError(f"agent.{name}")
+    return dict(content)
+
+
+def _notes(path: Path, lines: Sequence[tuple[int, Fields]]) -> dict[str, Any]:
+    """The notes after the header, as what they are; one we don't know is left out."""
+    notes: dict[str, Any] = {}
+    for number, fields in lines[1:]:
+        reader = _NOTES.get(fields.get("note", ""))
+        try:
+            if reader is not None:
+                notes[fields["note"]] = reader(fields["content"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise RecordingError(f"{path}, line {number}: the note {fields['note']!r} is incomplete") from None
+    return notes
+
+
+def _past_calls(content: list[dict[str, Any]]) -> tuple[PastCall, ...]:
+    return tuple(
+        PastCall(**{**_with_tuples(fields), "started_at": datetime.fromisoformat(fields["started_at"])})
+        for fields in content
+    )
+
+
+def _summary(content: dict[str, Any]) -> CallSummary:
+    return CallSummary(**_with_tuples(content))
+
+
+def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+
+
+_NOTES: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "memory": _past_calls,
+    "ended": VoiceSession.from_json,
+    "summary": _summary,
+}
 
 
 def _step(path: Path, number: int, fields: Fields) -> Step:
@@ -167,7 +220,10 @@ def _step(path: Path, number: int, fields: Fields) -> Step:
     try:
         if peer not in PEERS:
             raise ValueError("neither from nor to carrier or engine")
-        return Step(number, float(fields["t"]), direction, peer, _content(fields))
+        content = _content(fields)
+        if not isinstance(content, _KINDS[direction, peer]):
+            raise ValueError(f"sound {direction} the {peer} is not recorded like this")
+        return Step(number, float(fields["t"]), direction, peer, content)
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
         raise RecordingError(f"{path}, line {number}: {error}") from None
 

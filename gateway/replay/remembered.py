@@ -1,13 +1,13 @@
 """What calls leave behind, between a recording and the gateway's store."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from typing import Any
 
 from gateway.calls.call_document import call_document
 from gateway.calls.session import VoiceSession
 from gateway.llm.summary import CallSummary
-from gateway.memory.documents import NewDocument
-from gateway.replay.recording import CallHeader, Fields
+from gateway.memory.call_notes import PastCall
+from gateway.replay.recording import CallHeader
 
 
 @dataclass(frozen=True)
@@ -18,26 +18,32 @@ class Remembered:
     document: str = ""
 
 
-def summary_of(fields: Fields) -> CallSummary:
-    """A summary from its recorded fields; a past call has the same ones."""
-    lists = {name: tuple(fields[name]) for name in ("topics", "decisions", "action_items", "facts")}
-    return CallSummary(
-        caller_name=fields["caller_name"],
-        context=fields["context"],
-        written_by=fields.get("written_by", ""),
-        **lists,
-    )
-
-
-def past_document(past_call: Fields, header: CallHeader) -> NewDocument:
-    """The document of a call that the recorded one remembered."""
-    started_at = datetime.fromisoformat(past_call["started_at"])
+def past_document(past_call: PastCall, header: CallHeader) -> dict[str, Any]:
+    """The document of a call that the recorded one remembered, as it is given to a store."""
     session = VoiceSession(
-        id=past_call["session_id"],
-        agent=past_call["agent"] or header.agent["name"],
-        caller=past_call["caller"] or header.caller,
+        id=past_call.session_id,
+        agent=past_call.agent or header.agent["name"],
+        caller=past_call.caller or header.caller,
         carrier=header.carrier,
-        started_at=started_at,
-        ended_at=started_at,
+        started_at=past_call.started_at,
+        ended_at=past_call.started_at,
     )
-    return call_document(session, summary_of(past_call), None)
+    summary = CallSummary(
+        caller_name=past_call.caller_name,
+        topics=past_call.topics,
+        decisions=past_call.decisions,
+        action_items=past_call.action_items,
+        facts=past_call.facts,
+        context=past_call.context,
+        written_by="",
+    )
+    document = call_document(session, summary, None)
+    return {
+        "title": document.title,
+        "content": document.content,
+        "source": document.source,
+        "source_id": document.source_id,
+        "tags": list(document.tags),
+        "metadata": document.metadata,
+        "created_at": session.started_at.isoformat(),
+    }

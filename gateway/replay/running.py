@@ -80,7 +80,7 @@ async def _speak(
             await call.send(mark)  # a mark comes back as it was sent
         echoed = len(marks)
         await call.send(step.content)
-    await carrier.tell_hangup(call, recording.header, gateway)
+    await carrier.hang_up(call, recording.header, gateway)
 
 
 def _callers_frames(recording: Recording) -> Iterator[Step]:

@@ -40,7 +40,7 @@ class TelnyxPlayer(Carrier):
     def routes(self) -> list[Route]:
         return [Route("/calls/{call:path}/actions/{action}", self._act, methods=["POST"])]
 
-    async def tell_hangup(self, call: CarrierCall, header: CallHeader, gateway: GatewayAddress) -> None:
+    async def _tell_hangup(self, call: CarrierCall, header: CallHeader, gateway: GatewayAddress) -> None:
         await self._tell("call.hangup", call.id, header, gateway)
 
     def _new_call_id(self) -> str:

@@ -36,7 +36,7 @@ class TwilioPlayer(Carrier):
     def routes(self) -> list[Route]:
         return [Route("/2010-04-01/Accounts/{account}/Calls/{call}.json", self._update, methods=["POST"])]
 
-    async def tell_hangup(self, call: CarrierCall, header: CallHeader, gateway: GatewayAddress) -> None:
+    async def _tell_hangup(self, call: CarrierCall, header: CallHeader, gateway: GatewayAddress) -> None:
         await self._post("/twilio/status", self._form(call.id, header, "completed"), gateway)
 
     def _new_call_id(self) -> str:

@@ -16,6 +16,8 @@ def admin_token(settings: Settings) -> Secret:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.data_dir.chmod(0o700)
         return settings.gateway_admin_token or _kept(settings)
+    except UnicodeDecodeError:
+        raise SettingsError(f"{settings.data_dir / FILE} is not text; delete it, and a new one is made") from None
     except OSError as error:
         problem = error.strerror or type(error).__name__
         raise SettingsError(

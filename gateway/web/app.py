@@ -81,6 +81,7 @@ class _Blueprint:
 
     @classmethod
     def from_settings(cls, settings: Settings, connect: Connector) -> "_Blueprint":
+        _check_folder(settings.record_dir, "RECORD_DIR")
         own_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
         return cls(
             settings=settings,
@@ -133,7 +134,7 @@ async def _running(blueprint: _Blueprint) -> AsyncIterator[_Parts]:
                 *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
                 *telnyx.routes(),
                 *documents.routes(store, blueprint.store_keys),
-                *health.routes(lambda: _state(settings, desk, finalizer), lambda: True),
+                *health.routes(lambda: _state(settings, desk, finalizer), lambda: desk.takes_calls),
                 # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
                 *websockets_sockets.routes(media_door, CODECS),
             ],
@@ -173,6 +174,16 @@ def _finalizer(blueprint: _Blueprint, store: SqliteStore, remem: RememClient | N
         zones={agent.name: agent.timezone for agent in blueprint.agents},
     )
     return Finalizer(steps, enabled=blueprint.settings.voice_session_enabled)
+
+
+def _check_folder(folder: Path | None, name: str) -> None:
+    try:
+        if folder is not None:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"{name} {folder} can't be used: {error.strerror}; set {name} to a folder of yours"
+        ) from None
 
 
 def _engine(settings: Settings, connect: Connector) -> EngineAccess | None:

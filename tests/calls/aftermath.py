@@ -25,6 +25,7 @@ from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem
+from tests.stage import until
 
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 CALLER = "+12025550143"
@@ -104,7 +105,13 @@ class Aftermath:
         """Hand the call to a finalizer and wait until all is done."""
         finalizer = self.finalizer()
         finalizer.submit(session)
-        await finalizer.close(seconds=10)
+        await until(lambda: not finalizer.unfinished)
+
+    async def resumes(self) -> None:
+        """What the next process does: take up what is open, and see it through."""
+        finalizer = self.finalizer()
+        await finalizer.resume()
+        await until(lambda: not finalizer.unfinished)
 
     async def documents(self) -> list[Document]:
         return await self.store.newest(tags=("voice-session",), limit=10)

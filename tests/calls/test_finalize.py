@@ -60,8 +60,17 @@ async def test_finalizer_counts_what_is_unfinished(after):
     finalizer = after.finalizer()
     finalizer.submit(a_session())
     assert finalizer.unfinished == 1
+    await until(lambda: finalizer.unfinished == 0)
+
+
+async def test_closing_waits_for_the_document_alone(after, remem):
+    remem.always = Fault.BROKEN
+    finalizer = after.finalizer()
+    finalizer.submit(session := a_session())
     await finalizer.close(seconds=10)
     assert finalizer.unfinished == 0
+    assert [document.source_id for document in await after.documents()] == [session.id]
+    assert [ending.session for ending in await after.open_endings()] == [session]
 
 
 async def test_nothing_spoken_is_logged(after, caplog):
@@ -141,9 +150,7 @@ async def test_unreachable_store_is_served_by_the_next_process(after):
     await finalizer.close(seconds=0)
     async with FakeRemem() as back:
         after.sends_to(back)
-        again = after.finalizer()
-        await again.resume()
-        await again.close(seconds=10)
+        await after.resumes()
         assert back.documents_of(session.id) == len(await after.documents()) == 1
 
 
@@ -179,8 +186,9 @@ async def test_refused_key_costs_only_the_remote_document(after, remem, caplog):
     after.sends_to(remem, key="vlt_wrong")
     await after.finishes(a_session())
     assert len(await after.documents()) == 1
+    assert remem.paths() == ["POST /v1/documents"]
     assert (remem.documents, after.pauses.lengths) == ({}, [])
-    assert ("ending step refused", "send_remote") in logged(caplog, logging.ERROR)
+    assert logged(caplog, logging.ERROR) == [("ending step refused", "send_remote")]
     assert "vlt_wrong" not in caplog.text
 
 
@@ -191,7 +199,7 @@ async def test_full_disk_does_not_cost_the_document(after, remem):
     await until(lambda: remem.documents)
     assert len(await after.documents()) == 1
     after.archive_dir.unlink()
-    await finalizer.close(seconds=10)
+    await until(lambda: not finalizer.unfinished)
     assert len(after.archives()) == remem.documents_of(session.id) == 1
     assert await after.open_endings() == []
 
@@ -250,9 +258,7 @@ async def test_good_model_is_asked_once(after, remem):
 async def test_unfinished_ending_is_taken_up(after, remem, state):
     ending = Ending(a_session(), **state)
     await after.steps.endings.save(ending)
-    finalizer = after.finalizer()
-    await finalizer.resume()
-    await finalizer.close(seconds=10)
+    await after.resumes()
     assert len(await after.documents()) == remem.documents_of(ending.session.id) == 1
     assert len(after.archives()) == (0 if ending.archived else 1)
     assert await after.open_endings() == []
@@ -262,7 +268,7 @@ async def test_repeated_runs_make_no_second_document(after, remem):
     session = a_session()
     for _ in range(3):
         await after.finishes(session)
-        await after.finalizer().resume()
+        await after.resumes()
     assert len(await after.documents()) == remem.documents_of(session.id) == 1
 
 
@@ -280,7 +286,7 @@ async def test_recording_gets_ending_and_summary(after):
     room = RecordingRoom(after.folder / "calls")
     finalizer = after.finalizer()
     finalizer.submit(session := a_session(), room.record("one"))
-    await finalizer.close(seconds=10)
+    await until(lambda: not finalizer.unfinished)
     room.close()
     ended, summary = map(orjson.loads, (after.folder / "calls" / "one.jsonl").read_bytes().splitlines())
     assert (ended["note"], ended["content"]) == ("ended", session.as_json())

@@ -1,7 +1,8 @@
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from deepgram.agent.v1.socket_client import V1SocketClientResponse
 from deepgram.agent.v1.types import AgentV1Settings
 from hypothesis import given
 from hypothesis import strategies as st
@@ -97,6 +98,21 @@ def test_unknown_type_is_remembered() -> None:
     codec = DeepgramCodec()
     assert codec.receive('{"type": "SomethingNew"}') == []
     assert codec.unknown_types == {"SomethingNew"}
+
+
+def sdk_message_types() -> set[str]:
+    """The type of every message that the SDK says the server may send."""
+    models = [model for model in get_args(V1SocketClientResponse) if hasattr(model, "model_fields")]
+    return {get_args(model.model_fields["type"].annotation)[0] for model in models if "type" in model.model_fields}
+
+
+def test_every_message_of_the_sdk_is_known() -> None:
+    codec = DeepgramCodec()
+    types = sdk_message_types()
+    assert {"Welcome", "ConversationText", "Error", "FunctionCallRequest"} <= types
+    for kind in types:
+        codec.receive(json.dumps({"type": kind}))
+    assert codec.unknown_types == set()
 
 
 @pytest.mark.parametrize("text", ["hello", "[]", "{}", '{"type": 5}', b"\xff"])

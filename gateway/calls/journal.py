@@ -1,0 +1,208 @@
+"""
+Every final turn on disk the moment it is known, so that a killed process loses nothing that was said.
+
+The call only puts an entry into a queue. One thread writes whatever has gathered since its last commit in one
+transaction: many calls share one flush of the disk. SQLite's log drops a half-written last record and keeps all
+before it. A full disk stops the writing, not the calls; it resumes when there is room.
+"""
+
+import asyncio
+import logging
+import queue
+import sqlite3
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from gateway.calls.session import Speaker, Turn, VoiceSession
+
+RETRY_SECONDS: Final = 1.0
+MOST_WAITING: Final = 100_000
+"""Entries kept while the disk takes none; beyond it the oldest are given up, and the log says so."""
+
+_SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, header TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, session TEXT NOT NULL, entry TEXT NOT NULL)",
+    "CREATE INDEX IF NOT EXISTS entries_by_session ON entries (session, number)",
+)
+
+_log = logging.getLogger(__name__)
+
+_Statement = tuple[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class JournaledCall:
+    """A call that a journal knows and no ending has taken over: it was live when its process died."""
+
+    session: VoiceSession
+    header: dict[str, Any]
+    """What was given to `open_session` beside the session."""
+
+
+class TurnLog:
+    """One call's side of the journal. Every method returns at once."""
+
+    def __init__(self, journal: "Journal", session_id: str) -> None:
+        self._journal = journal
+        self._session_id = session_id
+
+    def caller_said(self, text: str, at: datetime) -> None:
+        self._put({"caller": text, "at": at.isoformat()})
+
+    def agent_said(self, answer: int, text: str, at: datetime) -> None:
+        """A piece of the agent's answer of that number."""
+        self._put({"agent": text, "answer": answer, "at": at.isoformat()})
+
+    def cut_off(self, answer: int, heard: str, unheard: str) -> None:
+        """Of the answer of that number, only this was heard."""
+        self._put({"heard": heard, "unheard": unheard, "answer": answer})
+
+    def _put(self, entry: dict[str, Any]) -> None:
+        self._journal.put("INSERT INTO entries (session, entry) VALUES (?, ?)", self._session_id, orjson.dumps(entry))
+
+
+class Journal:
+    """The journal of one node: a database of its own, and the thread that writes it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._queue: queue.SimpleQueue[_Statement | asyncio.Future[None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
+        self._thread.start()
+
+    # The call's side
+
+    def open_session(self, session: VoiceSession, header: dict[str, Any]) -> TurnLog:
+        """A call began, or goes on. `header` is what its continuation would need to know."""
+        stored = orjson.dumps({"session": {**session.as_json(), "turns": []}, "header": header})
+        self.put("INSERT OR REPLACE INTO sessions (id, header) VALUES (?, ?)", session.id, stored)
+        return TurnLog(self, session.id)
+
+    def forget(self, session_id: str) -> None:
+        """The call's ending has everything: it needs no journal any more."""
+        self.put("DELETE FROM entries WHERE session = ?", session_id)
+        self.put("DELETE FROM sessions WHERE id = ?", session_id)
+
+    async def flushed(self) -> None:
+        """Wait until everything put so far is on disk."""
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queue.put(written)
+        await written
+
+    async def unfinished(self) -> list[JournaledCall]:
+        """The calls that an earlier process left behind."""
+        await self.flushed()
+        return await asyncio.to_thread(self._read)
+
+    def close(self) -> None:
+        """Write what is queued, then end the thread."""
+        self._queue.put(None)
+        self._thread.join(timeout=10)
+
+    def put(self, statement: str, *values: Any) -> None:
+        self._queue.put((statement, values))
+
+    # The thread's side
+
+    def _write_all(self) -> None:
+        connection: sqlite3.Connection | None = None
+        waiting: list[_Statement | asyncio.Future[None]] = []
+        failing = closing = False
+        while not closing:
+            closing = self._gather(waiting, patience=RETRY_SECONDS if failing else None)
+            try:
+                connection = connection or _connect(self._path)
+                with connection:
+                    for statement, values in (item for item in waiting if isinstance(item, tuple)):
+                        connection.execute(statement, values)
+            except sqlite3.Error as error:
+                if not failing:
+                    _log.error("journal can't be written, calls go on without it", extra={"reason": str(error)})
+                failing = True
+                self._drop_oldest(waiting)
+                continue
+            if failing:
+                _log.info("journal is written again")
+            failing = False
+            _announce(item for item in waiting if isinstance(item, asyncio.Future))
+            waiting.clear()
+        if connection is not None:
+            connection.close()
+
+    def _gather(self, waiting: list[_Statement | asyncio.Future[None]], patience: float | None) -> bool:
+        """Add what has come since the last commit to `waiting`; true when there will be no more."""
+        try:
+            item = self._queue.get(timeout=patience)
+            while item is not None:
+                waiting.append(item)
+                item = self._queue.get_nowait()
+        except queue.Empty:
+            return False
+        return True
+
+    def _drop_oldest(self, waiting: list[_Statement | asyncio.Future[None]]) -> None:
+        if len(waiting) > MOST_WAITING:
+            _log.error("journal gave up entries", extra={"entries": len(waiting) - MOST_WAITING})
+            del waiting[:-MOST_WAITING]
+
+    def _read(self) -> list[JournaledCall]:
+        connection = _connect(self._path)
+        try:
+            headers = connection.execute("SELECT id, header FROM sessions ORDER BY id").fetchall()
+            return [_journaled(orjson.loads(header), _entries(connection, id_)) for id_, header in headers]
+        finally:
+            connection.close()
+
+
+def turns_of(entries: Iterable[dict[str, Any]]) -> list[Turn]:
+    """The turns that a call's entries tell of, in the order spoken. An answer in mid-speech counts as far as it got."""
+    turns: dict[object, Turn] = {}
+    for number, entry in enumerate(entries):
+        match entry:
+            case {"caller": text, "at": at}:
+                turns["caller", number] = Turn(Speaker.CALLER, text, datetime.fromisoformat(at))
+            case {"agent": text, "answer": answer, "at": at}:
+                before = turns.get(answer)
+                words = f"{before.text} {text}" if before else text
+                turns[answer] = Turn(Speaker.AGENT, words, before.at if before else datetime.fromisoformat(at))
+            case {"heard": heard, "unheard": unheard, "answer": answer} if answer in turns:
+                turns[answer] = Turn(Speaker.AGENT, heard, turns[answer].at, unheard)
+    return list(turns.values())
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path.touch(mode=0o600)
+    connection = sqlite3.connect(path, timeout=10)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    for statement in _SCHEMA:
+        connection.execute(statement)
+    return connection
+
+
+def _entries(connection: sqlite3.Connection, session_id: str) -> list[dict[str, Any]]:
+    rows = connection.execute("SELECT entry FROM entries WHERE session = ? ORDER BY number", (session_id,))
+    return [orjson.loads(entry) for (entry,) in rows]
+
+
+def _journaled(stored: dict[str, Any], entries: list[dict[str, Any]]) -> JournaledCall:
+    session = VoiceSession.from_json(stored["session"])
+    session.turns = turns_of(entries)
+    return JournaledCall(session, stored["header"])
+
+
+def _announce(waiters: Iterable[asyncio.Future[None]]) -> None:
+    for waiter in waiters:
+        waiter.get_loop().call_soon_threadsafe(_settle, waiter)
+
+
+def _settle(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

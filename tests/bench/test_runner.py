@@ -1,0 +1,93 @@
+"""The search on made-up machines, and one short run against a real gateway."""
+
+import dataclasses
+import json
+import os
+
+import pytest
+
+from gateway.bench import runner
+from gateway.bench.measures import Spread
+from gateway.cli.main import main
+from tests.bench.test_measures import measurement
+
+SLOW = Spread(100, 30.0, 40.0, 50.0)
+
+
+def machine(*, holds, tried):
+    """A machine that carries so many calls and not one more."""
+
+    def measure(calls):
+        tried.append(calls)
+        result = measurement(calls=calls, connected=calls)
+        return result if calls <= holds else dataclasses.replace(result, delay_up=SLOW)
+
+    return measure
+
+
+def test_search_doubles_then_halves():
+    tried, told = [], []
+    found = runner.search(machine(holds=260, tried=tried), tell=told.append)
+    assert tried == [100, 200, 400, 300, 250, 275]
+    assert found.best.calls == 250
+    assert told[2] == "400 calls (picows): not held, p99 40.0 ms up, 4.5 ms down, 0 frames lost, 400 up"
+
+
+def test_weak_machine_is_searched_downwards():
+    tried = []
+    found = runner.search(machine(holds=14, tried=tried), tell=lambda _: None)
+    assert tried == [100, 50, 25, 12, 18, 15]
+    assert found.best.calls == 12
+
+
+def test_machine_without_calls_ends_search():
+    found = runner.search(machine(holds=0, tried=[]), tell=lambda _: None)
+    assert found.best is None
+
+
+def test_disturbed_failure_is_tried_again():
+    results = [
+        measurement(calls=100, connected=100, delay_up=SLOW, core_taken=0.3),
+        measurement(calls=100, connected=100),
+        measurement(calls=200, connected=0),
+        *(measurement(calls=calls, connected=0) for calls in (150, 125, 110)),
+    ]
+    told = []
+    found = runner.search(lambda calls: results.pop(0), tell=told.append)
+    assert (found.best.calls, told[1]) == (100, "disturbed, once more")
+
+
+def test_comparison_takes_better_runs():
+    costs = {"picows": [4.0, 3.0], "websockets": [9.0, 10.0]}
+    measured = []
+
+    def measure(calls, *, sockets):
+        measured.append(sockets)
+        return measurement(calls=calls, sockets=sockets, cpu_ms_per_call_second=costs[sockets].pop(0))
+
+    best = runner.compare(measure, 50, tell=lambda _: None)
+    assert measured == ["picows", "websockets", "picows", "websockets"]
+    assert [(run.sockets, run.cpu_ms_per_call_second) for run in best] == [("picows", 3.0), ("websockets", 9.0)]
+
+
+def test_wrong_number_of_calls_is_explained(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "--calls", "0"])
+    assert ended.value.code == 2
+    assert "'0' is not a number of calls" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sockets", runner.SHELLS)
+def test_three_real_calls_lose_nothing(sockets, capsys):
+    """Every frame of three calls arrives once, in order, unchanged, and their documents are found."""
+    cores = os.sched_getaffinity(0)
+    code = main(["bench", "--calls", "3", "--seconds", "1", "--sockets", sockets, "--json"])
+    (run,) = json.loads(capsys.readouterr().out)["measurements"]
+    assert (code, run["sockets"], run["calls"], run["connected"]) == (0, sockets, 3, 3)
+    assert run["frames"]["sent"] > 0
+    assert {kind: run["frames"][kind] for kind in ("lost", "reordered", "changed")} == dict.fromkeys(
+        ("lost", "reordered", "changed"), 0
+    )
+    assert [run[name]["count"] for name in ("start_to_settings", "hangup_to_document")] == [3, 3]
+    assert run["delay_up"]["count"] > 0 and run["delay_down"]["count"] > 0
+    assert os.sched_getaffinity(0) == cores

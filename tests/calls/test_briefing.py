@@ -1,0 +1,130 @@
+import asyncio
+from datetime import UTC, datetime
+
+import pytest
+
+from gateway.calls.agents import Agent
+from gateway.calls.briefing import NO_NOTES, Briefing
+from gateway.calls.playback import Playback
+from gateway.calls.remembering import Remembering
+from gateway.calls.session import VoiceSession
+from gateway.calls.transcript import Transcript
+from gateway.engines.brief import AgentFunction, Spoken
+from gateway.memory.call_notes import PastCall
+
+START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
+CALLER = "+12025550143"
+FUNCTION = AgentFunction("hang_up", "Ends the call.")
+LONG = 10.0
+
+
+def past_call(name, context, *, caller_name=""):
+    return PastCall(f"voice-session:{name}", START, caller_name, CALLER, "maya", context=context)
+
+
+CHAIN = past_call("1", "Ana waits for a chain.", caller_name="Ana")
+BELL = past_call("2", "The bell is too quiet.")
+
+
+class TwoStores:
+    """Our own store answers at once; the other when the test lets it."""
+
+    def __init__(self, *own):
+        self.own = list(own)
+        self.remote = asyncio.get_running_loop().create_future()
+
+    async def own_calls(self, agent, caller):
+        return self.own
+
+    async def remote_calls(self, agent, caller):
+        return await self.remote
+
+
+def a_briefing(stores=None, *, prompt="Caller: {{caller}}\n{{memory}}", caller=CALLER, transcript=None):
+    session = VoiceSession("maya", caller, "twilio")
+    agent = Agent("maya", prompt, greeting="Hi, Maya here.", timezone=None)
+    memory = Remembering(stores, agent="maya", caller=caller, limit=3) if stores else None
+    return Briefing(session, agent, transcript or Transcript(Playback()), memory, [FUNCTION])
+
+
+async def test_brief_carries_the_agent():
+    brief = await a_briefing(prompt="You are Maya.").brief(LONG)
+    assert (brief.agent, brief.prompt, brief.greeting) == ("maya", "You are Maya.", "Hi, Maya here.")
+    assert (brief.functions, brief.history) == ([FUNCTION], [])
+    assert brief.think == {"type": "open_ai", "model": "gpt-5.4-mini"}
+
+
+async def test_nothing_remembered_is_said_so():
+    brief = await a_briefing().brief(LONG)
+    assert brief.prompt == f"Caller: {CALLER}\n{NO_NOTES}"
+
+
+async def test_nameless_caller_is_unknown():
+    brief = await a_briefing(caller="").brief(LONG)
+    assert brief.prompt == f"Caller: an unknown caller\n{NO_NOTES}"
+
+
+async def test_notes_and_name_are_in_the_prompt():
+    stores = TwoStores(CHAIN)
+    stores.remote.set_result([])
+    briefing = a_briefing(stores)
+    brief = await briefing.brief(LONG)
+    assert brief.prompt.startswith(f"Caller: Ana ({CALLER})\nNotes about earlier calls")
+    assert "Context for this call: Ana waits for a chain." in brief.prompt
+    assert (briefing.notes, briefing.untold()) == ([CHAIN], "")
+
+
+async def test_late_notes_are_told_once():
+    stores = TwoStores(CHAIN)
+    briefing = a_briefing(stores)
+    await briefing.brief(0.01)
+    stores.remote.set_result([BELL])
+    await briefing.load_rest()
+    later = briefing.untold()
+    assert "The bell is too quiet." in later
+    assert "Ana waits for a chain." not in later
+    assert briefing.untold() == ""
+
+
+async def test_next_connection_is_told_everything():
+    stores = TwoStores(CHAIN)
+    briefing = a_briefing(stores)
+    await briefing.brief(0.01)
+    stores.remote.set_result([BELL])
+    await briefing.load_rest()
+    brief = await briefing.brief(0)
+    assert "Ana waits for a chain." in brief.prompt
+    assert "The bell is too quiet." in brief.prompt
+    assert briefing.untold() == ""
+
+
+@pytest.mark.parametrize("prompt", ["You are Maya.", "You are {{caller}}'s Maya."])
+async def test_prompt_without_a_place_gets_no_memory(prompt):
+    stores = TwoStores(CHAIN)
+    stores.remote.set_result([BELL])
+    briefing = a_briefing(stores, prompt=prompt)
+    brief = await briefing.brief(LONG)
+    await briefing.load_rest()
+    assert "chain" not in brief.prompt
+    assert (briefing.notes, briefing.untold()) == ([], "")
+
+
+async def test_call_that_goes_on_has_history_and_no_greeting():
+    transcript = Transcript(Playback())
+    transcript.agent_said("Hi, Maya here.", START)
+    transcript.caller_said("A chain, please.", START)
+    transcript.agent_said("Of course.", START)
+    brief = await a_briefing(transcript=transcript).brief(0)
+    assert brief.greeting == ""
+    assert brief.history == [
+        Spoken("assistant", "Hi, Maya here."),
+        Spoken("user", "A chain, please."),
+        Spoken("assistant", "Of course."),
+    ]
+
+
+async def test_placeholder_in_a_note_is_not_filled():
+    stores = TwoStores(past_call("1", "Say {{caller}} twice."))
+    stores.remote.set_result([])
+    brief = await a_briefing(stores, prompt="{{memory}}").brief(LONG)
+    assert CALLER not in brief.prompt

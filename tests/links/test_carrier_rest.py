@@ -1,0 +1,204 @@
+import asyncio
+import socket
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from gateway.errors import CarrierRefused
+from gateway.links.carrier_rest import TelnyxControl, TwilioControl
+from gateway.settings import Secret
+from tests.fakes.telnyx import FakeTelnyx
+from tests.fakes.twilio import FakeTwilio
+
+STREAM = "wss://voice.example.com/telnyx/media?token=t"
+
+
+@pytest.fixture
+async def http():
+    async with httpx.AsyncClient(trust_env=False) as http:
+        yield http
+
+
+@pytest.fixture
+async def twilio():
+    # Its webhooks go nowhere; only REST is looked at here.
+    async with FakeTwilio("http://127.0.0.1:9", "https://voice.example.com") as twilio:
+        yield twilio
+
+
+@pytest.fixture
+async def telnyx():
+    async with FakeTelnyx("http://127.0.0.1:9", "https://voice.example.com") as telnyx:
+        yield telnyx
+
+
+def twilio_control(http, twilio, *, api_url="", token=""):
+    secret = Secret(token or twilio.auth_token)
+    return TwilioControl(http, api_url=api_url or twilio.api_url, account_sid=twilio.account_sid, auth_token=secret)
+
+
+def telnyx_control(http, telnyx, *, api_url="", key=""):
+    return TelnyxControl(http, api_url=api_url or telnyx.api_url, api_key=Secret(key or telnyx.api_key))
+
+
+def control_of(carrier, http, **options):
+    make = twilio_control if carrier.name == "twilio" else telnyx_control
+    return make(http, carrier, **options)
+
+
+@pytest.fixture
+def carrier(carrier_name, request):
+    return request.getfixturevalue(carrier_name)
+
+
+HANG_UP = {"twilio": "update", "telnyx": "hangup"}
+NAMED = {"twilio": "hang-up", "telnyx": "hangup"}
+
+
+@asynccontextmanager
+async def carrier_that_drops(times):
+    """A server that takes a request and closes without a word, so many times; then it says yes."""
+    requests = []
+
+    async def serve(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        size = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        requests.append(await reader.readexactly(size))
+        if len(requests) > times:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}")
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", requests
+    finally:
+        server.close()
+
+
+def nobodys_url():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+# Hanging up, on both carriers
+
+
+async def test_hang_up_ends_the_call(carrier, http):
+    call = carrier.new_call()
+    await control_of(carrier, http).hang_up(call.id)
+    await call.over()
+    assert [(command.action, command.status) for command in carrier.commands] == [(HANG_UP[carrier.name], 200)]
+
+
+async def test_call_that_is_over_is_a_success(carrier, http):
+    call = carrier.new_call()
+    call.end("caller")
+    await control_of(carrier, http).hang_up(call.id)
+    assert len(carrier.commands) == 1
+
+
+async def test_unknown_call_counts_as_over(carrier, http):
+    await control_of(carrier, http).hang_up("nobody")
+    assert len(carrier.commands) == 1
+
+
+async def test_twilios_other_word_for_over_is_a_success(twilio, http):
+    twilio.finished_status = 400
+    call = twilio.new_call()
+    call.end("caller")
+    await twilio_control(http, twilio).hang_up(call.id)
+    assert [command.status for command in twilio.commands] == [400]
+
+
+async def test_wrong_credentials_are_refused_at_once(carrier, http):
+    wrong = {"token": "hunter2"} if carrier.name == "twilio" else {"key": "hunter2"}
+    with pytest.raises(CarrierRefused) as raised:
+        await control_of(carrier, http, **wrong).hang_up(carrier.new_call().id)
+    code = {"twilio": "20003", "telnyx": "10009"}[carrier.name]
+    assert str(raised.value) == f"{carrier.name} refused {NAMED[carrier.name]}: status 401, code {code}"
+    assert not raised.value.retryable
+    assert len(carrier.commands) == 1
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+async def test_passing_fault_is_tried_again(carrier, http, status):
+    carrier.fail(HANG_UP[carrier.name], status=status)
+    call = carrier.new_call()
+    await control_of(carrier, http).hang_up(call.id)
+    assert [command.status for command in carrier.commands] == [status, 200]
+
+
+async def test_lasting_fault_is_given_up(carrier, http):
+    carrier.fail(HANG_UP[carrier.name], status=503, times=9)
+    with pytest.raises(CarrierRefused) as raised:
+        await control_of(carrier, http).hang_up(carrier.new_call().id)
+    assert (raised.value.status, raised.value.retryable) == (503, True)
+    assert len(carrier.commands) == 3
+
+
+async def test_lost_answer_is_tried_again(carrier, http):
+    async with carrier_that_drops(1) as (url, requests):
+        await control_of(carrier, http, api_url=url).hang_up("call-1")
+    assert len(requests) == 2
+    assert requests[0] == requests[1]
+
+
+async def test_unreachable_carrier_is_said_so(carrier, http):
+    with pytest.raises(CarrierRefused) as raised:
+        await control_of(carrier, http, api_url=nobodys_url()).hang_up("call-1")
+    message = f"{carrier.name} refused {NAMED[carrier.name]}: status 0, code ConnectError"
+    assert (str(raised.value), raised.value.retryable) == (message, True)
+
+
+# Telnyx alone
+
+
+async def test_answer_starts_the_stream(telnyx, http):
+    call = telnyx.new_call()
+    call.opens_media = False
+    await telnyx_control(http, telnyx).answer(call.id, stream_url=STREAM, command_key="k1")
+    (command,) = telnyx.commands
+    assert (command.action, command.body["command_id"]) == ("answer", "answer-k1")
+    assert command.body["stream_url"] == STREAM
+
+
+async def test_reject_says_why(telnyx, http):
+    call = telnyx.new_call()
+    await telnyx_control(http, telnyx).reject(call.id, command_key="k1")
+    (command,) = telnyx.commands
+    assert (command.action, command.body) == ("reject", {"cause": "CALL_REJECTED", "command_id": "reject-k1"})
+    assert call.rejected
+
+
+async def test_repeated_command_keeps_its_id(telnyx, http):
+    """The first try took effect though its answer was an error; Telnyx knows the second by its id."""
+    telnyx.fail("answer", status=500, takes_effect=True)
+    call = telnyx.new_call()
+    call.opens_media = False
+    await telnyx_control(http, telnyx).answer(call.id, stream_url=STREAM, command_key="k1")
+    assert [command.body["command_id"] for command in telnyx.commands] == ["answer-k1", "answer-k1"]
+    assert [command.status for command in telnyx.commands] == [500, 200]
+
+
+async def test_refused_answer_names_the_code(telnyx, http):
+    telnyx.fail("answer", status=422, code="10015")
+    with pytest.raises(CarrierRefused) as raised:
+        await telnyx_control(http, telnyx).answer(telnyx.new_call().id, stream_url=STREAM, command_key="k1")
+    assert str(raised.value) == "telnyx refused answer: status 422, code 10015"
+    assert not raised.value.retryable
+
+
+async def test_call_ids_are_quoted(telnyx, http):
+    call = telnyx.new_call()
+    call.id = "v3:a?b=c#d e"
+    await telnyx_control(http, telnyx).hang_up(call.id)
+    await call.over()
+    assert [command.call_id for command in telnyx.commands] == [call.id]
+
+
+async def test_stop_ends_a_twilio_call_only(twilio, telnyx, http):
+    assert twilio_control(http, twilio).stop_ends_call
+    assert not telnyx_control(http, telnyx).stop_ends_call

@@ -1,0 +1,48 @@
+"""Recorded calls, and the same with something changed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gateway.replay.recording import Recording, read
+
+RECORDINGS = Path(__file__).parent.parent / "recordings"
+SHIPPED = Path(__file__).parent.parent.parent / "gateway" / "replay" / "calls"
+ALL = sorted([*RECORDINGS.glob("*.jsonl"), *SHIPPED.glob("*.jsonl")])
+
+Change = Callable[[dict[str, Any]], dict[str, Any] | None]
+
+
+def changed(name: str, folder: Path, change: Change) -> Path:
+    """A copy of a recording with each line passed through `change`; None leaves it out."""
+    lines = [json.loads(line) for line in (RECORDINGS / f"{name}.jsonl").read_text().splitlines()]
+    kept = [line for line in map(change, lines) if line is not None]
+    path = folder / f"{name}-changed.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in kept))
+    return path
+
+
+def changed_recording(name: str, folder: Path, change: Change) -> Recording:
+    return read(changed(name, folder, change))
+
+
+def frame_of(line: dict[str, Any]) -> dict[str, Any]:
+    return line.get("frame", {})
+
+
+def without_clears(line: dict[str, Any]) -> dict[str, Any] | None:
+    return None if frame_of(line).get("event") == "clear" else line
+
+
+def with_other_words(line: dict[str, Any]) -> dict[str, Any]:
+    """The agent says eighteen dollars, where the recorded session has eighty."""
+    if "from" in line and frame_of(line).get("type") == "ConversationText":
+        line["frame"]["content"] = line["frame"]["content"].replace("eighty", "eighteen")
+    return line
+
+
+def with_other_prompt(line: dict[str, Any]) -> dict[str, Any]:
+    if line.get("note") == "call":
+        line["content"]["agent"]["prompt"] = "You are somebody else.\n{{memory}}"
+    return line

@@ -1,0 +1,198 @@
+"""The comparer: what counts as the same, and how a difference reads."""
+
+import zlib
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gateway.audio import SILENCE_FRAME
+from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
+from gateway.llm.summary import CallSummary
+from gateway.replay.compare import Difference, compare, compare_remembered
+from gateway.replay.inbox import Arrival
+from gateway.replay.player import Outcome
+from gateway.replay.recording import CallHeader, Message, Recording, Sound, SoundPrint, Step
+from gateway.replay.remembered import Remembered
+
+NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
+HEADER = CallHeader("twilio", "+12025550143", "+12025550100", "voice-session:1", NOON, {"name": "maya"})
+HELLO, WORLD = b"hello" * 32, b"world" * 32
+CLEAR = {"event": "clear"}
+
+
+def mark(name, **more):
+    return {"event": "mark", "mark": {"name": name}, **more}
+
+
+def recording(*frames, peer="carrier", **more):
+    """A call in which these went to a peer, one a line."""
+    contents = [_print(frame) if isinstance(frame, bytes) else Message(frame) for frame in frames]
+    steps = tuple(Step(line, line / 10, "to", peer, content) for line, content in enumerate(contents, 2))
+    return Recording(Path("call.jsonl"), HEADER, steps, **more)
+
+
+def outcome(*frames, peer="carrier", silent_frames=0, gateway_hung_up=False):
+    """The same, as it came."""
+    contents = [Sound(frame) if isinstance(frame, bytes) else Message(frame) for frame in frames]
+    arrivals = tuple(Arrival(number / 10, content) for number, content in enumerate(contents))
+    return Outcome(
+        arrivals if peer == "carrier" else (), arrivals if peer == "engine" else (), silent_frames, gateway_hung_up, 1.0
+    )
+
+
+def _print(audio):
+    return SoundPrint(len(audio), zlib.crc32(audio))
+
+
+# The carrier
+
+
+def test_equal_calls_have_no_differences():
+    frames = (HELLO, mark("m1"), CLEAR, WORLD, mark("m2"))
+    assert compare(recording(*frames), outcome(*frames)) == []
+
+
+def test_sound_may_be_cut_otherwise():
+    whole = HELLO + WORLD
+    assert compare(recording(HELLO, WORLD, mark("m1")), outcome(whole[:1], whole[1:300], whole[300:], mark("m1"))) == []
+
+
+def test_stream_ids_are_left_out():
+    assert compare(recording(mark("m1", streamSid="MZ1")), outcome(mark("m1", streamSid="MZ2"))) == []
+
+
+def test_missing_clear_names_its_line():
+    found = compare(recording(HELLO, CLEAR, WORLD), outcome(HELLO, WORLD))
+    assert Difference("to carrier", "clear", "nothing", line=3, at=0.3) in found
+
+
+def test_additional_mark_is_told():
+    found = compare(recording(HELLO, CLEAR), outcome(HELLO, mark("m1"), CLEAR))
+    assert found == [Difference("to carrier", "nothing", "mark m1", line=None, at=0.1)]
+
+
+def test_other_sound_is_told():
+    found = compare(recording(HELLO, CLEAR), outcome(WORLD, CLEAR))
+    assert [(difference.expected, difference.came) for difference in found] == [
+        ("0.02 s of sound (160 bytes, crc 480ed567)", "0.02 s of sound (160 bytes, crc 5f9e8360)")
+    ]
+
+
+def test_difference_reads_well():
+    difference = Difference("to carrier", "clear", "nothing", line=644, at=5.273)
+    assert str(difference) == "to carrier, line 644, 5.273 s\n  expected: clear\n  came:     nothing"
+
+
+# The engine
+
+
+def settings(prompt):
+    return {"type": "Settings", "agent": {"think": {"prompt": prompt}}}
+
+
+def test_other_prompt_shows_its_lines():
+    found = compare(
+        recording(settings("You are Maya.\nBe kind."), peer="engine"),
+        outcome(settings("You are Maya.\nBe quick."), peer="engine"),
+    )
+    assert found == [Difference("to engine, Settings.agent.think.prompt", "Be kind.", "Be quick.", line=2, at=0.2)]
+
+
+def test_times_in_prompts_are_left_out():
+    before, after = "Friday, 6 February 2026, 11:15 PM, 3 days ago", "Friday, 6 February 2026, 5:15 PM, yesterday"
+    expected = recording(settings(f"Call of {before}"), peer="engine")
+    assert compare(expected, outcome(settings(f"Call of {after}"), peer="engine")) == []
+
+
+def test_silence_of_the_gateway_is_left_out():
+    expected = recording(HELLO, SILENCE_FRAME, WORLD, peer="engine")
+    assert compare(expected, outcome(HELLO, WORLD, peer="engine", silent_frames=12)) == []
+
+
+def test_lost_silence_is_told():
+    expected = recording(HELLO, SILENCE_FRAME, peer="engine")
+    assert compare(expected, outcome(HELLO, peer="engine")) == [
+        Difference("sound to engine", "1 frames of silence", "0")
+    ]
+
+
+def test_lost_sound_names_its_line():
+    found = compare(recording(HELLO, WORLD, peer="engine"), outcome(HELLO, peer="engine"))
+    assert found == [
+        Difference("sound to engine", "0.02 s of sound (160 bytes, crc 5f9e8360)", "nothing", line=3, at=0.3)
+    ]
+
+
+def test_more_sound_is_told():
+    found = compare(recording(HELLO, peer="engine"), outcome(HELLO, WORLD, peer="engine"))
+    assert found == [Difference("sound to engine", "no more sound", "160 more bytes")]
+
+
+# The end
+
+
+def test_hangup_that_never_came_is_told():
+    found = compare(recording(ended=replace(SESSION, end_reason=EndReason.AGENT_HUNG_UP)), outcome())
+    assert found == [Difference("end of call", "the gateway hangs up", "the caller hangs up")]
+
+
+def test_hangup_too_early_is_told():
+    found = compare(recording(ended=SESSION), outcome(gateway_hung_up=True))
+    assert found == [Difference("end of call", "the caller hangs up", "the gateway hangs up")]
+
+
+# What is left behind
+
+SESSION = VoiceSession(
+    "maya",
+    "+12025550143",
+    "twilio",
+    id="voice-session:1",
+    started_at=NOON,
+    ended_at=NOON,
+    end_reason=EndReason.CALLER_HUNG_UP,
+    turns=[Turn(Speaker.CALLER, "My bike is green.", NOON)],
+)
+SUMMARY = CallSummary("Ana", ("bikes",), (), (), ("The bike is green.",), "Ask about the bike.", "xai/grok-4.3")
+DOCUMENT = """\
+## Voice Call Summary — 2030-01-01 01:01 AM
+
+**Session:** voice-session:another
+**Duration:** 9m 9s
+**Caller:** Ana (+12025550143)
+**Agent:** maya
+
+### Topics Discussed
+- bikes
+
+### Key Decisions
+
+### Action Items
+
+### Important Facts
+- The bike is green.
+
+### Context for Next Call
+Ask about the bike.
+"""
+KEPT = Remembered("CALLER: My bike is green.\n", DOCUMENT)
+
+
+def test_same_memory_has_no_differences():
+    assert compare_remembered(recording(ended=SESSION, summary=SUMMARY), KEPT) == []
+
+
+def test_other_transcript_shows_its_lines():
+    other = replace(KEPT, archive="CALLER: My bike is —\n")
+    found = compare_remembered(recording(ended=SESSION, summary=SUMMARY), other)
+    assert found == [Difference("transcript", "CALLER: My bike is green.", "CALLER: My bike is —")]
+
+
+def test_other_document_shows_its_lines():
+    other = replace(KEPT, document=DOCUMENT.replace("- The bike is green.\n", ""))
+    found = compare_remembered(recording(ended=SESSION, summary=SUMMARY), other)
+    assert found == [Difference("document", "- The bike is green.", "nothing")]
+
+
+def test_recording_without_summary_compares_nothing():
+    assert compare_remembered(recording(ended=SESSION), Remembered()) == []

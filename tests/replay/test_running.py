@@ -1,0 +1,110 @@
+"""Recorded calls into a gateway that somebody else started."""
+
+import asyncio
+import contextlib
+import socket
+
+import pytest
+
+from gateway.cli.own_gateway import own_gateway
+from gateway.errors import RecordingError, SettingsError
+from gateway.replay.carrier_player import GatewayAddress
+from gateway.replay.compare import compare
+from gateway.replay.engine_player import EnginePlayer
+from gateway.replay.recording import read
+from gateway.replay.running import RunningGateway
+from gateway.settings import Secret, Settings
+from tests.fakes.deepgram import FakeDeepgram
+from tests.replay.calls import RECORDINGS
+
+ACCOUNT, TOKEN = "AC00000000000000000000000000000001", Secret("auth-token")
+PUBLIC_URL = "https://voice.example.com/behind/proxy"
+GREETING = "Harbour Street Bicycles, this is Maya. How can I help you?"
+
+
+@contextlib.asynccontextmanager
+async def running(folder, engine_url, prompt, **more):
+    """A gateway with the recorded agent, known to the world by another address."""
+    (folder / "prompts").mkdir()
+    (folder / "prompts" / "maya.md").write_text(prompt)
+    settings = Settings(
+        public_url=PUBLIC_URL,
+        data_dir=folder / "data",
+        voice_session_archive_dir=folder / "archive",
+        allowed_callers=frozenset({"+12025550143"}),
+        twilio_account_sid=ACCOUNT,
+        twilio_auth_token=TOKEN,
+        twilio_api_url="http://127.0.0.1:9",
+        deepgram_api_key=Secret("dg-test-key"),
+        deepgram_agent_url=engine_url,
+        agents={"maya": {"greeting": GREETING, "timezone": "America/New_York"}},
+        folder=folder,
+    )
+    async with own_gateway(settings) as url:
+        yield RunningGateway(GatewayAddress(url, PUBLIC_URL), ACCOUNT, TOKEN)
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+async def test_carrier_and_engine_are_compared(tmp_path):
+    recording, port = read(RECORDINGS / "barge-in.jsonl"), free_port()
+    url = f"ws://127.0.0.1:{port}/v1/agent/converse"
+    async with running(tmp_path, url, recording.header.agent["prompt"]) as gateway:
+        outcome = await gateway.play(recording, engine_port=port, speed=0)
+    assert [str(difference) for difference in compare(recording, outcome)] == []
+
+
+async def test_caller_alone_hears_what_comes(tmp_path):
+    recording = read(RECORDINGS / "engine-refused.jsonl")
+    async with FakeDeepgram() as engine, running(tmp_path, engine.url, "You are Maya.") as gateway:
+        heard = await gateway.speak(recording, speed=5)
+        conversation = await engine.next_conversation()
+    spoken = b"".join(entry.frame for entry in conversation.log if entry.direction == "out" and _is_sound(entry))
+    assert heard.seconds == len(spoken) / 8000 > 0
+    assert heard.clears == 0
+
+
+def _is_sound(entry):
+    return isinstance(entry.frame, bytes)
+
+
+async def test_telnyx_call_needs_its_own_gateway():
+    gateway = RunningGateway(GatewayAddress("http://127.0.0.1:9"), ACCOUNT, TOKEN)
+    recording = read(RECORDINGS / "telnyx.jsonl")
+    with pytest.raises(RecordingError) as raised:
+        await gateway.speak(recording, speed=0)
+    assert str(raised.value) == (
+        f"{recording.path} is a Telnyx call, and only Telnyx can sign for a running gateway; leave out --url"
+    )
+
+
+async def test_wrong_key_is_told_in_one_line(tmp_path):
+    recording = read(RECORDINGS / "goodbye.jsonl")
+    async with running(tmp_path, "ws://127.0.0.1:9", "You are Maya.") as gateway:
+        stranger = RunningGateway(gateway.address, ACCOUNT, Secret("another"))
+        with pytest.raises(SettingsError) as raised:
+            await stranger.speak(recording, speed=0)
+    assert str(raised.value) == (
+        f"the gateway at {gateway.address.url} did not take the call: "
+        "it rejects the signature; are TWILIO_AUTH_TOKEN and PUBLIC_URL the ones it has?"
+    )
+
+
+async def test_missing_gateway_is_told_in_one_line():
+    url = f"http://127.0.0.1:{free_port()}"
+    gateway = RunningGateway(GatewayAddress(url), ACCOUNT, TOKEN)
+    with pytest.raises(SettingsError) as raised:
+        await gateway.speak(read(RECORDINGS / "goodbye.jsonl"), speed=0)
+    assert str(raised.value) == f"no gateway answers at {url}: ConnectError"
+
+
+async def test_taken_engine_port_is_told():
+    server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        with pytest.raises(SettingsError) as raised:
+            await EnginePlayer(port).__aenter__()
+    assert str(raised.value).startswith(f"can't be the engine on port {port}: ")
