@@ -18,7 +18,8 @@ GatewayError
 │   ├── DocumentNotFound
 │   ├── StoreUnavailable         down, slow, overloaded; worth trying again
 │   └── StoreRefused             said no for good: a wrong key, a wrong body
-└── RecordingError               a recorded call that can't be read
+├── RecordingError               a recorded call that can't be read
+└── BenchFailed                  a measurement that can't be made here
 
 Messages are lower case, without a full stop, and never quote what was said, a number or a secret.
 """
@@ -135,3 +136,7 @@ class StoreRefused(StoreError):
 
 class RecordingError(GatewayError):
     """A recorded call that can't be read; the text names file and line."""
+
+
+class BenchFailed(GatewayError):
+    """A measurement that can't be made on this machine, or was not held."""

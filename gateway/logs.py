@@ -32,6 +32,11 @@ def set_up(log_format: LogFormat, level: str) -> None:
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
+def keep_quiet() -> None:
+    """Let a command that runs a gateway of its own speak for it: no log line reaches the terminal."""
+    logging.getLogger("gateway").addHandler(logging.NullHandler())
+
+
 class CallLog(logging.LoggerAdapter[logging.Logger]):
     """A logger that adds the call's own fields to each line, and keeps the line's."""
 

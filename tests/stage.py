@@ -77,8 +77,7 @@ class Stage:
 
     async def played(self, call: Any, conversation: Conversation) -> None:
         """The phone has played all there was, and the gateway knows: its echoes came before this sound."""
-        marks = [frame["mark"]["name"] for frame in call.sent_frames if frame["event"] == "mark"]
-        await call.until(lambda: set(marks) <= set(call.marks_echoed))
+        await call.until(lambda: _marks(call) and _marks(call) <= set(call.marks_echoed) and _ends_with_mark(call))
         heard = len(conversation.heard)
         await call.speak(SOUND)
         await conversation.hears(heard + len(SOUND))
@@ -118,6 +117,14 @@ class Stage:
             return state["calls"] == state["endings"] == 0
 
         await until_it(quiet)
+
+
+def _marks(call: Any) -> set[str]:
+    return {frame["mark"]["name"] for frame in call.sent_frames if frame["event"] == "mark"}
+
+
+def _ends_with_mark(call: Any) -> bool:
+    return bool(call.sent_frames[-1]["event"] == "mark")
 
 
 def make_carrier(name: str, **options: Any) -> Any:

@@ -29,6 +29,7 @@ async def test_caller_is_greeted_and_heard(stage: Stage) -> None:
 async def test_call_leaves_archive_and_document(stage: Stage) -> None:
     call, conversation = await stage.dial()
     await call.wait_heard(len(GREETING_SOUND))
+    await stage.played(call, conversation)
     await conversation.user_says("I need a new chain for my bike before Friday.")
     await stage.answer(call, conversation, "Sure, I booked you in for Thursday at ten.")
     await conversation.user_says("Thank you, goodbye.")
@@ -231,6 +232,7 @@ async def test_lost_engine_is_replaced(stage: Stage) -> None:
     """The new connection knows the conversation, does not greet, and says a short sorry."""
     call, conversation = await stage.dial()
     await call.wait_heard(len(GREETING_SOUND))
+    await stage.played(call, conversation)
     await conversation.user_says("Is my bike ready?")
     await stage.answer(call, conversation, "It will be on Friday.")
     conversation.abort()

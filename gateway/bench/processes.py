@@ -16,15 +16,11 @@ import orjson
 
 import gateway
 from gateway.bench.carriers import ACCOUNT_SID, AUTH_TOKEN
-from gateway.errors import GatewayError
+from gateway.errors import BenchFailed
 
 ADMIN_TOKEN: Final = "bench-admin-token"
 _READY_SECONDS: Final = 20.0
 _KEPT: Final = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT")
-
-
-class BenchFailed(GatewayError):
-    """The bench could not be held; the text says why."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Web handlers talk to the desk; the desk knows no HTTP and no carrier's dialect.
 import asyncio
 import contextlib
 import enum
+import itertools
 import logging
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ from gateway.logs import last_four
 from gateway.memory.recall import Recall
 
 TICK_SECONDS: Final = 0.1
+TICK_GROUPS: Final = 10
 PENDING_SOCKETS: Final = 200
 """Media sockets that have not sent a valid `start`. One more, and the oldest of them is closed."""
 
@@ -90,15 +92,16 @@ class CallDesk:
         return not self._closing
 
     async def run(self) -> None:
-        """Tick all calls until cancelled."""
+        """Tick all calls until cancelled, some at a time: all at once would hold up a frame."""
         loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(TICK_SECONDS)
+        for turn in itertools.cycle(range(TICK_GROUPS)):
+            await asyncio.sleep(TICK_SECONDS / TICK_GROUPS)
             now = loop.time()
-            for call in self._registry.live_calls():
+            for call in itertools.islice(self._registry.live_calls(), turn, None, TICK_GROUPS):
                 call.tick(now)
-            for ring in self._registry.unclaimed(now):
-                self._give_up_ring(ring)
+            if turn == 0:
+                for ring in self._registry.unclaimed(now):
+                    self._give_up_ring(ring)
 
     async def close(self) -> None:
         """Let no more calls in, end the live ones, and wait until each has been handed to its ending."""

@@ -201,7 +201,7 @@ class Call:
             case FunctionsCancelled(call_ids):
                 self._cancel_farewell(self._farewell_id in call_ids)
             case SettingsApplied():
-                self._gate_open = True
+                self._gate_open, self._caller_speaking = True, False
                 self._engine.applied()
             case EngineWarned(code):
                 self._log.warning("engine warned", extra={"code": code})

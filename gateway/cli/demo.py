@@ -7,6 +7,7 @@ import sys
 import textwrap
 from typing import Any, Final, TextIO
 
+from gateway import logs
 from gateway.cli.own_gateway import own_gateway
 from gateway.cli.replay import speed
 from gateway.replay.demo import run_demo
@@ -32,6 +33,7 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    logs.keep_quiet()
     pace = options.speed if options.speed is not None else TERMINAL_SPEED if sys.stdout.isatty() else 0.0
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without our dashes still shows the words

@@ -1,6 +1,7 @@
 """`gateway COMMAND`: finds the command, runs it, and turns a person's mistake into one line."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
@@ -25,6 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has seen enough
+        return 0
 
 
 class _Parser(argparse.ArgumentParser):

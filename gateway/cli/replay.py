@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from gateway import settings
+from gateway import logs, settings
 from gateway.cli.own_gateway import own_gateway
 from gateway.errors import SettingsError
 from gateway.replay.carrier_player import GatewayAddress
@@ -69,6 +69,7 @@ def speed(text: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
+    logs.keep_quiet()
     if options.engine_port is not None and not options.url:
         raise SettingsError("--engine-port is for a running gateway; give its address with --url")
     running = _running(options.url) if options.url else None

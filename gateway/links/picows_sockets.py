@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from picows import (
@@ -21,15 +21,20 @@ from picows import (
 )
 from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # left out of its stubs
 
-from gateway.errors import EngineRefused, EngineUnavailable
-from gateway.links.sockets import ABNORMAL, NO_STATUS, NORMAL, TOO_BIG, SocketOwner
+from gateway.errors import EngineUnavailable
+from gateway.links.sockets import (
+    ABNORMAL,
+    NO_STATUS,
+    NORMAL,
+    TOO_BIG,
+    Door,
+    SocketOwner,
+    handshake_refused,
+    tls_context,
+)
 
 _HANDSHAKE_SECONDS: Final = 5.0
-_REFUSALS: Final = frozenset({401, 402, 403})
 _log = logging.getLogger("picows")
-
-Door = Callable[[str, Mapping[str, str]], SocketOwner | int]
-"""Asked for each upgrade, with path (query included) and headers: who owns the socket, or the status of a refusal."""
 
 
 class PicowsSocket(WSListener):
@@ -54,7 +59,7 @@ class PicowsSocket(WSListener):
             self._transport.send(WSMsgType.BINARY, data)
 
     def close(self, code: int = NORMAL) -> None:
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_close_frame_sent:
             self._close_code = code
             self._transport.send_close(WSCloseCode(code))
             self._transport.disconnect()
@@ -118,10 +123,11 @@ async def connect(
                 max_frame_size=max_bytes,
                 websocket_handshake_timeout=timeout,
                 max_redirects=0,
+                ssl_context=tls_context() if url.startswith("wss:") else None,
                 logger_name=_log,
             )
     except WSHandshakeError as error:
-        raise _refusal(error.response.status if error.response is not None else 0) from None
+        raise handshake_refused(error.response.status if error.response is not None else 0) from None
     except (OSError, TimeoutError, WSError, ssl.SSLError) as error:
         raise EngineUnavailable(f"the engine can't be reached: {type(error).__name__}") from None
     assert isinstance(listener, PicowsSocket)
@@ -131,11 +137,6 @@ async def connect(
 def _number(code: Any) -> int:
     """picows gives a plain number for codes outside its enumeration."""
     return int(code)
-
-
-def _refusal(status: int) -> EngineRefused | EngineUnavailable:
-    kind = EngineRefused if status in _REFUSALS else EngineUnavailable
-    return kind(f"the engine answered the handshake with status {status}")
 
 
 def server_protocol(door: Door, *, max_bytes: int) -> asyncio.BufferedProtocol:

@@ -5,8 +5,12 @@ Callbacks, not coroutines: a frame goes from one socket to the other inside one 
 switch between. `send` never waits; what the peer does not take is buffered, and `buffered_bytes` tells how much.
 """
 
-from collections.abc import Mapping
+import functools
+import ssl
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
+
+from gateway.errors import EngineRefused, EngineUnavailable
 
 NORMAL: Final = 1000
 GOING_AWAY: Final = 1001
@@ -16,6 +20,18 @@ NO_STATUS: Final = 1005
 """Never sent: the peer closed without a code."""
 ABNORMAL: Final = 1006
 """Never sent: what `on_closed` reports when the connection broke without a close frame."""
+
+
+def handshake_refused(status: int) -> EngineRefused | EngineUnavailable:
+    """The error for an upgrade answered with this status: for good, or for now."""
+    kind = EngineRefused if status in (401, 402, 403) else EngineUnavailable
+    return kind(f"the engine answered the handshake with status {status}")
+
+
+@functools.cache
+def tls_context() -> ssl.SSLContext:
+    """For every client socket the same: reading the machine's certificates takes longer than a frame of audio."""
+    return ssl.create_default_context()
 
 
 class Socket(Protocol):
@@ -38,6 +54,10 @@ class SocketOwner(Protocol):
     def on_binary(self, data: bytes) -> None: ...
     def on_closed(self, code: int) -> None:
         """The connection is gone, whoever ended it. Called once, last."""
+
+
+Door = Callable[[str, Mapping[str, str]], SocketOwner | int]
+"""Asked for each upgrade, with path (query included) and headers: who owns the socket, or the status of a refusal."""
 
 
 class Connector(Protocol):

@@ -8,7 +8,7 @@ empties the outbox that `send` fills. `gateway bench --compare` tells what that 
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 from starlette.responses import Response
@@ -18,15 +18,11 @@ from websockets.asyncio.client import ClientConnection
 from websockets.asyncio.client import connect as open_connection
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
-from gateway.errors import EngineRefused, EngineUnavailable
-from gateway.links.sockets import ABNORMAL, NORMAL, SocketOwner
+from gateway.errors import EngineUnavailable
+from gateway.links.sockets import ABNORMAL, NORMAL, Door, SocketOwner, handshake_refused, tls_context
 
 _GOODBYE_SECONDS: Final = 2.0
 """A peer that has not taken what was queued, and our goodbye, by then is left."""
-_REFUSALS: Final = frozenset({401, 402, 403})
-
-Door = Callable[[str, Mapping[str, str]], SocketOwner | int]
-"""Asked for each upgrade, with path (query included) and headers: who owns the socket, or the status of a refusal."""
 
 Message = str | bytes
 
@@ -170,6 +166,7 @@ async def connect(
             url,
             additional_headers=dict(headers),
             compression=None,  # sound gains nothing from it
+            ssl=tls_context() if url.startswith("wss:") else None,
             max_size=max_bytes,
             open_timeout=timeout,
             close_timeout=_GOODBYE_SECONDS,
@@ -177,7 +174,7 @@ async def connect(
             proxy=None,
         )
     except InvalidStatus as refused:
-        raise _refusal(refused.response.status_code) from None
+        raise handshake_refused(refused.response.status_code) from None
     except (OSError, TimeoutError, WebSocketException, ssl.SSLError) as error:
         raise EngineUnavailable(f"the engine can't be reached: {type(error).__name__}") from None
     socket = QueuedSocket(_ClientWire(connection), owner)
@@ -191,11 +188,6 @@ async def _live(connection: ClientConnection, socket: QueuedSocket) -> None:
         await socket.run()
     finally:
         await connection.close()
-
-
-def _refusal(status: int) -> EngineRefused | EngineUnavailable:
-    kind = EngineRefused if status in _REFUSALS else EngineUnavailable
-    return kind(f"the engine answered the handshake with status {status}")
 
 
 def _code(closed: ConnectionClosed) -> int:

@@ -28,7 +28,7 @@ from gateway.errors import SettingsError
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier_rest import CallControl, TelnyxControl, TwilioControl
 from gateway.links.recorder import RecordingRoom
-from gateway.links.sockets import Connector
+from gateway.links.sockets import Connector, tls_context
 from gateway.llm.writer import SummaryWriter, build_writer
 from gateway.memory.recall import Recall
 from gateway.memory.remem import RememClient
@@ -189,6 +189,7 @@ def _check_folder(folder: Path | None, name: str) -> None:
 def _engine(settings: Settings, connect: Connector) -> EngineAccess | None:
     if settings.engine != "deepgram" or settings.deepgram_api_key is None:
         return None
+    tls_context()  # now, not in the first call
     key = Secret(f"Token {settings.deepgram_api_key.reveal()}")
     return EngineAccess(connect, settings.deepgram_agent_url, {"Authorization": key})
 
