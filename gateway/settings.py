@@ -53,7 +53,7 @@ class Settings:
     host: str = setting("127.0.0.1", "where it listens")
     port: int = setting(8000, "where it listens; 0 takes a free one")
     public_url: str = setting("", "the https address carriers reach; empty: the request's forwarded host")
-    data_dir: Path = setting(Path("data"), "embedded store and admin token; mode 0700")
+    data_dir: Path = setting(Path("data"), "journal, embedded store and admin token; mode 0700")
     allowed_callers: frozenset[str] = setting(frozenset(), "E.164 numbers, comma separated; * for anyone")
 
     twilio_account_sid: str = setting("", "unset: Twilio paths answer 503")
@@ -85,6 +85,7 @@ class Settings:
 
     gateway_admin_token: Secret | None = setting(None, "unset: made at first start, kept under DATA_DIR")
     record_dir: Path | None = setting(None, "unset: nothing is recorded; else recorded calls, for gateway replay")
+    drain_seconds: int = setting(600, "how long live calls may go on after SIGTERM")
     log_format: Literal["", "text", "json"] = setting("", "text on a terminal, else json")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "debug shows frames, never their content")
 

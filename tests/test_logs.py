@@ -54,6 +54,15 @@ def test_empty_field_shows_as_quotes(written):
     assert lines_without_clock(written) == ['error   step refused  reason=""']
 
 
+@pytest.mark.parametrize(
+    "value, shown",
+    [("a\nb", r'"a\nb"'), ('say "x" now', r'"say \"x\" now"'), ('"x"', r'"\"x\""'), ("a\\b", r'"a\\b"')],
+)
+def test_text_field_stays_on_its_line(value, shown, written):
+    text_log().info("event", extra={"value": value})
+    assert lines_without_clock(written) == [f"info    event  value={shown}"]
+
+
 def test_text_carries_the_traceback(written):
     try:
         raise ValueError("no such thing")
@@ -96,6 +105,14 @@ def test_json_takes_any_value(written):
     (text,) = written().splitlines()
     line = json.loads(text)
     assert (line["error"], line["text"]) == ("no", 'line\n"two"')
+
+
+@pytest.mark.parametrize("name", ["time", "level", "event", "logger"])
+def test_json_field_does_not_hide_the_lines_own(name, written):
+    json_log().info("call ended", extra={name: "other"})
+    line = json.loads(written())
+    assert (line["level"], line["event"], line["logger"]) == ("info", "call ended", "tests.logs")
+    assert line["time"].endswith("Z")
 
 
 def test_json_carries_the_traceback_in_one_line(written):

@@ -9,6 +9,7 @@ from gateway.settings import NAMES, Secret, Settings, load
 
 TWILIO = {"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "twilio-secret"}
 TELNYX = {"TELNYX_API_KEY": "KEY1", "TELNYX_PUBLIC_KEY": "e30="}
+LONG_NUMBER = "9" * 5000  # more digits than int() takes
 
 
 def problem(environ, folder):
@@ -41,6 +42,11 @@ def test_blank_value_means_the_default(tmp_path):
 def test_values_are_trimmed(tmp_path):
     settings = load({"HOST": " 0.0.0.0\n", "XAI_API_KEY": " key "}, tmp_path)
     assert (settings.host, settings.xai_api_key) == ("0.0.0.0", Secret("key"))
+
+
+def test_dotenv_is_taken_literally(tmp_path):
+    (tmp_path / ".env").write_text("REMEM_API_KEY='a${HOME}b'\n")
+    assert load({}, tmp_path).remem_api_key == Secret("a${HOME}b")
 
 
 def test_foreign_variables_are_ignored(tmp_path):
@@ -130,6 +136,8 @@ def test_agents_are_handed_on_as_read(tmp_path):
         ({"PORT": "-1"}, "PORT is '-1'; use a whole number, 0 or more"),
         ({"PORT": "8000.5"}, "PORT is '8000.5'; use a whole number, 0 or more"),
         ({"PORT": "65536"}, "PORT is 65536; use a number from 0 to 65535"),
+        ({"PORT": LONG_NUMBER}, f"PORT is '{LONG_NUMBER}'; use a whole number, 0 or more"),
+        ({"DATA_DIR": "~nosuchuser/x"}, "DATA_DIR is '~nosuchuser/x'; there is no such user"),
         ({"VOICE_SESSION_ENABLED": "maybe"}, "VOICE_SESSION_ENABLED is 'maybe'; use true or false"),
         ({"LOG_LEVEL": "loud"}, "LOG_LEVEL is 'loud'; use one of: debug, info, warning, error"),
         ({"LOG_FORMAT": "xml"}, "LOG_FORMAT is 'xml'; use one of: text, json"),
@@ -138,13 +146,17 @@ def test_agents_are_handed_on_as_read(tmp_path):
         ({"SUMMARY_PROVIDER": "anthropic"}, "SUMMARY_PROVIDER is anthropic but ANTHROPIC_API_KEY is not set"),
         ({"SUMMARY_PROVIDER": "xai"}, "SUMMARY_PROVIDER is xai but XAI_API_KEY is not set"),
     ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_mistake_says_what_to_write(environ, message, tmp_path):
     assert problem(environ, tmp_path) == message
 
 
 @pytest.mark.parametrize("name", ["PUBLIC_URL", "TWILIO_API_URL", "TELNYX_API_URL", "REMEM_API_URL", "XAI_API_URL"])
-@pytest.mark.parametrize("value", ["voice.example.com", "ftp://voice.example.com", "https://", "wss://host"])
+@pytest.mark.parametrize(
+    "value",
+    ["voice.example.com", "ftp://voice.example.com", "https://", "wss://host", "https://[bad", "https://host:65536"],
+)
 def test_address_must_be_an_http_one(name, value, tmp_path):
     assert problem({name: value}, tmp_path) == f"{name} is not a https address; write it like https://host/path"
 
@@ -178,6 +190,12 @@ def test_agents_must_be_tables(text, tmp_path):
     assert problem({}, tmp_path) == "gateway.toml: agents must be tables; write [agents.NAME]"
 
 
+@pytest.mark.parametrize("text", ["host = { a = 1 }\n", "host = [['a']]\n"], ids=["table", "list of lists"])
+def test_toml_value_must_be_plain(text, tmp_path):
+    (tmp_path / "gateway.toml").write_text(text)
+    assert problem({}, tmp_path) == "gateway.toml: host must be a plain value"
+
+
 def test_broken_file_says_where(tmp_path):
     (tmp_path / "gateway.toml").write_text("host = 'a'\nport = = 1\n")
     assert problem({}, tmp_path) == "gateway.toml can't be read: Invalid value (at line 2, column 8)"
@@ -186,6 +204,11 @@ def test_broken_file_says_where(tmp_path):
 def test_file_that_is_not_text_is_refused(tmp_path):
     (tmp_path / "gateway.toml").write_bytes(b"host = '\xff'")
     assert problem({}, tmp_path).startswith("gateway.toml can't be read: ")
+
+
+def test_dotenv_that_is_not_text_is_refused(tmp_path):
+    (tmp_path / ".env").write_bytes(b"HOST=\xff")
+    assert problem({}, tmp_path) == ".env is not UTF-8 text; save it as such"
 
 
 # Secrets

@@ -9,15 +9,16 @@ import contextlib
 import enum
 import itertools
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 from gateway.calls.agents import AgentBook
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.finalize import Finalizer
+from gateway.calls.journal import Journal, JournaledCall, TurnLog
 from gateway.calls.pipeline import Call
-from gateway.calls.registry import TOKEN_SECONDS, CallKey, Registry, Ring
+from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, CallKey, Registry, Ring
 from gateway.calls.remembering import Remembering
 from gateway.calls.session import EndReason, VoiceSession
 from gateway.carriers.events import StreamStarted
@@ -25,7 +26,7 @@ from gateway.carriers.numbers import AllowList, caller_id
 from gateway.errors import CarrierRefused
 from gateway.links.carrier import CarrierLink
 from gateway.links.carrier_rest import CallControl
-from gateway.links.recorder import FORMAT, RecordingRoom
+from gateway.links.recorder import FORMAT, CallRecorder, RecordingRoom
 from gateway.logs import last_four
 from gateway.memory.recall import Recall
 
@@ -33,6 +34,10 @@ TICK_SECONDS: Final = 0.1
 TICK_GROUPS: Final = 10
 PENDING_SOCKETS: Final = 200
 """Media sockets that have not sent a valid `start`. One more, and the oldest of them is closed."""
+
+HANGUP_GRACE: Final = 1.0
+"""A stream that stopped is usually the first sign of a hangup; the carrier gets so long to say so."""
+RESTART_PAUSE: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -49,10 +54,12 @@ class Refusal(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Memory:
-    """Where past calls are looked up, and how many go into the prompt. None of it for a nameless caller."""
+    """What is kept of calls and where past ones are looked up. None of it for a nameless caller."""
 
     recall: Recall
     limit: int
+    """How many past calls go into the prompt."""
+    journal: Journal
 
 
 class CallDesk:
@@ -80,7 +87,10 @@ class CallDesk:
         self._apology = apology
         self._registry = Registry()
         self._pending: dict[CarrierLink, None] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._conducted: dict[Call, asyncio.Task[None]] = {}
+        self._errands: set[asyncio.Task[None]] = set()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
         self._closing = False
 
     @property
@@ -100,8 +110,14 @@ class CallDesk:
             for call in itertools.islice(self._registry.live_calls(), turn, None, TICK_GROUPS):
                 call.tick(now)
             if turn == 0:
-                for ring in self._registry.unclaimed(now):
-                    self._give_up_ring(ring)
+                for ring in (*self._registry.unclaimed(now), *self._registry.overdue(now)):
+                    self._give_up(ring)
+
+    async def drain(self, seconds: float) -> None:
+        """Let no more calls in, and wait until the live ones have ended by themselves."""
+        self._closing = True
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._quiet.wait(), seconds)
 
     async def close(self) -> None:
         """Let no more calls in, end the live ones, and wait until each has been handed to its ending."""
@@ -110,15 +126,34 @@ class CallDesk:
             link.close()
         for call in self._registry.live_calls():
             call.end(EndReason.SHUTDOWN)
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=15)
+        if tasks := {*self._conducted.values(), *self._errands}:
+            await asyncio.wait(tasks, timeout=15)
+
+    async def recover(self) -> None:
+        """Take up calls that were live when an earlier process died: they may go on, else they come to an end."""
+        if self._memory is None:
+            return
+        for left in await self._memory.journal.unfinished():
+            session = left.session
+            if await self._finalizer.has(session.id):
+                self._memory.journal.forget(session.id)
+                continue
+            _log.warning("a call was live when the gateway died", extra={"call": session.uuid[:8]})
+            session.end_reason = EndReason.GATEWAY_DIED
+            session.ended_at = session.turns[-1].at if session.turns else session.started_at
+            if session.carrier in self._controls:
+                ring = self._ring_of(left)
+                self._park(ring, session)
+                self._errand(self._ask_if_alive(ring))
+            else:
+                self._finalizer.submit(session)
 
     # The webhooks' side
 
     def is_new_event(self, event_id: str) -> bool:
         return self._registry.is_new_event(event_id)
 
-    def ring(self, key: CallKey, *, caller: str, called: str, account_id: str = "") -> Ring | Refusal:
+    def ring(self, key: CallKey, *, caller: str, called: str, media_url: str, account_id: str = "") -> Ring | Refusal:
         """
         A phone rings. The same call asked twice gets the same answer.
 
@@ -133,27 +168,39 @@ class CallDesk:
             return refusal
         agent = self._agents.answering(called)
         memory = self._remembering(agent.name, number)
-        expires = asyncio.get_running_loop().time() + TOKEN_SECONDS
-        ring = Ring(key, account_id, number, called, agent, expires, memory)
+        ring = Ring(key, account_id, number, called, agent, media_url, self._now() + TOKEN_SECONDS, memory)
         self._registry.add_ring(ring)
         _log.info("phone rings", extra={"caller": last_four(number), "carrier": key[0], "agent": agent.name})
         return ring
+
+    async def resume(self, key: CallKey) -> Ring | None:
+        """
+        The carrier asks what to do with a call whose stream is over: go on with another one, or None for the end.
+
+        The carrier may know of the loss before we do.
+        """
+        if call := self._registry.live(key):
+            call.end(EndReason.STREAM_LOST)
+            await asyncio.wait({self._conducted[call]})
+        elif (ring := self._registry.ring(key)) and not ring.used:
+            self._park(ring, ring.session)
+        return self._ring_again(key)
 
     def carrier_ended(self, key: CallKey) -> None:
         """The carrier says that the call is over; it may say so before we have heard of the call at all."""
         call = self._registry.live(key)
         if call is not None:
             call.end(EndReason.CALLER_HUNG_UP, carrier_over=True)
-        elif ring := self._registry.ended(key, asyncio.get_running_loop().time()):
-            self._forget_ring(ring)
+        elif ring := self._registry.ended(key, self._now()):
+            self._settle(ring, EndReason.CALLER_HUNG_UP)
 
     def stream_failed(self, key: CallKey) -> None:
-        """The carrier could not stream, or stopped: the call is of no use any more."""
-        call = self._registry.live(key)
+        """The carrier could not stream, or stopped; the caller may still be there."""
+        call, ring = self._registry.live(key), self._registry.ring(key)
         if call is not None:
-            call.end(EndReason.STREAM_LOST)
-        elif ring := self._registry.ended(key, asyncio.get_running_loop().time()):
-            self._give_up_ring(ring)
+            call.end(EndReason.STREAM_STOPPED)
+        elif ring is not None and not ring.used:
+            self._park(ring, ring.session)
 
     # The media sockets' side
 
@@ -173,22 +220,119 @@ class CallDesk:
         """Judge a `start`: with the call's unspent token it becomes the call's media, else it is a stranger's."""
         self._pending.pop(link, None)
         key = (link.carrier, started.call_id)
-        now = asyncio.get_running_loop().time()
-        ring = self._registry.redeem(key, started.token, started.account_id, now)
-        if ring is None or self._engine is None or self._closing:
+        ring = self._registry.redeem(key, started.token, started.account_id, self._now())
+        if ring is None or self._engine is None:
             _log.warning("media socket refused", extra={"carrier": link.carrier, "reason": "no valid token"})
             return None
         call = self._call(ring, link, self._engine)
         self._registry.went_live(key, call)
-        self._keep(asyncio.get_running_loop().create_task(self._conduct(call, ring), name=call.session.id))
+        self._quiet.clear()
+        task = asyncio.get_running_loop().create_task(self._conduct(call, ring), name=call.session.id)
+        self._conducted[call] = task
         return call
+
+    # A call's life
+
+    def _call(self, ring: Ring, link: CarrierLink, engine: EngineAccess) -> Call:
+        carrier, call_id = ring.key
+        control = self._controls[carrier]
+        session = ring.session or VoiceSession(agent=ring.agent.name, caller=ring.caller, carrier=carrier)
+        return Call(
+            session,
+            ring.agent,
+            link,
+            engine,
+            memory=ring.memory,
+            hang_up=lambda: control.hang_up(call_id),
+            stop_ends_call=control.stop_ends_call,
+            apology=self._apology,
+            journal=self._journaled(session, ring),
+            recorder=ring.recorder or self._recorder(session, ring),
+        )
+
+    async def _conduct(self, call: Call, ring: Ring) -> None:
+        ring.recorder = call.recorder
+        try:
+            await call.run()
+        except Exception:
+            # The edge of a call: whatever went wrong in it stays in it, and what was said is kept.
+            _log.exception("call failed", extra={"call": call.session.uuid[:8]})
+        finally:
+            if call.may_go_on and not self._closing:
+                self._park(ring, call.session)
+            else:
+                self._registry.ended(ring.key, self._now())
+                self._finalizer.submit(call.session, call.recorder)
+            del self._conducted[call]
+            if not self._conducted:
+                self._quiet.set()
+
+    # A call that has lost its stream
+
+    def _park(self, ring: Ring, session: VoiceSession | None) -> None:
+        ring.session = session
+        self._registry.park(ring, self._now() + RESUME_SECONDS)
+        if ring.attempt >= RESUME_TRIES:
+            self._registry.ended(ring.key, self._now())
+            self._give_up(ring)
+        elif not self._controls[ring.key[0]].asks_to_resume:
+            self._errand(self._restart_stream(ring))
+
+    async def _ask_if_alive(self, ring: Ring) -> None:
+        """After a restart nobody may ever tell us that the caller has gone."""
+        carrier, call_id = ring.key
+        if not await self._controls[carrier].is_alive(call_id):
+            self.carrier_ended(ring.key)
+
+    async def _restart_stream(self, ring: Ring) -> None:
+        """Ask the carrier for a new stream, if the caller is still there."""
+        carrier, call_id = ring.key
+        control = self._controls[carrier]
+        await asyncio.sleep(HANGUP_GRACE if ring.attempt == 0 else RESTART_PAUSE)
+        if not await control.is_alive(call_id):
+            self.carrier_ended(ring.key)
+        elif again := self._ring_again(ring.key):  # else it ended meanwhile
+            try:
+                await control.restart_stream(call_id, stream_url=again.stream_url, attempt=again.attempt)
+            except CarrierRefused as error:
+                _log.warning("no new stream", extra={"carrier": carrier, "reason": str(error)})
+                self._registry.ended(ring.key, self._now())
+                self._give_up(again)
+
+    def _ring_again(self, key: CallKey) -> Ring | None:
+        parked = self._registry.unpark(key)
+        if parked is None:
+            return None
+        again = parked.again(expires=self._now() + TOKEN_SECONDS, session=parked.session)
+        self._registry.add_ring(again)
+        _log.info("call goes on", extra={"carrier": key[0], "attempt": again.attempt})
+        return again
+
+    def _give_up(self, ring: Ring) -> None:
+        """No media came for it: the call is of no use any more, to us or to the caller."""
+        _log.warning("no media came for a call", extra={"carrier": ring.key[0]})
+        self._settle(ring, EndReason.STREAM_LOST)
+        self._errand(self._hang_up(ring.key))
+
+    def _settle(self, ring: Ring, reason: EndReason) -> None:
+        """A call that rang or was parked is over: what was said in it is kept."""
+        if ring.memory is not None:
+            ring.memory.cancel()
+        if ring.session is not None:
+            if ring.session.end_reason is not EndReason.GATEWAY_DIED:
+                ring.session.end_reason = reason
+            self._finalizer.submit(ring.session, ring.recorder)
+
+    async def _hang_up(self, key: CallKey) -> None:
+        with contextlib.suppress(CarrierRefused):  # nobody is on the line to miss it
+            await self._controls[key[0]].hang_up(key[1])
 
     # Itself
 
     def _refusal(self, key: CallKey, caller: str) -> Refusal | None:
         if self._closing:
             return Refusal.CLOSING
-        if self._registry.is_over(key):
+        if self._registry.is_over(key) or self._registry.is_parked(key):
             return Refusal.OVER
         if not self._allowed:
             return Refusal.NOBODY_ALLOWED
@@ -201,51 +345,32 @@ class CallDesk:
             return None
         return Remembering(self._memory.recall, agent=agent, caller=caller, limit=self._memory.limit)
 
-    def _call(self, ring: Ring, link: CarrierLink, engine: EngineAccess) -> Call:
-        carrier, call_id = ring.key
-        control = self._controls[carrier]
-        session = VoiceSession(agent=ring.agent.name, caller=ring.caller, carrier=carrier)
+    def _journaled(self, session: VoiceSession, ring: Ring) -> TurnLog | None:
+        if self._memory is None or not session.caller:
+            return None
+        header = {"key": ring.key, "account_id": ring.account_id, "called": ring.called, "media_url": ring.media_url}
+        return self._memory.journal.open_session(session, header)
+
+    def _ring_of(self, left: JournaledCall) -> Ring:
+        header = left.header
+        carrier, call_id = header["key"]
+        agent = self._agents.answering(header["called"])
+        account_id, called, media_url = header["account_id"], header["called"], header["media_url"]
+        return Ring((carrier, call_id), account_id, left.session.caller, called, agent, media_url, self._now())
+
+    def _recorder(self, session: VoiceSession, ring: Ring) -> CallRecorder | None:
         recorder = self._recordings.record(session.uuid)
         if recorder is not None:
             recorder.note("call", _header(session, ring))
-        return Call(
-            session,
-            ring.agent,
-            link,
-            engine,
-            memory=ring.memory,
-            hang_up=lambda: control.hang_up(call_id),
-            stop_ends_call=control.stop_ends_call,
-            apology=self._apology,
-            recorder=recorder,
-        )
+        return recorder
 
-    async def _conduct(self, call: Call, ring: Ring) -> None:
-        try:
-            await call.run()
-        except Exception:
-            # The edge of a call: whatever went wrong in it stays in it, and what was said is kept.
-            _log.exception("call failed", extra={"call": call.session.uuid[:8]})
-        finally:
-            self._registry.ended(ring.key, asyncio.get_running_loop().time())
-            self._finalizer.submit(call.session, call.recorder)
+    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name="errand")
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
 
-    def _give_up_ring(self, ring: Ring) -> None:
-        _log.warning("no media came for a call", extra={"carrier": ring.key[0]})
-        self._forget_ring(ring)
-        self._keep(asyncio.get_running_loop().create_task(self._hang_up(ring.key), name="hang-up"))
-
-    def _forget_ring(self, ring: Ring) -> None:
-        if ring.memory is not None:
-            ring.memory.cancel()
-
-    async def _hang_up(self, key: CallKey) -> None:
-        with contextlib.suppress(CarrierRefused):  # nobody is on the line to miss it
-            await self._controls[key[0]].hang_up(key[1])
-
-    def _keep(self, task: asyncio.Task[None]) -> None:
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
 
 
 def _header(session: VoiceSession, ring: Ring) -> dict[str, object]:

@@ -69,6 +69,15 @@ class Endings:
 
         await self._store.run(work)
 
+    async def has(self, session_id: str) -> bool:
+        """Whether the ending of this call has been begun and is not done."""
+
+        def work(connection: sqlite3.Connection) -> bool:
+            row = connection.execute("SELECT 1 FROM endings WHERE session_id = ?", (session_id,)).fetchone()
+            return row is not None
+
+        return await self._store.run(work)
+
     async def open_ones(self) -> list[Ending]:
         """Endings that an earlier process did not finish. One that can't be read is left alone, and logged."""
 

@@ -59,6 +59,7 @@ class EngineKeeper:
         briefing: Briefing,
         *,
         sorry: str,
+        resumed: bool = False,
         log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._call = call
@@ -70,6 +71,7 @@ class EngineKeeper:
         self._early: deque[bytes] = deque()
         self._early_bytes = 0
         self._was_ready = False
+        self._sorry_due = resumed
         self._filled_at = self._heard_at = self._loop.time()
         self.link: EngineLink | None = None
         self.ready = False
@@ -125,9 +127,9 @@ class EngineKeeper:
             self.link.send_audio(self._early.popleft(), at=now)
         self._early_bytes = 0
         self._filled_at = max(self._heard_at, now - SILENCE_AFTER)
-        if self._was_ready:
+        if self._sorry_due:
             self.link.say(self._sorry)
-        self._was_ready = True
+        self._was_ready = self._sorry_due = True
         self.tell_untold()
 
     def tell_untold(self) -> None:

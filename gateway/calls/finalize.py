@@ -14,6 +14,7 @@ from typing import Final
 
 from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Ending
+from gateway.calls.journal import Journal
 from gateway.calls.session import VoiceSession
 from gateway.errors import DocumentNotFound, GatewayError, LlmRefused, LlmUnavailable, StoreRefused, StoreUnavailable
 from gateway.links.recorder import CallRecorder
@@ -30,9 +31,15 @@ class Finalizer:
     """Sees each ended call through to its document. One task a call."""
 
     def __init__(
-        self, steps: EndingSteps, *, enabled: bool = True, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        steps: EndingSteps,
+        *,
+        journal: Journal | None = None,
+        enabled: bool = True,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._steps = steps
+        self._journal = journal
         self._enabled = enabled
         self._sleep = sleep
         self._tasks: set[asyncio.Task[None]] = set()
@@ -42,9 +49,16 @@ class Finalizer:
         """A call is over. Nothing is kept of a nameless caller, or of a call without a word."""
         if self._enabled and session.caller and any(turn.text.strip() for turn in session.turns):
             self._start(Ending(session), recorder)
-        elif recorder is not None:
+            return
+        if self._journal is not None:
+            self._journal.forget(session.id)
+        if recorder is not None:
             recorder.note("ended", session.as_json())
             recorder.close()
+
+    async def has(self, session_id: str) -> bool:
+        """Whether this call's ending is under way; then it needs no journal."""
+        return await self._steps.endings.has(session_id)
 
     async def resume(self) -> None:
         """Take up what an earlier process left unfinished."""
@@ -79,6 +93,7 @@ class Finalizer:
         try:
             async with asyncio.TaskGroup() as group:
                 await work.until_done(self._steps.begin)
+                group.create_task(self._leave_journal(ending))
                 # A full disk must not cost the document: the archive is tried beside it.
                 group.create_task(work.until_done(self._steps.keep_archive))
                 await work.write_document()
@@ -94,6 +109,12 @@ class Finalizer:
             documented.cancel()
             if recorder is not None:
                 recorder.close()
+
+    async def _leave_journal(self, ending: Ending) -> None:
+        """The ending has everything now. It is not done before the journal knows, or a restart would begin it anew."""
+        if self._journal is not None:
+            self._journal.forget(ending.session.id)
+            await self._journal.flushed()
 
 
 class _Work:

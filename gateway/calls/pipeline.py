@@ -16,6 +16,7 @@ from typing import Final
 from gateway.calls.agents import Agent
 from gateway.calls.briefing import Briefing
 from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess, EngineKeeper
+from gateway.calls.journal import TurnLog
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
 from gateway.calls.session import EndReason, VoiceSession
@@ -63,6 +64,8 @@ class Call:
     """
     The bridge of one call. `run` owns it from `start` until it is over and the session is complete.
 
+    A session that has turns already is a call that goes on after its stream was lost.
+
     The `on_…` methods are called by the two links, on the loop, and return at once.
     """
 
@@ -77,6 +80,7 @@ class Call:
         hang_up: Callable[[], Awaitable[None]],
         stop_ends_call: bool,
         apology: bytes,
+        journal: TurnLog | None = None,
         recorder: CallRecorder | None = None,
     ) -> None:
         self.session = session
@@ -92,9 +96,11 @@ class Call:
         self._over: asyncio.Future[EndReason] = self._loop.create_future()
         self._carrier_over = False
         self._playback = Playback()
-        self._transcript = Transcript(self._playback)
+        self._transcript = Transcript(self._playback, turns=session.turns, journal=journal)
         self._briefing = Briefing(session, agent, self._transcript, memory, (END_CALL,))
-        self._engine = EngineKeeper(self, engine, self._briefing, sorry=agent.sorry, log=self._log)
+        self._engine = EngineKeeper(
+            self, engine, self._briefing, sorry=agent.sorry, resumed=bool(session.turns), log=self._log
+        )
         self._gate_open = True  # closed while what the engine sends belongs to a cancelled answer
         self._caller_speaking = False
         self._caller_text = asyncio.Event()
@@ -119,7 +125,8 @@ class Call:
                     self._tasks.create_task(self._remember_more(), name="memory"),
                 ]
                 reason = await self._over
-                self._tasks.create_task(self._hang_up_carrier(), name="hang-up")
+                if reason not in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED):
+                    self._tasks.create_task(self._hang_up_carrier(), name="hang-up")
                 await self._hear_last_words()
                 for task in (*work, self._farewell):
                     if task is not None:
@@ -127,6 +134,11 @@ class Call:
         finally:
             self._complete_session(reason)
             self._carrier.close()
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether only the stream has ended, as far as we know: the caller may still be there."""
+        return self.session.end_reason in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED)
 
     def end(self, reason: EndReason, *, carrier_over: bool = False) -> None:
         """The call is over; only the first reason counts. `carrier_over`: the carrier need not be told."""
@@ -161,7 +173,10 @@ class Call:
         self._heard_at = self._loop.time()
 
     def on_stream_stopped(self) -> None:
-        self.end(EndReason.CALLER_HUNG_UP, carrier_over=self._stop_ends_call)
+        if self._stop_ends_call:
+            self.end(EndReason.CALLER_HUNG_UP, carrier_over=True)
+        else:
+            self.end(EndReason.STREAM_STOPPED)
 
     def on_stream_lost(self) -> None:
         self.end(EndReason.STREAM_LOST)
@@ -331,11 +346,11 @@ class Call:
             self._memory.cancel()
         self.session.turns = self._transcript.ended(self._loop.time())
         self.session.ended_at = datetime.now(UTC)
-        self.session.end_reason = reason
-        self._log.info(
-            "call ended",
-            extra={"seconds": round(self.session.seconds, 1), "turns": len(self.session.turns), "reason": str(reason)},
-        )
+        stream_ended = reason in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED)
+        self.session.end_reason = EndReason.CALLER_HUNG_UP if stream_ended and self._carrier_over else reason
+        seconds, turns = round(self.session.seconds, 1), len(self.session.turns)
+        fields = {"seconds": seconds, "turns": turns, "reason": str(self.session.end_reason)}
+        self._log.info("call ended", extra=fields)
 
 
 async def _happens(event: asyncio.Event, seconds: float) -> bool:

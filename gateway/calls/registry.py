@@ -4,15 +4,24 @@ import hmac
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
+from urllib.parse import quote
 
 from gateway.calls.agents import Agent
 from gateway.calls.pipeline import Call
 from gateway.calls.remembering import Remembering
+from gateway.calls.session import VoiceSession
+from gateway.links.recorder import CallRecorder
 
 TOKEN_SECONDS: Final = 30.0
 """From the webhook to the media socket it takes a second or two; a token older than this is dead."""
+
+RESUME_SECONDS: Final = 60.0
+"""How long a call whose stream was lost is waited for. Carriers were seen to take up to 45 s to notice."""
+
+RESUME_TRIES: Final = 3
+"""New streams for one call in a row; a socket that fails at once must not keep a caller in silence."""
 
 MEMORY_OF_ENDED: Final = 3600.0
 MOST_EVENTS: Final = 10_000
@@ -23,17 +32,42 @@ CallKey = tuple[str, str]
 
 @dataclass(eq=False)
 class Ring:
-    """A call that was let in and has no media yet. Its token opens one media socket, once."""
+    """
+    A call that was let in and has no media yet. Its token opens one media socket, once.
+
+    `session` is there when the call goes on: it had media before, and lost it.
+    """
 
     key: CallKey
     account_id: str
     caller: str
     called: str
     agent: Agent
+    media_url: str
     expires: float
-    memory: Remembering | None
+    memory: Remembering | None = None
+    session: VoiceSession | None = None
+    recorder: CallRecorder | None = None
+    attempt: int = 0
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     used: bool = False
+
+    @property
+    def stream_url(self) -> str:
+        """The media socket's address with the token in it, for carriers that keep it there."""
+        return f"{self.media_url}?token={quote(self.token, safe='')}"
+
+    def again(self, *, expires: float, session: VoiceSession | None) -> "Ring":
+        """The same call once more, after its stream was lost: another token, one more attempt."""
+        return replace(
+            self,
+            expires=expires,
+            memory=None,
+            session=session,
+            attempt=self.attempt + 1,
+            token=secrets.token_urlsafe(32),
+            used=False,
+        )
 
     def opens(self, token: str, account_id: str, now: float) -> bool:
         """Whether this token, from this account, opens the call's media now. Constant time for the token."""
@@ -42,11 +76,12 @@ class Ring:
 
 
 class Registry:
-    """One node's calls. A call is ringing, then live, then over, and never goes back."""
+    """One node's calls. A call rings, is live, is over; when its stream is lost it is parked, and may ring again."""
 
     def __init__(self) -> None:
         self._rings: dict[CallKey, Ring] = {}
         self._live: dict[CallKey, Call] = {}
+        self._parked: dict[CallKey, Ring] = {}
         self._over: OrderedDict[CallKey, float] = OrderedDict()
         self._events: OrderedDict[str, None] = OrderedDict()
 
@@ -82,6 +117,23 @@ class Registry:
             self.ended(ring.key, now)
         return late
 
+    def park(self, ring: Ring, until: float) -> None:
+        """The call has lost its stream. `ring` is what it had; it waits for another until then."""
+        self._live.pop(ring.key, None)
+        self._rings.pop(ring.key, None)
+        ring.expires = until
+        self._parked[ring.key] = ring
+
+    def unpark(self, key: CallKey) -> Ring | None:
+        return self._parked.pop(key, None)
+
+    def overdue(self, now: float) -> list[Ring]:
+        """Parked calls that nobody came back for; with this they are over."""
+        late = [ring for ring in self._parked.values() if now >= ring.expires]
+        for ring in late:
+            self.ended(ring.key, now)
+        return late
+
     def went_live(self, key: CallKey, call: Call) -> None:
         self._live[key] = call
 
@@ -92,17 +144,21 @@ class Registry:
         return iter(list(self._live.values()))
 
     def ended(self, key: CallKey, now: float) -> Ring | None:
-        """The call is over: forget it, but know that it was. Returns the ring that was still waiting, if any."""
+        """The call is over: forget it, but know that it was. Returns what was still waiting, ringing or parked."""
         self._live.pop(key, None)
+        parked = self._parked.pop(key, None)
         self._over[key] = now
         self._over.move_to_end(key)
         while self._over and next(iter(self._over.values())) < now - MEMORY_OF_ENDED:
             self._over.popitem(last=False)
         ring = self._rings.pop(key, None)
-        return ring if ring is not None and not ring.used else None
+        return parked or (ring if ring is not None and not ring.used else None)
 
     def is_over(self, key: CallKey) -> bool:
         return key in self._over
+
+    def is_parked(self, key: CallKey) -> bool:
+        return key in self._parked
 
     def __len__(self) -> int:
         return len(self._live)

@@ -17,6 +17,7 @@ class EndReason(enum.StrEnum):
     """Why a call ended. Whichever comes first; the others find it over."""
 
     CALLER_HUNG_UP = "caller hung up"
+    STREAM_STOPPED = "media stream stopped"
     STREAM_LOST = "media stream lost"
     AGENT_HUNG_UP = "agent hung up"
     ENGINE_LOST = "voice engine lost"
@@ -24,6 +25,7 @@ class EndReason(enum.StrEnum):
     MEDIA_SILENT = "carrier went silent"
     CARRIER_STALLED = "carrier stopped reading"
     SHUTDOWN = "gateway shut down"
+    GATEWAY_DIED = "gateway died"
     FAILED = "internal error"
 
 

@@ -1,22 +1,28 @@
 """
 Turns as they become final: what the caller said, and what the caller heard of the agent's answers.
 
-All assistant texts between two turns of the caller are one turn. No clock: times are given.
+All assistant texts between two turns of the caller are one turn. Each text is journaled when it comes; that an answer
+was cut off is journaled when it is known. No clock: times are given.
 """
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from gateway.audio import BYTES_PER_SECOND
+from gateway.calls.journal import TurnLog
 from gateway.calls.playback import MARK_BYTES, Answer, Playback
 from gateway.calls.session import Speaker, Turn
 
 
 class Transcript:
-    """Collects turns of one call, in the order spoken."""
+    """Collects turns of one call, in the order spoken; of a call that goes on, after those it had."""
 
-    def __init__(self, playback: Playback) -> None:
-        self.turns: list[Turn] = []
+    def __init__(self, playback: Playback, *, turns: Sequence[Turn] = (), journal: TurnLog | None = None) -> None:
+        self.turns = list(turns)
         self._playback = playback
+        self._journal = journal
+        # No answer before had a higher number: each of them became a turn.
+        self._number = len(self.turns)
         self._answer: Answer | None = None
         self._answer_at: datetime | None = None
         self._audible_since = 0.0
@@ -26,11 +32,15 @@ class Transcript:
     def caller_said(self, text: str, at: datetime) -> None:
         self._close_answer()
         self.turns.append(Turn(Speaker.CALLER, text, at))
+        if self._journal is not None:
+            self._journal.caller_said(text, at)
 
     def agent_said(self, text: str, at: datetime) -> None:
         answer = self._open_answer()
         answer.said(text)
         self._answer_at = self._answer_at or at
+        if self._journal is not None:
+            self._journal.agent_said(self._number, text, at)
 
     def agent_audio(self, size: int, now: float) -> None:
         """So many bytes of the current answer are about to be sent, at `now` on the loop's clock."""
@@ -96,3 +106,6 @@ class Transcript:
             return
         heard, unheard = (answer.text, "") if heard_bytes is None else answer.split_at(heard_bytes)
         self.turns.append(Turn(Speaker.AGENT, heard, at, unheard))
+        if self._journal is not None and unheard:
+            self._journal.cut_off(self._number, heard, unheard)
+        self._number += 1

@@ -151,8 +151,12 @@ def read_webhook(body: bytes) -> WebhookEvent:
     )
 
 
-def answer_command(*, stream_url: str, command_id: str) -> dict[str, str]:
-    """Answer and stream: PCMU both ways, the caller's track only, our sound to the caller's own leg."""
+def stream_command(*, stream_url: str, command_id: str) -> dict[str, str]:
+    """
+    The parameters of `answer` and of `streaming_start`.
+
+    PCMU both ways, the caller's track only, our sound to the caller's own leg.
+    """
     return {
         "command_id": command_id,
         "stream_url": stream_url,

@@ -66,9 +66,9 @@ def connect_stream(*, stream_url: str, resume_url: str, status_url: str, token: 
     )
 
 
-def reject() -> str:
-    """TwiML that refuses the call: not answered, not billed."""
-    return _document("<Reject/>")
+def reject(*, busy: bool = False) -> str:
+    """TwiML that refuses the call: not answered, not billed. Busy asks the caller to try again."""
+    return _document('<Reject reason="busy"/>' if busy else "<Reject/>")
 
 
 def hang_up() -> str:

@@ -1,17 +1,21 @@
 """`gateway serve`: the server, until it is told to stop."""
 
 import argparse
+import asyncio
 import gc
 import logging
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import uvicorn
 
 from gateway import logs, settings
+from gateway.calls.desk import CallDesk
 from gateway.errors import SettingsError
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier import MAX_FRAME_BYTES
@@ -36,11 +40,46 @@ def run(options: argparse.Namespace) -> int:
     logs.set_up(loaded.log_format or ("text" if sys.stderr.isatty() else "json"), loaded.log_level)
     config = _picows(loaded) if options.sockets == "picows" else _websockets(loaded)
     listener = _listen(loaded)
-    server = uvicorn.Server(config)
+    server = DrainingServer(config, drain_seconds=loaded.drain_seconds)
     _announce(loaded, listener)
     _spare_the_living()
     server.run(sockets=[listener])
     return 0 if server.started else 1
+
+
+class DrainingServer(uvicorn.Server):
+    """
+    Stops in two steps.
+
+    SIGTERM lets live calls end by themselves, up to `drain_seconds`, while new ones are refused and /ready says no. A
+    second one, or Ctrl-C, ends them now. Either way everything that was said is kept.
+    """
+
+    def __init__(self, config: uvicorn.Config, *, drain_seconds: float) -> None:
+        super().__init__(config)
+        self._drain_seconds = drain_seconds
+        self._draining: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self._loop = asyncio.get_running_loop()
+        await super().startup(sockets)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if sig == signal.SIGTERM and self._draining is None and self._loop is not None and self.started:
+            self._loop.call_soon_threadsafe(self._start_draining)
+        else:
+            super().handle_exit(sig, frame)
+
+    def _start_draining(self) -> None:
+        if self._draining is None:
+            self._draining = asyncio.get_running_loop().create_task(self._drain(), name="drain")
+
+    async def _drain(self) -> None:
+        desk: CallDesk = self.lifespan.state["desk"]
+        _log.info("gateway drains", extra={"calls": desk.live_calls, "seconds": self._drain_seconds})
+        await desk.drain(self._drain_seconds)
+        self.should_exit = True
 
 
 def _picows(loaded: Settings) -> uvicorn.Config:

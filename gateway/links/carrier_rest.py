@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import httpx
 
-from gateway.carriers.telnyx import answer_command
+from gateway.carriers.telnyx import stream_command
 from gateway.errors import CarrierRefused
 from gateway.settings import Secret
 
@@ -21,15 +21,24 @@ class CallControl(Protocol):
 
     stop_ends_call: ClassVar[bool]
     """Whether the end of the media stream, told by the carrier, is the end of the call too."""
+    asks_to_resume: ClassVar[bool]
+    """Whether the carrier asks by itself what to do with a call whose stream was lost. Else we ask for a new one."""
 
     async def hang_up(self, call_id: str) -> None:
         """End the call. One that is over already is a success; CarrierRefused when all tries failed."""
+
+    async def is_alive(self, call_id: str) -> bool:
+        """Whether the caller is still there; true when the carrier does not say."""
+
+    async def restart_stream(self, call_id: str, *, stream_url: str, attempt: int) -> None:
+        """Ask for a new media stream of a live call; CarrierRefused when there can't be one."""
 
 
 class TwilioControl:
     """Twilio's Calls resource."""
 
     stop_ends_call: ClassVar[bool] = True
+    asks_to_resume: ClassVar[bool] = True
 
     def __init__(self, http: httpx.AsyncClient, *, api_url: str, account_sid: str, auth_token: Secret) -> None:
         self._http = http
@@ -45,6 +54,14 @@ class TwilioControl:
         over = frozenset({"404", "20404", "21220"})
         await _command("twilio", "hang-up", request, over=over, code_of=_twilio_code)
 
+    async def is_alive(self, call_id: str) -> bool:
+        url = f"{self._calls_url}/{quote(call_id, safe='')}.json"
+        call = await _read(lambda: self._http.get(url, auth=self._auth, timeout=_TIMEOUT))
+        return call is not None and call.get("status", "in-progress") in ("queued", "ringing", "in-progress")
+
+    async def restart_stream(self, call_id: str, *, stream_url: str, attempt: int) -> None:
+        raise CarrierRefused("twilio", "a new stream", 0, "it asks for one by itself")
+
 
 class TelnyxControl:
     """
@@ -55,6 +72,7 @@ class TelnyxControl:
     """
 
     stop_ends_call: ClassVar[bool] = False
+    asks_to_resume: ClassVar[bool] = False
 
     def __init__(self, http: httpx.AsyncClient, *, api_url: str, api_key: Secret) -> None:
         self._http = http
@@ -62,10 +80,22 @@ class TelnyxControl:
         self._headers = {"Authorization": f"Bearer {api_key.reveal()}"}
 
     async def answer(self, call_id: str, *, stream_url: str, command_key: str) -> None:
-        await self._act(call_id, "answer", answer_command(stream_url=stream_url, command_id=f"answer-{command_key}"))
+        await self._act(call_id, "answer", stream_command(stream_url=stream_url, command_id=f"answer-{command_key}"))
 
-    async def reject(self, call_id: str, *, command_key: str) -> None:
-        await self._act(call_id, "reject", {"cause": "CALL_REJECTED", "command_id": f"reject-{command_key}"})
+    async def reject(self, call_id: str, *, command_key: str, busy: bool = False) -> None:
+        cause = "USER_BUSY" if busy else "CALL_REJECTED"
+        await self._act(call_id, "reject", {"cause": cause, "command_id": f"reject-{command_key}"})
+
+    async def is_alive(self, call_id: str) -> bool:
+        url = f"{self._api_url}/calls/{quote(call_id, safe='')}"
+        answer = await _read(lambda: self._http.get(url, headers=self._headers, timeout=_TIMEOUT))
+        call = answer.get("data", {}) if answer is not None else {"is_alive": False}
+        return not isinstance(call, dict) or call.get("is_alive") is not False
+
+    async def restart_stream(self, call_id: str, *, stream_url: str, attempt: int) -> None:
+        # A new id for each intention: the same one would be ignored for a minute.
+        command = stream_command(stream_url=stream_url, command_id=f"stream-{attempt}-{call_id}")
+        await self._act(call_id, "streaming_start", command, over=frozenset())
 
     async def hang_up(self, call_id: str) -> None:
         await self._act(call_id, "hangup", {"command_id": f"hangup-{call_id}"}, over=_TELNYX_OVER | {"404"})
@@ -105,6 +135,18 @@ async def _command(
             break
         await asyncio.sleep(pause)
     raise refusal
+
+
+async def _read(request: Callable[[], Awaitable[httpx.Response]]) -> dict[str, Any] | None:
+    """A resource; an empty one when the carrier does not give it, None when it says that there is none."""
+    try:
+        response = await request()
+        answer = response.json() if response.is_success else {}
+    except (httpx.HTTPError, ValueError):
+        return {}
+    if response.status_code == 404:
+        return None
+    return answer if isinstance(answer, dict) else {}
 
 
 def _code(response: httpx.Response, code_of: Callable[[Any], str]) -> str:

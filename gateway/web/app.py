@@ -22,6 +22,7 @@ from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Endings
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.finalize import Finalizer
+from gateway.calls.journal import Journal
 from gateway.carriers.numbers import AllowList
 from gateway.carriers.signatures import TelnyxVerifier
 from gateway.errors import SettingsError
@@ -52,8 +53,8 @@ def create_app(settings: Settings, *, connect: Connector = picows_sockets.connec
     """
     The gateway as an ASGI application. SettingsError at once for what a person got wrong.
 
-    Everything that runs is started and stopped by the application's lifespan, whose state holds `media_door`, the
-    factory for media sockets: they do not pass through ASGI.
+    Everything that runs is started and stopped by the application's lifespan. Its state holds `media_door`, the factory
+    for media sockets, which do not pass through ASGI, and `desk`, for whoever wants to drain it.
     """
     blueprint = _Blueprint.from_settings(settings, connect)
 
@@ -61,7 +62,7 @@ def create_app(settings: Settings, *, connect: Connector = picows_sockets.connec
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
         async with _running(blueprint) as parts:
             app.router.routes.extend(parts.routes)
-            yield {"media_door": parts.media_door}
+            yield {"media_door": parts.media_door, "desk": parts.desk}
 
     return Starlette(lifespan=lifespan)
 
@@ -101,6 +102,7 @@ class _Parts:
 
     routes: list[BaseRoute]
     media_door: MediaDoor
+    desk: CallDesk
 
 
 @contextlib.asynccontextmanager
@@ -116,10 +118,13 @@ async def _running(blueprint: _Blueprint) -> AsyncIterator[_Parts]:
         stack.callback(recordings.close)
         remem = _remem(settings, http)
         archive = Archive(settings.voice_session_archive_dir, retention_days=settings.voice_session_retention_days)
-        finalizer = _finalizer(blueprint, store, remem, archive)
+        journal = Journal(settings.data_dir / "journal.db")
+        stack.callback(journal.close)
+        finalizer = _finalizer(blueprint, store, remem, archive, journal)
         stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
         telnyx_control = _telnyx_control(settings, http)
-        desk = _desk(blueprint, store, remem, finalizer, recordings, _controls(settings, http, telnyx_control))
+        memory = _memory(settings, store, remem, journal)
+        desk = _desk(blueprint, memory, finalizer, recordings, _controls(settings, http, telnyx_control))
         stack.push_async_callback(desk.close)
         public = PublicAddress(settings.public_url)
         telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, telnyx_control)
@@ -128,6 +133,7 @@ async def _running(blueprint: _Blueprint) -> AsyncIterator[_Parts]:
             task = asyncio.get_running_loop().create_task(work)
             stack.push_async_callback(_cancelled, task)
         await finalizer.resume()
+        await desk.recover()
         media_door = MediaDoor(desk, _carriers(settings))
         yield _Parts(
             routes=[
@@ -139,32 +145,37 @@ async def _running(blueprint: _Blueprint) -> AsyncIterator[_Parts]:
                 *websockets_sockets.routes(media_door, CODECS),
             ],
             media_door=media_door,
+            desk=desk,
         )
+
+
+def _memory(settings: Settings, store: SqliteStore, remem: RememClient | None, journal: Journal) -> Memory | None:
+    limit = settings.voice_session_context_limit
+    return Memory(Recall(store, remem, limit), limit, journal) if settings.voice_session_enabled else None
 
 
 def _desk(
     blueprint: _Blueprint,
-    store: SqliteStore,
-    remem: RememClient | None,
+    memory: Memory | None,
     finalizer: Finalizer,
     recordings: RecordingRoom,
     controls: Mapping[str, CallControl],
 ) -> CallDesk:
-    settings = blueprint.settings
-    limit = settings.voice_session_context_limit
     return CallDesk(
         agents=blueprint.agents,
         allowed=blueprint.allowed,
         engine=blueprint.engine,
         controls=controls,
-        memory=Memory(Recall(store, remem, limit), limit) if settings.voice_session_enabled else None,
+        memory=memory,
         finalizer=finalizer,
         recordings=recordings,
         apology=blueprint.apology,
     )
 
 
-def _finalizer(blueprint: _Blueprint, store: SqliteStore, remem: RememClient | None, archive: Archive) -> Finalizer:
+def _finalizer(
+    blueprint: _Blueprint, store: SqliteStore, remem: RememClient | None, archive: Archive, journal: Journal
+) -> Finalizer:
     steps = EndingSteps(
         store=store,
         endings=Endings(store),
@@ -173,7 +184,7 @@ def _finalizer(blueprint: _Blueprint, store: SqliteStore, remem: RememClient | N
         archive=archive,
         zones={agent.name: agent.timezone for agent in blueprint.agents},
     )
-    return Finalizer(steps, enabled=blueprint.settings.voice_session_enabled)
+    return Finalizer(steps, journal=journal, enabled=blueprint.settings.voice_session_enabled)
 
 
 def _check_folder(folder: Path | None, name: str) -> None:

@@ -5,7 +5,6 @@ import logging
 import time
 from collections.abc import Coroutine
 from typing import Any, Final
-from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -74,14 +73,16 @@ class TelnyxWebhooks:
     def _ring(self, event: WebhookEvent, request: Request, control: TelnyxControl) -> None:
         call_id = event.call_id
         command_key = event.text("call_leg_id") or call_id
-        ring = self._desk.ring(("telnyx", call_id), caller=event.text("from"), called=event.text("to"))
+        media_url = self._public.socket_url(request, MEDIA_PATH)
+        ring = self._desk.ring(
+            ("telnyx", call_id), caller=event.text("from"), called=event.text("to"), media_url=media_url
+        )
         if ring is Refusal.OVER:
             return
         if isinstance(ring, Refusal):
-            self._command(control.reject(call_id, command_key=command_key))
+            self._command(control.reject(call_id, command_key=command_key, busy=ring is Refusal.CLOSING))
             return
-        stream_url = f"{self._public.socket_url(request, MEDIA_PATH)}?token={quote(ring.token, safe='')}"
-        self._command(control.answer(call_id, stream_url=stream_url, command_key=command_key))
+        self._command(control.answer(call_id, stream_url=ring.stream_url, command_key=command_key))
 
     def _command(self, command: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(_carried_out(command), name="telnyx command")

@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.calls.desk import CallDesk, Refusal
+from gateway.calls.registry import Ring
 from gateway.carriers import twilio
 from gateway.carriers.signatures import check_twilio
 from gateway.errors import SignatureRejected
@@ -48,27 +49,26 @@ class TwilioWebhooks:
         if not call_id:
             return Response("CallSid is missing", 400)
         ring = self.desk.ring(
-            ("twilio", call_id), caller=form.get("From", ""), called=form.get("To", ""), account_id=account_id
+            ("twilio", call_id),
+            caller=form.get("From", ""),
+            called=form.get("To", ""),
+            media_url=self.public.socket_url(request, MEDIA_PATH),
+            account_id=account_id,
         )
         if isinstance(ring, Refusal):
-            return _xml(twilio.reject())
-        origin = self.public.origin(request)
-        return _xml(
-            twilio.connect_stream(
-                stream_url=self.public.socket_url(request, MEDIA_PATH),
-                resume_url=f"{origin}/twilio/resume",
-                status_url=f"{origin}/twilio/status",
-                token=ring.token,
-            )
-        )
+            return _xml(twilio.reject(busy=ring is Refusal.CLOSING))
+        return self._connect(request, ring)
 
     async def resume(self, request: Request) -> Response:
-        """The stream is over. What it was for is over with it: the call ends."""
+        """The stream is over. While the caller is still there, the conversation goes on with another one."""
         form = await self._form(request)
         if isinstance(form, Response):
             return form
-        self.desk.stream_failed(("twilio", form.get("CallSid", "")))
-        return _xml(twilio.hang_up())
+        key = ("twilio", form.get("CallSid", ""))
+        if form.get("CallStatus") in _TERMINAL:
+            self.desk.carrier_ended(key)
+        ring = await self.desk.resume(key)
+        return self._connect(request, ring) if ring is not None else _xml(twilio.hang_up())
 
     async def status(self, request: Request) -> Response:
         """Call and stream callbacks: late, repeated, in any order. Only a call's end matters."""
@@ -80,6 +80,17 @@ class TwilioWebhooks:
         if form.get("CallStatus") in _TERMINAL and not form.get("StreamEvent"):
             self.desk.carrier_ended(("twilio", form.get("CallSid", "")))
         return Response(status_code=204)
+
+    def _connect(self, request: Request, ring: Ring) -> Response:
+        origin = self.public.origin(request)
+        return _xml(
+            twilio.connect_stream(
+                stream_url=ring.media_url,
+                resume_url=f"{origin}/twilio/resume",
+                status_url=f"{origin}/twilio/status",
+                token=ring.token,
+            )
+        )
 
     async def _form(self, request: Request) -> Form | Response:
         """The form, if Twilio signed it; else the refusal."""

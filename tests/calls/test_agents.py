@@ -6,12 +6,14 @@ from gateway.calls.agents import DEFAULT_AGENT, AgentBook
 from gateway.errors import SettingsError
 
 MAYA, TOM = "+12025550100", "+12025550101"
+LONG_NAME = "x" * 300  # longer than a file's name may be
 
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / "prompts").mkdir()
     (tmp_path / "prompts" / "maya.md").write_text("You are Maya.\n", encoding="utf-8")
+    (tmp_path / "sound.md").write_bytes(b"\xff\x00\x7f")
     (tmp_path / "prompts" / "tom.md").write_text("You are Tom. Déjà vu: {{memory}}\n", encoding="utf-8")
     return tmp_path
 
@@ -130,16 +132,22 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
             "unknown key promt; known are greeting, listen, numbers, prompt, sorry, think, timezone, voice",
         ),
         ({"prompt": "no.md"}, "there is no prompt file no.md; create it, or name another with prompt = …"),
+        ({"prompt": "sound.md"}, "sound.md is not UTF-8 text; save it as such"),
         ({"prompt": 3}, "prompt must be text in quotes"),
         ({"greeting": 3}, "greeting must be text in quotes"),
         ({"numbers": ["2025550100"]}, "'2025550100' is not an E.164 number; write it like +12025550100"),
         ({"numbers": [12025550100]}, "'12025550100' is not an E.164 number; write it like +12025550100"),
         ({"timezone": "Mars"}, "'Mars' is not a time zone; write it like America/New_York"),
+        ({"timezone": "America"}, "'America' is not a time zone; write it like America/New_York"),
+        ({"timezone": LONG_NAME}, f"'{LONG_NAME}' is not a time zone; write it like America/New_York"),
         ({"timezone": "../etc"}, "'../etc' is not a time zone; write it like America/New_York"),
         ({"timezone": 5}, "timezone must be text in quotes"),
+        ({"listen": ""}, "listen is empty; name a model, or leave the line out"),
         ({"listen": 3}, "listen must be text in quotes or a table"),
+        ({"voice": ""}, "voice is empty; name a model, or leave the line out"),
         ({"voice": ["a"]}, "voice must be text in quotes or a table"),
         ({"think": "gpt"}, "think is 'gpt'; write provider/model, like open_ai/gpt-5.4-mini"),
+        ({"think": "/gpt"}, "think is '/gpt'; write provider/model, like open_ai/gpt-5.4-mini"),
         ({"think": "open_ai/"}, "think is 'open_ai/'; write provider/model, like open_ai/gpt-5.4-mini"),
         ({"think": {"model": "g"}}, "think needs type and model, like type = 'open_ai', model = 'gpt-5.4-mini'"),
     ],

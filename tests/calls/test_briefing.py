@@ -1,5 +1,5 @@
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -18,8 +18,9 @@ FUNCTION = AgentFunction("hang_up", "Ends the call.")
 LONG = 10.0
 
 
-def past_call(name, context, *, caller_name=""):
-    return PastCall(f"voice-session:{name}", START, caller_name, CALLER, "maya", context=context)
+def past_call(name, context, *, caller_name="", days_ago=0):
+    started_at = START - timedelta(days=days_ago)
+    return PastCall(f"voice-session:{name}", started_at, caller_name, CALLER, "maya", context=context)
 
 
 CHAIN = past_call("1", "Ana waits for a chain.", caller_name="Ana")
@@ -96,6 +97,16 @@ async def test_next_connection_is_told_everything():
     assert "Ana waits for a chain." in brief.prompt
     assert "The bell is too quiet." in brief.prompt
     assert briefing.untold() == ""
+
+
+async def test_next_connection_is_told_the_newest_first():
+    stores = TwoStores(past_call("1", "The older call.", days_ago=4))
+    briefing = a_briefing(stores)
+    await briefing.brief(0.01)
+    stores.remote.set_result([past_call("2", "The newer call.")])
+    await briefing.load_rest()
+    prompt = (await briefing.brief(0)).prompt
+    assert 0 < prompt.index("The newer call.") < prompt.index("The older call.")
 
 
 @pytest.mark.parametrize("prompt", ["You are Maya.", "You are {{caller}}'s Maya."])

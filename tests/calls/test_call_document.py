@@ -93,6 +93,7 @@ def test_document_reads_back_as_the_call():
 @pytest.mark.parametrize(
     "seconds, text",
     [
+        (-3, "0m 0s"),
         (0, "0m 0s"),
         (59.4, "0m 59s"),
         (59.6, "1m 0s"),

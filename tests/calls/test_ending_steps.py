@@ -1,3 +1,5 @@
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from zoneinfo import ZoneInfo
 
@@ -92,6 +94,14 @@ async def test_every_step_is_saved(after):
     assert await after.open_endings() == [ending]
 
 
+async def test_finished_ending_keeps_no_words(after):
+    ending = await written(after)
+    await after.steps.finish(ending)
+    with closing(sqlite3.connect(after.folder / "gateway.db")) as connection:
+        assert connection.execute("SELECT * FROM endings").fetchall() == []
+    assert len(await after.documents()) == 1
+
+
 # A better summary
 
 
@@ -171,6 +181,32 @@ async def test_lost_answer_is_asked_after(after, remem):
     await after.steps.send_remote(read)
     assert remem.documents_of(read.session.id) == 1
     assert read.remote_id in remem.documents
+
+
+async def test_document_found_without_an_id_is_enough(after, remem):
+    remem.face = remem.shape = "plan"
+    remem.honours_idempotency = False
+    remem.fails(Fault.ANSWER_LOST)
+    ending = await written(after)
+    with pytest.raises(StoreUnavailable):
+        await after.steps.send_remote(ending)
+    await after.steps.send_remote(ending)
+    assert remem.documents_of(ending.session.id) == 1
+    assert (ending.remote_id, ending.remote_version) == ("", 1)
+
+
+async def test_turned_away_repeat_is_asked_after(after, remem):
+    """The first create was carried out and not yet indexed, the second turned away: the third must ask again."""
+    remem.face, remem.honours_idempotency, remem.indexing_delay = "plan", False, 3600
+    remem.fails(Fault.ANSWER_LOST, Fault.NONE, Fault.TOO_MANY_REQUESTS)
+    ending = await written(after)
+    for _ in range(2):
+        with pytest.raises(StoreUnavailable):
+            await after.steps.send_remote(ending)
+    (stored,) = remem.documents.values()
+    stored.visible_at = 0.0
+    await after.steps.send_remote(ending)
+    assert remem.documents_of(ending.session.id) == ending.remote_version == 1
 
 
 async def test_turned_away_request_is_not_asked_after(after, remem):

@@ -48,13 +48,31 @@ async def test_saving_again_replaces(endings):
     assert read.archived
 
 
-async def test_complete_ending_is_not_open(endings):
+async def test_deleted_ending_is_not_open(endings):
     done, open_one = Ending(a_session()), Ending(a_session())
     await endings.save(done)
     await endings.save(open_one)
-    done.complete = True
-    await endings.save(done)
+    await endings.delete(done)
+    await endings.delete(done)
     assert await endings.open_ones() == [open_one]
+
+
+@pytest.mark.parametrize("session", ['{"id": ', "{}", "[]", "null"])
+async def test_unreadable_ending_is_left_alone(store, endings, caplog, session):
+    broken, good = Ending(a_session()), Ending(a_session())
+    await endings.save(broken)
+    await store.run(lambda connection: connection.execute("UPDATE endings SET session = ?", (session,)).rowcount)
+    await endings.save(good)
+    assert await endings.open_ones() == [good]
+    (record,) = caplog.records
+    assert (record.getMessage(), record.ending) == ("an ending can't be read", broken.session.id)
+
+
+async def test_ending_for_an_unknown_reason_is_left_alone(store, endings):
+    await endings.save(Ending(a_session()))
+    change = "UPDATE endings SET session = replace(session, 'caller hung up', 'caller fell asleep')"
+    assert await store.run(lambda connection: connection.execute(change).rowcount) == 1
+    assert await endings.open_ones() == []
 
 
 async def test_state_is_that_of_the_moment_of_saving(endings):

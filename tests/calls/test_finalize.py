@@ -12,7 +12,7 @@ from gateway.errors import LlmRefused, LlmUnavailable
 from gateway.links.recorder import RecordingRoom
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
 from tests.fakes.remem import FakeRemem, Fault
-from tests.stage import until
+from tests.stage import until, until_it
 
 FACES = ["plan", "current", "both"]
 
@@ -31,7 +31,8 @@ async def remem(after):
 
 
 def logged(caplog, level):
-    return [(record.getMessage(), record.step) for record in caplog.records if record.levelno == level]
+    records = [record for record in caplog.records if record.levelno == level and hasattr(record, "step")]
+    return [(record.getMessage(), record.step) for record in records]
 
 
 # When all goes well
@@ -87,8 +88,13 @@ async def test_nothing_spoken_is_logged(after, caplog):
 
 @pytest.mark.parametrize(
     "fields",
-    [{"caller": ""}, {"turns": []}, {"turns": [Turn(Speaker.AGENT, "", START, unheard="Hello.")]}],
-    ids=["nameless", "no turns", "nothing heard"],
+    [
+        {"caller": ""},
+        {"turns": []},
+        {"turns": [Turn(Speaker.CALLER, " ", START)]},
+        {"turns": [Turn(Speaker.AGENT, "", START, unheard="Hello.")]},
+    ],
+    ids=["nameless", "no turns", "blank turn", "nothing heard"],
 )
 async def test_call_without_a_name_or_word_leaves_nothing(after, remem, fields):
     await after.finishes(a_session(**fields))
@@ -237,6 +243,34 @@ async def test_model_that_refuses_leaves_the_extractive_summary(after, caplog):
     assert document.metadata["summary_by"] == EXTRACTIVE
     assert logged(caplog, logging.ERROR) == [("ending step refused", "upgrade")]
     assert await after.open_endings() == []
+
+
+async def test_better_summary_does_not_wait_for_the_archive(after, remem):
+    model = MoodyModel(LlmUnavailable("overloaded"))
+    after.asks(model)
+    after.archive_dir.write_text("a file where the folder should be")
+    finalizer = after.finalizer()
+    finalizer.submit(a_session())
+    await until(lambda: remem.documents)
+    model.recovers()
+    (stored,) = remem.documents.values()
+    await until(lambda: SUMMARY.context in stored.content)
+    await finalizer.close(seconds=0)
+    assert after.archives() == []
+
+
+async def test_document_deleted_meanwhile_is_not_upgraded(after, caplog):
+    caplog.set_level(logging.INFO)
+    model = MoodyModel(LlmUnavailable("overloaded"))
+    after.asks(model)
+    finalizer = after.finalizer()
+    finalizer.submit(a_session())
+    (document,) = await until_it(after.documents)
+    await after.store.delete(document.id)
+    model.recovers()
+    await until(lambda: not finalizer.unfinished)
+    assert (await after.documents(), await after.open_endings()) == ([], [])
+    assert ("document was deleted meanwhile", "upgrade") in logged(caplog, logging.INFO)
 
 
 async def test_good_model_is_asked_once(after, remem):

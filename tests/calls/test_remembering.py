@@ -112,6 +112,13 @@ async def test_cancel_ends_the_loading(recall, memory, caplog):
     assert caplog.records == []
 
 
+async def test_cancel_before_the_first_step_asks_nobody(recall):
+    memory = Remembering(recall, agent="maya", caller="+12025550143", limit=3)
+    memory.cancel()
+    assert await memory.rest() == []
+    assert recall.asked == []
+
+
 async def test_cancel_keeps_what_was_found(recall, memory):
     recall.own.set_result([OLD])
     assert await memory.by(0.01) == [OLD]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.audio import alaw_to_mulaw
 from gateway.carriers.codec import CarrierCodec
 from gateway.carriers.events import AudioReceived, CarrierComplained, StreamStopped
-from gateway.carriers.telnyx import REORDER_FRAMES, answer_command, read_webhook
+from gateway.carriers.telnyx import REORDER_FRAMES, read_webhook, stream_command
 from gateway.errors import RemoteProtocolError
 from tests.carriers.dialects import TELNYX
 
@@ -96,7 +96,7 @@ def test_complaint_is_told_not_raised() -> None:
 
 
 def test_answer_asks_for_mu_law_both_ways() -> None:
-    command = answer_command(stream_url="wss://voice.example.com/telnyx/media?token=t", command_id="answer-1")
+    command = stream_command(stream_url="wss://voice.example.com/telnyx/media?token=t", command_id="answer-1")
     assert command["stream_bidirectional_mode"] == "rtp"
     assert command["stream_codec"] == command["stream_bidirectional_codec"] == "PCMU"
     assert command["stream_bidirectional_target_legs"] == "self"

@@ -191,6 +191,15 @@ async def test_refused_answer_names_the_code(telnyx, http):
     assert not raised.value.retryable
 
 
+@pytest.mark.parametrize("command", ["answer", "reject"])
+async def test_wrong_address_is_a_refusal(telnyx, http, command):
+    control = telnyx_control(http, telnyx, api_url=telnyx.api_url.replace("/v2", "/v3"))
+    options = {"stream_url": STREAM} if command == "answer" else {}
+    with pytest.raises(CarrierRefused) as raised:
+        await getattr(control, command)(telnyx.new_call().id, command_key="k1", **options)
+    assert (raised.value.status, raised.value.retryable) == (404, False)
+
+
 async def test_call_ids_are_quoted(telnyx, http):
     call = telnyx.new_call()
     call.id = "v3:a?b=c#d e"

@@ -124,6 +124,15 @@ def test_calls_do_not_mix(room):
     assert written(room, first) == [{"note": "call", "content": 1}]
 
 
+def test_broken_recording_does_not_end_the_others(room, caplog):
+    first, second = room.record("no such folder/one"), room.record("two")
+    for recorder in (first, second, first, second):
+        recorder.note("call", 1)
+    assert written(room, second) == [{"note": "call", "content": 1}] * 2
+    (record,) = caplog.records
+    assert (record.getMessage(), record.file) == ("recording given up", "one.jsonl")
+
+
 def test_closing_writes_what_is_queued(room):
     recorder = room.record("one")
     for number in range(5000):

@@ -136,7 +136,19 @@ async def test_own_close_code_reaches_peer(serving):
         await peer.send("hello")
         await peer.recv()
         owner.socket.close(1008)
+        await peer.wait_closed()
+        await owner.ended.wait()
+    assert (peer.close_code, owner.closed) == (1008, [1008])
+
+
+@SERVERS
+async def test_served_socket_keeps_its_first_close_code(serving):
+    owner = Echo()
+    async with visit(serving, owner) as peer:
+        await peer.send("hello")
+        await peer.recv()
         owner.socket.close(1008)
+        owner.socket.close(1011)
         await peer.wait_closed()
         await owner.ended.wait()
     assert (peer.close_code, owner.closed) == (1008, [1008])
@@ -204,6 +216,17 @@ async def test_engines_close_code_is_reported(shell):
         await peer.close(1011)
         await owner.ended.wait()
     assert owner.closed == [1011]
+
+
+@CLIENTS
+async def test_opened_socket_keeps_its_first_close_code(shell):
+    owner = Echo()
+    async with opened(shell, owner) as (mine, peer):
+        mine.close(1008)
+        mine.close(1011)
+        await peer.wait_closed()
+        await owner.ended.wait()
+    assert (peer.close_code, owner.closed) == (1008, [1008])
 
 
 @CLIENTS

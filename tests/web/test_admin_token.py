@@ -69,6 +69,14 @@ def test_folder_that_is_a_file_says_what_to_do(tmp_path):
     assert str(raised.value) == expected
 
 
+def test_token_file_that_is_not_text_says_what_to_do(data_dir):
+    data_dir.mkdir(parents=True)
+    (data_dir / FILE).write_bytes(b"\xff")
+    with pytest.raises(SettingsError) as raised:
+        admin_token(Settings(data_dir=data_dir))
+    assert str(raised.value) == f"{data_dir / FILE} is not text; delete it, and a new one is made"
+
+
 def test_token_file_that_is_a_folder_says_what_to_do(data_dir):
     (data_dir / FILE).mkdir(parents=True)
     with pytest.raises(SettingsError) as raised:

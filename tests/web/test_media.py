@@ -119,16 +119,6 @@ async def test_carrier_that_is_not_set_up_is_refused(tmp_path, carrier_name: str
         assert refusal.value.status == 503
 
 
-async def test_stream_that_breaks_ends_the_call(stage: Stage) -> None:
-    call, conversation = await stage.dial()
-    await conversation.user_says("Can you hear me?")
-    await call.drop()
-    await call.over(10)
-    await conversation.wait_closed()
-    assert (await stage.archive()).endswith("CALLER: Can you hear me?\n")
-    await stage.document()
-
-
 async def test_every_way_to_end_ends_once(stage: Stage) -> None:
     """Stop, close, callbacks and webhooks of one hangup, all at once: one ending."""
     call, conversation = await stage.dial()

@@ -1,0 +1,227 @@
+"""A call that loses its stream, or its gateway, goes on; what was said is never lost. Both carriers."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.fakes.deepgram import FakeDeepgram
+from tests.stage import ADMIN, PUBLIC_URL, Stage, make_carrier, until, until_it
+
+SORRY = "Sorry, I lost you for a second."
+
+
+async def test_lost_stream_goes_on(stage: Stage) -> None:
+    """The same session on a new stream: the agent knows what was said, does not greet, and says sorry."""
+    call, conversation = await stage.dial()
+    await stage.played(call, conversation)
+    await conversation.user_says("I would like to book a table.")
+    await call.drop()
+    await call.wait_stream(2)
+    again = await stage.engine.next_conversation()
+    settings = await again.configured()
+    assert "greeting" not in settings["agent"]
+    assert settings["agent"]["context"]["messages"][-1]["content"] == "I would like to book a table."
+    assert (await again.message("InjectAgentMessage"))["message"] == SORRY
+    await again.user_says("For two, please.")
+    await call.hang_up()
+    archive = await stage.archive()
+    assert re.search(r"CALLER: I would like to book a table\.\n(AGENT: .*\n)?CALLER: For two, please\.\n$", archive)
+    await stage.idle()
+    assert len(await stage.documents()) == 1
+
+
+async def test_hangup_is_not_a_lost_stream(stage: Stage) -> None:
+    call, conversation = await stage.dial()
+    await conversation.user_says("Goodbye.")
+    await call.hang_up()
+    await stage.document()
+    await stage.idle()
+    assert len(call.streams) == 1
+    assert len(stage.engine.conversations) == 1
+
+
+async def test_stream_that_never_holds_is_given_up(stage: Stage) -> None:
+    call, conversation = await stage.dial()
+    await conversation.user_says("Can you hear me?")
+    for number in range(2, 5):
+        await call.drop()
+        await call.wait_stream(number)
+    await call.drop()
+    await call.over(10)
+    assert (await stage.archive()).count("CALLER: Can you hear me?\n") == 1
+    assert len(call.streams) == 4
+
+
+async def test_hangup_while_the_stream_is_lost(tmp_path: Path) -> None:
+    from tests.stage import staged
+
+    async with staged(tmp_path, make_carrier("telnyx")) as stage:
+        call, conversation = await stage.dial()
+        await conversation.user_says("Goodbye.")
+        stage.carrier.fail("read", status=500, times=99)
+        await asyncio.gather(call.drop(), stage.carrier.webhook(call, "call.hangup"))
+        assert "CALLER: Goodbye." in await stage.archive()
+        await stage.idle()
+        assert len(call.streams) == 1
+
+
+# The gateway itself dies
+
+
+class GatewayProcess:
+    """A real `gateway serve` that can be killed, and started again on the same port and folder."""
+
+    def __init__(self, environ: dict[str, str], folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._environ = {**environ, "PORT": str(self.port), "PATH": os.environ["PATH"]}
+        self._folder = folder
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        command = "import sys; from gateway.cli.main import main; sys.exit(main(['serve']))"
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", command, env=self._environ, cwd=self._folder, stderr=asyncio.subprocess.DEVNULL
+        )
+        async with httpx.AsyncClient() as http:
+
+            async def ready() -> bool:
+                with contextlib.suppress(httpx.HTTPError):
+                    return (await http.get(f"{self.url}/health")).status_code == 200
+                return False
+
+            await until_it(ready, timeout=20)
+
+    async def send(self, number: int) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    async def stopped(self) -> int:
+        assert self._process is not None
+        return await asyncio.wait_for(self._process.wait(), 20)
+
+    async def kill(self) -> None:
+        await self.send(signal.SIGKILL)
+        await self.stopped()
+
+
+class Scene:
+    """A killable gateway between a carrier and an engine."""
+
+    def __init__(self, gateway: GatewayProcess, carrier: Any, engine: FakeDeepgram, archive_dir: Path) -> None:
+        self.gateway = gateway
+        self.carrier = carrier
+        self.engine = engine
+        self.archive_dir = archive_dir
+
+    async def dial(self) -> tuple[Any, Any]:
+        call = await self.carrier.dial()
+        conversation = await self.engine.next_conversation()
+        await conversation.configured()
+        return call, conversation
+
+    async def archive(self) -> str:
+        [path] = await until(lambda: list(self.archive_dir.glob("*.txt")), timeout=20)
+        return path.read_text()
+
+    async def documents(self) -> int:
+        async with httpx.AsyncClient(base_url=self.gateway.url, headers={"X-API-Key": ADMIN}) as http:
+            answer = await http.post("/v1/query", json={"text": "voice call", "tags": ["voice-session"]})
+            return len(answer.json()["results"])
+
+
+@pytest.fixture
+async def scene(carrier_name: str, tmp_path: Path) -> AsyncIterator[Scene]:
+    async with make_carrier(carrier_name) as carrier, FakeDeepgram() as engine:
+        carrier.strict = False
+        environ = {
+            "DATA_DIR": str(tmp_path / "data"),
+            "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive"),
+            "PUBLIC_URL": PUBLIC_URL,
+            "ALLOWED_CALLERS": "*",
+            "DEEPGRAM_API_KEY": "dg-test-key",
+            "DEEPGRAM_AGENT_URL": engine.url,
+            "GATEWAY_ADMIN_TOKEN": ADMIN,
+            **carrier.settings(),
+        }
+        gateway = GatewayProcess(environ, tmp_path)
+        await gateway.start()
+        carrier.gateway_url = gateway.url
+        yield Scene(gateway, carrier, engine, tmp_path / "archive")
+        with contextlib.suppress(ProcessLookupError):
+            await gateway.kill()
+
+
+async def test_killed_gateway_loses_no_turn(scene: Scene) -> None:
+    call, conversation = await scene.dial()
+    await conversation.user_says("My order number is nine.")
+    await conversation.agent_says("Nine, thank you.")
+    await call.wait_heard(20)
+    await asyncio.sleep(0.1)  # what was received this long before the kill is kept
+    await scene.gateway.kill()
+    hanging_up = asyncio.create_task(call.hang_up())
+    await scene.gateway.start()
+    await hanging_up
+    archive = await scene.archive()
+    assert "CALLER: My order number is nine.\nAGENT: Nine, thank you." in archive
+    await until_it(lambda: scene.documents())
+    assert await scene.documents() == 1
+
+
+async def test_killed_gateway_takes_the_call_up_again(tmp_path: Path, scene: Scene) -> None:
+    if scene.carrier.settings().get("TWILIO_AUTH_TOKEN"):
+        pytest.skip("Twilio asks once, within seconds; a restart is seldom that quick")
+    call, conversation = await scene.dial()
+    await conversation.user_says("My order number is nine.")
+    await asyncio.sleep(0.1)
+    await scene.gateway.kill()
+    await scene.gateway.start()
+    again = await scene.engine.next_conversation(timeout=20)
+    settings = await again.configured()
+    assert settings["agent"]["context"]["messages"][-1]["content"] == "My order number is nine."
+    await again.user_says("And please hurry.")
+    await call.hang_up()
+    archive = await scene.archive()
+    assert archive.index("My order number is nine.") < archive.index("And please hurry.")
+    await until_it(lambda: scene.documents())
+    assert await scene.documents() == 1
+
+
+async def test_sigterm_lets_live_calls_end(scene: Scene) -> None:
+    """/ready says no, a new call is refused, the live one goes on and is kept, then the process ends."""
+    call, conversation = await scene.dial()
+    await scene.gateway.send(signal.SIGTERM)
+    async with httpx.AsyncClient(base_url=scene.gateway.url) as http:
+
+        async def draining() -> bool:
+            return (await http.get("/ready")).status_code == 503
+
+        await until_it(draining)
+    refused = await scene.carrier.dial("+12025550144")
+    assert refused.rejected
+    await conversation.user_says("I am still here.")
+    await call.hang_up()
+    assert await scene.gateway.stopped() in (0, -signal.SIGTERM)
+    assert "CALLER: I am still here.\n" in await scene.archive()
+
+
+async def test_second_sigterm_ends_live_calls(scene: Scene) -> None:
+    call, conversation = await scene.dial()
+    await conversation.user_says("I am still here.")
+    await scene.gateway.send(signal.SIGTERM)
+    await asyncio.sleep(0.2)
+    await scene.gateway.send(signal.SIGTERM)
+    await scene.gateway.stopped()
+    assert "CALLER: I am still here.\n" in await scene.archive()
+    await call.over(10)

@@ -1,0 +1,97 @@
+"""The application from outside: what it refuses to start with, and what it answers once it runs."""
+
+import httpx
+import pytest
+
+from gateway.errors import SettingsError
+from gateway.settings import Settings
+from gateway.web.app import create_app
+from tests.stage import running_gateway
+
+
+def problem(folder, **fields):
+    with pytest.raises(SettingsError) as raised:
+        create_app(Settings(data_dir=folder / "data", folder=folder, **fields))
+    return str(raised.value)
+
+
+@pytest.fixture
+async def http(tmp_path):
+    """A client of a gateway that was told nothing but where to write."""
+    environ = {"DATA_DIR": str(tmp_path / "data"), "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive")}
+    async with running_gateway(environ, tmp_path) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+        yield http
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize("inside, reason", [("", "File exists"), ("deep", "Not a directory")])
+def test_record_dir_that_is_a_file_is_refused(tmp_path, inside, reason):
+    (tmp_path / "calls").write_text("")
+    folder = tmp_path / "calls" / inside
+    expected = f"RECORD_DIR {folder} can't be used: {reason}; set RECORD_DIR to a folder of yours"
+    assert problem(tmp_path, record_dir=folder) == expected
+
+
+@pytest.mark.parametrize(
+    "fields, message",
+    [
+        (
+            {"allowed_callers": frozenset({"+12025550143", "2025550101"})},
+            "ALLOWED_CALLERS: '2025550101' is not an E.164 number; write it like +12025550143",
+        ),
+        (
+            {"telnyx_public_key": "e30="},
+            "TELNYX_PUBLIC_KEY is not a base64 Ed25519 key; copy it from the Telnyx portal, Keys & Credentials",
+        ),
+        (
+            {"agents": {"maya": {"prompt": "none.md"}}},
+            "gateway.toml, [agents.maya]: there is no prompt file none.md; create it, or name another with prompt = …",
+        ),
+    ],
+    ids=["allowed callers", "public key", "prompt"],
+)
+def test_mistake_says_what_to_do(tmp_path, fields, message):
+    assert problem(tmp_path, **fields) == message
+
+
+def test_data_dir_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "data").write_text("")
+    assert problem(tmp_path).startswith(f"DATA_DIR {tmp_path / 'data'} can't be used: ")
+
+
+# Answers
+
+
+async def test_health_of_a_bare_gateway(http):
+    answer = await http.get("/health")
+    assert answer.status_code == 200
+    assert answer.json() == {
+        "status": "ok",
+        "calls": 0,
+        "endings": 0,
+        "engine": "not set up",
+        "carriers": [],
+        "store": "embedded",
+    }
+
+
+async def test_health_names_what_is_set_up(stage, carrier_name):
+    state = (await stage.http.get("/health")).json()
+    assert (state["engine"], state["carriers"]) == ("deepgram", [carrier_name])
+
+
+async def test_health_counts_live_calls(stage):
+    await stage.dial()
+    assert (await stage.http.get("/health")).json()["calls"] == 1
+
+
+async def test_running_gateway_is_ready(http):
+    answer = await http.get("/ready")
+    assert (answer.status_code, answer.json()) == (200, {"ready": True})
+
+
+@pytest.mark.parametrize("path", ["/", "/healthy", "/v1/nothing", "/twilio"])
+async def test_unknown_path_is_not_found(http, path):
+    assert (await http.get(path)).status_code == 404
