@@ -136,7 +136,9 @@ def test_agents_are_handed_on_as_read(tmp_path):
         ({"PORT": "-1"}, "PORT is '-1'; use a whole number, 0 or more"),
         ({"PORT": "8000.5"}, "PORT is '8000.5'; use a whole number, 0 or more"),
         ({"PORT": "65536"}, "PORT is 65536; use a number from 0 to 65535"),
-        ({"PORT": LONG_NUMBER}, f"PORT is '{LONG_NUMBER}'; use a whole number, 0 or more"),
+        pytest.param(
+            {"PORT": LONG_NUMBER}, f"PORT is '{LONG_NUMBER}'; use a whole number, 0 or more", id="PORT of 5000 digits"
+        ),
         ({"DATA_DIR": "~nosuchuser/x"}, "DATA_DIR is '~nosuchuser/x'; there is no such user"),
         ({"VOICE_SESSION_ENABLED": "maybe"}, "VOICE_SESSION_ENABLED is 'maybe'; use true or false"),
         ({"LOG_LEVEL": "loud"}, "LOG_LEVEL is 'loud'; use one of: debug, info, warning, error"),
@@ -146,7 +148,6 @@ def test_agents_are_handed_on_as_read(tmp_path):
         ({"SUMMARY_PROVIDER": "anthropic"}, "SUMMARY_PROVIDER is anthropic but ANTHROPIC_API_KEY is not set"),
         ({"SUMMARY_PROVIDER": "xai"}, "SUMMARY_PROVIDER is xai but XAI_API_KEY is not set"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
 def test_mistake_says_what_to_write(environ, message, tmp_path):
     assert problem(environ, tmp_path) == message

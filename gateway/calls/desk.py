@@ -9,6 +9,7 @@ import contextlib
 import enum
 import itertools
 import logging
+import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -17,6 +18,7 @@ from gateway.calls.agents import AgentBook
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.finalize import Finalizer
 from gateway.calls.journal import Journal, JournaledCall, TurnLog
+from gateway.calls.loop_watch import LoopWatch
 from gateway.calls.pipeline import Call
 from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, CallKey, Registry, Ring
 from gateway.calls.remembering import Remembering
@@ -89,6 +91,7 @@ class CallDesk:
         self._pending: dict[CarrierLink, None] = {}
         self._conducted: dict[Call, asyncio.Task[None]] = {}
         self._errands: set[asyncio.Task[None]] = set()
+        self._loop_watch = LoopWatch()
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._closing = False
@@ -98,15 +101,21 @@ class CallDesk:
         return len(self._registry)
 
     @property
+    def loop_lag(self) -> float:
+        """The longest that the event loop was held up in the last minute, in seconds."""
+        return self._loop_watch.worst
+
+    @property
     def takes_calls(self) -> bool:
         return not self._closing
 
     async def run(self) -> None:
         """Tick all calls until cancelled, some at a time: all at once would hold up a frame."""
-        loop = asyncio.get_running_loop()
         for turn in itertools.cycle(range(TICK_GROUPS)):
+            before = time.monotonic()
             await asyncio.sleep(TICK_SECONDS / TICK_GROUPS)
-            now = loop.time()
+            self._loop_watch.held_up(time.monotonic() - before - TICK_SECONDS / TICK_GROUPS)
+            now = self._now()
             for call in itertools.islice(self._registry.live_calls(), turn, None, TICK_GROUPS):
                 call.tick(now)
             if turn == 0:

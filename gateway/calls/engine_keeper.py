@@ -36,6 +36,9 @@ EARLY_AUDIO_SECONDS: Final = 10.0
 RECONNECT_AUDIO_SECONDS: Final = 1.0
 """Sound kept while the engine is away; what is older would be answered too late."""
 
+ANSWER_SECONDS: Final = 20.0
+"""An engine that has said nothing at all for so long after the caller's turn has stopped answering."""
+
 STALLED_BYTES: Final = 4 * 1024 * 1024
 """Unsent data at which a peer has stopped reading."""
 
@@ -76,6 +79,8 @@ class EngineKeeper:
         self.link: EngineLink | None = None
         self.ready = False
         """Whether the engine takes audio."""
+        self.answer_due_since: float | None = None
+        """When the caller finished a turn that the agent has not begun to answer."""
 
     async def run(self) -> None:
         """Keep a connection until cancelled. EngineRefused or EngineUnavailable when there is no hope of one."""
@@ -145,10 +150,18 @@ class EngineKeeper:
         if self.link.buffered_bytes > STALLED_BYTES:
             self._log.warning("engine stopped reading")
             self.link.drop()
+        elif self._unanswered(self.link, now):
+            self._log.warning("engine stopped answering", extra={"seconds": ANSWER_SECONDS})
+            self.answer_due_since = None
+            self.link.drop()
         elif self.ready and now - self._heard_at > SILENCE_AFTER:
             self._fill_silence(self.link, now)
         elif now - self.link.sent_at > KEEP_ALIVE_SECONDS:
             self.link.keep_alive(at=now)
+
+    def _unanswered(self, link: EngineLink, now: float) -> bool:
+        since = self.answer_due_since
+        return since is not None and now - max(since, link.received_at) > ANSWER_SECONDS
 
     def _fill_silence(self, link: EngineLink, now: float) -> None:
         frames = int((now - self._filled_at) * BYTES_PER_SECOND / len(SILENCE_FRAME))

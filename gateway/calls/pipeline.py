@@ -188,6 +188,7 @@ class Call:
         if not self._gate_open or self._over.done():
             return
         self._answer_begun.set()
+        self._engine.answer_due_since = None
         self._spoke_at = self._loop.time()
         for start in range(0, len(audio), MARK_BYTES):
             stretch = audio[start : start + MARK_BYTES]
@@ -240,6 +241,7 @@ class Call:
         self._gate_open = True
         self._transcript.caller_said(text, datetime.now(UTC))
         self._caller_text.set()
+        self._engine.answer_due_since = self._loop.time()
         # Somebody who goes on talking has not finished; the second time, the agent is believed.
         self._cancel_farewell(self._farewells == 1)
 

@@ -52,6 +52,9 @@ class EngineLink:
         self._complained = False
         self.sent_at = loop.time()
         """When we last sent anything; the engine gives up on a silent client."""
+        self.received_at = loop.time()
+        """When the engine last said anything."""
+        self._clock = loop.time
 
     # Life, in order
 
@@ -144,12 +147,14 @@ class EngineLink:
         self._socket = socket
 
     def on_binary(self, data: bytes) -> None:
+        self.received_at = self._clock()
         if self._call is not None:
             if self._call.recorder is not None:
                 self._call.recorder.audio_from_engine(data)
             self._call.on_agent_audio(data)
 
     def on_text(self, data: bytes) -> None:
+        self.received_at = self._clock()
         call = self._call
         if call is None:
             return

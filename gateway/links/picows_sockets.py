@@ -26,6 +26,7 @@ from gateway.links.sockets import (
     ABNORMAL,
     NO_STATUS,
     NORMAL,
+    PING_SECONDS,
     TOO_BIG,
     Door,
     SocketOwner,
@@ -124,6 +125,9 @@ async def connect(
                 websocket_handshake_timeout=timeout,
                 max_redirects=0,
                 ssl_context=tls_context() if url.startswith("wss:") else None,
+                enable_auto_ping=True,  # a peer that vanished without a word is noticed within 20 s
+                auto_ping_idle_timeout=PING_SECONDS,
+                auto_ping_reply_timeout=PING_SECONDS,
                 logger_name=_log,
             )
     except WSHandshakeError as error:

@@ -18,6 +18,8 @@ POLICY_VIOLATION: Final = 1008
 TOO_BIG: Final = 1009
 NO_STATUS: Final = 1005
 """Never sent: the peer closed without a code."""
+PING_SECONDS: Final = 10.0
+"""A client socket pings a peer that was silent so long, and gives it as long to answer."""
 ABNORMAL: Final = 1006
 """Never sent: what `on_closed` reports when the connection broke without a close frame."""
 

@@ -19,7 +19,7 @@ from websockets.asyncio.client import connect as open_connection
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from gateway.errors import EngineUnavailable
-from gateway.links.sockets import ABNORMAL, NORMAL, Door, SocketOwner, handshake_refused, tls_context
+from gateway.links.sockets import ABNORMAL, NORMAL, PING_SECONDS, Door, SocketOwner, handshake_refused, tls_context
 
 _GOODBYE_SECONDS: Final = 2.0
 """A peer that has not taken what was queued, and our goodbye, by then is left."""
@@ -170,7 +170,8 @@ async def connect(
             max_size=max_bytes,
             open_timeout=timeout,
             close_timeout=_GOODBYE_SECONDS,
-            ping_interval=None,  # no pings of our own: the call watches for silence
+            ping_interval=PING_SECONDS,  # a peer that vanished without a word is noticed within 20 s
+            ping_timeout=PING_SECONDS,
             proxy=None,
         )
     except InvalidStatus as refused:

@@ -157,11 +157,11 @@ class Player:
     # The end
 
     async def _finish(self, call: CarrierCall) -> None:
-        """End the call the recorded way, where no recorded frame did."""
+        """End the call the recorded way, and tell of it as carriers do."""
         if any(step.direction == "from" and _is(step, "event", "stop") for step in self._recording.steps):
             await call.settled()
-            return
-        await self._note_end(call)
+        else:
+            await self._note_end(call)
         if self._recording.end_reason not in (*GATEWAY_ENDS, EndReason.STREAM_LOST):
             await self._carrier.hang_up(call, self._recording.header, self._gateway)
 

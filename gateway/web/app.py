@@ -260,6 +260,7 @@ def _state(settings: Settings, desk: CallDesk, finalizer: Finalizer) -> dict[str
     return {
         "calls": desk.live_calls,
         "endings": finalizer.unfinished,
+        "loop_lag_ms": round(desk.loop_lag * 1000, 1),
         "engine": settings.engine if settings.engine == "deepgram" else "not set up",
         "carriers": sorted(_carriers(settings)),
         "store": "embedded and remote" if settings.remem_api_url else "embedded",

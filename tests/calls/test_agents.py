@@ -139,7 +139,9 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
         ({"numbers": [12025550100]}, "'12025550100' is not an E.164 number; write it like +12025550100"),
         ({"timezone": "Mars"}, "'Mars' is not a time zone; write it like America/New_York"),
         ({"timezone": "America"}, "'America' is not a time zone; write it like America/New_York"),
-        ({"timezone": LONG_NAME}, f"'{LONG_NAME}' is not a time zone; write it like America/New_York"),
+        pytest.param(
+            {"timezone": LONG_NAME}, f"'{LONG_NAME}' is not a time zone; write it like America/New_York", id="long zone"
+        ),
         ({"timezone": "../etc"}, "'../etc' is not a time zone; write it like America/New_York"),
         ({"timezone": 5}, "timezone must be text in quotes"),
         ({"listen": ""}, "listen is empty; name a model, or leave the line out"),

@@ -21,7 +21,8 @@ def ring(registry):
 
 
 def a_ring(key):
-    return Ring(key, "AC1", "+12025550143", "+12025550100", Agent("maya", "You are Maya."), EXPIRES, None)
+    maya = Agent("maya", "You are Maya.")
+    return Ring(key, "AC1", "+12025550143", "+12025550100", maya, "wss://voice.example.com/twilio/media", EXPIRES)
 
 
 # Tokens
@@ -88,6 +89,7 @@ def test_unclaimed_ring_is_given_up_once(registry, ring):
     assert registry.unclaimed(EXPIRES) == [ring]
     assert registry.unclaimed(EXPIRES) == []
     assert registry.ring(KEY) is None
+    assert registry.is_over(KEY)
 
 
 def test_claimed_ring_is_not_given_up(registry, ring):
