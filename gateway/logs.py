@@ -72,7 +72,7 @@ class _JsonFormatter(logging.Formatter):
             "event": record.getMessage(),
             "logger": record.name,
         }
-        line = {**_fields(record), **line}
+        line |= {name: value for name, value in _fields(record).items() if name not in line}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return orjson.dumps(line, default=str).decode()

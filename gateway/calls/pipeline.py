@@ -335,13 +335,14 @@ class Call:
 
     async def _hear_last_words(self) -> None:
         """The caller is gone, but the engine may still be writing down what they said last."""
-        link = self._engine.link
-        if not self._engine.ready or link is None:
-            return
         self._caller_text.clear()
-        if self._caller_speaking:
-            link.force_end_turn()
-        await _happens(self._caller_text, OPEN_TURN_SECONDS if self._caller_speaking else LAST_WORDS_SECONDS)
+        if not self._engine.ready:
+            return
+        if not self._caller_speaking and await _happens(self._caller_text, LAST_WORDS_SECONDS):
+            return
+        if self._caller_speaking and self._engine.link is not None:  # perhaps only just noticed
+            self._engine.link.force_end_turn()
+            await _happens(self._caller_text, OPEN_TURN_SECONDS)
 
     def _complete_session(self, reason: EndReason) -> None:
         if self._memory is not None:

@@ -1,14 +1,13 @@
 """
 Makes the recorded calls of the demo and of the tests, and the spoken apology, with synthetic voices.
 
-Run it from the project's folder with the extra `speech` installed: python scripts/record_calls.py. Simulated carriers
-and a simulated engine talk to a real gateway in real time, and the gateway's own recorder writes the files.
+Run it from the project's folder with the extra `speech` installed: python -m tests.record_calls. Simulated
+carriers and a simulated engine talk to a real gateway in real time, and the gateway's own recorder writes the files.
 """
 
 import asyncio
 import contextlib
 import functools
-import sys
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
@@ -22,18 +21,16 @@ import py_nanotts
 import soxr
 from hibari import Hibari
 
+from gateway.audio import FRAME_BYTES, linear_to_mulaw
+from gateway.calls.pipeline import APOLOGY_TEXT
+from gateway.cli.own_gateway import own_gateway
+from gateway.settings import Secret, Settings
+from tests.fakes import deepgram_dialogue
+from tests.fakes.deepgram import Conversation, FakeDeepgram
+from tests.fakes.telnyx import FakeTelnyx
+from tests.fakes.twilio import FakeTwilio
+
 ROOT: Final = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-from gateway.audio import FRAME_BYTES, linear_to_mulaw  # noqa: E402
-from gateway.calls.pipeline import APOLOGY_TEXT  # noqa: E402
-from gateway.cli.own_gateway import own_gateway  # noqa: E402
-from gateway.settings import Secret, Settings  # noqa: E402
-from tests.fakes import deepgram_dialogue  # noqa: E402
-from tests.fakes.deepgram import Conversation, FakeDeepgram  # noqa: E402
-from tests.fakes.telnyx import FakeTelnyx  # noqa: E402
-from tests.fakes.twilio import FakeTwilio  # noqa: E402
-
 DEMO: Final = ROOT / "gateway" / "replay" / "calls"
 TESTS: Final = ROOT / "tests" / "recordings"
 CALLER: Final = "+12025550143"

@@ -1,0 +1,127 @@
+"""How a call ends by the clock, and that it ends once. Conversations are tested with whole calls."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import cast
+
+import pytest
+
+from gateway.calls.agents import Agent
+from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess
+from gateway.calls.pipeline import MEDIA_SILENCE_SECONDS, Call
+from gateway.calls.session import EndReason, VoiceSession
+from gateway.errors import CarrierRefused
+from gateway.links.carrier import CarrierLink
+from gateway.links.sockets import Socket, SocketOwner
+
+
+class Carrier:
+    """A carrier link that nobody is behind."""
+
+    def __init__(self) -> None:
+        self.buffered_bytes = 0
+        self.closed = 0
+
+    def finish_audio(self) -> None: ...
+
+    def close(self, code: int = 1000) -> None:
+        self.closed += 1
+
+
+async def never_connects(
+    url: str, headers: Mapping[str, str], owner: SocketOwner, *, max_bytes: int, timeout: float
+) -> Socket:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+class Line:
+    """A call whose engine never answers, running."""
+
+    def __init__(self, *, refuses_to_hang_up: bool = False) -> None:
+        self.carrier = Carrier()
+        self.hangups = 0
+        self.session = VoiceSession(agent="maya", caller="+12025550143", carrier="twilio")
+        self._refuses = refuses_to_hang_up
+        self.call = Call(
+            self.session,
+            Agent("maya", "You are Maya."),
+            cast(CarrierLink, self.carrier),
+            EngineAccess(never_connects, ""),
+            memory=None,
+            hang_up=self._hang_up,
+            stop_ends_call=True,
+            apology=b"",
+        )
+        self.running = asyncio.create_task(self.call.run())
+
+    async def _hang_up(self) -> None:
+        self.hangups += 1
+        if self._refuses:
+            raise CarrierRefused("twilio", "hang-up", 500)
+
+    async def ends(self) -> EndReason | None:
+        async with asyncio.timeout(5):
+            await self.running
+        return self.session.end_reason
+
+
+@pytest.fixture
+async def line() -> AsyncIterator[Line]:
+    line = Line()
+    yield line
+    line.running.cancel()
+
+
+async def test_silent_carrier_ends_the_call(line: Line) -> None:
+    now = asyncio.get_running_loop().time()
+    line.call.tick(now + MEDIA_SILENCE_SECONDS - 1)
+    assert not line.running.done()
+    line.call.tick(now + MEDIA_SILENCE_SECONDS + 1)
+    assert await line.ends() is EndReason.MEDIA_SILENT
+    assert line.hangups == 1
+
+
+async def test_any_sign_of_the_caller_counts(line: Line) -> None:
+    now = asyncio.get_running_loop().time()
+    line.call.on_digit("5")
+    line.call.on_mark("unknown")
+    line.call.on_caller_audio(b"\xff" * 160)
+    line.call.tick(now + MEDIA_SILENCE_SECONDS)
+    assert not line.running.done()
+
+
+async def test_carrier_that_stops_reading_ends_the_call(line: Line) -> None:
+    line.carrier.buffered_bytes = STALLED_BYTES + 1
+    line.call.tick(asyncio.get_running_loop().time())
+    assert await line.ends() is EndReason.CARRIER_STALLED
+
+
+async def test_first_reason_counts(line: Line) -> None:
+    line.call.on_stream_stopped()
+    line.call.on_stream_lost()
+    line.call.end(EndReason.SHUTDOWN)
+    assert await line.ends() is EndReason.CALLER_HUNG_UP
+    assert line.hangups == 0
+    assert line.carrier.closed == 1
+
+
+async def test_lost_stream_is_left_to_the_desk(line: Line) -> None:
+    line.call.on_stream_lost()
+    assert await line.ends() is EndReason.STREAM_LOST
+    assert line.call.may_go_on
+    assert line.hangups == 0
+
+
+async def test_hangup_explains_a_lost_stream(line: Line) -> None:
+    line.call.on_stream_lost()
+    line.call.end(EndReason.CALLER_HUNG_UP, carrier_over=True)
+    assert await line.ends() is EndReason.CALLER_HUNG_UP
+    assert not line.call.may_go_on
+
+
+async def test_refused_hangup_is_logged_and_over(caplog: pytest.LogCaptureFixture) -> None:
+    line = Line(refuses_to_hang_up=True)
+    line.call.end(EndReason.AGENT_HUNG_UP)
+    assert await line.ends() is EndReason.AGENT_HUNG_UP
+    assert "call could not be hung up" in caplog.messages
