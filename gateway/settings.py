@@ -130,7 +130,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return {}
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise SettingsError(f"gateway.toml can't be read: {error}") from None
 
 
@@ -142,6 +142,8 @@ def _read_dotenv(path: Path) -> dict[str, str]:
         values = dotenv.dotenv_values(path, interpolate=False)
     except UnicodeDecodeError:
         raise SettingsError(".env is not UTF-8 text; save it as such") from None
+    except OSError as error:
+        raise SettingsError(f".env can't be read: {error.strerror}") from None
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -208,7 +210,8 @@ _URLS: Final = {
 }
 
 
-def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
+def is_url(text: str, schemes: tuple[str, ...]) -> bool:
+    """Whether this is an address with a host and one of these schemes."""
     try:
         parts = urlsplit(text)
         return parts.scheme in schemes and bool(parts.hostname) and (parts.port or 0) >= 0  # reading it checks it
@@ -219,7 +222,7 @@ def _is_url(text: str, schemes: tuple[str, ...]) -> bool:
 def _check(settings: Settings) -> None:
     for name, schemes in _URLS.items():
         value = getattr(settings, name)
-        if value and not _is_url(value, schemes):
+        if value and not is_url(value, schemes):
             raise SettingsError(f"{name.upper()} is not a {schemes[0]} address; write it like {schemes[0]}://host/path")
     if settings.port > 65535:
         raise SettingsError(f"PORT is {settings.port}; use a number from 0 to 65535")

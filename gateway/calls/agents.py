@@ -79,20 +79,27 @@ def _agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
 
 
 def _prompt(value: Any, where: str, folder: Path) -> str:
-    """A prompt file, looked for beside gateway.toml and then among the ones that come with the program."""
     name = _text(value, f"{where}: prompt")
+    missing = f"{where}: there is no prompt file {name}; create it, or name another with prompt = …"
+    return find_text(name, folder, missing=missing)
+
+
+def find_text(name: str, folder: Path, *, missing: str) -> str:
+    """A text file, looked for beside gateway.toml and then among those that come with the program."""
     for root in (folder, Path(gateway.__file__).parent.parent):
         path = root / name
         if path.is_file():
-            return _read(path, where)
-    raise SettingsError(f"{where}: there is no prompt file {name}; create it, or name another with prompt = …")
+            return _read(path)
+    raise SettingsError(missing)
 
 
-def _read(path: Path, where: str) -> str:
+def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError:
-        raise SettingsError(f"{where}: {path.name} is not UTF-8 text; save it as such") from None
+        raise SettingsError(f"{path.name} is not UTF-8 text; save it as such") from None
+    except OSError as error:
+        raise SettingsError(f"{path.name} can't be read: {error.strerror}") from None
 
 
 def _text(value: Any, where: str) -> str:
@@ -113,7 +120,7 @@ def _numbers(value: Any, where: str) -> frozenset[str]:
 def _timezone(value: Any, where: str) -> ZoneInfo:
     try:
         return ZoneInfo(_text(value, f"{where}: timezone"))
-    except (ZoneInfoNotFoundError, ValueError):
+    except (ZoneInfoNotFoundError, ValueError, OSError):
         raise SettingsError(f"{where}: {value!r} is not a time zone; write it like America/New_York") from None
 
 
@@ -126,11 +133,11 @@ def _listen(value: Any, where: str) -> dict[str, Any]:
 def _think(value: Any, where: str) -> dict[str, Any]:
     if isinstance(value, str):
         provider, slash, model = value.partition("/")
-        if not (provider and slash and model):
+        if not (provider.strip() and slash and model.strip()):
             raise SettingsError(f"{where}: think is {value!r}; write provider/model, like open_ai/gpt-5.4-mini")
-        return {"type": provider, "model": model}
+        return {"type": provider.strip(), "model": model.strip()}
     block = _table(value, f"{where}: think")
-    if not {"type", "model"} <= set(block):
+    if not (block.get("type") and block.get("model")):
         raise SettingsError(f"{where}: think needs type and model, like type = 'open_ai', model = 'gpt-5.4-mini'")
     return block
 
@@ -142,9 +149,10 @@ def _speak(value: Any, where: str) -> dict[str, Any]:
 
 
 def _model(value: Any, where: str) -> dict[str, Any]:
-    if value == "":
+    block = {"model": value.strip()} if isinstance(value, str) else _table(value, where)
+    if not block or block.get("model") == "":
         raise SettingsError(f"{where} is empty; name a model, or leave the line out")
-    return {"model": value} if isinstance(value, str) else _table(value, where)
+    return block
 
 
 def _table(value: Any, where: str) -> dict[str, Any]:

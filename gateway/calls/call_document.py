@@ -65,7 +65,7 @@ def _metadata(session: VoiceSession, summary: CallSummary) -> dict[str, Any]:
         "agent": session.agent,
         "caller": session.caller,
         "carrier": session.carrier,
-        "seconds": round(session.seconds),
+        "seconds": round(max(session.seconds, 0)),
         "summary_by": summary.written_by,
     }
 

@@ -21,7 +21,8 @@ SCHEMA: Final = (
         version INTEGER NOT NULL DEFAULT 0,
         remote_id TEXT NOT NULL DEFAULT '',
         remote_version INTEGER NOT NULL DEFAULT 0,
-        remote_sent INTEGER NOT NULL DEFAULT 0)""",
+        remote_sent INTEGER NOT NULL DEFAULT 0,
+        problem TEXT NOT NULL DEFAULT '')""",
 )
 
 _log = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ class Ending:
     """Of the document that the remote store has; 0 for none."""
     remote_sent: bool = False
     """A create was sent whose answer we don't know: ask before sending it again."""
+    problem: str = ""
+    """Why a step can't be done; it rests until somebody has it tried again."""
 
 
 class Endings:
@@ -78,6 +81,15 @@ class Endings:
 
         return await self._store.run(work)
 
+    async def try_again(self, session_id: str = "") -> int:
+        """Wake the endings that rest, or the one of this call; how many those were."""
+
+        def work(connection: sqlite3.Connection) -> int:
+            resting = "UPDATE endings SET problem = '' WHERE problem <> '' AND ? IN ('', session_id)"
+            return connection.execute(resting, (session_id,)).rowcount
+
+        return await self._store.run(work)
+
     async def open_ones(self) -> list[Ending]:
         """Endings that an earlier process did not finish. One that can't be read is left alone, and logged."""
 
@@ -101,6 +113,7 @@ def _as_row(ending: Ending) -> dict[str, Any]:
         "remote_id": ending.remote_id,
         "remote_version": ending.remote_version,
         "remote_sent": ending.remote_sent,
+        "problem": ending.problem,
     }
 
 
@@ -122,6 +135,7 @@ def _from_row(row: dict[str, Any]) -> Ending:
         remote_id=row["remote_id"],
         remote_version=row["remote_version"],
         remote_sent=bool(row["remote_sent"]),
+        problem=row["problem"],
     )
 
 

@@ -23,8 +23,12 @@ from gateway.logs import CallLog
 PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Between tries, in seconds; the last one repeats."""
 
+SWEEP_SECONDS: Final = 15.0
+"""How often endings are looked for that somebody wants tried again."""
 UPGRADE_AFTER: Final = 5.0
 """Until a language model that did not answer is asked again; then the pauses above."""
+
+_log = logging.getLogger(__name__)
 
 
 class Finalizer:
@@ -43,6 +47,7 @@ class Finalizer:
         self._enabled = enabled
         self._sleep = sleep
         self._tasks: set[asyncio.Task[None]] = set()
+        self._running: set[str] = set()
         self._undocumented: set[asyncio.Future[None]] = set()
 
     def submit(self, session: VoiceSession, recorder: CallRecorder | None = None) -> None:
@@ -61,9 +66,23 @@ class Finalizer:
         return await self._steps.endings.has(session_id)
 
     async def resume(self) -> None:
-        """Take up what an earlier process left unfinished."""
+        """Take up what an earlier process left unfinished; what it could not do may be possible now."""
+        await self._steps.endings.try_again()
+        await self._take_up()
+
+    async def sweep(self) -> None:
+        """Until cancelled, take up endings that somebody wants tried again."""
+        while True:
+            await asyncio.sleep(SWEEP_SECONDS)
+            try:
+                await self._take_up()
+            except StoreUnavailable as error:
+                _log.warning("endings could not be looked for", extra={"reason": str(error)})
+
+    async def _take_up(self) -> None:
         for ending in await self._steps.endings.open_ones():
-            self._start(ending, None)
+            if ending.session.id not in self._running and not ending.problem:
+                self._start(ending, None)
 
     async def close(self, *, seconds: float) -> None:
         """Give calls without a document a moment to get one; what is left is taken up at the next start."""
@@ -85,6 +104,8 @@ class Finalizer:
         task = loop.create_task(self._see_through(ending, recorder, documented), name=f"ending {ending.session.uuid}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        self._running.add(ending.session.id)
+        task.add_done_callback(lambda _: self._running.discard(ending.session.id))
 
     async def _see_through(
         self, ending: Ending, recorder: CallRecorder | None, documented: asyncio.Future[None]
@@ -100,7 +121,9 @@ class Finalizer:
                 _record(recorder, ending)
                 documented.set_result(None)
                 group.create_task(work.publish())
-            if not work.refused:  # else the next start tries again: a key may have been corrected
+            if ending.problem:  # it rests until a key is corrected, say, and somebody has it tried again
+                await work.until_done(self._steps.begin)
+            else:
                 await work.until_done(self._steps.finish)
         except Exception:
             # The edge of an ending: it stays open in the store, and the next start takes it up.
@@ -122,7 +145,6 @@ class _Work:
 
     def __init__(self, steps: EndingSteps, ending: Ending, sleep: Callable[[float], Awaitable[None]]) -> None:
         self.log = CallLog(logging.getLogger(__name__), {"call": ending.session.uuid[:8]})
-        self.refused = False
         self._steps = steps
         self._ending = ending
         self._sleep = sleep
@@ -152,7 +174,8 @@ class _Work:
             except DocumentNotFound:
                 return self.log.info("document was deleted meanwhile", extra={"step": step.__name__})
             except (StoreRefused, LlmRefused) as error:
-                self.refused = self.refused or isinstance(error, StoreRefused)
+                if isinstance(error, StoreRefused):
+                    self._ending.problem = f"{step.__name__}: {error}"
                 return self.log.error("ending step refused", extra={"step": step.__name__, "reason": str(error)})
             except (StoreUnavailable, LlmUnavailable, OSError) as error:
                 if said != type(error).__name__:

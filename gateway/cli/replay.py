@@ -7,7 +7,6 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import orjson
 
@@ -109,8 +108,7 @@ async def replay(recording: Recording, *, speed: float = 0.0) -> list[Difference
 
 
 def _running(url: str) -> RunningGateway:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not settings.is_url(url, ("http", "https")):
         raise SettingsError(f"--url {url} is not an address; write it like http://127.0.0.1:8000")
     loaded = settings.load(os.environ, Path.cwd())
     if loaded.twilio_auth_token is None:

@@ -82,8 +82,9 @@ class PicowsSocket(WSListener):
         elif kind == WSMsgType.BINARY and frame.fin:
             self._owner.on_binary(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
-            self._close_code = _number(frame.get_close_code()) or NO_STATUS
-            transport.send_close(WSCloseCode.OK)
+            if not transport.is_close_frame_sent:
+                self._close_code = _number(frame.get_close_code()) or NO_STATUS
+                transport.send_close(WSCloseCode.OK)
             transport.disconnect()
         elif kind in (WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION):
             self._collect(frame)

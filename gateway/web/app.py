@@ -13,9 +13,8 @@ import httpx
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
-import gateway
 from gateway.calls import endings
-from gateway.calls.agents import AgentBook
+from gateway.calls.agents import AgentBook, find_text
 from gateway.calls.archive import Archive
 from gateway.calls.desk import CallDesk, Memory
 from gateway.calls.ending_steps import EndingSteps
@@ -129,7 +128,7 @@ async def _running(blueprint: _Blueprint) -> AsyncIterator[_Parts]:
         public = PublicAddress(settings.public_url)
         telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, telnyx_control)
         stack.push_async_callback(telnyx.close)
-        for work in (desk.run(), _delete_old(archive), blueprint.writer.prepare()):
+        for work in (desk.run(), finalizer.sweep(), _delete_old(archive), blueprint.writer.prepare()):
             task = asyncio.get_running_loop().create_task(work)
             stack.push_async_callback(_cancelled, task)
         await finalizer.resume()
@@ -218,11 +217,8 @@ def _writer(settings: Settings) -> SummaryWriter:
 
 
 def _summary_prompt(folder: Path) -> str:
-    for root in (folder, Path(gateway.__file__).parent.parent):
-        path = root / "prompts" / "summary.md"
-        if path.is_file():
-            return path.read_text(encoding="utf-8")
-    raise SettingsError("prompts/summary.md is missing; it tells the language model how to write a summary")
+    missing = "prompts/summary.md is missing; it tells the language model how to write a summary"
+    return find_text("prompts/summary.md", folder, missing=missing)
 
 
 def _remem(settings: Settings, http: httpx.AsyncClient) -> RememClient | None:

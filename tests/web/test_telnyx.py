@@ -79,20 +79,34 @@ async def test_lost_answer_is_repeated_with_its_id(stage: Stage) -> None:
     assert conversation.settings
 
 
-async def test_call_is_hung_up_when_the_stream_stops(stage: Stage) -> None:
-    """`stop` ends the stream, not the call: the caller must not be left in billed silence."""
+async def test_stopped_stream_of_a_live_call_is_restarted(stage: Stage) -> None:
+    """`stop` ends the stream, not the call: the caller is asked for again, and never left in billed silence."""
     call, conversation = await stage.dial()
+    await conversation.user_says("Are you there?")
     await call.stop_stream(call.stream)
-    await conversation.wait_closed()
-    await call.over(5)
-    assert call.ended_by == "gateway-rest"
+    await call.wait_stream(2)
+    again = await stage.engine.next_conversation()
+    assert (await again.configured())["agent"]["context"]["messages"][-1]["content"] == "Are you there?"
+    assert commands(stage) == ["answer", "read", "streaming_start"]
+    await call.hang_up()
+    await stage.document()
 
 
-async def test_call_is_hung_up_when_the_stream_fails(stage: Stage) -> None:
+async def test_stream_that_fails_to_open_is_restarted(stage: Stage) -> None:
     call = await stage.carrier.ring()
     await stage.carrier.webhook(call, "streaming.failed", payload={"failure_reason": "connection_failed"})
-    await call.over(5)
+    await until(lambda: "streaming_start" in commands(stage))
+    await call.hang_up()
+
+
+async def test_refused_new_stream_hangs_up(stage: Stage) -> None:
+    call, conversation = await stage.dial()
+    await conversation.user_says("Are you there?")
+    stage.carrier.fail("streaming_start", status=422, code="90046", times=9)
+    await call.stop_stream(call.stream)
+    await call.over(10)
     assert call.ended_by == "gateway-rest"
+    assert (await stage.archive()).endswith("CALLER: Are you there?\n")
 
 
 async def test_a_law_leg_is_heard_as_mu_law(tmp_path: Path) -> None:

@@ -1,0 +1,195 @@
+"""
+One scripted call, with a name for every moment in it.
+
+It stops for good at the moment it was told to: there the gateway is killed. Texts are unlike any other call's, so that
+the archive shows exactly which of them it has.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from typing import Any
+
+from websockets.exceptions import ConnectionClosed
+
+from tests.chaos.verdict import Said, said_in
+from tests.fakes.deepgram import Conversation, ConversationOver, FakeDeepgram
+from tests.stage import SOUND, until
+
+MOMENTS = (
+    "ring",
+    "settings",
+    "greeting",
+    "user text",
+    "first sentence",
+    "agent text",
+    "mark",
+    "barge-in",
+    "text after barge-in",
+    "function call",
+    "stop",
+    "last words",
+)
+
+_numbers = itertools.count(1)
+
+
+class ScriptedCall:
+    """A caller, an agent, and what they say to each other."""
+
+    def __init__(self, carrier: Any, engine: FakeDeepgram, *, caller: str, stop_at: str = "") -> None:
+        self.carrier = carrier
+        self.engine = engine
+        self.phone: Any = None
+        self.moment = ""
+        self.conversations: list[Conversation] = []
+        self._caller = caller
+        self._stop_at = stop_at
+        self._reached = asyncio.Event()
+        self._tag = _pronounceable(next(_numbers))
+        self._lines = itertools.count(1)
+
+    @property
+    def said(self) -> list[Said]:
+        return [one for conversation in self.conversations for one in said_in(conversation.log)]
+
+    async def stopped(self, *, timeout: float = 20) -> None:
+        """Until the call stands at its moment."""
+        async with asyncio.timeout(timeout):
+            await self._reached.wait()
+
+    # Before the kill
+
+    async def play(self) -> None:
+        """From ring to hangup. A gateway that dies ends it early."""
+        with contextlib.suppress(ConnectionClosed, ConversationOver):
+            await self._begin()
+            await self._talk()
+            await self._end()
+
+    async def _begin(self) -> None:
+        if self._stop_at == "ring":
+            self.carrier.media.clear()
+        dialling = asyncio.create_task(self.carrier.dial(self._caller))
+        try:
+            self.phone = await until(lambda: next((c for c in self.carrier.calls if c.caller == self._caller), None))
+            await self.phone.until(lambda: self.phone.token or self.phone.settled, "answer")
+            await self._reach("ring")
+            await dialling
+        finally:
+            dialling.cancel()
+        conversation = await self._converse()
+        await self._reach("settings")
+        await self._heard(conversation)
+        await self._reach("greeting")
+
+    async def _talk(self) -> None:
+        conversation = self.conversations[-1]
+        await conversation.user_says(self._line("I am looking for"))
+        await self._reach("user text")
+        await conversation.agent_says(self._line("We do have"), done=False)
+        await self._reach("first sentence")
+        await conversation.agent_says(self._line("Also take a look at"))
+        await self._reach("agent text")
+        await self._heard(conversation)
+        await self._reach("mark")
+        await conversation.agent_says(self._line("There is more to say of"), done=False)
+        await conversation.send_conversation_text("assistant", self._line("Nobody ever hears of"))
+        await self._heard(conversation)
+        await conversation.barge_in()
+        await self._reach("barge-in")
+        await conversation.end_turn(self._line("Wait, what about"))
+        await self._reach("text after barge-in")
+        await conversation.call_functions(["look_it_up"])
+        await self._reach("function call")
+
+    async def _end(self) -> None:
+        """The caller hangs up in mid-sentence; the engine writes it down when nobody is there any more."""
+        conversation = self.conversations[-1]
+        await conversation.agent_says(self._line("I found"))
+        await self._heard(conversation)
+        await conversation.user_starts_speaking()
+        stream = self.phone.stream
+        hanging_up = asyncio.create_task(self.phone.hang_up())
+        try:
+            await self.phone.until(lambda: stream is None or not stream.is_open, "stop")
+            await self._reach("stop")
+            await conversation.end_turn(self._line("Goodbye and thanks for"))
+            await self._reach("last words")
+            await hanging_up
+        finally:
+            hanging_up.cancel()
+            await asyncio.wait({hanging_up})
+
+    # After it
+
+    async def go_on(self, *, patience: float) -> bool:
+        """Where the call has a stream again, a few words more and a hangup; whether it had."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience):
+                conversation = await self._next_conversation()
+                await conversation.configured()
+                await self._heard(conversation)
+                await conversation.user_says(self._line("You are back with"))
+                await conversation.agent_says(self._line("We go on with"))
+                await self._heard(conversation)
+                await self.phone.hang_up()
+                return True
+        return False
+
+    async def leave(self) -> None:
+        """Whoever is still on the line hangs up."""
+        if self.phone is not None and not self.phone.ended_by:
+            await self.phone.hang_up()
+
+    # Itself
+
+    async def _next_conversation(self) -> Conversation:
+        """The engine's end of a new stream, or TimeoutError as soon as the call is over without one."""
+        while True:
+            with contextlib.suppress(TimeoutError):
+                conversation = await self.engine.next_conversation(timeout=0.1)
+                self.conversations.append(conversation)
+                return conversation
+            if self.phone.ended_by:
+                raise TimeoutError
+
+    async def _converse(self) -> Conversation:
+        conversation = await self.engine.next_conversation()
+        self.conversations.append(conversation)
+        await conversation.configured()
+        return conversation
+
+    async def _heard(self, conversation: Conversation) -> None:
+        """The phone has played all there was, and the gateway knows: its echoes came before this sound."""
+        phone = self.phone
+        stream = phone.stream
+        await conversation.until(lambda: not conversation.voice.locked())
+        await phone.until(lambda: _all_echoed(phone) or not stream.is_open, "echoes")
+        before = len(conversation.heard)
+        await phone.speak(SOUND)
+        await conversation.hears(before + len(SOUND))
+
+    async def _reach(self, moment: str) -> None:
+        self.moment = moment
+        if moment == self._stop_at:
+            self._reached.set()
+            await asyncio.Event().wait()
+
+    def _line(self, words: str) -> str:
+        return f"{words} {self._tag} {_pronounceable(next(self._lines))}."
+
+
+def _all_echoed(phone: Any) -> bool:
+    # Names begin anew with each stream, so they are counted.
+    marks = [frame for frame in phone.sent_frames if frame["event"] == "mark"]
+    return bool(marks) and len(marks) <= len(phone.marks_echoed) and phone.sent_frames[-1]["event"] == "mark"
+
+
+def _pronounceable(number: int) -> str:
+    """A word for a number; digits might be taken for a card's and hidden."""
+    text = ""
+    while number:
+        number, syllable = divmod(number, 20)
+        text = "bdfgklmnprstvzbdfgkl"[syllable] + "aeiou"[syllable // 4] + text
+    return text

@@ -1,0 +1,82 @@
+"""What was said on the wire, and what the archive kept of it: lost, doubled, or in the wrong order. No I/O."""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+RECEIVED_BEFORE = 0.1
+"""What was sent to the gateway so long before the kill has to be kept."""
+
+_NOT_WORDS = re.compile(r"^(CALLER|AGENT):|\[[^\]]*\]|[^\w]+", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Said:
+    """A final text that the engine sent. `cut`: the caller spoke over it, and maybe none of it was heard."""
+
+    at: float
+    speaker: str
+    text: str
+    cut: bool = False
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How the archive compares with what was said."""
+
+    due: int
+    kept: int
+    lost: tuple[str, ...] = ()
+    surplus: str = ""
+    """What the archive has beside: said twice, out of order, or never."""
+
+
+def said_in(log: Iterable[Any]) -> list[Said]:
+    """The turns of one conversation from the engine's log, without those of answers that were cancelled."""
+    said: list[Said] = []
+    open_from, cancelled = 0, False
+    for entry in log:
+        message = _message(entry)
+        match message.get("type"), message.get("role"):
+            case "UserStartedSpeaking", _:
+                # What came first was heard to its end; the rest may have been cut.
+                said[open_from + 1 :] = [replace(one, cut=True) for one in said[open_from + 1 :]]
+                open_from, cancelled = len(said), True
+            case "ConversationText", "user":
+                said.append(Said(entry.at, "CALLER", message["content"]))
+                open_from, cancelled = len(said), False
+            case "ConversationText", "assistant" if not cancelled:
+                said.append(Said(entry.at, "AGENT", message["content"]))
+            case "AgentAudioDone", _:
+                open_from = len(said)
+            case ("EndOfTurn" | "FunctionCallRequest"), _:
+                cancelled = False
+    return said
+
+
+def compare(said: Iterable[Said], archive: str, *, killed_at: float, lived_again_at: float) -> Kept:
+    """Every turn in its place, once. What came too shortly before the kill may be missing."""
+    position = due = kept = 0
+    lost, rest = [], []
+    for one in said:
+        must = not one.cut and (one.at <= killed_at - RECEIVED_BEFORE or one.at >= lived_again_at)
+        found = archive.find(one.text, position)
+        due += must
+        if found >= 0:
+            kept += must
+            rest.append(archive[position:found])
+            position = found + len(one.text)
+        elif must:
+            lost.append(f"{one.speaker}: {one.text}")
+    rest.append(archive[position:])
+    surplus = _NOT_WORDS.sub("", " ".join(rest))
+    return Kept(due, kept, tuple(lost), surplus)
+
+
+def _message(entry: Any) -> dict[str, Any]:
+    if entry.direction != "out" or not isinstance(entry.frame, str):
+        return {}
+    message: dict[str, Any] = json.loads(entry.frame)
+    return message
