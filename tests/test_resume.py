@@ -40,6 +40,21 @@ async def test_lost_stream_goes_on(stage: Stage) -> None:
     assert len(await stage.documents()) == 1
 
 
+async def test_resumed_call_still_knows_the_caller(stage: Stage) -> None:
+    call, conversation = await stage.dial()
+    await conversation.user_says("I ride a red bike, remember that.")
+    await call.hang_up()
+    await stage.document()
+    call, conversation = await stage.dial()
+    await conversation.user_says("Hello again.")
+    await call.drop()
+    await call.wait_stream(2)
+    again = await stage.engine.next_conversation()
+    await again.configured()
+    assert "red bike" in again.prompt
+    await call.hang_up()
+
+
 async def test_hangup_is_not_a_lost_stream(stage: Stage) -> None:
     call, conversation = await stage.dial()
     await conversation.user_says("Goodbye.")

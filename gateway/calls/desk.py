@@ -312,7 +312,8 @@ class CallDesk:
         parked = self._registry.unpark(key)
         if parked is None:
             return None
-        again = parked.again(expires=self._now() + TOKEN_SECONDS, session=parked.session)
+        memory = self._remembering(parked.agent.name, parked.caller)
+        again = parked.again(expires=self._now() + TOKEN_SECONDS, memory=memory)
         self._registry.add_ring(again)
         _log.info("call goes on", extra={"carrier": key[0], "attempt": again.attempt})
         return again

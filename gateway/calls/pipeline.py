@@ -16,6 +16,7 @@ from typing import Final
 from gateway.calls.agents import Agent
 from gateway.calls.briefing import Briefing
 from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess, EngineKeeper
+from gateway.calls.farewell import FAREWELL_SECONDS, Farewell, happens
 from gateway.calls.journal import TurnLog
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
@@ -44,9 +45,6 @@ from gateway.logs import CallLog
 MEDIA_SILENCE_SECONDS: Final = 30.0
 """A carrier that sends nothing at all for this long has gone. Mutes and holds are shorter, or send silence."""
 
-FAREWELL_SECONDS: Final = 10.0
-"""At most, from the agent's wish to hang up until we do."""
-FAREWELL_STARTS_SECONDS: Final = 3.0
 LAST_WORDS_SECONDS: Final = 0.4
 """After the call's end, the text of what was said just before may still come."""
 OPEN_TURN_SECONDS: Final = 2.0
@@ -105,11 +103,7 @@ class Call:
         self._caller_speaking = False
         self._caller_text = asyncio.Event()
         self._heard_at = self._spoke_at = self._loop.time()
-        self._farewell: asyncio.Task[None] | None = None
-        self._farewell_id = ""
-        self._farewells = 0
-        self._answer_begun = asyncio.Event()
-        self._answer_done = asyncio.Event()
+        self._farewell = Farewell(self._tasks, self._everything_played)
         self._played: dict[str, asyncio.Event] = {}
 
     # The desk's side
@@ -128,9 +122,9 @@ class Call:
                 if reason not in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED):
                     self._tasks.create_task(self._hang_up_carrier(), name="hang-up")
                 await self._hear_last_words()
-                for task in (*work, self._farewell):
-                    if task is not None:
-                        task.cancel()
+                self._farewell.cancel()
+                for task in work:
+                    task.cancel()
         finally:
             self._complete_session(reason)
             self._carrier.close()
@@ -187,7 +181,7 @@ class Call:
         """Pass it on as it came, with a mark after each stretch; what belongs to a cancelled answer is dropped."""
         if not self._gate_open or self._over.done():
             return
-        self._answer_begun.set()
+        self._farewell.sound_began()
         self._engine.answer_due_since = None
         self._spoke_at = self._loop.time()
         for start in range(0, len(audio), MARK_BYTES):
@@ -215,7 +209,7 @@ class Call:
                 for call in calls:
                     self._run_function(call)
             case FunctionsCancelled(call_ids):
-                self._cancel_farewell(self._farewell_id in call_ids)
+                self._farewell.taken_back(call_ids)
             case SettingsApplied():
                 self._gate_open, self._caller_speaking = True, False
                 self._engine.applied()
@@ -242,8 +236,7 @@ class Call:
         self._transcript.caller_said(text, datetime.now(UTC))
         self._caller_text.set()
         self._engine.answer_due_since = self._loop.time()
-        # Somebody who goes on talking has not finished; the second time, the agent is believed.
-        self._cancel_farewell(self._farewells == 1)
+        self._farewell.caller_went_on()
 
     def _agent_said(self, text: str) -> None:
         if not self._gate_open or self._over.done():
@@ -258,7 +251,7 @@ class Call:
         self._carrier.finish_audio()
         self._transcript.agent_audio_done()
         self._carrier.send_mark(self._playback.next_mark())
-        self._answer_done.set()
+        self._farewell.sound_done()
 
     # What takes time
 
@@ -297,26 +290,7 @@ class Call:
             link.function_result(call, '{"error": "there is no such function"}')
             return
         link.function_result(call, '{"status": "ok", "next": "say a short goodbye; the call ends after it"}')
-        if self._farewell is None:
-            self._answer_begun.clear()
-            self._answer_done.clear()
-            self._farewell_id = call.id
-            self._farewells += 1
-            self._farewell = self._tasks.create_task(self._say_goodbye(), name="goodbye")
-
-    def _cancel_farewell(self, wanted: bool) -> None:
-        if self._farewell is not None and wanted:
-            self._farewell.cancel()
-            self._farewell = None
-
-    async def _say_goodbye(self) -> None:
-        """Hang up when the farewell has been played; after ten seconds in any case."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL_SECONDS):
-                if await _happens(self._answer_begun, FAREWELL_STARTS_SECONDS):
-                    await self._answer_done.wait()
-                await self._everything_played()
-        self.end(EndReason.AGENT_HUNG_UP)
+        self._farewell.wished(call.id, lambda: self.end(EndReason.AGENT_HUNG_UP))
 
     async def _everything_played(self) -> None:
         self._carrier.finish_audio()
@@ -338,11 +312,11 @@ class Call:
         self._caller_text.clear()
         if not self._engine.ready:
             return
-        if not self._caller_speaking and await _happens(self._caller_text, LAST_WORDS_SECONDS):
+        if not self._caller_speaking and await happens(self._caller_text, LAST_WORDS_SECONDS):
             return
         if self._caller_speaking and self._engine.link is not None:  # perhaps only just noticed
             self._engine.link.force_end_turn()
-            await _happens(self._caller_text, OPEN_TURN_SECONDS)
+            await happens(self._caller_text, OPEN_TURN_SECONDS)
 
     def _complete_session(self, reason: EndReason) -> None:
         if self._memory is not None:
@@ -354,10 +328,3 @@ class Call:
         seconds, turns = round(self.session.seconds, 1), len(self.session.turns)
         fields = {"seconds": seconds, "turns": turns, "reason": str(self.session.end_reason)}
         self._log.info("call ended", extra=fields)
-
-
-async def _happens(event: asyncio.Event, seconds: float) -> bool:
-    """Whether it happens within so many seconds."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
-    return event.is_set()

@@ -57,13 +57,12 @@ class Ring:
         """The media socket's address with the token in it, for carriers that keep it there."""
         return f"{self.media_url}?token={quote(self.token, safe='')}"
 
-    def again(self, *, expires: float, session: VoiceSession | None) -> "Ring":
+    def again(self, *, expires: float, memory: Remembering | None) -> "Ring":
         """The same call once more, after its stream was lost: another token, one more attempt."""
         return replace(
             self,
             expires=expires,
-            memory=None,
-            session=session,
+            memory=memory,
             attempt=self.attempt + 1,
             token=secrets.token_urlsafe(32),
             used=False,

@@ -37,7 +37,7 @@ _numbers = itertools.count(1)
 class ScriptedCall:
     """A caller, an agent, and what they say to each other."""
 
-    def __init__(self, carrier: Any, engine: FakeDeepgram, *, caller: str, stop_at: str = "") -> None:
+    def __init__(self, carrier: Any, engine: FakeDeepgram, *, caller: str, stop_at: str = "", pause: float = 0) -> None:
         self.carrier = carrier
         self.engine = engine
         self.phone: Any = None
@@ -45,7 +45,10 @@ class ScriptedCall:
         self.conversations: list[Conversation] = []
         self._caller = caller
         self._stop_at = stop_at
+        self._pause = pause
         self._reached = asyncio.Event()
+        self._gone_on = asyncio.Event()
+        self._marks_before = self._echoes_before = 0
         self._tag = _pronounceable(next(_numbers))
         self._lines = itertools.count(1)
 
@@ -57,6 +60,12 @@ class ScriptedCall:
         """Until the call stands at its moment."""
         async with asyncio.timeout(timeout):
             await self._reached.wait()
+
+    def let_go(self, stop_at: str = "") -> None:
+        """On from where it stands, to another moment or to the end."""
+        self._stop_at = stop_at
+        self._reached.clear()
+        self._gone_on.set()
 
     # Before the kill
 
@@ -118,10 +127,14 @@ class ScriptedCall:
             await self._reach("last words")
             await hanging_up
         finally:
-            hanging_up.cancel()
-            await asyncio.wait({hanging_up})
+            await asyncio.wait({hanging_up})  # the caller's hand does not stop when the gateway dies
 
     # After it
+
+    def lost(self) -> None:
+        """The gateway is dead: what its stream had queued will never be played."""
+        if self.phone is not None:
+            self._marks_before, self._echoes_before = len(_marks(self.phone)), len(self.phone.marks_echoed)
 
     async def go_on(self, *, patience: float) -> bool:
         """Where the call has a stream again, a few words more and a hangup; whether it had."""
@@ -163,27 +176,31 @@ class ScriptedCall:
     async def _heard(self, conversation: Conversation) -> None:
         """The phone has played all there was, and the gateway knows: its echoes came before this sound."""
         phone = self.phone
-        stream = phone.stream
-        await conversation.until(lambda: not conversation.voice.locked())
-        await phone.until(lambda: _all_echoed(phone) or not stream.is_open, "echoes")
+        await until(lambda: not conversation.voice.locked())
+        await phone.until(lambda: self._all_echoed() or phone.stream is None, "echoes")
         before = len(conversation.heard)
         await phone.speak(SOUND)
         await conversation.hears(before + len(SOUND))
 
+    def _all_echoed(self) -> bool:
+        marks = len(_marks(self.phone)) - self._marks_before
+        echoes = len(self.phone.marks_echoed) - self._echoes_before
+        return 0 < marks <= echoes and self.phone.sent_frames[-1]["event"] == "mark"
+
     async def _reach(self, moment: str) -> None:
         self.moment = moment
         if moment == self._stop_at:
+            self._gone_on.clear()
             self._reached.set()
-            await asyncio.Event().wait()
+            await self._gone_on.wait()
+        await asyncio.sleep(self._pause)
 
     def _line(self, words: str) -> str:
         return f"{words} {self._tag} {_pronounceable(next(self._lines))}."
 
 
-def _all_echoed(phone: Any) -> bool:
-    # Names begin anew with each stream, so they are counted.
-    marks = [frame for frame in phone.sent_frames if frame["event"] == "mark"]
-    return bool(marks) and len(marks) <= len(phone.marks_echoed) and phone.sent_frames[-1]["event"] == "mark"
+def _marks(phone: Any) -> list[Any]:
+    return [frame for frame in phone.sent_frames if frame["event"] == "mark"]
 
 
 def _pronounceable(number: int) -> str:

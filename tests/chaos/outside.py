@@ -63,7 +63,8 @@ class HoldingRemem(FakeRemem):
 
     hold: Literal["", "before", "after"] = ""
 
-    def __post_init__(self) -> None:
+    def __init__(self, **dialect: Any) -> None:
+        super().__init__(**dialect)
         self.holding = asyncio.Event()
         self.release = asyncio.Event()
 

@@ -51,7 +51,7 @@ def said_in(log: Iterable[Any]) -> list[Said]:
                 said.append(Said(entry.at, "AGENT", message["content"]))
             case "AgentAudioDone", _:
                 open_from = len(said)
-            case ("EndOfTurn" | "FunctionCallRequest"), _:
+            case (("EndOfTurn" | "FunctionCallRequest"), _):
                 cancelled = False
     return said
 
