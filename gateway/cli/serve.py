@@ -15,10 +15,13 @@ from typing import Any
 import uvicorn
 
 from gateway import logs, settings
+from gateway.calls import endings
 from gateway.calls.desk import CallDesk
+from gateway.calls.endings import Endings
 from gateway.errors import SettingsError
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier import MAX_FRAME_BYTES
+from gateway.memory.sqlite import SqliteStore
 from gateway.settings import Settings
 from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol
@@ -39,6 +42,7 @@ def run(options: argparse.Namespace) -> int:
     loaded = settings.load({**os.environ, **given}, Path.cwd())
     logs.set_up(loaded.log_format or ("text" if sys.stderr.isatty() else "json"), loaded.log_level)
     config = _picows(loaded) if options.sockets == "picows" else _websockets(loaded)
+    asyncio.run(_look_at_store(loaded))
     listener = _listen(loaded)
     server = DrainingServer(config, drain_seconds=loaded.drain_seconds)
     _announce(loaded, listener)
@@ -101,6 +105,15 @@ def _websockets(loaded: Settings) -> uvicorn.Config:
         log_config=None,
         access_log=False,
     )
+
+
+async def _look_at_store(loaded: Settings) -> None:
+    """A store that can't be used is a person's to mend: one line now, instead of a server that fails to start."""
+    store = await SqliteStore.open(loaded.data_dir / "gateway.db", schema=endings.SCHEMA)
+    try:
+        await Endings(store).open_ones()
+    finally:
+        await store.close()
 
 
 def _spare_the_living() -> None:

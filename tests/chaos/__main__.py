@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import json
+import logging
 import random
 import statistics
 import sys
@@ -21,6 +22,7 @@ def main() -> int:
     names = options.point or [*POINTS, RANDOM]
     jobs = [Job(names[number % len(names)], dice.getrandbits(32)) for number in range(options.kills)]
     sys.stderr.write(f"seed {options.seed}, {len(jobs)} kills\n")
+    logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the simulators': a request cut off is what we want
     began = time.monotonic()
     matrix = asyncio.run(run(jobs, parallel=options.parallel, tell=_tell))
     sys.stderr.write(f"\n{time.monotonic() - began:.0f} s\n\n")

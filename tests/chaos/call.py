@@ -43,7 +43,7 @@ class ScriptedCall:
         self.phone: Any = None
         self.moment = ""
         self.conversations: list[Conversation] = []
-        self._caller = caller
+        self.caller = caller
         self._stop_at = stop_at
         self._pause = pause
         self._reached = asyncio.Event()
@@ -77,34 +77,38 @@ class ScriptedCall:
             await self._end()
 
     async def _begin(self) -> None:
+        await self._unclaimed()  # those of calls before this one
         if self._stop_at == "ring":
             self.carrier.media.clear()
-        dialling = asyncio.create_task(self.carrier.dial(self._caller))
+        dialling = asyncio.create_task(self.carrier.dial(self.caller))
         try:
-            self.phone = await until(lambda: next((c for c in self.carrier.calls if c.caller == self._caller), None))
-            await self.phone.until(lambda: self.phone.token or self.phone.settled, "answer")
+            self.phone = await until(lambda: next((c for c in self.carrier.calls if c.caller == self.caller), None))
+            await until(lambda: self.phone.token or self.phone.settled)
             await self._reach("ring")
             await dialling
         finally:
             dialling.cancel()
-        conversation = await self._converse()
+        conversation = await self._next_conversation()
+        await conversation.configured()
         await self._reach("settings")
-        await self._heard(conversation)
+        await self._heard(conversation, beyond=0)
         await self._reach("greeting")
 
     async def _talk(self) -> None:
         conversation = self.conversations[-1]
         await conversation.user_says(self._line("I am looking for"))
         await self._reach("user text")
+        marks = len(_marks(self.phone))
         await conversation.agent_says(self._line("We do have"), done=False)
         await self._reach("first sentence")
         await conversation.agent_says(self._line("Also take a look at"))
         await self._reach("agent text")
-        await self._heard(conversation)
+        await self._heard(conversation, beyond=marks + 1)
         await self._reach("mark")
+        marks = len(_marks(self.phone))
         await conversation.agent_says(self._line("There is more to say of"), done=False)
         await conversation.send_conversation_text("assistant", self._line("Nobody ever hears of"))
-        await self._heard(conversation)
+        await self._heard(conversation, beyond=marks)
         await conversation.barge_in()
         await self._reach("barge-in")
         await conversation.end_turn(self._line("Wait, what about"))
@@ -115,8 +119,9 @@ class ScriptedCall:
     async def _end(self) -> None:
         """The caller hangs up in mid-sentence; the engine writes it down when nobody is there any more."""
         conversation = self.conversations[-1]
+        marks = len(_marks(self.phone))
         await conversation.agent_says(self._line("I found"))
-        await self._heard(conversation)
+        await self._heard(conversation, beyond=marks)
         await conversation.user_starts_speaking()
         stream = self.phone.stream
         hanging_up = asyncio.create_task(self.phone.hang_up())
@@ -131,21 +136,23 @@ class ScriptedCall:
 
     # After it
 
-    def lost(self) -> None:
+    async def lost(self) -> None:
         """The gateway is dead: what its stream had queued will never be played."""
+        self.conversations += await self._unclaimed()
         if self.phone is not None:
             self._marks_before, self._echoes_before = len(_marks(self.phone)), len(self.phone.marks_echoed)
 
     async def go_on(self, *, patience: float) -> bool:
         """Where the call has a stream again, a few words more and a hangup; whether it had."""
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, ConnectionClosed, ConversationOver):
             async with asyncio.timeout(patience):
                 conversation = await self._next_conversation()
                 await conversation.configured()
-                await self._heard(conversation)
+                await self._heard(conversation, beyond=self._marks_before)
                 await conversation.user_says(self._line("You are back with"))
+                marks = len(_marks(self.phone))
                 await conversation.agent_says(self._line("We go on with"))
-                await self._heard(conversation)
+                await self._heard(conversation, beyond=marks)
                 await self.phone.hang_up()
                 return True
         return False
@@ -158,34 +165,41 @@ class ScriptedCall:
     # Itself
 
     async def _next_conversation(self) -> Conversation:
-        """The engine's end of a new stream, or TimeoutError as soon as the call is over without one."""
+        """The engine's end of a living stream, or TimeoutError as soon as the call is over without one."""
         while True:
             with contextlib.suppress(TimeoutError):
                 conversation = await self.engine.next_conversation(timeout=0.1)
                 self.conversations.append(conversation)
-                return conversation
+                if conversation.closed is None:
+                    return conversation
             if self.phone.ended_by:
                 raise TimeoutError
 
-    async def _converse(self) -> Conversation:
-        conversation = await self.engine.next_conversation()
-        self.conversations.append(conversation)
-        await conversation.configured()
-        return conversation
+    async def _unclaimed(self) -> list[Conversation]:
+        """What has arrived at the engine and nobody asked for."""
+        found: list[Conversation] = []
+        with contextlib.suppress(TimeoutError):
+            while True:
+                found.append(await self.engine.next_conversation(timeout=0))
+        return found
 
-    async def _heard(self, conversation: Conversation) -> None:
-        """The phone has played all there was, and the gateway knows: its echoes came before this sound."""
+    async def _heard(self, conversation: Conversation, *, beyond: int) -> None:
+        """
+        The phone has played all there was, and the gateway knows: its echoes came before this sound.
+
+        `beyond` so many marks there is one that belongs to what was said last.
+        """
         phone = self.phone
         await until(lambda: not conversation.voice.locked())
-        await phone.until(lambda: self._all_echoed() or phone.stream is None, "echoes")
+        await phone.until(lambda: self._all_echoed(beyond) or phone.stream is None, "echoes")
         before = len(conversation.heard)
         await phone.speak(SOUND)
         await conversation.hears(before + len(SOUND))
 
-    def _all_echoed(self) -> bool:
-        marks = len(_marks(self.phone)) - self._marks_before
-        echoes = len(self.phone.marks_echoed) - self._echoes_before
-        return 0 < marks <= echoes and self.phone.sent_frames[-1]["event"] == "mark"
+    def _all_echoed(self, beyond: int) -> bool:
+        marks = len(_marks(self.phone))
+        echoes = len(self.phone.marks_echoed) - self._echoes_before + self._marks_before
+        return beyond < marks <= echoes and self.phone.sent_frames[-1]["event"] == "mark"
 
     async def _reach(self, moment: str) -> None:
         self.moment = moment

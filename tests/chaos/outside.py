@@ -107,12 +107,15 @@ class GatewayProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._reading: asyncio.Task[None] | None = None
 
-    async def start(self, http: httpx.AsyncClient) -> None:
-        """Until /health answers."""
+    async def launch(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", START, env=self._environ, cwd=self._folder, stderr=asyncio.subprocess.PIPE
         )
         self._reading = asyncio.create_task(self._read(self._process))
+
+    async def start(self, http: httpx.AsyncClient) -> None:
+        """Launch, and wait until /health answers."""
+        await self.launch()
 
         async def healthy() -> bool:
             with contextlib.suppress(httpx.HTTPError):

@@ -78,8 +78,9 @@ def _at(moment: str) -> Point:
 @contextlib.asynccontextmanager
 async def _before_begin(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     """The call is over; its ending can't be written down."""
-    await until(lambda: call.moment == "function call", timeout=20)
+    await call.stopped()
     with write_lock(around.store):
+        call.let_go()
         await until(lambda: call.moment == "last words")
         await asyncio.sleep(0.2)
         yield
@@ -95,9 +96,10 @@ async def _begun(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None
 @contextlib.asynccontextmanager
 async def _journal_not_left(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     """Everything is done, but the journal could not be told: both know of the call."""
-    await until(lambda: call.moment == "last words", timeout=20)
+    await call.stopped()
     await around.journaled(call)
     with write_lock(around.journal):
+        call.let_go()
         await until(lambda: around.endings("remote_version > 0 AND archived"))
         yield
         await around.dead.wait()
@@ -256,9 +258,9 @@ POINTS = {
     point.name: point
     for point in (
         *(_at(moment) for moment in MOMENTS),
-        Point("before begin", _before_begin),
+        Point("before begin", _before_begin, stop_at="function call"),
         Point("begun", _begun),
-        Point("journal not left", _journal_not_left),
+        Point("journal not left", _journal_not_left, stop_at="function call"),
         Point("archived", _archived),
         Point("summary asked", _summary_asked, needs_llm=True),
         Point("summary not recorded", _summary_unrecorded, needs_llm=True),

@@ -35,6 +35,7 @@ DIALECTS: dict[str, dict[str, Any]] = {
     "plan": {"face": "plan", "shape": "plan", "honours_idempotency": False},
     "forgetful": {"honours_idempotency": False},
     "current": {"face": "current", "shape": "current"},
+    "current, forgetful": {"face": "current", "shape": "current", "honours_idempotency": False},
 }
 """How the remote store speaks. Those that honour no idempotency key would keep a document twice."""
 
@@ -105,12 +106,12 @@ class Lane:
         call = ScriptedCall(self.carrier, self.engine, caller=caller, stop_at=stop_at, pause=pause)
         self.carrier.asks_again = dice.random() < 0.5
         before = _Before(self.archives(), len(self.remem.documents))
-        killed_at, lived_again_at, problem = await self._kill(call, point, dice)
+        kill = await self._kill(call, point, dice)
         silent = not await self._afterwards(call)
-        since = max(killed_at, time.monotonic() if len(call.conversations) > 1 else 0.0)
-        outcome = await self._verdict(call, before, caller, killed_at, lived_again_at, since)
+        since = time.monotonic() if len(call.conversations) > 1 else kill.since
+        outcome = await self._verdict(call, before, kill, since)
         where = f"{self.kind.carrier}, {self.kind.dialect}" + ("" if point else f", after {call.moment or 'nothing'}")
-        outcome = replace(outcome, point=job.point, where=where, seed=job.seed, silent=silent, problem=problem)
+        outcome = replace(outcome, point=job.point, where=where, seed=job.seed, silent=silent, problem=kill.problem)
         self.outcomes.append(outcome)
         return outcome
 
@@ -137,49 +138,59 @@ class Lane:
 
     # The kill
 
-    async def _kill(self, call: ScriptedCall, point: Point | None, dice: random.Random) -> tuple[float, float, str]:
-        """Play, kill, start again. When it was killed, when it lived again, and what went wrong in the playing."""
+    async def _kill(self, call: ScriptedCall, point: Point | None, dice: random.Random) -> "_Kill":
+        """Play, kill, start again."""
         around = self._surroundings()
         playing = asyncio.create_task(call.play())
         try:
-            if point is not None:
-                async with point.arrange(around, call):
-                    await asyncio.sleep(dice.choice((0.0, 0.03, 0.12)))
-                    killed_at = self._strike(around, point)
-            else:
-                await asyncio.sleep(dice.uniform(0, self.length))
-                killed_at = self._strike(around, None)
+            await self._strike(around, call, point, dice)
             problem = ""
         except TimeoutError:
-            killed_at, problem = self._strike(around, None), "the point was never reached"
+            self.gateway.kill()
+            problem = "the point was never reached"
+        kill = _Kill(time.monotonic(), problem)
         if point is not None and point.spoils:
-            await asyncio.wait_for(playing, 20)
-            return float("inf"), float("inf"), problem
+            await asyncio.wait_for(playing, PATIENCE)
+            return replace(kill, at=float("inf"))
+        self.carrier.gateway_up.clear()
         playing.cancel()
         [ended] = await asyncio.gather(playing, return_exceptions=True)
         if isinstance(ended, Exception):
-            problem = problem or f"the call broke: {ended!r}"
-        call.lost()
+            kill = replace(kill, problem=problem or f"the call broke: {ended!r}")
         if dice.random() < 0.5:
             await call.leave()
-        lived_again_at = time.monotonic()
+        if point is None and dice.random() < 0.3:
+            await self._restart(killed_after=dice.uniform(0.5, 2.0))
+        await call.lost()
+        kill = replace(kill, lived_again_at=time.monotonic())
         await self._restart()
-        return killed_at, lived_again_at, problem
+        return kill
 
-    def _strike(self, around: Surroundings, point: Point | None) -> float:
-        killed_at = time.monotonic()
-        if point is None or not (point.leaves or point.spoils):
+    async def _strike(self, around: Surroundings, call: ScriptedCall, point: Point | None, dice: random.Random) -> None:
+        """Wait for the moment; kill."""
+        if point is None:
+            await asyncio.sleep(dice.uniform(0, self.length))
             self.gateway.kill()
-            self.carrier.gateway_up.clear()
-        around.dead.set()
-        return killed_at
+            return
+        async with point.arrange(around, call):
+            await asyncio.sleep(dice.choice((0.0, 0.03, 0.12)))
+            if not (point.leaves or point.spoils):
+                self.gateway.kill()
+            around.dead.set()
 
     def _surroundings(self) -> Surroundings:
         return Surroundings(self.gateway, self.remem, self.llm, self.folder / "data", self.folder / "archive")
 
-    async def _restart(self) -> None:
+    async def _restart(self, *, killed_after: float | None = None) -> None:
+        """Start again. Killed so many seconds later it dies once more, somewhere in its recovery."""
         await self.gateway.gone()
         self.remem.let_go()
+        if killed_after is not None:
+            await self.gateway.launch()
+            await asyncio.sleep(killed_after)
+            self.gateway.kill()
+            await self.gateway.gone()
+            return
         await self.gateway.start(self.http)
         self.carrier.media.set()
         self.carrier.gateway_up.set()
@@ -188,33 +199,29 @@ class Lane:
         """Let the carrier and the caller do what they do; false when the caller was left in silence."""
         if call.phone is None or call.phone.ended_by:
             return True
-        went_on = await call.go_on(patience=8)
-        cared_for = went_on or bool(call.phone.ended_by)
+        if call.phone.answered:  # else nobody ever picks up, as with a gateway that was never there
+            await call.go_on(patience=8)
+        abandoned = call.phone.abandoned
         await call.leave()
-        return cared_for
+        return not abandoned
 
     # The verdict
 
-    async def _verdict(
-        self, call: ScriptedCall, before: "_Before", caller: str, killed_at: float, again_at: float, since: float
-    ) -> Outcome:
+    async def _verdict(self, call: ScriptedCall, before: "_Before", kill: "_Kill", since: float) -> Outcome:
         give_up = time.monotonic() + PATIENCE
         while True:
             idle = await self._is_idle()
-            outcome = await self._look(call, before, caller, killed_at, again_at)
-            seconds = time.monotonic() - since if since < float("inf") else 0.0
+            outcome = await self._look(call, before, kill)
             if (idle and outcome.whole) or time.monotonic() > give_up:
-                return replace(outcome, seconds=seconds)
+                return replace(outcome, seconds=time.monotonic() - since)
             await asyncio.sleep(0.02)
 
-    async def _look(
-        self, call: ScriptedCall, before: "_Before", caller: str, killed_at: float, again_at: float
-    ) -> Outcome:
+    async def _look(self, call: ScriptedCall, before: "_Before", kill: "_Kill") -> Outcome:
         new = sorted(self.archives() - before.archives)
         text = "\n".join(path.read_text() for path in new)
-        words = compare(call.said, text, killed_at=killed_at, lived_again_at=again_at)
+        words = compare(call.said, text, killed_at=kill.at, lived_again_at=kill.lived_again_at)
         remote = len(self.remem.documents) - before.remote
-        return Outcome("", "", 0, words, len(new), await self._own_documents(caller), remote, 0.0)
+        return Outcome("", "", 0, words, len(new), await self._own_documents(call.caller), remote, 0.0)
 
     async def _own_documents(self, caller: str) -> int:
         query = {"text": "voice call summary", "tags": ["voice-session", f"caller:{caller}"], "limit": 100}
@@ -240,6 +247,17 @@ class Lane:
             await asyncio.sleep(0.01)
         await self._idle()
         self.length = time.monotonic() - began
+
+
+@dataclass(frozen=True)
+class _Kill:
+    since: float
+    problem: str = ""
+    at: float = 0.0
+    lived_again_at: float = float("inf")
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "at", self.at or self.since)
 
 
 @dataclass(frozen=True)
@@ -298,10 +316,18 @@ class Matrix:
     problems: list[str]
 
 
-async def run(
-    jobs: Iterable[Job], *, parallel: int = 4, tell: Callable[[Outcome], None] = lambda outcome: None
+Tell = Callable[[Outcome], None]
+
+
+async def run(jobs: Iterable[Job], *, parallel: int, tell: Tell) -> Matrix:
+    """Play all jobs, dealt out to lanes of every kind."""
+    return await play_lanes(deal(jobs), parallel=parallel, tell=tell)
+
+
+async def play_lanes(
+    shares: Iterable[tuple[LaneKind, list[Job]]], *, parallel: int, tell: Tell = lambda outcome: None
 ) -> Matrix:
-    """Play all jobs, dealt out to lanes of every kind, so many at a time."""
+    """A lane for each share, so many at a time."""
     matrix = Matrix([], [])
     room = asyncio.Semaphore(parallel)
 
@@ -309,17 +335,21 @@ async def run(
         async with room:
             with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
                 async with open_lane(kind, Path(folder)) as lane:
-                    if any(job.point == RANDOM for job in share):
-                        await lane.measure()
-                    for job in share:
-                        matrix.outcomes.append(await lane.play(job))
-                        tell(matrix.outcomes[-1])
-                    matrix.problems.extend(await lane.audit())
+                    await _play_share(lane, share, matrix, tell)
 
     async with asyncio.TaskGroup() as group:
-        for kind, share in deal(jobs):
+        for kind, share in shares:
             group.create_task(play(kind, share))
     return matrix
+
+
+async def _play_share(lane: Lane, share: list[Job], matrix: Matrix, tell: Tell) -> None:
+    if any(job.point == RANDOM for job in share):
+        await lane.measure()
+    for job in share:
+        matrix.outcomes.append(await lane.play(job))
+        tell(matrix.outcomes[-1])
+    matrix.problems.extend(await lane.audit())
 
 
 def deal(jobs: Iterable[Job], *, most: int = 40) -> list[tuple[LaneKind, list[Job]]]:

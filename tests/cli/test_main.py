@@ -1,5 +1,9 @@
 """`gateway` from outside: a mistake is one line on stderr and exit code 2."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from gateway.cli.main import main
@@ -48,3 +52,12 @@ def test_help_is_no_mistake(capsys):
     out, err = capsys.readouterr()
     assert (raised.value.code, err) == (0, "")
     assert out.startswith("usage: gateway ")
+
+
+def test_broken_store_is_one_line(tmp_path):
+    (tmp_path / "gateway.db").write_bytes(b"this is no database, whatever its name says" * 100)
+    command = "import sys; from gateway.cli.main import main; sys.exit(main(['serve', '--port', '0']))"
+    environ = {**os.environ, "DATA_DIR": str(tmp_path)}
+    ran = subprocess.run([sys.executable, "-c", command], cwd=tmp_path, env=environ, capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert ran.stderr == f"gateway: can't open {tmp_path}/gateway.db: file is not a database\n"

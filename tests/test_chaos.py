@@ -1,0 +1,115 @@
+"""A real gateway killed at every named point: each turn is kept once, each call has one document in each store."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.call import ScriptedCall
+from tests.chaos.outside import rows, write_lock
+from tests.chaos.points import POINTS
+from tests.chaos.runner import Job, LaneKind, Matrix, Outcome, open_lane, play_lanes
+from tests.chaos.verdict import Said, compare
+from tests.stage import until
+
+SEED = 3
+LANES = (LaneKind("twilio", "forgetful"), LaneKind("telnyx", "plan"), LaneKind("twilio", "current"))
+THINKING_LANES = (LaneKind("telnyx", "both", llm=True), LaneKind("twilio", "plan", llm=True))
+
+
+@pytest.fixture(scope="module")
+def matrix() -> Matrix:
+    """Each point once; the lanes run side by side, which takes a third of the time."""
+    shares: dict[LaneKind, list[Job]] = {}
+    for number, point in enumerate(POINTS.values()):
+        lanes = THINKING_LANES if point.needs_llm else LANES
+        shares.setdefault(lanes[number % len(lanes)], []).append(Job(point.name, SEED + number))
+    return asyncio.run(play_lanes(shares.items(), parallel=len(shares)))
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("point", POINTS)
+def test_kill_loses_and_doubles_nothing(matrix: Matrix, point: str) -> None:
+    [outcome] = [outcome for outcome in matrix.outcomes if outcome.point == point]
+    assert outcome.problem == ""
+    assert outcome.words.lost == ()
+    assert outcome.words.surplus == ""
+    documents = 0 if point == "ring" else 1
+    assert (outcome.archives, outcome.own, outcome.remote) == (documents, documents, documents)
+
+
+@pytest.mark.timeout(120)
+def test_later_start_repeats_nothing(matrix: Matrix) -> None:
+    assert matrix.problems == []
+
+
+async def test_full_disk_is_told_once(tmp_path: Path) -> None:
+    """Calls go on while nothing can be written, and the journal is written again when there is room."""
+    async with open_lane(LaneKind("telnyx", "both"), tmp_path) as lane:
+        outcome = await lane.play(Job("disk full, then room", SEED))
+        assert outcome.whole
+        assert sum("journal can't be written" in line for line in lane.gateway.log) == 1
+        assert sum("journal is written again" in line for line in lane.gateway.log) == 1
+
+
+async def test_calls_known_to_journal_and_endings(tmp_path: Path) -> None:
+    """Killed when many endings had done everything but leave the journal: none of them is begun anew."""
+    async with open_lane(LaneKind("twilio", "forgetful"), tmp_path) as lane:
+        calls = [
+            ScriptedCall(lane.carrier, lane.engine, caller=f"+120255501{n:02}", stop_at="user text") for n in range(20)
+        ]
+        playing = [await _begun(call) for call in calls]
+        await until(lambda: len(rows(tmp_path / "data/journal.db", "SELECT 1 FROM entries")) == 40)
+        with write_lock(tmp_path / "data/journal.db"):
+            for call in calls:
+                await call.leave()
+            done = "SELECT 1 FROM endings WHERE archived AND remote_version > 0"
+            await until(lambda: len(rows(tmp_path / "data/gateway.db", done)) == 20, timeout=9)
+            lane.gateway.kill()
+        await _ended(playing)
+        assert await lane.audit() == []
+        assert len(lane.remem.documents) == 20
+
+
+async def _begun(call: ScriptedCall) -> asyncio.Task[None]:
+    playing = asyncio.create_task(call.play())
+    await call.stopped()
+    return playing
+
+
+async def _ended(playing: list[asyncio.Task[None]]) -> None:
+    for task in playing:
+        task.cancel()
+    await asyncio.gather(*playing, return_exceptions=True)
+
+
+# The judge itself
+
+SAID = [Said(1.0, "CALLER", "One."), Said(2.0, "AGENT", "Two."), Said(3.0, "CALLER", "Three.")]
+OUTCOME = Outcome("random", "twilio", 1, compare([], "", killed_at=0, lived_again_at=0), 1, 1, 1, 0.5)
+
+
+def test_late_turn_may_be_missing() -> None:
+    kept = compare(SAID, "CALLER: One.\nAGENT: Two.\n", killed_at=3.05, lived_again_at=9)
+    assert (kept.due, kept.kept, kept.lost, kept.surplus) == (2, 2, (), "")
+
+
+def test_missing_turn_is_lost() -> None:
+    kept = compare(SAID, "CALLER: One.\nCALLER: Three.\n", killed_at=4, lived_again_at=9)
+    assert kept.lost == ("AGENT: Two.",)
+
+
+def test_turn_said_twice_is_surplus() -> None:
+    archive = "CALLER: One.\nAGENT: Two. Two.\nCALLER: Three.\n"
+    assert compare(SAID, archive, killed_at=4, lived_again_at=9).surplus == "Two"
+
+
+def test_wrong_order_is_noticed() -> None:
+    kept = compare(SAID, "AGENT: Two.\nCALLER: One.\nCALLER: Three.\n", killed_at=4, lived_again_at=9)
+    assert (kept.lost, kept.surplus) == (("AGENT: Two.",), "Two")
+
+
+def test_second_document_is_not_whole() -> None:
+    assert OUTCOME.whole
+    assert not replace(OUTCOME, remote=2).whole
