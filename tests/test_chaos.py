@@ -110,6 +110,12 @@ def test_wrong_order_is_noticed() -> None:
     assert (kept.lost, kept.surplus) == (("AGENT: Two.",), "Two")
 
 
+def test_same_words_said_too_late_before() -> None:
+    said = [Said(1.0, "AGENT", "Hello."), Said(5.0, "AGENT", "Hello.")]
+    kept = compare(said, "AGENT: Hello.\n", killed_at=1.05, lived_again_at=4)
+    assert (kept.due, kept.kept, kept.surplus) == (1, 1, "")
+
+
 def test_second_document_is_not_whole() -> None:
     assert OUTCOME.whole
     assert not replace(OUTCOME, remote=2).whole

@@ -44,6 +44,7 @@ from gateway.web.twilio import TwilioWebhooks
 CLOSING_SECONDS: Final = 10.0
 """How long endings may take at shutdown; what is left is taken up at the next start."""
 RETENTION_CHECK_SECONDS: Final = 3600.0
+PREPARE_AFTER: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -128,7 +129,7 @@ async def _running(blueprint: _Blueprint) -> AsyncIterator[_Parts]:
         public = PublicAddress(settings.public_url)
         telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, telnyx_control)
         stack.push_async_callback(telnyx.close)
-        for work in (desk.run(), finalizer.sweep(), _delete_old(archive), blueprint.writer.prepare()):
+        for work in (desk.run(), finalizer.sweep(), _delete_old(archive), _prepare(blueprint.writer)):
             task = asyncio.get_running_loop().create_task(work)
             stack.push_async_callback(_cancelled, task)
         await finalizer.resume()
@@ -261,6 +262,12 @@ def _state(settings: Settings, desk: CallDesk, finalizer: Finalizer) -> dict[str
         "carriers": sorted(_carriers(settings)),
         "store": "embedded and remote" if settings.remem_api_url else "embedded",
     }
+
+
+async def _prepare(writer: SummaryWriter) -> None:
+    """A provider's library takes seconds to load: after the start, and before the first call needs it."""
+    await asyncio.sleep(PREPARE_AFTER)
+    await writer.prepare()
 
 
 async def _delete_old(archive: Archive) -> None:

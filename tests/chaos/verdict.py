@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,21 +59,27 @@ def said_in(log: Iterable[Any]) -> list[Said]:
 
 def compare(said: Iterable[Said], archive: str, *, killed_at: float, lived_again_at: float) -> Kept:
     """Every turn in its place, once. What came too shortly before the kill may be missing."""
-    position = due = kept = 0
-    lost, rest = [], []
+
+    def is_due(one: Said) -> bool:
+        return not one.cut and (one.at <= killed_at - RECEIVED_BEFORE or one.at >= lived_again_at)
+
+    said = list(said)
+    due = Counter(one.text for one in said if is_due(one))
+    position, lost, rest = 0, [], []
     for one in said:
-        must = not one.cut and (one.at <= killed_at - RECEIVED_BEFORE or one.at >= lived_again_at)
-        found = archive.find(one.text, position)
-        due += must
+        must = is_due(one)
+        due[one.text] -= must
+        # A greeting may have been said twice, and the first time too late to be kept.
+        spared = not must and archive.count(one.text, position) <= due[one.text]
+        found = -1 if spared else archive.find(one.text, position)
         if found >= 0:
-            kept += must
             rest.append(archive[position:found])
             position = found + len(one.text)
         elif must:
             lost.append(f"{one.speaker}: {one.text}")
     rest.append(archive[position:])
-    surplus = _NOT_WORDS.sub("", " ".join(rest))
-    return Kept(due, kept, tuple(lost), surplus)
+    spoken = sum(map(is_due, said))
+    return Kept(spoken, spoken - len(lost), tuple(lost), _NOT_WORDS.sub("", " ".join(rest)))
 
 
 def _message(entry: Any) -> dict[str, Any]:
