@@ -60,7 +60,7 @@ async def test_calls_known_to_journal_and_endings(tmp_path: Path) -> None:
             ScriptedCall(lane.carrier, lane.engine, caller=f"+120255501{n:02}", stop_at="user text") for n in range(20)
         ]
         playing = [await _begun(call) for call in calls]
-        await until(lambda: len(rows(tmp_path / "data/journal.db", "SELECT 1 FROM entries")) == 40)
+        await until(lambda: len(rows(tmp_path / "data/journal.db", "SELECT 1 FROM entries")) == 20 * 3)
         with write_lock(tmp_path / "data/journal.db"):
             for call in calls:
                 await call.leave()

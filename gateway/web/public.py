@@ -32,9 +32,9 @@ class PublicAddress:
         return f"{self.origin(request)}{path}{f'?{query}' if query else ''}"
 
     def socket_url(self, request: Request, path: str) -> str:
-        """A media socket's address: wss wherever the public address is https."""
+        """A media socket's address. Always wss: carriers take nothing else."""
         parts = urlsplit(self.origin(request))
-        return f"{'ws' if parts.scheme == 'http' else 'wss'}://{parts.netloc}{parts.path}{path}"
+        return f"wss://{parts.netloc}{parts.path}{path}"
 
 
 async def read_body(request: Request) -> bytes:

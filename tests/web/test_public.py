@@ -81,10 +81,10 @@ def test_query_inside_the_raw_path_is_not_doubled():
     "configured, url",
     [
         ("https://voice.example.com", "wss://voice.example.com/twilio/media"),
-        ("http://127.0.0.1:8000", "ws://127.0.0.1:8000/twilio/media"),
+        ("http://127.0.0.1:8000", "wss://127.0.0.1:8000/twilio/media"),
     ],
 )
-def test_socket_is_as_safe_as_the_address(configured, url):
+def test_socket_is_always_secure(configured, url):
     assert PublicAddress(configured).socket_url(request(), "/twilio/media") == url
 
 
