@@ -138,13 +138,17 @@ class CallDesk:
         if tasks := {*self._conducted.values(), *self._errands}:
             await asyncio.wait(tasks, timeout=15)
 
-    async def recover(self) -> None:
-        """Take up calls that were live when an earlier process died: they may go on, else they come to an end."""
+    async def recover(self, ended: frozenset[str]) -> None:
+        """
+        Take up calls that were live when an earlier process died: they may go on, else they come to an end.
+
+        `ended` are those whose ending has been begun; what their journal still holds is in it.
+        """
         if self._memory is None:
             return
         for left in await self._memory.journal.unfinished():
             session = left.session
-            if await self._finalizer.has(session.id):
+            if session.id in ended:
                 self._memory.journal.forget(session.id)
                 continue
             _log.warning("a call was live when the gateway died", extra={"call": session.uuid[:8]})
@@ -210,6 +214,9 @@ class CallDesk:
             call.end(EndReason.STREAM_STOPPED)
         elif ring is not None and not ring.used:
             self._park(ring, ring.session)
+        elif ring is None and not self._registry.is_over(key) and not self._registry.is_parked(key):
+            # An earlier process answered it and died before there was anything to go on with.
+            self._errand(self._hang_up(key))
 
     # The media sockets' side
 

@@ -6,6 +6,7 @@ as long as it takes. The gateway's own store comes first; a remote one follows w
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -61,14 +62,14 @@ class Finalizer:
             recorder.note("ended", session.as_json())
             recorder.close()
 
-    async def has(self, session_id: str) -> bool:
-        """Whether this call's ending is under way; then it needs no journal."""
-        return await self._steps.endings.has(session_id)
+    async def resume(self) -> frozenset[str]:
+        """
+        Take up what an earlier process left unfinished; what it could not do may be possible now.
 
-    async def resume(self) -> None:
-        """Take up what an earlier process left unfinished; what it could not do may be possible now."""
+        Returns the ids of all calls whose ending had been begun: their journals have nothing to add.
+        """
         await self._steps.endings.try_again()
-        await self._take_up()
+        return await self._take_up()
 
     async def sweep(self) -> None:
         """Until cancelled, take up endings that somebody wants tried again."""
@@ -79,10 +80,12 @@ class Finalizer:
             except StoreUnavailable as error:
                 _log.warning("endings could not be looked for", extra={"reason": str(error)})
 
-    async def _take_up(self) -> None:
-        for ending in await self._steps.endings.open_ones():
+    async def _take_up(self) -> frozenset[str]:
+        unfinished = await self._steps.endings.open_ones()
+        for ending in unfinished:
             if ending.session.id not in self._running and not ending.problem:
                 self._start(ending, None)
+        return frozenset(ending.session.id for ending in unfinished)
 
     async def close(self, *, seconds: float) -> None:
         """Give calls without a document a moment to get one; what is left is taken up at the next start."""
@@ -136,6 +139,8 @@ class Finalizer:
     async def _leave_journal(self, ending: Ending) -> None:
         """The ending has everything now. It is not done before the journal knows, or a restart would begin it anew."""
         if self._journal is not None:
+            with contextlib.suppress(StoreUnavailable):  # then a power cut, and only that, could still take it back
+                await self._steps.endings.make_durable()
             self._journal.forget(ending.session.id)
             await self._journal.flushed()
 

@@ -121,7 +121,7 @@ class Journal:
                 with connection:
                     for statement, values in (item for item in waiting if isinstance(item, tuple)):
                         connection.execute(statement, values)
-            except sqlite3.Error as error:
+            except (sqlite3.Error, OSError) as error:
                 if not failing:
                     _log.error("journal can't be written, calls go on without it", extra={"reason": str(error)})
                 failing = True
@@ -147,9 +147,11 @@ class Journal:
         return True
 
     def _drop_oldest(self, waiting: list[_Statement | asyncio.Future[None]]) -> None:
-        if len(waiting) > MOST_WAITING:
-            _log.error("journal gave up entries", extra={"entries": len(waiting) - MOST_WAITING})
-            del waiting[:-MOST_WAITING]
+        surplus = [item for item in waiting if isinstance(item, tuple)][:-MOST_WAITING]
+        if surplus:
+            _log.error("journal gave up entries", extra={"entries": len(surplus)})
+            for item in surplus:
+                waiting.remove(item)
 
     def _read(self) -> list[JournaledCall]:
         connection = _connect(self._path)

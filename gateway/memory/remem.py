@@ -63,17 +63,17 @@ class RememClient:
         """
         Put `new` in the document's place; its id.
 
-        A server without updates is given the document again under its old key. That never makes a second one, but
-        it is the server's choice whether the old text stays.
+        A server without updates keeps the old text: giving it the document again could make a second one.
         """
+        if not document_id or self._ingests:
+            return document_id
         async with _border(timeout, writes=True):
-            if document_id and not self._ingests:
-                try:
-                    return _id(await self._put(document_id, new)) or document_id
-                except StoreRefused as refused:
-                    if refused.status not in _NOT_OFFERED:
-                        raise
-            return _id(await self._ingest(new)) or document_id
+            try:
+                return _id(await self._put(document_id, new)) or document_id
+            except StoreRefused as refused:
+                if refused.status not in _NOT_OFFERED:
+                    raise
+                return document_id
 
     async def _create(self, new: NewDocument) -> Any:
         if not self._ingests:

@@ -132,8 +132,7 @@ async def _running(blueprint: _Blueprint) -> AsyncIterator[_Parts]:
         for work in (desk.run(), finalizer.sweep(), _delete_old(archive), _prepare(blueprint.writer)):
             task = asyncio.get_running_loop().create_task(work)
             stack.push_async_callback(_cancelled, task)
-        await finalizer.resume()
-        await desk.recover()
+        await desk.recover(ended=await finalizer.resume())
         media_door = MediaDoor(desk, _carriers(settings))
         yield _Parts(
             routes=[

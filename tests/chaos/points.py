@@ -41,6 +41,13 @@ class Surroundings:
     def journal(self) -> Path:
         return self.data_dir / "journal.db"
 
+    def __post_init__(self) -> None:
+        self._lines_before = len(self.gateway.log)
+
+    def logged(self, phrase: str) -> bool:
+        """Whether the gateway has said so since this call began."""
+        return any(phrase in line for line in self.gateway.log[self._lines_before :])
+
     def endings(self, condition: str = "1") -> list[Any]:
         return rows(self.store, f"SELECT session_id FROM endings WHERE {condition}")
 
@@ -61,9 +68,9 @@ class Point:
     stop_at: str = ""
     needs_llm: bool = False
     leaves: bool = False
-    """Whether the gateway leaves by itself, without a kill."""
+    """The gateway has gone by itself when the body begins; it is only started again."""
     spoils: bool = False
-    """Whether there is no kill at all: the fault is the point."""
+    """No kill at all: the fault is the point, and the same process goes on."""
 
 
 def _at(moment: str) -> Point:
@@ -204,7 +211,7 @@ async def _draining(around: Surroundings, call: ScriptedCall) -> AsyncIterator[N
     """Told to stop with a caller on the line, and killed while it waits for the call's end."""
     await call.stopped()
     around.gateway.send(signal.SIGTERM)
-    await until(lambda: any("gateway drains" in line for line in around.gateway.log[-5:]))
+    await until(lambda: around.logged("gateway drains"))
     yield
 
 
@@ -223,7 +230,7 @@ async def _second_sigterm(around: Surroundings, call: ScriptedCall) -> AsyncIter
     """Told to stop at once with a caller on the line: no kill, the process ends by itself."""
     await call.stopped()
     around.gateway.send(signal.SIGTERM)
-    await until(lambda: any("gateway drains" in line for line in around.gateway.log[-5:]))
+    await until(lambda: around.logged("gateway drains"))
     around.gateway.send(signal.SIGTERM)
     await around.gateway.gone()
     yield
@@ -237,7 +244,7 @@ async def _disk_full_then_room(around: Surroundings, call: ScriptedCall) -> Asyn
     around.gateway.may_write(1)
     call.let_go("function call")
     await call.stopped()
-    await until(lambda: any("journal can't be written" in line for line in around.gateway.log[-20:]))
+    await until(lambda: around.logged("journal can't be written"))
     around.gateway.may_write(-1)
     await around.journaled(call)
     yield
@@ -249,7 +256,7 @@ async def _disk_full_at_the_end(around: Surroundings, call: ScriptedCall) -> Asy
     await call.stopped()
     around.gateway.may_write(1)
     call.let_go()
-    await until(lambda: any("ending step waits" in line for line in around.gateway.log[-20:]), timeout=20)
+    await until(lambda: around.logged("ending step waits"), timeout=20)
     around.gateway.may_write(-1)
     yield
 

@@ -117,21 +117,20 @@ class Lane:
 
     async def audit(self) -> list[str]:
         """Kill and start once more: nothing may be done twice, nothing be left behind."""
-        counts = [(len(self.archives()), len(self.remem.documents))]
+        before = (len(self.archives()), len(self.remem.documents))
         self.gateway.kill()
         await self._restart()
         await self._idle()
         await asyncio.sleep(0.3)
-        counts.append((len(self.archives()), len(self.remem.documents)))
-        problems = [f"{self.kind}: archives and documents went from {counts[0]} to {counts[1]}"]
-        problems = problems if counts[0] != counts[1] else []
+        after = (len(self.archives()), len(self.remem.documents))
+        problems = [f"archives and remote documents went from {before} to {after}"] if before != after else []
         for database, table in (("journal.db", "sessions"), ("journal.db", "entries"), ("gateway.db", "endings")):
             if left := rows(self.folder / "data" / database, f"SELECT * FROM {table}"):
-                problems.append(f"{self.kind}: {len(left)} rows of {table} were left behind")
+                problems.append(f"{len(left)} rows of {table} were left behind")
         own = [await self._own_documents(f"+120255501{number:02}") for number in range(len(self.outcomes))]
         if own != [outcome.own for outcome in self.outcomes]:
-            problems.append(f"{self.kind}: own documents changed afterwards")
-        return problems
+            problems.append("own documents changed afterwards")
+        return [f"{self.kind}: {problem}" for problem in problems]
 
     def archives(self) -> frozenset[Path]:
         return frozenset((self.folder / "archive").glob("*.txt"))
@@ -148,7 +147,8 @@ class Lane:
         except TimeoutError:
             self.gateway.kill()
             problem = "the point was never reached"
-        kill = _Kill(time.monotonic(), problem)
+        now = time.monotonic()
+        kill = _Kill(at=now, since=now, problem=problem)
         if point is not None and point.spoils:
             await asyncio.wait_for(playing, PATIENCE)
             return replace(kill, at=float("inf"))
@@ -251,13 +251,12 @@ class Lane:
 
 @dataclass(frozen=True)
 class _Kill:
+    """When it was, by which words are judged; since when the call is waited for; and what went wrong in the playing."""
+
+    at: float
     since: float
     problem: str = ""
-    at: float = 0.0
     lived_again_at: float = float("inf")
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "at", self.at or self.since)
 
 
 @dataclass(frozen=True)

@@ -127,12 +127,12 @@ async def test_replace_updates_in_place(remem, client):
     assert remem.documents[document_id].content == call_text(context="All done.")
 
 
-async def test_replace_without_updates_ingests(remem, client):
+async def test_store_without_updates_keeps_the_old_text(remem, client):
     remem.face = "current"
     document_id = remem.keeps(call_text(), tags=TAGS)
-    await client.replace(document_id, call_document(context="All done."))
-    assert remem.paths() == [f"PUT /v1/documents/{document_id}", "POST /v1/documents/ingest"]
-    assert remem.requests[-1].body["source_id"] == SESSION
+    assert await client.replace(document_id, call_document(context="All done.")) == document_id
+    assert remem.paths() == [f"PUT /v1/documents/{document_id}"]
+    assert len(remem.documents) == 1
 
 
 async def test_refused_replace_is_told(remem, client):
