@@ -210,6 +210,20 @@ async def test_killed_gateway_takes_the_call_up_again(scene: Scene) -> None:
     assert await scene.documents() == 1
 
 
+@pytest.mark.parametrize("carrier_name", ["telnyx"])
+async def test_call_that_only_rang_is_taken_up(scene: Scene) -> None:
+    """Killed after the answer and before the media: the caller is not left in silence, but greeted."""
+    call = await scene.carrier.ring()
+    await asyncio.sleep(0.1)
+    await scene.gateway.kill()
+    call.opens_media = True
+    await scene.gateway.start()
+    conversation = await scene.engine.next_conversation(timeout=20)
+    settings = await conversation.configured()
+    assert settings["agent"]["greeting"] == "Hello, this is Maya. How can I help you?"
+    await call.hang_up()
+
+
 async def test_sigterm_lets_live_calls_end(scene: Scene) -> None:
     """/ready says no, a new call is refused, the live one goes on and is kept, then the process ends."""
     call, conversation = await scene.dial()

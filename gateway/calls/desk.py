@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.calls.agents import AgentBook
@@ -182,6 +183,9 @@ class CallDesk:
         agent = self._agents.answering(called)
         memory = self._remembering(agent.name, number)
         ring = Ring(key, account_id, number, called, agent, media_url, self._now() + TOKEN_SECONDS, memory)
+        if memory is not None:  # from here on a killed gateway knows that somebody is on the line
+            ring.session = VoiceSession(agent=agent.name, caller=number, carrier=key[0])
+            self._journaled(ring.session, ring)
         self._registry.add_ring(ring)
         _log.info("phone rings", extra={"caller": last_four(number), "carrier": key[0], "agent": agent.name})
         return ring
@@ -215,7 +219,7 @@ class CallDesk:
         elif ring is not None and not ring.used:
             self._park(ring, ring.session)
         elif ring is None and not self._registry.is_over(key) and not self._registry.is_parked(key):
-            # An earlier process answered it and died before there was anything to go on with.
+            # An earlier process answered it and died, and nothing of it was kept: a nameless caller's.
             self._errand(self._hang_up(key))
 
     # The media sockets' side
@@ -253,6 +257,8 @@ class CallDesk:
         carrier, call_id = ring.key
         control = self._controls[carrier]
         session = ring.session or VoiceSession(agent=ring.agent.name, caller=ring.caller, carrier=carrier)
+        if not session.turns:
+            session.started_at = datetime.now(UTC)  # not when it rang
         return Call(
             session,
             ring.agent,

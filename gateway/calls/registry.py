@@ -35,7 +35,7 @@ class Ring:
     """
     A call that was let in and has no media yet. Its token opens one media socket, once.
 
-    `session` is there when the call goes on: it had media before, and lost it.
+    `session` is there for a caller who is remembered, and for every call that goes on after it lost its media.
     """
 
     key: CallKey
