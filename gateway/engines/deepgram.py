@@ -35,9 +35,6 @@ KEEP_ALIVE: Final = b'{"type":"KeepAlive"}'
 KEEP_ALIVE_SECONDS: Final = 8.0
 """Deepgram closes a connection that is silent for 10 s; its documentation advises 8."""
 
-PROMPT_LIMIT: Final = 25_000
-"""Characters of prompt that a managed LLM takes; the rest would be cut with a warning."""
-
 # Errors that the same settings would meet again (section 9 of the protocol); every other one is worth a new try.
 _FINAL_ERRORS: Final = frozenset(
     {

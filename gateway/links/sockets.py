@@ -13,7 +13,6 @@ from typing import Final, Protocol
 from gateway.errors import EngineRefused, EngineUnavailable
 
 NORMAL: Final = 1000
-GOING_AWAY: Final = 1001
 POLICY_VIOLATION: Final = 1008
 TOO_BIG: Final = 1009
 NO_STATUS: Final = 1005
