@@ -48,7 +48,7 @@ class ScriptedCall:
         self._pause = pause
         self._reached = asyncio.Event()
         self._gone_on = asyncio.Event()
-        self._marks_before = self._echoes_before = 0
+        self._marks_before = self._echoes_before = self._bytes_before = 0
         self._tag = _pronounceable(next(_numbers))
         self._lines = itertools.count(1)
 
@@ -91,7 +91,7 @@ class ScriptedCall:
         conversation = await self._next_conversation()
         await conversation.configured()
         await self._reach("settings")
-        await self._heard(conversation, beyond=0)
+        await self._first_words(conversation, beyond=0)
         await self._reach("greeting")
 
     async def _talk(self) -> None:
@@ -141,6 +141,7 @@ class ScriptedCall:
         self.conversations += await self._unclaimed()
         if self.phone is not None:
             self._marks_before, self._echoes_before = len(_marks(self.phone)), len(self.phone.marks_echoed)
+            self._bytes_before = len(self.phone.heard_bytes)
 
     async def go_on(self, *, patience: float) -> bool:
         """Where the call has a stream again, a few words more and a hangup; whether it had."""
@@ -148,7 +149,7 @@ class ScriptedCall:
             async with asyncio.timeout(patience):
                 conversation = await self._next_conversation()
                 await conversation.configured()
-                await self._heard(conversation, beyond=self._marks_before)
+                await self._first_words(conversation, beyond=self._marks_before)
                 await conversation.user_says(self._line("You are back with"))
                 marks = len(_marks(self.phone))
                 await conversation.agent_says(self._line("We go on with"))
@@ -183,6 +184,20 @@ class ScriptedCall:
                 found.append(await self.engine.next_conversation(timeout=0))
         return found
 
+    async def _first_words(self, conversation: Conversation, *, beyond: int) -> None:
+        """
+        What the agent says of its own accord was heard, all of it.
+
+        It may not have begun when its settings are applied, and there is a mark after each of its sentences.
+        """
+        await conversation.until(lambda: bool(conversation.sent("AgentAudioDone")))
+        spoken = sum(len(entry.frame) for entry in conversation.log if _is_speech(entry))
+        phone = self.phone
+        await phone.until(
+            lambda: len(phone.heard_bytes) >= self._bytes_before + spoken or phone.stream is None, "words"
+        )
+        await self._heard(conversation, beyond=beyond)
+
     async def _heard(self, conversation: Conversation, *, beyond: int) -> None:
         """
         The phone has played all there was, and the gateway knows: its echoes came before this sound.
@@ -215,6 +230,10 @@ class ScriptedCall:
 
 def _marks(phone: Any) -> list[Any]:
     return [frame for frame in phone.sent_frames if frame["event"] == "mark"]
+
+
+def _is_speech(entry: Any) -> bool:
+    return entry.direction == "out" and isinstance(entry.frame, bytes)
 
 
 def _pronounceable(number: int) -> str:
