@@ -18,6 +18,8 @@ GatewayError
 │   ├── DocumentNotFound
 │   ├── StoreUnavailable         down, slow, overloaded; worth trying again
 │   └── StoreRefused             said no for good: a wrong key, a wrong body
+├── BoardUnavailable             what nodes share can't be reached; each goes on by itself
+├── TakenOver                    another node does this work now
 ├── RecordingError               a recorded call that can't be read
 └── BenchFailed                  a measurement that can't be made here
 
@@ -132,6 +134,16 @@ class StoreRefused(StoreError):
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class BoardUnavailable(GatewayError):
+    """What several nodes share can't be reached. Calls go on; what was to be shared waits."""
+
+    retryable = True
+
+
+class TakenOver(GatewayError):
+    """Another node believed this one dead and does its work now: stop, and undo nothing."""
 
 
 class RecordingError(GatewayError):

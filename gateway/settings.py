@@ -78,7 +78,9 @@ class Settings:
     xai_api_key: Secret | None = setting(None, "summaries by Grok")
     xai_api_url: str = setting("https://api.x.ai/v1", "with /v1")
 
+    redis_url: Secret | None = setting(None, "unset: one node, everything embedded; else shared by several nodes")
     voice_session_enabled: bool = setting(True, "false: calls work, nothing is remembered or read")
+    voice_session_sync_interval: int = setting(30, "seconds between checkpoints of a live call to Redis")
     voice_session_context_limit: int = setting(3, "past calls put into the prompt")
     voice_session_archive_dir: Path = setting(Path("/tmp/voice-sessions"), "raw transcripts; mode 0700")
     voice_session_retention_days: int = setting(7, "raw transcripts older than this are deleted; 0 keeps them")

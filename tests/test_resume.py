@@ -125,7 +125,9 @@ class GatewayProcess:
         return await asyncio.wait_for(self._process.wait(), 20)
 
     async def kill(self) -> None:
-        await self.send(signal.SIGKILL)
+        """At once. One that is dead already stays so."""
+        with contextlib.suppress(ProcessLookupError):
+            await self.send(signal.SIGKILL)
         await self.stopped()
 
 

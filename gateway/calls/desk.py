@@ -16,22 +16,25 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.calls.agents import AgentBook
+from gateway.calls.commons import CallRecord, CallState, Commons, Word
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.finalize import Finalizer
 from gateway.calls.journal import Journal, JournaledCall, TurnLog
 from gateway.calls.loop_watch import LoopWatch
+from gateway.calls.neighbours import Neighbours
 from gateway.calls.pipeline import Call
-from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, CallKey, Registry, Ring
+from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, Registry, Ring
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import EndReason, VoiceSession
+from gateway.calls.session import CallKey, EndReason, VoiceSession
 from gateway.carriers.events import StreamStarted
 from gateway.carriers.numbers import AllowList, caller_id
-from gateway.errors import CarrierRefused
+from gateway.errors import BoardUnavailable, CarrierRefused
 from gateway.links.carrier import CarrierLink
 from gateway.links.carrier_rest import CallControl
 from gateway.links.recorder import FORMAT, CallRecorder, RecordingRoom
 from gateway.logs import last_four
 from gateway.memory.recall import Recall
+from gateway.metrics import WATCHDOG
 
 TICK_SECONDS: Final = 0.1
 TICK_GROUPS: Final = 10
@@ -79,6 +82,7 @@ class CallDesk:
         finalizer: Finalizer,
         recordings: RecordingRoom,
         apology: bytes,
+        neighbours: Neighbours | None = None,
     ) -> None:
         self._agents = agents
         self._allowed = allowed
@@ -88,6 +92,7 @@ class CallDesk:
         self._finalizer = finalizer
         self._recordings = recordings
         self._apology = apology
+        self._neighbours = neighbours
         self._registry = Registry()
         self._pending: dict[CarrierLink, None] = {}
         self._conducted: dict[Call, asyncio.Task[None]] = {}
@@ -121,7 +126,7 @@ class CallDesk:
                 call.tick(now)
             if turn == 0:
                 for ring in (*self._registry.unclaimed(now), *self._registry.overdue(now)):
-                    self._give_up(ring)
+                    self._errand(self._abandon(ring))
 
     async def drain(self, seconds: float) -> None:
         """Let no more calls in, and wait until the live ones have ended by themselves."""
@@ -148,26 +153,47 @@ class CallDesk:
         if self._memory is None:
             return
         for left in await self._memory.journal.unfinished():
-            session = left.session
-            if session.id in ended:
-                self._memory.journal.forget(session.id)
-                continue
-            _log.warning("a call was live when the gateway died", extra={"call": session.uuid[:8]})
-            session.end_reason = EndReason.GATEWAY_DIED
-            session.ended_at = session.turns[-1].at if session.turns else session.started_at
-            if session.carrier in self._controls:
-                ring = self._ring_of(left)
-                self._park(ring, session)
-                self._errand(self._ask_if_alive(ring))
-            else:
-                self._finalizer.submit(session)
+            if left.session.id in ended:
+                self._memory.journal.claim(left.session.id)
+                self._memory.journal.forget(left.session.id)
+            elif self._neighbours is None:
+                self._continue(_ring_of_journal(left, self._agents), left.session)
+            else:  # another node may have taken it over; to ask may take a while
+                self._errand(self._reclaim(left, self._neighbours))
+
+    async def _reclaim(self, left: JournaledCall, neighbours: Neighbours) -> None:
+        ring = _ring_of_journal(left, self._agents)
+        ours = await neighbours.reclaim(ring.key, left.node)
+        if ours:
+            self._continue(ring, left.session)
+        elif ours is False and self._memory is not None:
+            self._memory.journal.claim(left.session.id)
+            self._memory.journal.forget(left.session.id)
+
+    def _continue(self, ring: Ring, session: VoiceSession) -> None:
+        """A call whose process died: it may go on."""
+        _log.warning("a call was live when its gateway died", extra={"call": session.uuid[:8]})
+        if self._memory is not None:
+            self._memory.journal.claim(session.id)
+        session.end_reason = EndReason.GATEWAY_DIED
+        session.ended_at = session.turns[-1].at if session.turns else session.started_at
+        if ring.key[0] in self._controls:
+            self._park(ring, session)
+            self._errand(self._ask_if_alive(ring))
+        else:
+            self._finish(ring.key, session)
 
     # The webhooks' side
 
-    def is_new_event(self, event_id: str) -> bool:
-        return self._registry.is_new_event(event_id)
+    async def is_new_event(self, event_id: str) -> bool:
+        """Whether no node has seen this event."""
+        if not self._registry.is_new_event(event_id):
+            return False
+        return self._neighbours is None or not event_id or await self._neighbours.is_new_event(event_id)
 
-    def ring(self, key: CallKey, *, caller: str, called: str, media_url: str, account_id: str = "") -> Ring | Refusal:
+    async def ring(
+        self, key: CallKey, *, caller: str, called: str, media_url: str, account_id: str = ""
+    ) -> Ring | Refusal:
         """
         A phone rings. The same call asked twice gets the same answer.
 
@@ -183,8 +209,14 @@ class CallDesk:
         agent = self._agents.answering(called)
         memory = self._remembering(agent.name, number)
         ring = Ring(key, account_id, number, called, agent, media_url, self._now() + TOKEN_SECONDS, memory)
-        if memory is not None:  # from here on a killed gateway knows that somebody is on the line
+        if memory is not None:
             ring.session = VoiceSession(agent=agent.name, caller=number, carrier=key[0])
+        if self._neighbours is not None and (there := await self._neighbours.announce(ring)):
+            if memory is not None:
+                memory.cancel()
+            known = self._registry.ring(key)
+            return Refusal.OVER if there.state is not CallState.RINGING else known or self._ring_of(there)
+        if ring.session is not None:  # from here on a killed gateway knows that somebody is on the line
             self._journaled(ring.session, ring)
         self._registry.add_ring(ring)
         _log.info("phone rings", extra={"caller": last_four(number), "carrier": key[0], "agent": agent.name})
@@ -201,7 +233,10 @@ class CallDesk:
             await asyncio.wait({self._conducted[call]})
         elif (ring := self._registry.ring(key)) and not ring.used:
             self._park(ring, ring.session)
-        return self._ring_again(key)
+        elif self._neighbours is not None and not self._registry.is_parked(key) and not self._registry.is_over(key):
+            if fetched := await self._neighbours.fetch(key):
+                self.take_up(*fetched)
+        return await self._ring_again(key)
 
     def carrier_ended(self, key: CallKey) -> None:
         """The carrier says that the call is over; it may say so before we have heard of the call at all."""
@@ -210,6 +245,8 @@ class CallDesk:
             call.end(EndReason.CALLER_HUNG_UP, carrier_over=True)
         elif ring := self._registry.ended(key, self._now()):
             self._settle(ring, EndReason.CALLER_HUNG_UP)
+        elif self._neighbours is not None:
+            self._errand(self._pass_on_end(key, self._neighbours))
 
     def stream_failed(self, key: CallKey) -> None:
         """The carrier could not stream, or stopped; the caller may still be there."""
@@ -219,8 +256,7 @@ class CallDesk:
         elif ring is not None and not ring.used:
             self._park(ring, ring.session)
         elif ring is None and not self._registry.is_over(key) and not self._registry.is_parked(key):
-            # An earlier process answered it and died, and nothing of it was kept: a nameless caller's.
-            self._errand(self._hang_up(key))
+            self._errand(self._stream_failed_elsewhere(key))
 
     # The media sockets' side
 
@@ -236,11 +272,11 @@ class CallDesk:
     def gone(self, link: CarrierLink) -> None:
         self._pending.pop(link, None)
 
-    def admit(self, started: StreamStarted, link: CarrierLink) -> Call | None:
+    async def admit(self, started: StreamStarted, link: CarrierLink) -> Call | None:
         """Judge a `start`: with the call's unspent token it becomes the call's media, else it is a stranger's."""
         self._pending.pop(link, None)
         key = (link.carrier, started.call_id)
-        ring = self._registry.redeem(key, started.token, started.account_id, self._now())
+        ring = await self._redeemed(key, started)
         if ring is None or self._engine is None:
             _log.warning("media socket refused", extra={"carrier": link.carrier, "reason": "no valid token"})
             return None
@@ -250,6 +286,28 @@ class CallDesk:
         task = asyncio.get_running_loop().create_task(self._conduct(call, ring), name=call.session.id)
         self._conducted[call] = task
         return call
+
+    async def _redeemed(self, key: CallKey, started: StreamStarted) -> Ring | None:
+        """The call that this token opens, and no other node opens with it."""
+        known = self._registry.ring(key)
+        if self._neighbours is not None and (known is None or known.shared):
+            with contextlib.suppress(BoardUnavailable):  # then only what this node itself has given counts
+                record = await self._neighbours.redeem(key, started, known=known is not None)
+                if record is None or self._registry.is_over(key):
+                    return None
+                if record.node != self._neighbours.commons.node:
+                    return await self._moved_here(record, self._neighbours)
+        return self._registry.redeem(key, started.token, started.account_id, self._now())
+
+    async def _moved_here(self, record: CallRecord, neighbours: Neighbours) -> Ring:
+        """A call that rang at another node, and goes on here."""
+        ring = self._ring_of(record, await neighbours.session_of(record))
+        ring.memory = self._remembering(ring.agent.name, ring.caller)
+        ring.used = True
+        if ring.session is not None and self._memory is not None:
+            self._memory.journal.take_over(ring.session, _journal_header(ring))
+        self._registry.add_ring(ring)
+        return ring
 
     # A call's life
 
@@ -280,11 +338,13 @@ class CallDesk:
             # The edge of a call: whatever went wrong in it stays in it, and what was said is kept.
             _log.exception("call failed", extra={"call": call.session.uuid[:8]})
         finally:
-            if call.may_go_on and not self._closing:
+            if ring.taken:
+                self._let_go(ring)
+            elif call.may_go_on and not self._closing:
                 self._park(ring, call.session)
             else:
                 self._registry.ended(ring.key, self._now())
-                self._finalizer.submit(call.session, call.recorder)
+                self._finish(ring.key, call.session, call.recorder)
             del self._conducted[call]
             if not self._conducted:
                 self._quiet.set()
@@ -294,6 +354,8 @@ class CallDesk:
     def _park(self, ring: Ring, session: VoiceSession | None) -> None:
         ring.session = session
         self._registry.park(ring, self._now() + RESUME_SECONDS)
+        if self._neighbours is not None:
+            self._neighbours.parked(ring)
         if ring.attempt >= RESUME_TRIES:
             self._registry.ended(ring.key, self._now())
             self._give_up(ring)
@@ -313,7 +375,7 @@ class CallDesk:
         await asyncio.sleep(HANGUP_GRACE if ring.attempt == 0 else RESTART_PAUSE)
         if not await control.is_alive(call_id):
             self.carrier_ended(ring.key)
-        elif again := self._ring_again(ring.key):  # else it ended meanwhile
+        elif again := await self._ring_again(ring.key):  # else it ended meanwhile
             try:
                 await control.restart_stream(call_id, stream_url=again.stream_url, attempt=again.attempt)
             except CarrierRefused as error:
@@ -321,18 +383,28 @@ class CallDesk:
                 self._registry.ended(ring.key, self._now())
                 self._give_up(again)
 
-    def _ring_again(self, key: CallKey) -> Ring | None:
+    async def _ring_again(self, key: CallKey) -> Ring | None:
         parked = self._registry.unpark(key)
         if parked is None:
             return None
         memory = self._remembering(parked.agent.name, parked.caller)
         again = parked.again(expires=self._now() + TOKEN_SECONDS, memory=memory)
         self._registry.add_ring(again)
+        if self._neighbours is not None:
+            await self._neighbours.announce_again(again)
         _log.info("call goes on", extra={"carrier": key[0], "attempt": again.attempt})
         return again
 
+    async def _abandon(self, ring: Ring) -> None:
+        """Nobody came for a call: it is over, unless it has gone on at another node."""
+        if self._neighbours is None or not ring.shared or await self._neighbours.is_ours(ring.key):
+            self._give_up(ring)
+        else:
+            self._let_go(ring)
+
     def _give_up(self, ring: Ring) -> None:
         """No media came for it: the call is of no use any more, to us or to the caller."""
+        WATCHDOG.count("no media for a call")
         _log.warning("no media came for a call", extra={"carrier": ring.key[0]})
         self._settle(ring, EndReason.STREAM_LOST)
         self._errand(self._hang_up(ring.key))
@@ -341,14 +413,81 @@ class CallDesk:
         """A call that rang or was parked is over: what was said in it is kept."""
         if ring.memory is not None:
             ring.memory.cancel()
-        if ring.session is not None:
-            if ring.session.end_reason is not EndReason.GATEWAY_DIED:
-                ring.session.end_reason = reason
-            self._finalizer.submit(ring.session, ring.recorder)
+        if ring.session is not None and ring.session.end_reason is not EndReason.GATEWAY_DIED:
+            ring.session.end_reason = reason
+        self._finish(ring.key, ring.session, ring.recorder)
+
+    def _finish(self, key: CallKey, session: VoiceSession | None, recorder: CallRecorder | None = None) -> None:
+        """The call is over, and comes to its ending. Other nodes keep what they know of it until that has begun."""
+        if self._neighbours is not None:
+            self._neighbours.commons.over(key)
+        if session is not None:
+            self._finalizer.submit(session, recorder, begun=lambda: self._settled(key, session.id))
+        else:
+            self._settled(key)
+
+    def _settled(self, key: CallKey, session_id: str = "") -> None:
+        if self._neighbours is not None:
+            self._neighbours.commons.settled(key, session_id)
 
     async def _hang_up(self, key: CallKey) -> None:
         with contextlib.suppress(CarrierRefused):  # nobody is on the line to miss it
             await self._controls[key[0]].hang_up(key[1])
+
+    # Calls of other nodes
+
+    def take_up(self, record: CallRecord, session: VoiceSession | None) -> None:
+        """A call that was another node's is this one's, without its media. A nameless caller's has no past."""
+        ring = self._ring_of(record, session)
+        if session is not None and self._memory is not None:
+            self._memory.journal.take_over(session, _journal_header(ring))
+        if session is None:
+            self._park(ring, None)
+        elif record.state is CallState.OVER:
+            self._finish(record.key, session)
+        else:
+            self._continue(ring, session)
+
+    async def release(self, key: CallKey) -> None:
+        """Another node is asked for this call's new media."""
+        if call := self._registry.live(key):
+            call.end(EndReason.STREAM_LOST)
+            await asyncio.wait({self._conducted[call]})
+        elif (ring := self._registry.ring(key)) and not ring.used:
+            self._park(ring, ring.session)
+
+    def drop(self, key: CallKey) -> None:
+        """The call is another node's now."""
+        call, ring = self._registry.live(key), self._registry.forget(key)
+        if ring is not None:
+            ring.taken = True
+        if call is not None:
+            call.end(EndReason.STREAM_LOST)
+        elif ring is not None:
+            self._let_go(ring)
+
+    def _let_go(self, ring: Ring) -> None:
+        if ring.memory is not None:
+            ring.memory.cancel()
+        if ring.recorder is not None:
+            ring.recorder.close()
+        if ring.session is not None and self._memory is not None:
+            self._memory.journal.forget(ring.session.id)
+
+    def checkpoint(self, commons: Commons) -> None:
+        """Everything said so far in the live calls, for whoever may have to go on with them."""
+        for key, call in self._registry.live_items():
+            if call.session.caller and self._memory is not None:
+                commons.checkpoint(key, call.session.id, call.journal_entries)
+
+    async def _pass_on_end(self, key: CallKey, neighbours: Neighbours) -> None:
+        if not await neighbours.pass_on(self, Word.ENDED, key):
+            neighbours.commons.settled(key)  # if it rings yet, at whatever node, it is over
+
+    async def _stream_failed_elsewhere(self, key: CallKey) -> None:
+        if self._neighbours is None or not await self._neighbours.pass_on(self, Word.STREAM_FAILED, key):
+            # An earlier process answered it and died, and nothing of it was kept: a nameless caller's.
+            await self._hang_up(key)
 
     # Itself
 
@@ -371,15 +510,24 @@ class CallDesk:
     def _journaled(self, session: VoiceSession, ring: Ring) -> TurnLog | None:
         if self._memory is None or not session.caller:
             return None
-        header = {"key": ring.key, "account_id": ring.account_id, "called": ring.called, "media_url": ring.media_url}
-        return self._memory.journal.open_session(session, header)
+        share = self._neighbours.commons.said if self._neighbours is not None else None
+        return self._memory.journal.open_session(session, _journal_header(ring), share)
 
-    def _ring_of(self, left: JournaledCall) -> Ring:
-        header = left.header
-        carrier, call_id = header["key"]
-        agent = self._agents.answering(header["called"])
-        account_id, called, media_url = header["account_id"], header["called"], header["media_url"]
-        return Ring((carrier, call_id), account_id, left.session.caller, called, agent, media_url, self._now())
+    def _ring_of(self, record: CallRecord, session: VoiceSession | None = None) -> Ring:
+        """A call as another node knows it."""
+        return Ring(
+            record.key,
+            record.account_id,
+            record.caller,
+            record.called,
+            self._agents.answering(record.called),
+            record.media_url,
+            self._now() + TOKEN_SECONDS,
+            session=session,
+            attempt=record.attempt,
+            token=record.token,
+            shared=True,
+        )
 
     def _recorder(self, session: VoiceSession, ring: Ring) -> CallRecorder | None:
         recorder = self._recordings.record(session.uuid)
@@ -394,6 +542,19 @@ class CallDesk:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _journal_header(ring: Ring) -> dict[str, Any]:
+    """What the journal knows of a call beside its session."""
+    return {"key": ring.key, "account_id": ring.account_id, "called": ring.called, "media_url": ring.media_url}
+
+
+def _ring_of_journal(left: JournaledCall, agents: AgentBook) -> Ring:
+    header = left.header
+    carrier, call_id = header["key"]
+    called = header["called"]
+    agent = agents.answering(called)
+    return Ring((carrier, call_id), header["account_id"], left.session.caller, called, agent, header["media_url"], 0.0)
 
 
 def _header(session: VoiceSession, ring: Ring) -> dict[str, object]:

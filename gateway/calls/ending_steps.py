@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway.calls.archive import Archive
 from gateway.calls.call_document import archive_text, call_document, spoken_lines
-from gateway.calls.endings import Ending, Endings
+from gateway.calls.endings import Ending, EndingStore
 from gateway.errors import StoreUnavailable
 from gateway.llm.summary import CallSummary, SpokenLine
 from gateway.llm.writer import SummaryWriter
@@ -28,7 +28,7 @@ class EndingSteps:
     """The tools of an ending, and what is done with them."""
 
     store: DocumentStore
-    endings: Endings
+    endings: EndingStore
     remem: RememClient | None
     writer: SummaryWriter
     archive: Archive
@@ -37,11 +37,11 @@ class EndingSteps:
 
     async def finish(self, ending: Ending) -> None:
         """Nothing is left to do. What was said stays in the archive alone, for as long as that is kept."""
-        await self.endings.delete(ending)
+        await self.endings.finish(ending)
 
-    async def begin(self, ending: Ending) -> None:
-        """Before anything else is done, it is written down that it has to be."""
-        await self.endings.save(ending)
+    async def rest(self, ending: Ending) -> None:
+        """A step can't be done until a key is corrected, say, and somebody has it tried again."""
+        await self.endings.rest(ending)
 
     async def keep_archive(self, ending: Ending) -> None:
         """The raw text, as a file. OSError when the disk does not take it."""

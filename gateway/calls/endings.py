@@ -3,11 +3,12 @@
 import logging
 import sqlite3
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
 from gateway.calls.session import VoiceSession
+from gateway.errors import TakenOver
 from gateway.llm.summary import CallSummary
 from gateway.memory.sqlite import SqliteStore
 
@@ -22,7 +23,8 @@ SCHEMA: Final = (
         remote_id TEXT NOT NULL DEFAULT '',
         remote_version INTEGER NOT NULL DEFAULT 0,
         remote_sent INTEGER NOT NULL DEFAULT 0,
-        problem TEXT NOT NULL DEFAULT '')""",
+        problem TEXT NOT NULL DEFAULT '',
+        node TEXT NOT NULL DEFAULT '')""",
 )
 
 _log = logging.getLogger(__name__)
@@ -45,32 +47,71 @@ class Ending:
     """A create was sent whose answer we don't know: ask before sending it again."""
     problem: str = ""
     """Why a step can't be done; it rests until somebody has it tried again."""
+    node: str = ""
+    """Who sees to it, where several could."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {**_as_row(self), "session": self.session.as_json()}
+
+    @classmethod
+    def from_json(cls, stored: dict[str, Any]) -> "Ending":
+        return _from_row({**stored, "session": orjson.dumps(stored["session"])})
+
+
+class EndingStore(Protocol):
+    """Where the state of an ending is kept while it is carried out. TakenOver when another node does it now."""
+
+    async def save(self, ending: Ending) -> None: ...
+
+    async def finish(self, ending: Ending) -> None:
+        """The ending is done: nothing of it is kept."""
+
+    async def rest(self, ending: Ending) -> None:
+        """It can't be done now: it waits until somebody has it tried again."""
 
 
 class Endings:
-    """The table of endings."""
+    """The table of endings. Workers that share it each see to those with their name on them."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: SqliteStore, node: str = "") -> None:
         self._store = store
+        self._node = node
 
     async def save(self, ending: Ending) -> None:
         """Keep the state as it is now."""
+        ending.node = ending.node or self._node
         row = _as_row(ending)
         names = ", ".join(row)
         marks = ", ".join(f":{name}" for name in row)
 
         def work(connection: sqlite3.Connection) -> None:
+            query = "SELECT node FROM endings WHERE session_id = ?"
+            before = connection.execute(query, (ending.session.id,)).fetchone()
+            if before is not None and before[0] not in ("", self._node, ending.node):
+                raise TakenOver("another worker sees to this ending")
             connection.execute(f"INSERT OR REPLACE INTO endings ({names}) VALUES ({marks})", row)
 
         await self._store.run(work)
 
-    async def delete(self, ending: Ending) -> None:
-        """The ending is done: nothing of it is kept here."""
-
+    async def finish(self, ending: Ending) -> None:
         def work(connection: sqlite3.Connection) -> None:
             connection.execute("DELETE FROM endings WHERE session_id = ?", (ending.session.id,))
 
         await self._store.run(work)
+
+    async def rest(self, ending: Ending) -> None:
+        await self.save(ending)
+
+    async def adopt(self, ending: Ending, node: str) -> bool:
+        """See to what a dead worker left, if no other one does yet."""
+
+        def work(connection: sqlite3.Connection) -> int:
+            change = "UPDATE endings SET node = ? WHERE session_id = ? AND node = ?"
+            return connection.execute(change, (node, ending.session.id, ending.node)).rowcount
+
+        adopted = bool(await self._store.run(work))
+        ending.node = node if adopted else ending.node
+        return adopted
 
     async def make_durable(self) -> None:
         """On return, what was saved so far outlives a power cut too. The store alone outlives a killed process."""
@@ -80,7 +121,7 @@ class Endings:
         """Wake the endings that rest, or the one of this call; how many those were."""
 
         def work(connection: sqlite3.Connection) -> int:
-            resting = "UPDATE endings SET problem = '' WHERE problem <> '' AND ? IN ('', session_id)"
+            resting = "UPDATE endings SET problem = '', node = '' WHERE problem <> '' AND ? IN ('', session_id)"
             return connection.execute(resting, (session_id,)).rowcount
 
         return await self._store.run(work)
@@ -109,6 +150,7 @@ def _as_row(ending: Ending) -> dict[str, Any]:
         "remote_version": ending.remote_version,
         "remote_sent": ending.remote_sent,
         "problem": ending.problem,
+        "node": ending.node,
     }
 
 
@@ -131,6 +173,7 @@ def _from_row(row: dict[str, Any]) -> Ending:
         remote_version=row["remote_version"],
         remote_sent=bool(row["remote_sent"]),
         problem=row["problem"],
+        node=row["node"],
     )
 
 

@@ -18,6 +18,7 @@ from gateway.engines.deepgram import KEEP_ALIVE_SECONDS
 from gateway.errors import EngineUnavailable
 from gateway.links.engine import AgentSide, EngineLink
 from gateway.links.sockets import Connector
+from gateway.metrics import WATCHDOG
 from gateway.settings import Secret
 
 MEMORY_SECONDS: Final = 0.1
@@ -148,9 +149,11 @@ class EngineKeeper:
         if self.link is None:
             return
         if self.link.buffered_bytes > STALLED_BYTES:
+            WATCHDOG.count("engine stopped reading")
             self._log.warning("engine stopped reading")
             self.link.drop()
         elif self._unanswered(self.link, now):
+            WATCHDOG.count("engine stopped answering")
             self._log.warning("engine stopped answering", extra={"seconds": ANSWER_SECONDS})
             self.answer_due_since = None
             self.link.drop()

@@ -3,64 +3,109 @@ After the hangup: archive, summary, document. In the background, never in the wa
 
 One call leaves one document, whatever fails in between: every step is recorded, safe to repeat, and tried again for
 as long as it takes. The gateway's own store comes first; a remote one follows when it can.
+
+Where several nodes share a stream, an ending is handed to whoever reads it first, and kept here until it is done.
 """
 
 import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import asdict
-from typing import Final
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.calls.ending_steps import EndingSteps
-from gateway.calls.endings import Ending
+from gateway.calls.endings import Ending, Endings
 from gateway.calls.journal import Journal
 from gateway.calls.session import VoiceSession
-from gateway.errors import DocumentNotFound, GatewayError, LlmRefused, LlmUnavailable, StoreRefused, StoreUnavailable
+from gateway.errors import (
+    BoardUnavailable,
+    DocumentNotFound,
+    GatewayError,
+    LlmRefused,
+    LlmUnavailable,
+    StoreRefused,
+    StoreUnavailable,
+    TakenOver,
+)
 from gateway.links.recorder import CallRecorder
 from gateway.logs import CallLog
+from gateway.metrics import ENDING_SECONDS, WATCHDOG
+
+if TYPE_CHECKING:  # Redis' client takes a while to import, and one node needs none
+    from gateway.calls.ending_stream import EndingStream
 
 PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Between tries, in seconds; the last one repeats."""
 
 SWEEP_SECONDS: Final = 15.0
 """How often endings are looked for that somebody wants tried again."""
+FOLLOW_SECONDS: Final = 5.0
+"""How often it is looked what other nodes have made of the endings they were handed."""
+MOST_AT_ONCE: Final = 32
+"""Endings that one node takes from the stream at a time."""
 UPGRADE_AFTER: Final = 5.0
 """Until a language model that did not answer is asked again; then the pauses above."""
+
+_HANDED_OVER: Final = "stream"
+"""Who sees to an ending that all nodes were offered."""
 
 _log = logging.getLogger(__name__)
 
 
 class Finalizer:
-    """Sees each ended call through to its document. One task a call."""
+    """
+    Sees each ended call through to its document. One task a call.
+
+    `endings` is this node's own table; `steps` write into it or, where there is a `stream`, into that. `alive` tells
+    whether a worker that shares the table lives.
+    """
 
     def __init__(
         self,
         steps: EndingSteps,
+        endings: Endings,
         *,
         journal: Journal | None = None,
         enabled: bool = True,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        stream: "EndingStream | None" = None,
+        node: str = "",
+        alive: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
         self._steps = steps
+        self._endings = endings
         self._journal = journal
         self._enabled = enabled
         self._sleep = sleep
+        self._stream = stream
+        self._node = node
+        self._alive = alive
+        self._recorders: dict[str, CallRecorder] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: set[str] = set()
         self._undocumented: set[asyncio.Future[None]] = set()
 
-    def submit(self, session: VoiceSession, recorder: CallRecorder | None = None) -> None:
-        """A call is over. Nothing is kept of a nameless caller, or of a call without a word."""
+    def submit(
+        self, session: VoiceSession, recorder: CallRecorder | None = None, *, begun: Callable[[], None] = lambda: None
+    ) -> None:
+        """
+        A call is over. Nothing is kept of a nameless caller, or of a call without a word.
+
+        `begun` is called when the ending needs nobody else's memory of the call any more.
+        """
+        if recorder is not None:
+            recorder.note("ended", session.as_json())
+            self._recorders[session.id] = recorder
         if self._enabled and session.caller and any(turn.text.strip() for turn in session.turns):
-            self._start(Ending(session), recorder)
+            self._start(Ending(session), begun)
             return
         if self._journal is not None:
             self._journal.forget(session.id)
-        if recorder is not None:
-            recorder.note("ended", session.as_json())
-            recorder.close()
+        self._close_recorder(session.id)
+        begun()
 
     async def resume(self) -> frozenset[str]:
         """
@@ -68,7 +113,7 @@ class Finalizer:
 
         Returns the ids of all calls whose ending had been begun: their journals have nothing to add.
         """
-        await self._steps.endings.try_again()
+        await self._endings.try_again()
         return await self._take_up()
 
     async def sweep(self) -> None:
@@ -80,12 +125,62 @@ class Finalizer:
             except StoreUnavailable as error:
                 _log.warning("endings could not be looked for", extra={"reason": str(error)})
 
+    async def work_off(self) -> None:
+        """Until cancelled, carry out what any node has put on the stream."""
+        while self._stream is not None:
+            try:
+                await self._take_from(self._stream)
+            except BoardUnavailable:
+                await asyncio.sleep(FOLLOW_SECONDS / 5)
+
+    async def follow(self) -> None:
+        """Until cancelled, look what has become of the endings that were handed over."""
+        while self._stream is not None:
+            await asyncio.sleep(FOLLOW_SECONDS)
+            try:
+                for ending in await self._endings.open_ones():
+                    await self._follow_up(ending, self._stream)
+            except (BoardUnavailable, StoreUnavailable):
+                continue
+
     async def _take_up(self) -> frozenset[str]:
-        unfinished = await self._steps.endings.open_ones()
+        unfinished = await self._endings.open_ones()
         for ending in unfinished:
-            if ending.session.id not in self._running and not ending.problem:
-                self._start(ending, None)
+            id_ = ending.session.id
+            if id_ not in self._running and not ending.problem and await self._falls_to_us(ending):
+                self._start(ending)
         return frozenset(ending.session.id for ending in unfinished)
+
+    async def _falls_to_us(self, ending: Ending) -> bool:
+        """Whether this node sees to it: nobody else's, or of one that is dead. Handed over: somebody does."""
+        if self._stream is not None and ending.node == _HANDED_OVER:
+            return False
+        if self._alive is None or ending.node == self._node:
+            return True
+        dead = not ending.node or not await self._alive(ending.node)
+        return dead and await self._endings.adopt(ending, self._node)
+
+    async def _take_from(self, stream: "EndingStream") -> None:
+        if len(self._running) >= MOST_AT_ONCE:
+            await asyncio.sleep(0.1)
+            return
+        for ending in await stream.next():
+            self._run(ending, self._carry_out(ending, self._document_due()))
+
+    async def _follow_up(self, ending: Ending, stream: "EndingStream") -> None:
+        if ending.node != _HANDED_OVER or ending.problem:
+            return
+        match await stream.whereabouts(ending):
+            case "done":
+                await self._endings.finish(ending)
+                self._close_recorder(ending.session.id)
+            case "resting":
+                ending.node = _HANDED_OVER
+                await self._endings.save(ending)
+            case "lost":  # by a Redis that was restarted without its memory
+                _log.warning("an ending was lost by shared storage, and is handed over again")
+                ending.remote_sent = True  # for all we know; the store is asked first
+                await stream.hand_over(ending)
 
     async def close(self, *, seconds: float) -> None:
         """Give calls without a document a moment to get one; what is left is taken up at the next start."""
@@ -99,50 +194,88 @@ class Finalizer:
     def unfinished(self) -> int:
         return len(self._tasks)
 
-    def _start(self, ending: Ending, recorder: CallRecorder | None) -> None:
-        loop = asyncio.get_running_loop()
-        documented: asyncio.Future[None] = loop.create_future()
+    def _start(self, ending: Ending, begun: Callable[[], None] = lambda: None) -> None:
+        self._run(ending, self._see_through(ending, self._document_due(), begun))
+
+    def _document_due(self) -> asyncio.Future[None]:
+        documented: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._undocumented.add(documented)
         documented.add_done_callback(self._undocumented.discard)
-        task = loop.create_task(self._see_through(ending, recorder, documented), name=f"ending {ending.session.uuid}")
+        return documented
+
+    def _run(self, ending: Ending, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work, name=f"ending {ending.session.uuid}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         self._running.add(ending.session.id)
         task.add_done_callback(lambda _: self._running.discard(ending.session.id))
 
-    async def _see_through(
-        self, ending: Ending, recorder: CallRecorder | None, documented: asyncio.Future[None]
-    ) -> None:
+    async def _see_through(self, ending: Ending, documented: asyncio.Future[None], begun: Callable[[], None]) -> None:
         work = _Work(self._steps, ending, self._sleep)
         try:
             async with asyncio.TaskGroup() as group:
-                await work.until_done(self._steps.begin)
-                group.create_task(self._leave_journal(ending))
-                # A full disk must not cost the document: the archive is tried beside it.
-                group.create_task(work.until_done(self._steps.keep_archive))
-                await work.write_document()
-                _record(recorder, ending)
-                documented.set_result(None)
-                group.create_task(work.publish())
-            if ending.problem:  # it rests until a key is corrected, say, and somebody has it tried again
-                await work.until_done(self._steps.begin)
-            else:
-                await work.until_done(self._steps.finish)
-        except Exception:
+                # Before anything else is done, it is written down that it has to be.
+                await work.until_done(self._endings.save)
+                leaving = group.create_task(self._leave_journal(ending, begun))
+                if self._stream is not None:
+                    await work.until_done(self._hand_over)
+                else:
+                    await self._carry_out(ending, documented, leaving)
+        except* TakenOver:
+            work.log.info("another worker sees to this ending")
+        except* Exception:
             # The edge of an ending: it stays open in the store, and the next start takes it up.
             work.log.exception("ending failed")
         finally:
             documented.cancel()
-            if recorder is not None:
-                recorder.close()
 
-    async def _leave_journal(self, ending: Ending) -> None:
-        """The ending has everything now. It is not done before the journal knows, or a restart would begin it anew."""
+    async def _carry_out(
+        self, ending: Ending, documented: asyncio.Future[None], leaving: asyncio.Task[None] | None = None
+    ) -> None:
+        """All steps, and a record of each. It is not done before the journal knows: a restart would begin it anew."""
+        work = _Work(self._steps, ending, self._sleep)
+        try:
+            async with asyncio.TaskGroup() as group:
+                # A full disk must not cost the document: the archive is tried beside it.
+                group.create_task(work.until_done(self._steps.keep_archive))
+                await work.write_document()
+                self._record_summary(ending)
+                documented.set_result(None)
+                group.create_task(work.publish())
+            if leaving is not None:
+                await leaving
+            await work.until_done(self._steps.rest if ending.problem else self._steps.finish)
+        except* TakenOver:
+            work.log.info("another node carries out this ending")
+        except* Exception:
+            work.log.exception("ending failed")
+        finally:
+            documented.cancel()
+
+    async def _hand_over(self, ending: Ending) -> None:
+        assert self._stream is not None
+        await self._stream.hand_over(ending)
+        ending.node = _HANDED_OVER
+        await self._endings.save(ending)
+
+    async def _leave_journal(self, ending: Ending, begun: Callable[[], None]) -> None:
+        """The ending has everything now: nobody else need know what was said."""
         if self._journal is not None:
             with contextlib.suppress(StoreUnavailable):  # then a power cut, and only that, could still take it back
-                await self._steps.endings.make_durable()
+                await self._endings.make_durable()
             self._journal.forget(ending.session.id)
             await self._journal.flushed()
+        begun()
+
+    def _record_summary(self, ending: Ending) -> None:
+        recorder = self._recorders.get(ending.session.id)
+        if recorder is not None and ending.summary is not None:
+            recorder.note("summary", asdict(ending.summary))
+        self._close_recorder(ending.session.id)
+
+    def _close_recorder(self, session_id: str) -> None:
+        if recorder := self._recorders.pop(session_id, None):
+            recorder.close()
 
 
 class _Work:
@@ -158,6 +291,8 @@ class _Work:
         new = not self._ending.document_id
         await self.until_done(self._steps.write_document)
         if new and self._ending.summary is not None:
+            ended = self._ending.session.ended_at or datetime.now(UTC)
+            ENDING_SECONDS.observe(max(0.0, (datetime.now(UTC) - ended).total_seconds()))
             self.log.info("call remembered", extra={"summary_by": self._ending.summary.written_by})
 
     async def publish(self) -> None:
@@ -182,9 +317,10 @@ class _Work:
                 if isinstance(error, StoreRefused):
                     self._ending.problem = f"{step.__name__}: {error}"
                 return self.log.error("ending step refused", extra={"step": step.__name__, "reason": str(error)})
-            except (StoreUnavailable, LlmUnavailable, OSError) as error:
+            except (StoreUnavailable, LlmUnavailable, BoardUnavailable, OSError) as error:
                 if said != type(error).__name__:
                     said = type(error).__name__
+                    WATCHDOG.count("ending step waits")
                     self.log.warning("ending step waits", extra={"step": step.__name__, "reason": _reason(error)})
                 await self._sleep(_pause(tries, getattr(error, "retry_after", None)))
                 tries += 1
@@ -198,9 +334,3 @@ def _pause(tries: int, retry_after: float | None) -> float:
 
 def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, GatewayError) else f"{type(error).__name__}: {error}"
-
-
-def _record(recorder: CallRecorder | None, ending: Ending) -> None:
-    if recorder is not None and ending.summary is not None:
-        recorder.note("ended", ending.session.as_json())
-        recorder.note("summary", asdict(ending.summary))

@@ -11,7 +11,7 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -26,12 +26,19 @@ MOST_WAITING: Final = 100_000
 """Entries kept while the disk takes none; beyond it the oldest are given up, and the log says so."""
 
 _SCHEMA: Final = (
-    "CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, header TEXT NOT NULL) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, header TEXT NOT NULL, node TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS entries (number INTEGER PRIMARY KEY, session TEXT NOT NULL, entry TEXT NOT NULL)",
     "CREATE INDEX IF NOT EXISTS entries_by_session ON entries (session, number)",
 )
 
+_FORGET_ENTRIES: Final = """DELETE FROM entries
+    WHERE session = ? AND EXISTS (SELECT 1 FROM sessions WHERE id = ? AND node = ?)"""
+_INSERT: Final = "INSERT INTO entries (session, entry) VALUES (?, ?)"
+
 _log = logging.getLogger(__name__)
+
+Share = Callable[[str, bytes], None]
+"""Tells other nodes of an entry: session and entry. Returns at once."""
 
 _Statement = tuple[str, tuple[Any, ...]]
 
@@ -43,14 +50,17 @@ class JournaledCall:
     session: VoiceSession
     header: dict[str, Any]
     """What was given to `open_session` beside the session."""
+    node: str = ""
+    """Whose it was."""
 
 
 class TurnLog:
     """One call's side of the journal. Every method returns at once."""
 
-    def __init__(self, journal: "Journal", session_id: str) -> None:
+    def __init__(self, journal: "Journal", session_id: str, share: Share | None) -> None:
         self._journal = journal
         self._session_id = session_id
+        self._share = share
 
     def caller_said(self, text: str, at: datetime) -> None:
         self._put({"caller": text, "at": at.isoformat()})
@@ -64,30 +74,49 @@ class TurnLog:
         self._put({"heard": heard, "unheard": unheard, "answer": answer})
 
     def _put(self, entry: dict[str, Any]) -> None:
-        self._journal.put("INSERT INTO entries (session, entry) VALUES (?, ?)", self._session_id, orjson.dumps(entry))
+        stored = orjson.dumps(entry)
+        self._journal.put(_INSERT, self._session_id, stored)
+        if self._share is not None:
+            self._share(self._session_id, stored)
 
 
 class Journal:
-    """The journal of one node: a database of its own, and the thread that writes it."""
+    """
+    The journal of one node, and the thread that writes it.
 
-    def __init__(self, path: Path) -> None:
+    Workers on one machine share the database; each forgets only the calls that bear its name.
+    """
+
+    def __init__(self, path: Path, node: str = "") -> None:
         self._path = path
+        self._node = node
         self._queue: queue.SimpleQueue[_Statement | asyncio.Future[None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
         self._thread.start()
 
     # The call's side
 
-    def open_session(self, session: VoiceSession, header: dict[str, Any]) -> TurnLog:
+    def open_session(self, session: VoiceSession, header: dict[str, Any], share: Share | None = None) -> TurnLog:
         """A call began, or goes on. `header` is what its continuation would need to know."""
         stored = orjson.dumps({"session": {**session.as_json(), "turns": []}, "header": header})
-        self.put("INSERT OR REPLACE INTO sessions (id, header) VALUES (?, ?)", session.id, stored)
-        return TurnLog(self, session.id)
+        self.put("INSERT OR REPLACE INTO sessions (id, header, node) VALUES (?, ?, ?)", session.id, stored, self._node)
+        return TurnLog(self, session.id, share)
+
+    def take_over(self, session: VoiceSession, header: dict[str, Any]) -> None:
+        """A call goes on that another node began: with all its turns."""
+        self.put("DELETE FROM entries WHERE session = ?", session.id)
+        self.open_session(session, header)
+        for entry in entries_of(session.turns):
+            self.put(_INSERT, session.id, orjson.dumps(entry))
+
+    def claim(self, session_id: str) -> None:
+        """A call that a dead process left is this one's now."""
+        self.put("UPDATE sessions SET node = ? WHERE id = ?", self._node, session_id)
 
     def forget(self, session_id: str) -> None:
-        """The call's ending has everything: it needs no journal any more."""
-        self.put("DELETE FROM entries WHERE session = ?", session_id)
-        self.put("DELETE FROM sessions WHERE id = ?", session_id)
+        """The call's ending has everything, or another node the call: it needs no journal here any more."""
+        self.put(_FORGET_ENTRIES, session_id, session_id, self._node)
+        self.put("DELETE FROM sessions WHERE id = ? AND node = ?", session_id, self._node)
 
     async def flushed(self) -> None:
         """Wait until everything put so far is on disk."""
@@ -156,8 +185,8 @@ class Journal:
     def _read(self) -> list[JournaledCall]:
         connection = _connect(self._path)
         try:
-            headers = connection.execute("SELECT id, header FROM sessions ORDER BY id").fetchall()
-            return [_journaled(orjson.loads(header), _entries(connection, id_)) for id_, header in headers]
+            headers = connection.execute("SELECT id, header, node FROM sessions ORDER BY id").fetchall()
+            return [_journaled(orjson.loads(stored), _entries(connection, id_), node) for id_, stored, node in headers]
         finally:
             connection.close()
 
@@ -178,6 +207,25 @@ def turns_of(entries: Iterable[dict[str, Any]]) -> list[Turn]:
     return list(turns.values())
 
 
+def entries_of(turns: Sequence[Turn], *, open_answer: int | None = None) -> list[dict[str, Any]]:
+    """
+    Entries that tell of these turns. The last turn is the answer of that number where there is one being spoken.
+
+    Numbers of past answers are below zero: none to come has the same.
+    """
+    entries: list[dict[str, Any]] = []
+    for number, turn in enumerate(turns, 1):
+        if turn.speaker is Speaker.CALLER:
+            entries.append({"caller": turn.text, "at": turn.at.isoformat()})
+            continue
+        answer = open_answer if open_answer is not None and number == len(turns) else -number
+        text = turn.text if turn.heard else f"{turn.text} {turn.unheard}".strip()
+        entries.append({"agent": text, "answer": answer, "at": turn.at.isoformat()})
+        if not turn.heard:
+            entries.append({"heard": turn.text, "unheard": turn.unheard, "answer": answer})
+    return entries
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.touch(mode=0o600)
@@ -194,10 +242,10 @@ def _entries(connection: sqlite3.Connection, session_id: str) -> list[dict[str, 
     return [orjson.loads(entry) for (entry,) in rows]
 
 
-def _journaled(stored: dict[str, Any], entries: list[dict[str, Any]]) -> JournaledCall:
+def _journaled(stored: dict[str, Any], entries: list[dict[str, Any]], node: str) -> JournaledCall:
     session = VoiceSession.from_json(stored["session"])
     session.turns = turns_of(entries)
-    return JournaledCall(session, stored["header"])
+    return JournaledCall(session, stored["header"], node)
 
 
 def _announce(waiters: Iterable[asyncio.Future[None]]) -> None:

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from gateway.metrics import WATCHDOG
+
 WINDOW_SECONDS: Final = 60.0
 NOTABLE_SECONDS: Final = 0.25
 """A delay that callers hear; the log tells of it."""
@@ -24,6 +26,7 @@ class LoopWatch:
         """A timer came so much too late."""
         now = self._clock()
         if seconds > NOTABLE_SECONDS:
+            WATCHDOG.count("event loop held up")
             _log.warning("event loop was held up", extra={"ms": round(seconds * 1000)})
         while self._worst and self._worst[-1][1] <= seconds:
             self._worst.pop()

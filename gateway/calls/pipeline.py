@@ -11,7 +11,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from gateway.calls.agents import Agent
 from gateway.calls.briefing import Briefing
@@ -41,6 +41,7 @@ from gateway.errors import CarrierRefused, EngineError, EngineRefused
 from gateway.links.carrier import CarrierLink
 from gateway.links.recorder import CallRecorder
 from gateway.logs import CallLog
+from gateway.metrics import CALLS, WATCHDOG
 
 MEDIA_SILENCE_SECONDS: Final = 30.0
 """A carrier that sends nothing at all for this long has gone. Mutes and holds are shorter, or send silence."""
@@ -134,6 +135,11 @@ class Call:
         """Whether only the stream has ended, as far as we know: the caller may still be there."""
         return self.session.end_reason in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED)
 
+    @property
+    def journal_entries(self) -> list[dict[str, Any]]:
+        """All that a journal holds of the call so far."""
+        return self._transcript.entries
+
     def end(self, reason: EndReason, *, carrier_over: bool = False) -> None:
         """The call is over; only the first reason counts. `carrier_over`: the carrier need not be told."""
         self._carrier_over |= carrier_over
@@ -143,12 +149,17 @@ class Call:
     def tick(self, now: float) -> None:
         """Called a few times a second: watch for the dead, and keep the engine supplied."""
         if now - self._heard_at > MEDIA_SILENCE_SECONDS:
-            self.end(EndReason.MEDIA_SILENT)
+            self._noticed(EndReason.MEDIA_SILENT)
         elif self._carrier.buffered_bytes > STALLED_BYTES:
-            self.end(EndReason.CARRIER_STALLED)
+            self._noticed(EndReason.CARRIER_STALLED)
         if now - self._spoke_at > REMAINDER_SECONDS:
             self._carrier.finish_audio()
         self._engine.tick(now)
+
+    def _noticed(self, what: EndReason) -> None:
+        if not self._over.done():
+            WATCHDOG.count(what)
+            self.end(what)
 
     # The carrier's side
 
@@ -328,3 +339,4 @@ class Call:
         seconds, turns = round(self.session.seconds, 1), len(self.session.turns)
         fields = {"seconds": seconds, "turns": turns, "reason": str(self.session.end_reason)}
         self._log.info("call ended", extra=fields)
+        CALLS.count(self.session.carrier, str(self.session.end_reason))

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from gateway.calls.agents import Agent
 from gateway.calls.pipeline import Call
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import VoiceSession
+from gateway.calls.session import CallKey, VoiceSession
 from gateway.links.recorder import CallRecorder
 
 TOKEN_SECONDS: Final = 30.0
@@ -25,9 +25,6 @@ RESUME_TRIES: Final = 3
 
 MEMORY_OF_ENDED: Final = 3600.0
 MOST_EVENTS: Final = 10_000
-
-CallKey = tuple[str, str]
-"""Carrier and its id of the call."""
 
 
 @dataclass(eq=False)
@@ -51,6 +48,10 @@ class Ring:
     attempt: int = 0
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     used: bool = False
+    shared: bool = False
+    """Other nodes know of it: its token may be spent at any of them."""
+    taken: bool = False
+    """Another node has the call now; nothing is to be done about it here."""
 
     @property
     def stream_url(self) -> str:
@@ -66,6 +67,7 @@ class Ring:
             attempt=self.attempt + 1,
             token=secrets.token_urlsafe(32),
             used=False,
+            shared=False,
         )
 
     def opens(self, token: str, account_id: str, now: float) -> bool:
@@ -142,6 +144,9 @@ class Registry:
     def live_calls(self) -> Iterator[Call]:
         return iter(list(self._live.values()))
 
+    def live_items(self) -> list[tuple[CallKey, Call]]:
+        return list(self._live.items())
+
     def ended(self, key: CallKey, now: float) -> Ring | None:
         """The call is over: forget it, but know that it was. Returns what was still waiting, ringing or parked."""
         self._live.pop(key, None)
@@ -152,6 +157,11 @@ class Registry:
             self._over.popitem(last=False)
         ring = self._rings.pop(key, None)
         return parked or (ring if ring is not None and not ring.used else None)
+
+    def forget(self, key: CallKey) -> Ring | None:
+        """The call is another node's now. Returns what was ringing or parked here."""
+        self._over.pop(key, None)
+        return self._parked.pop(key, None) or self._rings.pop(key, None)
 
     def is_over(self, key: CallKey) -> bool:
         return key in self._over

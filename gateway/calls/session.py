@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+CallKey = tuple[str, str]
+"""Carrier and its id of the call."""
+
 
 class Speaker(enum.StrEnum):
     CALLER = "caller"

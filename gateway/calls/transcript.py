@@ -7,9 +7,10 @@ was cut off is journaled when it is known. No clock: times are given.
 
 from collections.abc import Sequence
 from datetime import datetime
+from typing import Any
 
 from gateway.audio import BYTES_PER_SECOND
-from gateway.calls.journal import TurnLog
+from gateway.calls.journal import TurnLog, entries_of
 from gateway.calls.playback import MARK_BYTES, Answer, Playback
 from gateway.calls.session import Speaker, Turn
 
@@ -76,6 +77,12 @@ class Transcript:
         if self._answer is None or not self._answer.pieces or self._answer_at is None:
             return list(self.turns)
         return [*self.turns, Turn(Speaker.AGENT, self._answer.text, self._answer_at)]
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """The journal's entries so far, made anew."""
+        turns = self.so_far
+        return entries_of(turns, open_answer=self._number if len(turns) > len(self.turns) else None)
 
     # Itself
 

@@ -15,11 +15,16 @@ class Spoken:
 
 @dataclass(frozen=True, slots=True)
 class AgentFunction:
-    """A function the agent may call; we run it."""
+    """
+    A function the agent may call; we run it.
+
+    `speculative`: it has no effect, so it may be run on a guess that the caller has finished.
+    """
 
     name: str
     description: str
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    speculative: bool = False
 
 
 @dataclass(frozen=True, slots=True)

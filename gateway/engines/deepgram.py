@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.engines.brief import Brief
+from gateway.engines.brief import AgentFunction, Brief
 from gateway.engines.events import (
     AgentAudioDone,
     AgentSaid,
@@ -167,11 +167,7 @@ class DeepgramCodec:
     def _think(self, brief: Brief) -> dict[str, Any]:
         think: dict[str, Any] = {"provider": brief.think, "prompt": brief.prompt}
         if brief.functions:
-            # Deferred: an effect must not happen on a guess that the caller had finished.
-            think["functions"] = [
-                {"name": f.name, "description": f.description, "parameters": f.parameters, "defer_until_eot": True}
-                for f in brief.functions
-            ]
+            think["functions"] = [_function(function) for function in brief.functions]
         return think
 
     def force_end_turn(self) -> bytes:
@@ -189,6 +185,16 @@ class DeepgramCodec:
     def function_result(self, call: FunctionCall, content: str) -> bytes:
         """Answer one function call; without an answer the agent stays silent."""
         return orjson.dumps({"type": "FunctionCallResponse", "id": call.id, "name": call.name, "content": content})
+
+
+def _function(function: AgentFunction) -> dict[str, Any]:
+    return {
+        "name": function.name,
+        "description": function.description,
+        "parameters": function.parameters,
+        # An effect must not happen on a guess that the caller had finished.
+        "defer_until_eot": not function.speculative,
+    }
 
 
 def _objects(message: Mapping[str, Any]) -> list[dict[str, Any]]:

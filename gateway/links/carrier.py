@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from gateway.carriers.codec import CarrierCodec, StreamState
@@ -18,9 +18,13 @@ from gateway.carriers.events import (
 from gateway.errors import RemoteProtocolError
 from gateway.links.recorder import CallRecorder
 from gateway.links.sockets import NORMAL, POLICY_VIOLATION, Socket
+from gateway.metrics import WATCHDOG
 
 START_SECONDS: Final = 5.0
 """A socket that has not sent a valid `start` by then is closed."""
+
+MOST_HELD: Final = 500
+"""Frames kept while a `start` is judged: ten seconds of audio."""
 
 MAX_FRAME_BYTES: Final = 64 * 1024
 """The largest message taken from a carrier: 20 ms of audio is 300 bytes, and nothing else is long."""
@@ -42,8 +46,8 @@ class CallerSide(Protocol):
     def on_stream_lost(self) -> None: ...
 
 
-Admit = Callable[[StreamStarted, "CarrierLink"], CallerSide | None]
-"""Judges a `start`: the call it belongs to, or None for a stranger."""
+Admit = Callable[[StreamStarted, "CarrierLink"], Awaitable[CallerSide | None]]
+"""Judges a `start`: the call it belongs to, or None for a stranger. May have to ask another machine."""
 
 
 class CarrierLink:
@@ -56,6 +60,8 @@ class CarrierLink:
         self._socket: Socket | None = None
         self._call: CallerSide | None = None
         self._start_timer: asyncio.TimerHandle | None = None
+        self._judging: asyncio.Task[None] | None = None
+        self._held: list[bytes] = []
         self._complained = False
 
     @property
@@ -104,6 +110,9 @@ class CarrierLink:
         self._start_timer = asyncio.get_running_loop().call_later(START_SECONDS, self._no_start)
 
     def on_text(self, data: bytes) -> None:
+        if self._judging is not None:
+            self._hold(data)
+            return
         try:
             events = self._codec.receive(data)
         except RemoteProtocolError as error:
@@ -120,6 +129,10 @@ class CarrierLink:
     def on_closed(self, code: int) -> None:
         self._forget_timer()
         self._socket = None
+        if self._judging is None:
+            self._end_stream()
+
+    def _end_stream(self) -> None:
         call, was_stopped = self._call, self._codec.state is StreamState.STOPPED
         for event in self._codec.end():
             self._deliver(event)
@@ -146,11 +159,31 @@ class CarrierLink:
 
     def _started(self, started: StreamStarted) -> None:
         self._forget_timer()
-        self._call = self._admit(started, self)
+        self._judging = asyncio.get_running_loop().create_task(self._judge(started), name="media admission")
+
+    async def _judge(self, started: StreamStarted) -> None:
+        """Whose stream it is; what came meanwhile is delivered then, and a stream that ended meanwhile ends then."""
+        try:
+            self._call = await self._admit(started, self)
+        finally:
+            self._judging = None
+        held, self._held = self._held, []
         if self._call is None:
+            self.close(POLICY_VIOLATION)
+        else:
+            for data in held:
+                self.on_text(data)
+        if self._socket is None:
+            self._end_stream()
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        if len(self._held) > MOST_HELD:
+            self._held.clear()
             self.close(POLICY_VIOLATION)
 
     def _no_start(self) -> None:
+        WATCHDOG.count("media socket without start")
         _log.warning("media socket sent no start", extra={"carrier": self.carrier, "seconds": START_SECONDS})
         self.close(POLICY_VIOLATION)
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -22,6 +22,7 @@ from gateway.calls.endings import Endings
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.finalize import Finalizer
 from gateway.calls.journal import Journal
+from gateway.calls.neighbours import Neighbours
 from gateway.carriers.numbers import AllowList
 from gateway.carriers.signatures import TelnyxVerifier
 from gateway.errors import SettingsError
@@ -34,10 +35,11 @@ from gateway.memory.recall import Recall
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.settings import Secret, Settings
-from gateway.web import documents, health
+from gateway.web import documents, health, sharing
 from gateway.web.admin_token import admin_token
 from gateway.web.media import CODECS, MediaDoor
 from gateway.web.public import PublicAddress
+from gateway.web.sharing import Sharing
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
 
@@ -49,9 +51,13 @@ PREPARE_AFTER: Final = 1.0
 _log = logging.getLogger(__name__)
 
 
-def create_app(settings: Settings, *, connect: Connector = picows_sockets.connect) -> Starlette:
+def create_app(
+    settings: Settings, *, connect: Connector = picows_sockets.connect, is_worker: bool = False
+) -> Starlette:
     """
     The gateway as an ASGI application. SettingsError at once for what a person got wrong.
+
+    `is_worker`: other processes use the same DATA_DIR.
 
     Everything that runs is started and stopped by the application's lifespan. Its state holds `media_door`, the factory
     for media sockets, which do not pass through ASGI, and `desk`, for whoever wants to drain it.
@@ -60,7 +66,7 @@ def create_app(settings: Settings, *, connect: Connector = picows_sockets.connec
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
-        async with _running(blueprint) as parts:
+        async with _running(blueprint, is_worker) as parts:
             app.router.routes.extend(parts.routes)
             yield {"media_door": parts.media_door, "desk": parts.desk}
 
@@ -83,6 +89,7 @@ class _Blueprint:
     @classmethod
     def from_settings(cls, settings: Settings, connect: Connector) -> "_Blueprint":
         _check_folder(settings.record_dir, "RECORD_DIR")
+        sharing.check(settings)
         own_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
         return cls(
             settings=settings,
@@ -106,7 +113,7 @@ class _Parts:
 
 
 @contextlib.asynccontextmanager
-async def _running(blueprint: _Blueprint) -> AsyncIterator[_Parts]:
+async def _running(blueprint: _Blueprint, is_worker: bool) -> AsyncIterator[_Parts]:
     """Everything that runs. Stopped in the opposite order: calls first, then their endings, then the stores."""
     settings = blueprint.settings
     async with contextlib.AsyncExitStack() as stack:
@@ -118,20 +125,33 @@ async def _running(blueprint: _Blueprint) -> AsyncIterator[_Parts]:
         stack.callback(recordings.close)
         remem = _remem(settings, http)
         archive = Archive(settings.voice_session_archive_dir, retention_days=settings.voice_session_retention_days)
-        journal = Journal(settings.data_dir / "journal.db")
+        others = await stack.enter_async_context(sharing.shared(settings, shares_disk=is_worker))
+        if others.neighbours is not None:
+            await stack.enter_async_context(_at_work(others.neighbours.run()))
+            stack.push_async_callback(others.neighbours.close)
+        journal = Journal(settings.data_dir / "journal.db", others.node)
         stack.callback(journal.close)
-        finalizer = _finalizer(blueprint, store, remem, archive, journal)
+        finalizer = _finalizer(blueprint, store, remem, archive, journal, others)
         stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
         telnyx_control = _telnyx_control(settings, http)
         memory = _memory(settings, store, remem, journal)
-        desk = _desk(blueprint, memory, finalizer, recordings, _controls(settings, http, telnyx_control))
+        controls = _controls(settings, http, telnyx_control)
+        desk = _desk(blueprint, memory, finalizer, recordings, controls, others.neighbours)
+        if others.neighbours is not None:
+            await stack.enter_async_context(_at_work(others.neighbours.listen(desk)))
         stack.push_async_callback(desk.close)
         public = PublicAddress(settings.public_url)
         telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, telnyx_control)
         stack.push_async_callback(telnyx.close)
-        for work in (desk.run(), finalizer.sweep(), _delete_old(archive), _prepare(blueprint.writer)):
-            task = asyncio.get_running_loop().create_task(work)
-            stack.push_async_callback(_cancelled, task)
+        for work in (
+            desk.run(),
+            finalizer.sweep(),
+            finalizer.work_off(),
+            finalizer.follow(),
+            _delete_old(archive),
+            _prepare(blueprint.writer),
+        ):
+            await stack.enter_async_context(_at_work(work))
         await desk.recover(ended=await finalizer.resume())
         media_door = MediaDoor(desk, _carriers(settings))
         yield _Parts(
@@ -159,6 +179,7 @@ def _desk(
     finalizer: Finalizer,
     recordings: RecordingRoom,
     controls: Mapping[str, CallControl],
+    neighbours: Neighbours | None,
 ) -> CallDesk:
     return CallDesk(
         agents=blueprint.agents,
@@ -169,21 +190,36 @@ def _desk(
         finalizer=finalizer,
         recordings=recordings,
         apology=blueprint.apology,
+        neighbours=neighbours,
     )
 
 
 def _finalizer(
-    blueprint: _Blueprint, store: SqliteStore, remem: RememClient | None, archive: Archive, journal: Journal
+    blueprint: _Blueprint,
+    store: SqliteStore,
+    remem: RememClient | None,
+    archive: Archive,
+    journal: Journal,
+    others: Sharing,
 ) -> Finalizer:
+    table = Endings(store, others.node)
     steps = EndingSteps(
         store=store,
-        endings=Endings(store),
+        endings=others.stream or table,
         remem=remem,
         writer=blueprint.writer,
         archive=archive,
         zones={agent.name: agent.timezone for agent in blueprint.agents},
     )
-    return Finalizer(steps, journal=journal, enabled=blueprint.settings.voice_session_enabled)
+    return Finalizer(
+        steps,
+        table,
+        journal=journal,
+        enabled=blueprint.settings.voice_session_enabled,
+        stream=others.stream,
+        node=others.node,
+        alive=others.neighbours.commons.alive if others.neighbours is not None and others.shares_disk else None,
+    )
 
 
 def _check_folder(folder: Path | None, name: str) -> None:
@@ -279,7 +315,13 @@ async def _delete_old(archive: Archive) -> None:
         await asyncio.sleep(RETENTION_CHECK_SECONDS)
 
 
-async def _cancelled(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+@contextlib.asynccontextmanager
+async def _at_work(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """A task that runs until the application stops."""
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

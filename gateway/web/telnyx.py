@@ -54,7 +54,7 @@ class TelnyxWebhooks:
         except RemoteProtocolError as error:
             _log.warning("webhook refused", extra={"carrier": "telnyx", "reason": str(error)})
             return Response("not an event", 400)
-        if event.call_id and self._desk.is_new_event(event.id):
+        if event.call_id and await self._desk.is_new_event(event.id):
             self._act(event, request, self._control)
         return Response(status_code=200)
 
@@ -62,7 +62,8 @@ class TelnyxWebhooks:
         key = ("telnyx", event.call_id)
         match event.type:
             case "call.initiated" if event.incoming:
-                self._ring(event, request, control)
+                media_url = self._public.socket_url(request, MEDIA_PATH)
+                self._command(self._answer(event, media_url, control))
             case "call.hangup":
                 self._desk.carrier_ended(key)
             case "streaming.failed" | "streaming.stopped":
@@ -70,19 +71,18 @@ class TelnyxWebhooks:
             case _:
                 pass  # answers, keys that the socket told as well, and what Telnyx adds
 
-    def _ring(self, event: WebhookEvent, request: Request, control: TelnyxControl) -> None:
+    async def _answer(self, event: WebhookEvent, media_url: str, control: TelnyxControl) -> None:
         call_id = event.call_id
         command_key = event.text("call_leg_id") or call_id
-        media_url = self._public.socket_url(request, MEDIA_PATH)
-        ring = self._desk.ring(
+        ring = await self._desk.ring(
             ("telnyx", call_id), caller=event.text("from"), called=event.text("to"), media_url=media_url
         )
         if ring is Refusal.OVER:
             return
         if isinstance(ring, Refusal):
-            self._command(control.reject(call_id, command_key=command_key, busy=ring is Refusal.CLOSING))
-            return
-        self._command(control.answer(call_id, stream_url=ring.stream_url, command_key=command_key))
+            await control.reject(call_id, command_key=command_key, busy=ring is Refusal.CLOSING)
+        else:
+            await control.answer(call_id, stream_url=ring.stream_url, command_key=command_key)
 
     def _command(self, command: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(_carried_out(command), name="telnyx command")

@@ -48,7 +48,7 @@ class TwilioWebhooks:
         call_id, account_id = form.get("CallSid", ""), form.get("AccountSid", "")
         if not call_id:
             return Response("CallSid is missing", 400)
-        ring = self.desk.ring(
+        ring = await self.desk.ring(
             ("twilio", call_id),
             caller=form.get("From", ""),
             called=form.get("To", ""),

@@ -88,12 +88,13 @@ class Aftermath:
 
     steps: EndingSteps
     store: SqliteStore
+    endings: Endings
     folder: Path
     http: httpx.AsyncClient
     pauses: Pauses = field(default_factory=Pauses)
 
     def finalizer(self, **options: Any) -> Finalizer:
-        return Finalizer(self.steps, sleep=self.pauses, **options)
+        return Finalizer(self.steps, self.endings, sleep=self.pauses, **options)
 
     def sends_to(self, remem: FakeRemem, key: str = "") -> None:
         self.steps = replace(self.steps, remem=RememClient(remem.url, Secret(key or remem.api_key), self.http))
@@ -117,7 +118,7 @@ class Aftermath:
         return await self.store.newest(tags=("voice-session",), limit=10)
 
     async def open_endings(self) -> list[Ending]:
-        return await self.steps.endings.open_ones()
+        return await self.endings.open_ones()
 
     def archives(self) -> list[str]:
         return [path.read_text() for path in sorted(self.archive_dir.glob("*.txt"))]
@@ -133,12 +134,13 @@ async def aftermath_in(folder: Path) -> AsyncIterator[Aftermath]:
         store = await SqliteStore.open(folder / "gateway.db", schema=endings.SCHEMA)
         stack.push_async_callback(store.close)
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+        table = Endings(store)
         steps = EndingSteps(
             store=store,
-            endings=Endings(store),
+            endings=table,
             remem=None,
             writer=SummaryWriter([], ""),
             archive=Archive(folder / "archive", retention_days=7),
             zones={"maya": UTC},
         )
-        yield Aftermath(steps, store, folder, http)
+        yield Aftermath(steps, store, table, folder, http)

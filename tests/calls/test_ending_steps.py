@@ -27,7 +27,7 @@ async def remem(after):
 async def written(after):
     """An ending whose document is in our own store."""
     ending = Ending(a_session())
-    await after.steps.begin(ending)
+    await after.endings.save(ending)
     await after.steps.write_document(ending)
     return ending
 

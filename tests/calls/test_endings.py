@@ -52,8 +52,8 @@ async def test_deleted_ending_is_not_open(endings):
     done, open_one = Ending(a_session()), Ending(a_session())
     await endings.save(done)
     await endings.save(open_one)
-    await endings.delete(done)
-    await endings.delete(done)
+    await endings.finish(done)
+    await endings.finish(done)
     assert await endings.open_ones() == [open_one]
 
 

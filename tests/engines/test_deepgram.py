@@ -36,7 +36,7 @@ BRIEF = Brief(
     listen={"type": "deepgram", "version": "v2", "model": "flux-general-en"},
     think={"type": "open_ai", "model": "gpt-5.4-mini"},
     speak={"type": "deepgram", "model": "aura-2-thalia-en"},
-    functions=(AgentFunction("end_call", "Hang up."),),
+    functions=(AgentFunction("end_call", "Hang up."), AgentFunction("hours", "Opening hours.", speculative=True)),
 )
 GOING_ON = Brief(
     agent="maya",
@@ -140,7 +140,14 @@ def test_settings_say_mu_law_both_ways() -> None:
         "input": {"encoding": "mulaw", "sample_rate": 8000},
         "output": {"encoding": "mulaw", "sample_rate": 8000, "container": "none"},
     }
-    assert settings["agent"]["think"]["functions"][0]["defer_until_eot"] is True
+
+
+def test_only_harmless_functions_run_on_a_guess() -> None:
+    functions = json.loads(DeepgramCodec().settings(BRIEF))["agent"]["think"]["functions"]
+    assert [(function["name"], function["defer_until_eot"]) for function in functions] == [
+        ("end_call", True),
+        ("hours", False),
+    ]
 
 
 def test_history_comes_without_a_greeting() -> None:

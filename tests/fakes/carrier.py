@@ -664,6 +664,8 @@ class FakeCarrier:
         strict: bool = True,
     ) -> None:
         self.gateway_url = gateway_url
+        self.media_gateway_url = ""
+        """Where media sockets go, when the balancer before several gateways sends them elsewhere."""
         self.public_url = public_url
         self.tunnel_url = tunnel_url
         self.tunnel_keeps_host = tunnel_keeps_host
@@ -812,8 +814,9 @@ class FakeCarrier:
         """The same address on loopback. One that is not ours and not on loopback can't be reached."""
         parts = urlsplit(url)._replace(fragment="")
         if _origin(url) == _origin(self.public_origin):
-            gateway = urlsplit(self.gateway_url)
-            parts = parts._replace(scheme="ws" if parts.scheme in ("ws", "wss") else "http", netloc=gateway.netloc)
+            media = parts.scheme in ("ws", "wss")
+            gateway = urlsplit(self.media_gateway_url or self.gateway_url if media else self.gateway_url)
+            parts = parts._replace(scheme="ws" if media else "http", netloc=gateway.netloc)
         if not _is_loopback(parts.hostname or ""):
             raise ConnectionError(f"no route to {parts.hostname}")
         return parts.geturl()

@@ -1,0 +1,364 @@
+"""
+What nodes know of each other's calls: who answers for which call, its token, its turns, and word for its node.
+
+Every call has one owner. Tokens, ownership and questions are asked of the board at once. Everything else is put into
+one queue and written in order, as soon as the board takes it: the call does not wait, and an outage loses nothing.
+"""
+
+import asyncio
+import enum
+import hmac
+import logging
+import os
+import secrets
+import socket
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+import orjson
+
+from gateway.calls.board import Board
+from gateway.calls.session import CallKey
+from gateway.errors import BoardUnavailable
+
+BEAT_SECONDS: Final = 1.0
+ALIVE_SECONDS: Final = 4.0
+"""A node that has not shown a sign of life for so long is dead, and its calls are anybody's."""
+
+ANSWER_SECONDS: Final = 1.0
+"""A message that its node has not taken by then shows the same, sooner."""
+LOOK_SECONDS: Final = 0.02
+
+CALL_SECONDS: Final = 24 * 3600.0
+"""How long a call is known that nobody writes about any more."""
+OVER_SECONDS: Final = 3600.0
+RETRY_SECONDS: Final = 0.5
+MOST_WAITING: Final = 100_000
+
+_log = logging.getLogger(__name__)
+
+
+class CallState(enum.StrEnum):
+    RINGING = "ringing"
+    LIVE = "live"
+    PARKED = "parked"
+    """It has lost its media and waits for other."""
+    OVER = "over"
+
+
+@dataclass(frozen=True)
+class CallRecord:
+    """What every node knows of a call. `session` is without its turns; a nameless caller's call has none."""
+
+    key: CallKey
+    node: str
+    state: CallState
+    account_id: str = ""
+    caller: str = ""
+    called: str = ""
+    media_url: str = ""
+    attempt: int = 0
+    token: str = field(default="", repr=False)
+    session: Mapping[str, Any] | None = None
+
+    def as_bytes(self) -> bytes:
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> "CallRecord":
+        values = orjson.loads(stored)
+        carrier, call_id = values.pop("key")
+        return cls(key=(carrier, call_id), **{**values, "state": CallState(values["state"])})
+
+
+class Word(enum.StrEnum):
+    """What one node tells another about a call."""
+
+    ENDED = "ended"
+    """The carrier says that the call is over."""
+    STREAM_FAILED = "stream failed"
+    """The carrier says that the media is over; the caller may be there."""
+    RELEASE = "release"
+    """The carrier asks here for new media: park the call."""
+    TAKEN = "taken"
+    """The call is another node's now."""
+
+
+@dataclass(frozen=True)
+class Message:
+    word: Word
+    key: CallKey
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+
+    def as_bytes(self) -> bytes:
+        return orjson.dumps(asdict(self))
+
+    @classmethod
+    def from_bytes(cls, stored: bytes) -> "Message":
+        values = orjson.loads(stored)
+        carrier, call_id = values["key"]
+        return cls(Word(values["word"]), (carrier, call_id), values["id"])
+
+
+class Commons:
+    """One node's view of what all of them share. `run` writes what is queued, and shows that the node is alive."""
+
+    def __init__(self, board: Board, *, token_seconds: float, node: str = "") -> None:
+        self.node = node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self._board = board
+        self._token_seconds = token_seconds
+        self._mine: dict[CallKey, CallRecord] = {}
+        self._queue: deque[Callable[[], Awaitable[None]]] = deque()
+        self._queued = asyncio.Event()
+        self._reachable = True
+
+    # Asked at once
+
+    async def open(self, record: CallRecord) -> CallRecord:
+        """Make a ringing call known, or return what is already known of it."""
+        while True:
+            if await self._board.add(_call(record.key), record.as_bytes(), CALL_SECONDS):
+                await self._owns(record)
+                await self._board.put(_token(record.key), record.token.encode(), self._token_seconds)
+                return record
+            if there := await self.find(record.key):
+                return there
+
+    async def find(self, key: CallKey) -> CallRecord | None:
+        stored = await self._board.get(_call(key))
+        return CallRecord.from_bytes(stored) if stored else None
+
+    async def redeem(self, key: CallKey, token: str, account_id: str) -> CallRecord | None:
+        """Spend a token. Of all sockets at all nodes one gets the call, as it was; it is this node's from then on."""
+        record = await self.find(key)
+        if record is None or record.state is not CallState.RINGING or account_id not in ("", record.account_id):
+            return None
+        stored = await self._board.get(_token(key)) or b""
+        if not (stored and hmac.compare_digest(stored, token.encode()) and await self._board.delete(_token(key))):
+            return None
+        live = replace(record, node=self.node, state=CallState.LIVE, token="")
+        await self._board.put(_call(key), live.as_bytes(), CALL_SECONDS)
+        await self._took(live, record.node)
+        return record
+
+    async def adopt(self, key: CallKey, former: str) -> CallRecord | None:
+        """Take a call over from a node that is dead or has let it go; None when somebody else was quicker."""
+        record = await self.find(key)
+        if record is None or record.node != former:
+            return None
+        mine = replace(record, node=self.node)
+        if not await self._board.swap(_call(key), record.as_bytes(), mine.as_bytes(), CALL_SECONDS):
+            return None
+        await self._took(mine, former)
+        return record
+
+    async def ring_again(self, key: CallKey, token: str, attempt: int) -> None:
+        """A call of this node's gets a new token. On return every node honours it."""
+        await self.written()
+        record = self._mine.get(key)
+        if record is not None:
+            await self._change(replace(record, state=CallState.RINGING, token=token, attempt=attempt))
+            await self._board.put(_token(key), token.encode(), self._token_seconds)
+
+    async def release(self, record: CallRecord) -> None:
+        """Ask a call's node to let go of it, and wait until it has, or must be dead."""
+        await self._send(record.node, Message(Word.RELEASE, record.key))
+        give_up = asyncio.get_running_loop().time() + ANSWER_SECONDS
+        while asyncio.get_running_loop().time() < give_up:
+            now = await self.find(record.key)
+            if now is None or now.state is not CallState.LIVE:
+                return
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def reached(self, node: str, word: Word, key: CallKey) -> bool:
+        """Tell a node about a call of its; whether it took the message, and so is alive."""
+        message = Message(word, key)
+        await self._send(node, message)
+        give_up = asyncio.get_running_loop().time() + ANSWER_SECONDS
+        while message.as_bytes() in await self._board.items(_inbox(node)):
+            if asyncio.get_running_loop().time() > give_up:
+                return False
+            await asyncio.sleep(LOOK_SECONDS)
+        return True
+
+    async def turns(self, session_id: str) -> list[dict[str, Any]]:
+        """The journal entries of a call, as far as its node could share them."""
+        return [orjson.loads(entry) for entry in await self._board.items(_journal(session_id))]
+
+    async def is_new_event(self, event_id: str) -> bool:
+        return await self._board.add(f"event:{event_id}", b"1", OVER_SECONDS)
+
+    async def alive(self, node: str) -> bool:
+        return node == self.node or await self._board.get(f"alive:{node}") is not None
+
+    async def nodes(self) -> set[str]:
+        """Those that are alive."""
+        return {node for node in await self._board.members("nodes") if await self.alive(node)}
+
+    async def orphans(self) -> list[tuple[CallKey, str]]:
+        """Calls whose node is dead, and that node. A dead node without calls is forgotten."""
+        found: list[tuple[CallKey, str]] = []
+        for node in await self._board.members("nodes"):
+            if await self.alive(node):
+                continue
+            calls = await self._board.members(f"calls:{node}")
+            found += [(_key(name), node) for name in calls]
+            if not calls:
+                await self._board.leave("nodes", node)
+                await self._board.delete(_inbox(node))
+        return found
+
+    async def next_message(self) -> Message | None:
+        """The next word for this node; None when there was none for a second."""
+        stored = await self._board.take(_inbox(self.node), wait=1.0)
+        return Message.from_bytes(stored) if stored else None
+
+    # Written soon
+
+    def parked(self, key: CallKey, session: Mapping[str, Any] | None) -> None:
+        self._post_change(key, state=CallState.PARKED, session=session)
+
+    def over(self, key: CallKey) -> None:
+        """The call is over; that it has come to its ending is still to be said."""
+        self._post_change(key, state=CallState.OVER, token="")
+
+    def settled(self, key: CallKey, session_id: str = "") -> None:
+        """Nothing of it is needed here any more. Only that there was such a call is known for a while."""
+        tombstone = CallRecord(key, self.node, CallState.OVER)
+
+        async def write() -> None:
+            if self._mine.pop(key, None) is not None or await self.find(key) is None:
+                await self._board.put(_call(key), tombstone.as_bytes(), OVER_SECONDS)
+            await self._board.leave(f"calls:{self.node}", _name(key))
+            if session_id:
+                await self._board.delete(_journal(session_id))
+
+        self._post(write)
+
+    def said(self, session_id: str, entry: bytes) -> None:
+        """One more entry of a call's journal."""
+        self._post(lambda: self._board.append(_journal(session_id), [entry], CALL_SECONDS))
+
+    def checkpoint(self, key: CallKey, session_id: str, entries: Iterable[Mapping[str, Any]]) -> None:
+        """All entries so far: mends what the board may have lost, and shows that the call is still there."""
+        values = [orjson.dumps(entry) for entry in entries]
+
+        async def write() -> None:
+            await self._board.rewrite(_journal(session_id), values, CALL_SECONDS)
+            if record := self._mine.get(key):
+                await self._board.put(_call(key), record.as_bytes(), CALL_SECONDS)
+                await self._board.join(f"calls:{self.node}", _name(key))
+
+        self._post(write)
+
+    async def written(self) -> None:
+        """Wait until everything queued so far is on the board."""
+        done = asyncio.Event()
+
+        async def tell() -> None:
+            done.set()
+
+        self._post(tell)
+        await done.wait()
+
+    # At work
+
+    async def run(self) -> None:
+        """Write what is queued, in order, until cancelled. What can't be written waits."""
+        while True:
+            await self._queued.wait()
+            self._queued.clear()
+            while self._queue:
+                try:
+                    await self._queue[0]()
+                except BoardUnavailable as error:
+                    self._tell(error)
+                    await asyncio.sleep(RETRY_SECONDS)
+                    continue
+                self._queue.popleft()
+                self._tell(None)
+
+    async def beat(self) -> None:
+        """Show that this node is alive."""
+        await self._board.put(f"alive:{self.node}", b"1", ALIVE_SECONDS)
+        await self._board.join("nodes", self.node)
+
+    async def leave(self) -> None:
+        """This node goes: whatever calls it still has are anybody's."""
+        await self._board.delete(f"alive:{self.node}")
+
+    # Itself
+
+    def _post_change(self, key: CallKey, **changes: Any) -> None:
+        async def write() -> None:
+            if record := self._mine.get(key):
+                await self._change(replace(record, **changes))
+
+        self._post(write)
+
+    def _post(self, write: Callable[[], Awaitable[None]]) -> None:
+        self._queue.append(write)
+        if len(self._queue) > MOST_WAITING:
+            del self._queue[1]  # not the first: it is being written
+        self._queued.set()
+
+    async def _change(self, record: CallRecord) -> None:
+        """Write a call of this node's anew, unless it has become another's."""
+        before = self._mine[record.key]
+        if await self._board.swap(_call(record.key), before.as_bytes(), record.as_bytes(), CALL_SECONDS):
+            self._mine[record.key] = record
+            return
+        there = await self.find(record.key)
+        if there is None or there.node == self.node:  # the board has lost it, or an older state
+            await self._board.put(_call(record.key), record.as_bytes(), CALL_SECONDS)
+            await self._owns(record)
+        else:
+            del self._mine[record.key]
+
+    async def _owns(self, record: CallRecord) -> None:
+        self._mine[record.key] = record
+        await self._board.join(f"calls:{self.node}", _name(record.key))
+
+    async def _took(self, record: CallRecord, former: str) -> None:
+        await self._owns(record)
+        if former != self.node:
+            await self._board.leave(f"calls:{former}", _name(record.key))
+            await self._send(former, Message(Word.TAKEN, record.key))
+
+    async def _send(self, node: str, message: Message) -> None:
+        await self._board.append(_inbox(node), [message.as_bytes()], OVER_SECONDS)
+
+    def _tell(self, error: BoardUnavailable | None) -> None:
+        """Once when the board is gone, once when it is back."""
+        if error is not None and self._reachable:
+            _log.error("shared storage can't be reached, this node goes on by itself", extra={"reason": str(error)})
+        elif error is None and not self._reachable:
+            _log.info("shared storage is back")
+        self._reachable = error is None
+
+
+def _name(key: CallKey) -> str:
+    return f"{key[0]}:{key[1]}"
+
+
+def _key(name: str) -> CallKey:
+    carrier, _, call_id = name.partition(":")
+    return carrier, call_id
+
+
+def _call(key: CallKey) -> str:
+    return f"call:{_name(key)}"
+
+
+def _token(key: CallKey) -> str:
+    return f"token:{_name(key)}"
+
+
+def _inbox(node: str) -> str:
+    return f"inbox:{node}"
+
+
+def _journal(session_id: str) -> str:
+    return f"journal:{session_id}"

@@ -1,0 +1,144 @@
+"""What the agent is told of a function, and the check of what it passes: both from type hints, by pydantic."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Annotated, Any, Final, NotRequired, Self
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing_extensions import TypedDict
+
+from gateway.engines.brief import AgentFunction
+from gateway.errors import GatewayError, SettingsError
+
+MOST_PROBLEMS: Final = 5
+"""Wrong arguments that the agent is told of at once."""
+
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what language models take
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+class ArgumentsRefused(GatewayError):
+    """The agent passed wrong arguments; the text tells it what is wrong with which."""
+
+
+@dataclass(frozen=True)
+class FunctionSchema:
+    """One function, as the agent sees it."""
+
+    definition: AgentFunction
+    defaults: Mapping[str, Any]
+    _arguments: TypeAdapter[dict[str, Any]] = field(repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        description: str,
+        parameters: Mapping[str, Any] = _NOTHING,
+        *,
+        defaults: Mapping[str, Any] = _NOTHING,
+        speculative: bool = False,
+    ) -> Self:
+        """
+        From the type hint of each parameter; `Annotated[str, "the day"]` describes it.
+
+        A parameter with a default may be left out. SettingsError for a name or a hint that no agent can be told.
+        """
+        if not _NAME.fullmatch(name):
+            raise SettingsError("a function's name is up to 64 of the letters a to z, digits and _")
+        adapter, schema = _adapter({key: described(hint) for key, hint in parameters.items()}, defaults)
+        return cls(AgentFunction(name, description, schema, speculative=speculative), defaults, adapter)
+
+    def parse(self, text: str) -> dict[str, Any]:
+        """The arguments in the agent's JSON, checked, with defaults for those left out. Raises ArgumentsRefused."""
+        try:
+            given = self._arguments.validate_json(text.strip() or "{}")
+        except ValidationError as error:
+            problems = error.errors(include_url=False, include_input=False, include_context=False)
+            raise ArgumentsRefused("; ".join(map(_words, problems[:MOST_PROBLEMS]))) from None
+        return {**self.defaults, **given}
+
+
+def described(hint: Any, text: str = "") -> Any:
+    """The hint with its own description, else with `text`, where pydantic looks for it."""
+    notes = getattr(hint, "__metadata__", ())
+    if any(getattr(note, "description", None) for note in notes):
+        return hint
+    own = next((note for note in notes if isinstance(note, str)), text)
+    return Annotated[hint, Field(description=own)] if own else hint
+
+
+def _adapter(
+    parameters: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> tuple[TypeAdapter[dict[str, Any]], dict[str, Any]]:
+    make_type: Any = TypedDict  # made at run time, which type checkers don't follow
+    hints = {name: NotRequired[hint] if name in defaults else hint for name, hint in parameters.items()}
+    arguments = make_type("Arguments", hints)
+    # A misspelt optional argument must not pass for a missing one.
+    arguments.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    try:
+        adapter = TypeAdapter[dict[str, Any]](arguments)
+        schema = _json_schema(adapter)
+    except (PydanticUserError, TypeError, KeyError):
+        raise SettingsError(_problem(parameters)) from None
+    del schema["title"]
+    for name, value in defaults.items():
+        try:
+            schema["properties"][name]["default"] = to_jsonable_python(value)
+        except PydanticSerializationError:
+            pass  # optional all the same; only its default can't be told
+    return adapter, schema
+
+
+def _problem(parameters: Mapping[str, Any]) -> str:
+    """Which of the parameters no schema can be made of: pydantic does not say."""
+    for name, hint in parameters.items():
+        try:
+            _json_schema(TypeAdapter(hint))
+        except KeyError:
+            return f"the type of {name} contains itself"
+        except (PydanticUserError, TypeError):
+            return f"the type of {name} can't be told to an agent"
+    return "its types can't be told to an agent"
+
+
+def _json_schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
+    schema: dict[str, Any] = _inlined(adapter.json_schema(schema_generator=_PlainJsonSchema), {})
+    return schema
+
+
+class _PlainJsonSchema(GenerateJsonSchema):
+    """Without a title for every field: it only repeats the name, and the agent reads all of it on every turn."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def _inlined(node: Any, definitions: Mapping[str, Any]) -> Any:
+    """
+    The schema with each `$ref` replaced by what it points to: not every language model follows them.
+
+    KeyError for a type that contains itself.
+    """
+    match node:
+        case {"$defs": inner, **rest}:
+            return _inlined(rest, inner)
+        case {"$ref": str(pointer), **rest}:
+            name = pointer.rpartition("/")[2]
+            others = {key: value for key, value in definitions.items() if key != name}
+            return {**_inlined(definitions[name], others), **rest}
+        case dict():
+            return {key: _inlined(value, definitions) for key, value in node.items()}
+        case list():
+            return [_inlined(value, definitions) for value in node]
+    return node
+
+
+def _words(problem: Any) -> str:
+    place = ".".join(str(part) for part in problem["loc"])
+    return f"{place}: {problem['msg']}" if place else str(problem["msg"])

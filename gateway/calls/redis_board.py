@@ -1,0 +1,124 @@
+"""The board in Redis: what any number of gateways share. Any server that speaks its protocol will do."""
+
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
+
+from redis.asyncio import Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from gateway.errors import BoardUnavailable
+
+PREFIX: Final = "voice-gateway:"
+ANSWER_SECONDS: Final = 2.0
+"""A server that has not answered by then is treated as not there."""
+
+# Comparing and writing in one step. The value is kept whole: no other client may come between.
+_SWAP: Final = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
+redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+return 1
+"""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def connect(url: str) -> Redis:
+    """A client that answers or fails within seconds and tries nothing twice: who uses it knows better when to."""
+    return Redis.from_url(
+        url,
+        socket_timeout=ANSWER_SECONDS,
+        socket_connect_timeout=ANSWER_SECONDS,
+        retry=Retry(NoBackoff(), 0),
+        health_check_interval=0,
+    )
+
+
+def foreign_errors(method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Redis' errors as ours. Their texts may hold the address with its password, and are dropped."""
+
+    @wraps(method)
+    async def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await method(*args, **kwargs)
+        except (RedisError, OSError, TimeoutError) as error:
+            raise BoardUnavailable(f"Redis: {type(error).__name__}") from None
+
+    return guarded
+
+
+class RedisBoard:
+    """A Board whose names are keys of one Redis database."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client: Any = client  # its types can't tell bytes from text
+        self._swap = client.register_script(_SWAP)
+
+    @foreign_errors
+    async def get(self, name: str) -> bytes | None:
+        value: bytes | None = await self._client.get(PREFIX + name)
+        return value
+
+    @foreign_errors
+    async def put(self, name: str, value: bytes, seconds: float) -> None:
+        await self._client.set(PREFIX + name, value, px=_milliseconds(seconds))
+
+    @foreign_errors
+    async def add(self, name: str, value: bytes, seconds: float) -> bool:
+        return bool(await self._client.set(PREFIX + name, value, px=_milliseconds(seconds), nx=True))
+
+    @foreign_errors
+    async def swap(self, name: str, old: bytes, new: bytes, seconds: float) -> bool:
+        return bool(await self._swap(keys=[PREFIX + name], args=[old, new, _milliseconds(seconds)]))
+
+    @foreign_errors
+    async def delete(self, name: str) -> bool:
+        return bool(await self._client.delete(PREFIX + name))
+
+    @foreign_errors
+    async def join(self, name: str, member: str) -> None:
+        await self._client.sadd(PREFIX + name, member)
+
+    @foreign_errors
+    async def leave(self, name: str, member: str) -> None:
+        await self._client.srem(PREFIX + name, member)
+
+    @foreign_errors
+    async def members(self, name: str) -> set[str]:
+        return {member.decode() for member in await self._client.smembers(PREFIX + name)}
+
+    @foreign_errors
+    async def append(self, name: str, values: Sequence[bytes], seconds: float) -> None:
+        async with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.rpush(PREFIX + name, *values)
+            pipeline.pexpire(PREFIX + name, _milliseconds(seconds))
+            await pipeline.execute()
+
+    @foreign_errors
+    async def rewrite(self, name: str, values: Sequence[bytes], seconds: float) -> None:
+        async with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.delete(PREFIX + name)
+            if values:
+                pipeline.rpush(PREFIX + name, *values)
+                pipeline.pexpire(PREFIX + name, _milliseconds(seconds))
+            await pipeline.execute()
+
+    @foreign_errors
+    async def items(self, name: str) -> list[bytes]:
+        return list(await self._client.lrange(PREFIX + name, 0, -1))
+
+    @foreign_errors
+    async def take(self, name: str, wait: float) -> bytes | None:
+        # The server's own patience has to end before the socket's.
+        found = await self._client.blpop([PREFIX + name], timeout=min(wait, ANSWER_SECONDS / 2))
+        return found[1] if found else None
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))

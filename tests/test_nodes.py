@@ -1,0 +1,225 @@
+"""Several gateways behind one number, sharing a real Redis: a call rings at one, talks at another, outlives both."""
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.chaos.outside import HoldingRemem
+from tests.fakes.deepgram import Conversation, FakeDeepgram
+from tests.redis_server import RedisServer, running_redis
+from tests.stage import ADMIN, CALLER, PUBLIC_URL, SOUND, make_carrier, until, until_it
+from tests.test_resume import SORRY, GatewayProcess
+
+pytestmark = pytest.mark.timeout(60)
+
+
+@dataclass
+class Cluster:
+    """Two gateway processes with a folder each, one Redis, one carrier, one engine, one remote store."""
+
+    nodes: list[GatewayProcess]
+    redis: RedisServer
+    carrier: Any
+    engine: FakeDeepgram
+    remem: HoldingRemem
+    folder: Path
+    http: httpx.AsyncClient
+
+    def balance(self, *, webhooks: int, media: int) -> None:
+        """Which node the balancer sends what to."""
+        self.carrier.gateway_url = self.nodes[webhooks].url
+        self.carrier.media_gateway_url = self.nodes[media].url
+
+    async def dial(self) -> tuple[Any, Conversation]:
+        call = await self.carrier.dial(CALLER)
+        return call, await self.conversation()
+
+    async def conversation(self) -> Conversation:
+        conversation = await self.engine.next_conversation(timeout=15)
+        await conversation.configured()
+        return conversation
+
+    async def calls(self, node: int) -> int:
+        return int((await self.http.get(f"{self.nodes[node].url}/health")).json()["calls"])
+
+    async def idle(self, *nodes: int) -> None:
+        async def quiet() -> bool:
+            answers = [(await self.http.get(f"{self.nodes[node].url}/health")).json() for node in nodes]
+            return all(state["calls"] == state["endings"] == 0 for state in answers)
+
+        await until_it(quiet, timeout=20)
+
+    async def whole(self, *nodes: int) -> str:
+        """One archive and one remote document, after everything has come to rest; what the archive says."""
+        await until(lambda: self.archives(), timeout=20)
+        await until(lambda: self.remem.documents, timeout=20)
+        await self.idle(*nodes)
+        assert len(self.remem.documents) == 1
+        [text] = self.archives()
+        return text
+
+    def archives(self) -> list[str]:
+        return [path.read_text() for path in self.folder.glob("archive/voice-session-*.txt")]
+
+
+@pytest.fixture(params=["twilio", "telnyx"])
+async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
+    async with contextlib.AsyncExitStack() as stack:
+        redis = await stack.enter_async_context(running_redis(tmp_path / "redis"))
+        carrier = await stack.enter_async_context(make_carrier(request.param, strict=False))
+        engine = await stack.enter_async_context(FakeDeepgram())
+        remem = await stack.enter_async_context(HoldingRemem(honours_idempotency=False))
+        http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+        nodes = [
+            GatewayProcess(
+                {
+                    "DATA_DIR": str(tmp_path / f"data{number}"),
+                    "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive"),
+                    "PUBLIC_URL": PUBLIC_URL,
+                    "ALLOWED_CALLERS": "*",
+                    "DEEPGRAM_API_KEY": engine.api_key,
+                    "DEEPGRAM_AGENT_URL": engine.url,
+                    "GATEWAY_ADMIN_TOKEN": ADMIN,
+                    "REDIS_URL": redis.url,
+                    "REMEM_API_URL": remem.url,
+                    "REMEM_API_KEY": remem.api_key,
+                    **carrier.settings(),
+                },
+                tmp_path,
+            )
+            for number in range(2)
+        ]
+        for node in nodes:
+            stack.push_async_callback(node.kill)
+        await asyncio.gather(*(node.start() for node in nodes))
+        made = Cluster(nodes, redis, carrier, engine, remem, tmp_path, http)
+        made.balance(webhooks=0, media=0)
+        yield made
+
+
+async def test_rings_at_one_node_and_talks_at_another(cluster: Cluster) -> None:
+    cluster.balance(webhooks=0, media=1)
+    call, conversation = await cluster.dial()
+    await conversation.user_says("I would like to book a table.")
+    assert await cluster.calls(1) == 1
+    await call.hang_up()
+    assert "CALLER: I would like to book a table." in await cluster.whole(0, 1)
+
+
+async def test_token_opens_one_socket_at_all_nodes(cluster: Cluster) -> None:
+    call, conversation = await cluster.dial()
+    cluster.balance(webhooks=0, media=1)
+    stranger = await cluster.carrier.connect(call, token=call.token)
+    await stranger.send_json(cluster.carrier.start_message(call, stream_id=stranger.stream_id, token=call.token))
+    assert await stranger.wait_closed() == 1008
+    await conversation.user_says("Nobody else is here.")
+    await call.hang_up()
+    assert "CALLER: Nobody else is here." in await cluster.whole(0, 1)
+
+
+async def test_hangup_told_to_another_node(cluster: Cluster) -> None:
+    """The call's end is known at the node that has it, whichever the carrier tells."""
+    cluster.balance(webhooks=0, media=0)
+    call, conversation = await cluster.dial()
+    await conversation.user_says("Goodbye.")
+    cluster.balance(webhooks=1, media=0)
+    await call.hang_up()
+    assert "CALLER: Goodbye." in await cluster.whole(0, 1)
+
+
+async def test_lost_stream_goes_on_at_another_node(cluster: Cluster) -> None:
+    call, conversation = await cluster.dial()
+    await conversation.user_says("I would like to book a table.")
+    cluster.balance(webhooks=1, media=1)
+    await call.drop()
+    await call.wait_stream(2)
+    await _goes_on(cluster, call)
+    await cluster.whole(0, 1)
+
+
+async def test_call_outlives_its_node(cluster: Cluster) -> None:
+    call, conversation = await cluster.dial()
+    await conversation.user_says("I would like to book a table.")
+    await call.speak(SOUND)
+    await asyncio.sleep(0.1)  # what came so long before the kill must be kept
+    cluster.balance(webhooks=1, media=1)
+    await cluster.nodes[0].kill()
+    await call.wait_stream(2, timeout=15)
+    await _goes_on(cluster, call)
+    archive = await cluster.whole(1)
+    await cluster.nodes[0].start()
+    await cluster.idle(0, 1)
+    assert [archive] == cluster.archives()
+    assert len(cluster.remem.documents) == 1
+
+
+async def _goes_on(cluster: Cluster, call: Any) -> None:
+    """The other node's agent knows what was said, says sorry, and the conversation ends there."""
+    again = await cluster.conversation()
+    settings = await again.settings_received()
+    assert "greeting" not in settings["agent"]
+    assert settings["agent"]["context"]["messages"][-1]["content"] == "I would like to book a table."
+    assert (await again.message("InjectAgentMessage"))["message"] == SORRY
+    await again.user_says("For two, please.")
+    await call.hang_up()
+    await until(cluster.archives, timeout=20)
+    [archive] = cluster.archives()
+    assert re.search(r"CALLER: I would like to book a table\.\n(AGENT: .*\n)?CALLER: For two, please\.\n", archive)
+
+
+async def test_ending_of_a_dead_node_is_finished_by_another(cluster: Cluster) -> None:
+    """Killed while its document is on the way: the other node claims the ending, and asks before it sends again."""
+    await cluster.nodes[1].kill()  # so that the ending is the first one's
+    call, conversation = await cluster.dial()
+    await conversation.user_says("Please remember the red bike.")
+    cluster.remem.hold = "after"
+    await call.hang_up()
+    await asyncio.wait_for(cluster.remem.holding.wait(), 20)
+    await cluster.nodes[0].kill()
+    cluster.remem.let_go()
+    await cluster.nodes[1].start()
+    await cluster.whole(1)
+
+
+async def test_calls_go_on_without_redis(cluster: Cluster) -> None:
+    """A call begun before, and one begun while Redis is away; their endings wait, and drain when it is back."""
+    call, conversation = await cluster.dial()
+    await cluster.redis.kill()
+    await conversation.user_says("Redis is away now.")
+    await call.hang_up()
+    await until_it(lambda: _waits(cluster))
+    assert not cluster.remem.documents
+    await cluster.redis.start()
+    assert "CALLER: Redis is away now." in await cluster.whole(0, 1)
+
+
+async def test_call_begun_without_redis(cluster: Cluster) -> None:
+    await cluster.redis.kill()
+    call, conversation = await cluster.dial()
+    await conversation.user_says("Redis is away now.")
+    await call.hang_up()
+    await cluster.redis.start()
+    assert "CALLER: Redis is away now." in await cluster.whole(0, 1)
+
+
+async def test_redis_that_forgets_loses_no_ending(cluster: Cluster) -> None:
+    cluster.remem.hold = "before"
+    call, conversation = await cluster.dial()
+    await conversation.user_says("Please remember the red bike.")
+    await call.hang_up()
+    await asyncio.wait_for(cluster.remem.holding.wait(), 20)
+    await cluster.redis.empty()
+    cluster.remem.hold = ""
+    cluster.remem.release.set()
+    await cluster.whole(0, 1)
+
+
+async def _waits(cluster: Cluster) -> bool:
+    return bool((await cluster.http.get(f"{cluster.nodes[0].url}/health")).json()["endings"])
