@@ -77,6 +77,8 @@ class Settings:
     anthropic_base_url: str = setting("https://api.anthropic.com", "without /v1")
     xai_api_key: Secret | None = setting(None, "summaries by Grok")
     xai_api_url: str = setting("https://api.x.ai/v1", "with /v1")
+    openclaw_gateway_url: str = setting("", "an OpenClaw gateway that may be an agent's brain or text side")
+    openclaw_gateway_token: Secret | None = setting(None, "its token; it opens everything there, so keep it private")
 
     redis_url: Secret | None = setting(None, "unset: one node, everything embedded; else shared by several nodes")
     voice_session_enabled: bool = setting(True, "false: calls work, nothing is remembered or read")
@@ -95,6 +97,8 @@ class Settings:
     """The `[agents.NAME]` tables of gateway.toml, as read; `gateway.calls.agents` gives them meaning."""
     folder: Path = Path(".")
     """Where gateway.toml and prompts are looked for."""
+    environ: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
+    """Everything that was set, for keys that gateway.toml names by their variable."""
 
     @property
     def engine(self) -> str:
@@ -122,7 +126,7 @@ def load(environ: Mapping[str, str], folder: Path) -> Settings:
         for name in NAMES
         if texts.get(name, "").strip()
     }
-    settings = Settings(**values, agents=agents, folder=folder)
+    settings = Settings(**values, agents=agents, folder=folder, environ=texts)
     _check(settings)
     return settings
 

@@ -2,8 +2,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.stage import Stage, make_carrier, staged
+
+
+# How long one example takes says something of the machine, not of the code.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 
 @pytest.fixture(params=["twilio", "telnyx"])

@@ -37,6 +37,7 @@ CALLER: Final = "+12025550143"
 WORKSHOP: Final = "+12025550100"
 FRAME_SECONDS: Final = 0.02
 
+PUBLIC_URL: Final = "https://voice.example.com"
 GREETING: Final = "Harbour Street Bicycles, this is Maya. How can I help you?"
 PROMPT: Final = """\
 You are Maya, at the front desk of Harbour Street Bicycles, a repair workshop. You speak with {{caller}}. It is {{now}}.
@@ -181,7 +182,7 @@ async def record(script: Script, *plays: Play, carrier_kind: Any = FakeTwilio) -
     """Play scenes one after the other into one gateway; what it recorded of each."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        async with carrier_kind() as carrier, FakeDeepgram(script=script, speech_rate=2.0) as engine:
+        async with carrier_kind(public_url=PUBLIC_URL) as carrier, FakeDeepgram(script=script, speech_rate=2.0) as engine:
             async with own_gateway(_settings(folder, carrier, engine)) as url:
                 carrier.gateway_url = url
                 for play in plays:
@@ -202,6 +203,7 @@ def _settings(folder: Path, carrier: Any, engine: FakeDeepgram) -> Settings:
         data_dir=folder / "data",
         voice_session_archive_dir=folder / "archive",
         record_dir=folder / "recordings",
+        public_url=PUBLIC_URL,
         allowed_callers=frozenset({CALLER}),
         deepgram_api_key=Secret(engine.api_key),
         deepgram_agent_url=engine.url,

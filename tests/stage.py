@@ -158,5 +158,6 @@ async def staged(
             )
         )
         carrier.gateway_url = url
+        engine.origins[PUBLIC_URL] = url
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers={"X-API-Key": ADMIN}))
         yield Stage(url, carrier, engine, archive_dir, http)

@@ -200,7 +200,7 @@ async def test_caller_who_goes_on_is_not_cut_off(stage: Stage) -> None:
 
 async def test_unknown_function_is_answered(stage: Stage) -> None:
     _, conversation = await stage.dial()
-    assert await conversation.call_functions(["order_pizza"]) == ['{"error": "there is no such function"}']
+    assert await conversation.call_functions(["order_pizza"]) == ['{"error":"there is no function of this name"}']
 
 
 # Silence

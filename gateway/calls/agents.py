@@ -1,19 +1,28 @@
 """The agents: which number reaches whom, and how each of them listens, thinks and speaks."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import gateway
-from gateway.carriers.numbers import e164
+from gateway.carriers.numbers import e164, transfer_target
 from gateway.errors import SettingsError
+from gateway.settings import is_url
 
 DEFAULT_AGENT: Final = "maya"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
-_KEYS: Final = frozenset({"numbers", "prompt", "greeting", "voice", "listen", "think", "timezone", "sorry"})
+
+
+@dataclass(frozen=True)
+class FillerChoice:
+    """What is heard while the agent thinks: a sound that comes with us, or one of a few phrases."""
+
+    after: float
+    sound: str = ""
+    phrases: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,29 @@ class Agent:
     )
     think: Mapping[str, Any] = field(default_factory=lambda: {"type": "open_ai", "model": "gpt-5.4-mini"})
     speak: Mapping[str, Any] = field(default_factory=lambda: {"type": "deepgram", "model": "aura-2-thalia-en"})
+    engine_thinks: bool = True
+    """Whether `think` may answer: without a brain always, beside one where both are written down."""
+    brain: tuple[str | Mapping[str, Any], ...] = ()
+    """Its own language models, asked by the gateway: the first, and who stands in for it. None: the engine's."""
+    first_token_seconds: float = 4.0
+    """After so long without a word the next language model is asked as well."""
+    one_moment: str = "One moment, please."
+    """Said when none of them has begun to answer."""
+    no_answer: str = "I'm sorry, I can't answer that right now. Could you say it again?"
+    """Said when all of them have failed."""
+    language: str = "en"
+    """How written text is turned into spoken words."""
+    functions: Path | None = None
+    """A Python file whose functions the agent can call."""
+    knowledge: Path | None = None
+    """A folder of texts that the agent can search."""
+    transfer_to: Mapping[str, str] = field(default_factory=dict)
+    """Where the agent may transfer a caller: names, and numbers or SIP addresses."""
+    text_agent: str = ""
+    """Who does what the agent hands over in a call: openclaw/AGENT, or a webhook's address."""
+    filler: FillerChoice | None = None
+    state_keys: frozenset[str] = frozenset()
+    """What functions may keep of a caller from call to call."""
 
 
 class AgentBook:
@@ -58,29 +90,22 @@ def _agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
     where = f"gateway.toml, [agents.{name}]"
     if not _NAME.fullmatch(name):
         raise SettingsError(f"{where}: an agent's name is lower-case letters, digits, - and _")
-    if unknown := sorted(set(table) - _KEYS):
-        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(sorted(_KEYS))}")
-    given: dict[str, Any] = {"greeting": f"Hello, this is {name.capitalize()}. How can I help you?"}
-    given["prompt"] = _prompt(table.get("prompt", f"prompts/{name}.md"), where, folder)
-    for key in ("greeting", "sorry"):
-        if key in table:
-            given[key] = _text(table[key], f"{where}: {key}")
-    if "numbers" in table:
-        given["numbers"] = _numbers(table["numbers"], where)
-    if "timezone" in table:
-        given["timezone"] = _timezone(table["timezone"], where)
-    if "listen" in table:
-        given["listen"] = _listen(table["listen"], where)
-    if "think" in table:
-        given["think"] = _think(table["think"], where)
-    if "voice" in table:
-        given["speak"] = _speak(table["voice"], where)
+    if unknown := sorted(set(table) - set(_READERS)):
+        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(sorted(_READERS))}")
+    defaults = {
+        "prompt": f"prompts/{name}.md",
+        "greeting": f"Hello, this is {name.capitalize()}. How can I help you?",
+    }
+    given: dict[str, Any] = {"engine_thinks": "think" in table or "brain" not in table}
+    for key, value in {**defaults, **table}.items():
+        field_name, read = _READERS[key]
+        given[field_name] = read(value, f"{where}: {key}", folder)
     return Agent(name=name, **given)
 
 
 def _prompt(value: Any, where: str, folder: Path) -> str:
-    name = _text(value, f"{where}: prompt")
-    missing = f"{where}: there is no prompt file {name}; create it, or name another with prompt = …"
+    name = _text(value, where, folder)
+    missing = f"{where}: there is no file {name}; create it, or name another"
     return find_text(name, folder, missing=missing)
 
 
@@ -102,48 +127,48 @@ def _read(path: Path) -> str:
         raise SettingsError(f"{path.name} can't be read: {error.strerror}") from None
 
 
-def _text(value: Any, where: str) -> str:
+def _text(value: Any, where: str, folder: Path) -> str:
     if not isinstance(value, str):
         raise SettingsError(f"{where} must be text in quotes")
     return value.strip()
 
 
-def _numbers(value: Any, where: str) -> frozenset[str]:
+def _numbers(value: Any, where: str, folder: Path) -> frozenset[str]:
     given = value if isinstance(value, list) else [value]
     numbers = {str(number): e164(str(number)) for number in given}
     for text, number in numbers.items():
         if number is None:
-            raise SettingsError(f"{where}: {text!r} is not an E.164 number; write it like +12025550100")
+            raise SettingsError(f"{where} has {text!r}, which is no E.164 number; write it like +12025550100")
     return frozenset(number for number in numbers.values() if number is not None)
 
 
-def _timezone(value: Any, where: str) -> ZoneInfo:
+def _timezone(value: Any, where: str, folder: Path) -> ZoneInfo:
     try:
-        return ZoneInfo(_text(value, f"{where}: timezone"))
+        return ZoneInfo(_text(value, where, folder))
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise SettingsError(f"{where}: {value!r} is not a time zone; write it like America/New_York") from None
+        raise SettingsError(f"{where} is {value!r}, which is no time zone; write it like America/New_York") from None
 
 
-def _listen(value: Any, where: str) -> dict[str, Any]:
-    block = _model(value, f"{where}: listen")
+def _listen(value: Any, where: str, folder: Path) -> dict[str, Any]:
+    block = _model(value, where)
     flux = str(block.get("model", "")).startswith("flux")
     return {"type": "deepgram", "version": "v2" if flux else "v1", **block}
 
 
-def _think(value: Any, where: str) -> dict[str, Any]:
+def _think(value: Any, where: str, folder: Path) -> dict[str, Any]:
     if isinstance(value, str):
         provider, slash, model = value.partition("/")
         if not (provider.strip() and slash and model.strip()):
-            raise SettingsError(f"{where}: think is {value!r}; write provider/model, like open_ai/gpt-5.4-mini")
+            raise SettingsError(f"{where} is {value!r}; write provider/model, like open_ai/gpt-5.4-mini")
         return {"type": provider.strip(), "model": model.strip()}
-    block = _table(value, f"{where}: think")
+    block = _table(value, where)
     if not (block.get("type") and block.get("model")):
-        raise SettingsError(f"{where}: think needs type and model, like type = 'open_ai', model = 'gpt-5.4-mini'")
+        raise SettingsError(f"{where} needs type and model, like type = 'open_ai', model = 'gpt-5.4-mini'")
     return block
 
 
-def _speak(value: Any, where: str) -> dict[str, Any]:
-    block = _model(value, f"{where}: voice")
+def _speak(value: Any, where: str, folder: Path) -> dict[str, Any]:
+    block = _model(value, where)
     version = {"version": "v2"} if str(block.get("model", "")).startswith("flux") else {}
     return {"type": "deepgram", **version, **block}
 
@@ -159,6 +184,92 @@ def _table(value: Any, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise SettingsError(f"{where} must be text in quotes or a table")
     return dict(value)
+
+
+def _brain(value: Any, where: str, folder: Path) -> tuple[str | Mapping[str, Any], ...]:
+    entries = value if isinstance(value, list) else [value]
+    if not entries or not all(isinstance(entry, str | dict) for entry in entries):
+        raise SettingsError(f"{where} must be like anthropic/claude-haiku-5-5, a table with url and model, or a list")
+    return tuple(entries)
+
+
+def _seconds(value: Any, where: str, folder: Path) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 60:
+        raise SettingsError(f"{where} must be a number of seconds, up to 60")
+    return float(value)
+
+
+def _file(value: Any, where: str, folder: Path) -> Path:
+    path = folder / _text(value, where, folder)
+    if not path.is_file():
+        raise SettingsError(f"{where}: there is no file {value}; it is looked for beside gateway.toml")
+    return path
+
+
+def _folder(value: Any, where: str, folder: Path) -> Path:
+    path = folder / _text(value, where, folder)
+    if not path.is_dir():
+        raise SettingsError(f"{where}: there is no folder {value}; it is looked for beside gateway.toml")
+    return path
+
+
+def _transfer_to(value: Any, where: str, folder: Path) -> dict[str, str]:
+    table = _table(value, where)
+    targets = {name: transfer_target(str(target)) for name, target in table.items()}
+    for name, target in targets.items():
+        if target is None:
+            raise SettingsError(f"{where}: {name} must be a number like +12025550100 or sip:desk@example.com")
+    return {name: target for name, target in targets.items() if target is not None}
+
+
+def _text_agent(value: Any, where: str, folder: Path) -> str:
+    text = _text(value, where, folder)
+    if not (text.partition("/")[0] == "openclaw" or is_url(text, ("http", "https"))):
+        raise SettingsError(f"{where} must be openclaw/AGENT or the https address of a webhook")
+    return text
+
+
+def _filler(value: Any, where: str, folder: Path) -> FillerChoice:
+    table = {"sound": value} if isinstance(value, str) else _table(value, where)
+    if unknown := sorted(set(table) - {"after", "sound", "say"}):
+        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are after, say, sound")
+    say: Any = table.get("say", [])
+    phrases = tuple(_text(phrase, where, folder) for phrase in (say if isinstance(say, list) else [say]))
+    sound = _text(table.get("sound", ""), where, folder)
+    if sound not in ("", "typing") or bool(sound) == bool(phrases):
+        raise SettingsError(f'{where} must be sound = "typing", or say = ["Let me see.", "One second."]')
+    return FillerChoice(_seconds(table.get("after", 2.0), f"{where}.after", folder), sound, phrases)
+
+
+def _memory(value: Any, where: str, folder: Path) -> frozenset[str]:
+    keys = _table(_table(value, where).get("repeat_caller", {}), f"{where}.repeat_caller").get("state_keys", [])
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise SettingsError(f"{where}.repeat_caller.state_keys must be a list of names")
+    return frozenset(keys)
+
+
+_READERS: Final[Mapping[str, tuple[str, Callable[[Any, str, Path], Any]]]] = {
+    "numbers": ("numbers", _numbers),
+    "prompt": ("prompt", _prompt),
+    "greeting": ("greeting", _text),
+    "sorry": ("sorry", _text),
+    "timezone": ("timezone", _timezone),
+    "language": ("language", _text),
+    "listen": ("listen", _listen),
+    "think": ("think", _think),
+    "voice": ("speak", _speak),
+    "brain": ("brain", _brain),
+    "first_token_seconds": ("first_token_seconds", _seconds),
+    "one_moment": ("one_moment", _text),
+    "no_answer": ("no_answer", _text),
+    "functions": ("functions", _file),
+    "knowledge": ("knowledge", _folder),
+    "transfer_to": ("transfer_to", _transfer_to),
+    "text_agent": ("text_agent", _text_agent),
+    "filler": ("filler", _filler),
+    "memory": ("state_keys", _memory),
+}
+"""Each key of an agent's table: the field it becomes, and how it is read."""
 
 
 def _by_number(agents: list[Agent]) -> dict[str, Agent]:

@@ -1,5 +1,6 @@
 """What the engine is told about a call: the agent's prompt, what is remembered, and the conversation so far."""
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
@@ -9,7 +10,7 @@ from gateway.calls.agents import Agent
 from gateway.calls.remembering import Remembering
 from gateway.calls.session import Speaker, VoiceSession
 from gateway.calls.transcript import Transcript
-from gateway.engines.brief import AgentFunction, Brief, Spoken
+from gateway.engines.brief import AgentFunction, Brief, Spoken, ThinkEndpoint
 from gateway.memory.call_notes import PastCall
 from gateway.memory.recall import render
 
@@ -26,30 +27,49 @@ class Briefing:
         transcript: Transcript,
         memory: Remembering | None,
         functions: Sequence[AgentFunction],
+        endpoint: ThinkEndpoint | None = None,
     ) -> None:
         self._session = session
         self._agent = agent
         self._transcript = transcript
         self._memory = memory if prompt.wants_memory(agent.prompt) else None
         self._functions = functions
+        self._endpoint = endpoint
+        self._opening: list[str] | None = []
+        self._preparing: asyncio.Task[None] | None = None
         self._notes: list[PastCall] = []
         self._told = 0
 
+    def waits_for(self, preparing: "asyncio.Task[None]") -> None:
+        """The first brief waits for this as well, as long as it waits for memory."""
+        self._preparing = preparing
+
+    def opens_with(self, text: str) -> bool:
+        """Have it said with the greeting; false when it is too late for that."""
+        if self._opening is None:
+            return False
+        self._opening.append(text)
+        return True
+
     async def brief(self, memory_seconds: float) -> Brief:
         """The brief as of now, waiting so long for memory and no longer."""
+        if self._preparing is not None:
+            await asyncio.wait({self._preparing}, timeout=max(memory_seconds, 0))
         if self._memory is not None:
             self._notes += await self._memory.by(memory_seconds)
         self._told = len(self._notes)
-        history = self._history()
+        history, opening = self._history(), self._opening or []
+        self._opening = None
         return Brief(
             agent=self._agent.name,
             prompt=self._prompt(),
-            greeting="" if history else self._agent.greeting,
+            greeting="" if history else " ".join(filter(None, [self._agent.greeting, *opening])),
             listen=self._agent.listen,
-            think=self._agent.think,
+            think=self._agent.think if self._endpoint is None or self._agent.engine_thinks else None,
             speak=self._agent.speak,
             functions=self._functions,
             history=history,
+            endpoint=self._endpoint,
         )
 
     async def load_rest(self) -> None:

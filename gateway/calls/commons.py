@@ -27,8 +27,13 @@ BEAT_SECONDS: Final = 1.0
 ALIVE_SECONDS: Final = 4.0
 """A node that has not shown a sign of life for so long is dead, and its calls are anybody's."""
 
+PARDON_SECONDS: Final = 10.0
+"""Nobody is taken for dead so soon after the board was out of reach: it was for all, and each tries again in turn."""
+
 ANSWER_SECONDS: Final = 1.0
 """A message that its node has not taken by then shows the same, sooner."""
+RELEASE_SECONDS: Final = 4.0
+"""How long a node that lives may take to let a call go: it waits for the caller's last words."""
 LOOK_SECONDS: Final = 0.02
 
 CALL_SECONDS: Final = 24 * 3600.0
@@ -80,6 +85,9 @@ class Word(enum.StrEnum):
     """The carrier says that the call is over."""
     STREAM_FAILED = "stream failed"
     """The carrier says that the media is over; the caller may be there."""
+    TRANSFERRED = "transferred"
+    """Somebody has picked up the call that was put through to them."""
+    TRANSFER_FAILED = "transfer failed"
     RELEASE = "release"
     """The carrier asks here for new media: park the call."""
     TAKEN = "taken"
@@ -113,6 +121,7 @@ class Commons:
         self._queue: deque[Callable[[], Awaitable[None]]] = deque()
         self._queued = asyncio.Event()
         self._reachable = True
+        self._gap_at = float("-inf")
 
     # Asked at once
 
@@ -146,7 +155,10 @@ class Commons:
     async def adopt(self, key: CallKey, former: str) -> CallRecord | None:
         """Take a call over from a node that is dead or has let it go; None when somebody else was quicker."""
         record = await self.find(key)
-        if record is None or record.node != former:
+        if record is None:
+            return None
+        half_ours = record.node == self.node and key not in self._mine  # the board went away while we took it
+        if record.node != former and not half_ours:
             return None
         mine = replace(record, node=self.node)
         if not await self._board.swap(_call(key), record.as_bytes(), mine.as_bytes(), CALL_SECONDS):
@@ -154,18 +166,18 @@ class Commons:
         await self._took(mine, former)
         return record
 
-    async def ring_again(self, key: CallKey, token: str, attempt: int) -> None:
+    async def ring_again(self, record: CallRecord) -> None:
         """A call of this node's gets a new token. On return every node honours it."""
         await self.written()
-        record = self._mine.get(key)
-        if record is not None:
-            await self._change(replace(record, state=CallState.RINGING, token=token, attempt=attempt))
-            await self._board.put(_token(key), token.encode(), self._token_seconds)
+        await self._change(record)
+        if record.key in self._mine:
+            await self._board.put(_token(record.key), record.token.encode(), self._token_seconds)
 
     async def release(self, record: CallRecord) -> None:
         """Ask a call's node to let go of it, and wait until it has, or must be dead."""
-        await self._send(record.node, Message(Word.RELEASE, record.key))
-        give_up = asyncio.get_running_loop().time() + ANSWER_SECONDS
+        if not await self.reached(record.node, Word.RELEASE, record.key):
+            return
+        give_up = asyncio.get_running_loop().time() + RELEASE_SECONDS
         while asyncio.get_running_loop().time() < give_up:
             now = await self.find(record.key)
             if now is None or now.state is not CallState.LIVE:
@@ -187,15 +199,27 @@ class Commons:
         """The journal entries of a call, as far as its node could share them."""
         return [orjson.loads(entry) for entry in await self._board.items(_journal(session_id))]
 
+    async def bearer(self, digest: str) -> tuple[str, str] | None:
+        """Agent and caller of the call that this bearer belongs to."""
+        stored = await self._board.get(f"bearer:{digest}")
+        if stored is None:
+            return None
+        agent, caller = orjson.loads(stored)
+        return agent, caller
+
     async def is_new_event(self, event_id: str) -> bool:
         return await self._board.add(f"event:{event_id}", b"1", OVER_SECONDS)
 
     async def alive(self, node: str) -> bool:
-        return node == self.node or await self._board.get(f"alive:{node}") is not None
+        """Whether it has shown a sign of life. When the board comes back, each gets the time to show one again."""
+        pardoned = asyncio.get_running_loop().time() - self._gap_at < PARDON_SECONDS
+        return node == self.node or pardoned or await self._board.get(f"alive:{node}") is not None
 
-    async def nodes(self) -> set[str]:
-        """Those that are alive."""
-        return {node for node in await self._board.members("nodes") if await self.alive(node)}
+    async def nodes(self) -> list[dict[str, Any]]:
+        """Those that are alive, each with its `node` and the figures of its last sign of life."""
+        names = sorted(await self._board.members("nodes"))
+        signs = [(name, await self._board.get(f"alive:{name}")) for name in names]
+        return [{"node": name, **orjson.loads(sign)} for name, sign in signs if sign]
 
     async def orphans(self) -> list[tuple[CallKey, str]]:
         """Calls whose node is dead, and that node. A dead node without calls is forgotten."""
@@ -217,23 +241,29 @@ class Commons:
 
     # Written soon
 
-    def parked(self, key: CallKey, session: Mapping[str, Any] | None) -> None:
-        self._post_change(key, state=CallState.PARKED, session=session)
+    def parked(self, record: CallRecord) -> None:
+        self._post(lambda: self._change(record))
 
     def over(self, key: CallKey) -> None:
         """The call is over; that it has come to its ending is still to be said."""
-        self._post_change(key, state=CallState.OVER, token="")
+
+        async def write() -> None:
+            if record := self._mine.get(key):
+                await self._change(replace(record, state=CallState.OVER, token=""))
+
+        self._post(write)
 
     def settled(self, key: CallKey, session_id: str = "") -> None:
         """Nothing of it is needed here any more. Only that there was such a call is known for a while."""
         tombstone = CallRecord(key, self.node, CallState.OVER)
 
         async def write() -> None:
-            if self._mine.pop(key, None) is not None or await self.find(key) is None:
+            there = await self.find(key)
+            if there is None or there.node == self.node:
                 await self._board.put(_call(key), tombstone.as_bytes(), OVER_SECONDS)
-            await self._board.leave(f"calls:{self.node}", _name(key))
-            if session_id:
                 await self._board.delete(_journal(session_id))
+            await self._board.leave(f"calls:{self.node}", _name(key))
+            self._mine.pop(key, None)
 
         self._post(write)
 
@@ -241,14 +271,25 @@ class Commons:
         """One more entry of a call's journal."""
         self._post(lambda: self._board.append(_journal(session_id), [entry], CALL_SECONDS))
 
+    def bearer_opened(self, digest: str, agent: str, caller: str) -> None:
+        """The engine may ask any node for this call's answers, and shows a bearer with this digest."""
+        self._post(lambda: self._board.put(f"bearer:{digest}", orjson.dumps([agent, caller]), CALL_SECONDS))
+
+    def bearer_closed(self, digest: str) -> None:
+        async def write() -> None:
+            await self._board.delete(f"bearer:{digest}")
+
+        self._post(write)
+
     def checkpoint(self, key: CallKey, session_id: str, entries: Iterable[Mapping[str, Any]]) -> None:
         """All entries so far: mends what the board may have lost, and shows that the call is still there."""
         values = [orjson.dumps(entry) for entry in entries]
 
         async def write() -> None:
-            await self._board.rewrite(_journal(session_id), values, CALL_SECONDS)
             if record := self._mine.get(key):
-                await self._board.put(_call(key), record.as_bytes(), CALL_SECONDS)
+                await self._change(record)
+            if key in self._mine:  # else another node has the call, and knows more of it
+                await self._board.rewrite(_journal(session_id), values, CALL_SECONDS)
                 await self._board.join(f"calls:{self.node}", _name(key))
 
         self._post(write)
@@ -280,23 +321,20 @@ class Commons:
                 self._queue.popleft()
                 self._tell(None)
 
-    async def beat(self) -> None:
-        """Show that this node is alive."""
-        await self._board.put(f"alive:{self.node}", b"1", ALIVE_SECONDS)
-        await self._board.join("nodes", self.node)
+    async def beat(self, figures: Mapping[str, int]) -> None:
+        """Show that this node is alive, and what it has to do."""
+        try:
+            await self._board.put(f"alive:{self.node}", orjson.dumps(figures), ALIVE_SECONDS)
+            await self._board.join("nodes", self.node)
+        except BoardUnavailable:
+            self._gap_at = asyncio.get_running_loop().time()
+            raise
 
     async def leave(self) -> None:
         """This node goes: whatever calls it still has are anybody's."""
         await self._board.delete(f"alive:{self.node}")
 
     # Itself
-
-    def _post_change(self, key: CallKey, **changes: Any) -> None:
-        async def write() -> None:
-            if record := self._mine.get(key):
-                await self._change(replace(record, **changes))
-
-        self._post(write)
 
     def _post(self, write: Callable[[], Awaitable[None]]) -> None:
         self._queue.append(write)
@@ -306,26 +344,28 @@ class Commons:
 
     async def _change(self, record: CallRecord) -> None:
         """Write a call of this node's anew, unless it has become another's."""
-        before = self._mine[record.key]
-        if await self._board.swap(_call(record.key), before.as_bytes(), record.as_bytes(), CALL_SECONDS):
+        name, before = _call(record.key), self._mine.get(record.key)
+        if before and await self._board.swap(name, before.as_bytes(), record.as_bytes(), CALL_SECONDS):
             self._mine[record.key] = record
             return
         there = await self.find(record.key)
-        if there is None or there.node == self.node:  # the board has lost it, or an older state
-            await self._board.put(_call(record.key), record.as_bytes(), CALL_SECONDS)
+        if there is None or there.node == self.node:  # the board never knew it, has lost it, or has an older state
+            await self._board.put(name, record.as_bytes(), CALL_SECONDS)
             await self._owns(record)
         else:
-            del self._mine[record.key]
+            self._mine.pop(record.key, None)
 
     async def _owns(self, record: CallRecord) -> None:
-        self._mine[record.key] = record
         await self._board.join(f"calls:{self.node}", _name(record.key))
+        self._mine[record.key] = record
 
     async def _took(self, record: CallRecord, former: str) -> None:
-        await self._owns(record)
+        await self._board.join(f"calls:{self.node}", _name(record.key))
         if former != self.node:
-            await self._board.leave(f"calls:{former}", _name(record.key))
             await self._send(former, Message(Word.TAKEN, record.key))
+            # Last: until here it is found among a dead node's calls, and taken again if this was interrupted.
+            await self._board.leave(f"calls:{former}", _name(record.key))
+        self._mine[record.key] = record
 
     async def _send(self, node: str, message: Message) -> None:
         await self._board.append(_inbox(node), [message.as_bytes()], OVER_SECONDS)

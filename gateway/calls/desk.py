@@ -11,14 +11,16 @@ import itertools
 import logging
 import time
 from collections.abc import Coroutine, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.calls.agents import AgentBook
+from gateway.calls.brain_room import BrainRoom, Thought
 from gateway.calls.commons import CallRecord, CallState, Commons, Word
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.finalize import Finalizer
+from gateway.calls.functions.kit import Kit, KitRoom
 from gateway.calls.journal import Journal, JournaledCall, TurnLog
 from gateway.calls.loop_watch import LoopWatch
 from gateway.calls.neighbours import Neighbours
@@ -27,13 +29,13 @@ from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, 
 from gateway.calls.remembering import Remembering
 from gateway.calls.session import CallKey, EndReason, VoiceSession
 from gateway.carriers.events import StreamStarted
-from gateway.carriers.numbers import AllowList, caller_id
+from gateway.carriers.numbers import AllowList, caller_id, e164
 from gateway.errors import BoardUnavailable, CarrierRefused
 from gateway.links.carrier import CarrierLink
 from gateway.links.carrier_rest import CallControl
 from gateway.links.recorder import FORMAT, CallRecorder, RecordingRoom
 from gateway.logs import last_four
-from gateway.memory.recall import Recall
+from gateway.memory.recall import Recall, render_known
 from gateway.metrics import WATCHDOG
 
 TICK_SECONDS: Final = 0.1
@@ -41,9 +43,15 @@ TICK_GROUPS: Final = 10
 PENDING_SOCKETS: Final = 200
 """Media sockets that have not sent a valid `start`. One more, and the oldest of them is closed."""
 
+SEARCH_TOKENS: Final = 600
+"""How much an agent that searches its memory gets to read."""
+
 HANGUP_GRACE: Final = 1.0
 """A stream that stopped is usually the first sign of a hangup; the carrier gets so long to say so."""
 RESTART_PAUSE: Final = 1.0
+
+_RECORDED: Final = ("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak")
+"""What a replay must know of an agent."""
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +75,32 @@ class Memory:
     """How many past calls go into the prompt."""
     journal: Journal
 
+    async def search(self, agent: str, caller: str, text: str) -> str:
+        """What is known of this caller that fits these words, as text for the agent."""
+        return render_known(await self.recall.search(agent, caller, text), budget_tokens=SEARCH_TOKENS)
+
+
+@dataclass(frozen=True)
+class CarrierLine:
+    """One call at its carrier."""
+
+    control: CallControl
+    call_id: str
+    called: str
+    media_url: str
+
+    @property
+    def stop_ends_call(self) -> bool:
+        return self.control.stop_ends_call
+
+    async def hang_up(self) -> None:
+        await self.control.hang_up(self.call_id)
+
+    async def transfer(self, target: str) -> None:
+        """From the number that was dialled: a carrier takes no other of ours, and the caller's is not ours to show."""
+        caller_id = e164(self.called) or ""
+        await self.control.transfer(self.call_id, target, caller_id=caller_id, media_url=self.media_url)
+
 
 class CallDesk:
     """Owns every live call's task, the clock that ticks them, and the sockets that nobody has claimed yet."""
@@ -82,6 +116,8 @@ class CallDesk:
         finalizer: Finalizer,
         recordings: RecordingRoom,
         apology: bytes,
+        kits: KitRoom | None = None,
+        brains: BrainRoom | None = None,
         neighbours: Neighbours | None = None,
     ) -> None:
         self._agents = agents
@@ -92,6 +128,8 @@ class CallDesk:
         self._finalizer = finalizer
         self._recordings = recordings
         self._apology = apology
+        self._kits = kits or KitRoom()
+        self._brains = brains
         self._neighbours = neighbours
         self._registry = Registry()
         self._pending: dict[CarrierLink, None] = {}
@@ -175,9 +213,9 @@ class CallDesk:
         _log.warning("a call was live when its gateway died", extra={"call": session.uuid[:8]})
         if self._memory is not None:
             self._memory.journal.claim(session.id)
-        session.end_reason = EndReason.GATEWAY_DIED
+        session.end_reason = EndReason.TRANSFERRED if ring.handed_over else EndReason.GATEWAY_DIED
         session.ended_at = session.turns[-1].at if session.turns else session.started_at
-        if ring.key[0] in self._controls:
+        if ring.key[0] in self._controls and not ring.handed_over:
             self._park(ring, session)
             self._errand(self._ask_if_alive(ring))
         else:
@@ -207,13 +245,12 @@ class CallDesk:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
             return refusal
         agent = self._agents.answering(called)
-        memory = self._remembering(agent.name, number)
-        ring = Ring(key, account_id, number, called, agent, media_url, self._now() + TOKEN_SECONDS, memory)
-        if memory is not None:
+        ring = Ring(key, account_id, number, called, agent, media_url, self._now() + TOKEN_SECONDS)
+        self._prepare(ring)
+        if ring.memory is not None:
             ring.session = VoiceSession(agent=agent.name, caller=number, carrier=key[0])
         if self._neighbours is not None and (there := await self._neighbours.announce(ring)):
-            if memory is not None:
-                memory.cancel()
+            ring.cancel()
             known = self._registry.ring(key)
             return Refusal.OVER if there.state is not CallState.RINGING else known or self._ring_of(there)
         if ring.session is not None:  # from here on a killed gateway knows that somebody is on the line
@@ -258,6 +295,30 @@ class CallDesk:
         elif ring is None and not self._registry.is_over(key) and not self._registry.is_parked(key):
             self._errand(self._stream_failed_elsewhere(key))
 
+    def transferred(self, key: CallKey) -> None:
+        """Somebody has picked up: the caller is theirs."""
+        if ring := self._registry.handed_over(key):
+            self._registry.ended(key, self._now())
+            self._settle(ring, EndReason.TRANSFERRED)
+        else:
+            self._note_transfer(key, Word.TRANSFERRED)
+
+    def transfer_failed(self, key: CallKey) -> None:
+        """Nobody has picked up, and the carrier leaves the caller in silence: back to the agent."""
+        if ring := self._registry.handed_over(key):
+            ring.handed_over = False
+            self._errand(self._restart_stream(ring))
+        else:
+            self._note_transfer(key, Word.TRANSFER_FAILED)
+
+    def _note_transfer(self, key: CallKey, word: Word) -> None:
+        """The outcome of a transfer is known before the call here has ended, or where it is not."""
+        ring = self._registry.ring(key) if self._registry.live(key) else None
+        if ring is not None:
+            ring.picked_up = word is Word.TRANSFERRED
+        elif self._neighbours is not None:
+            self._errand(self._pass_on(word, key, self._neighbours))
+
     # The media sockets' side
 
     def expect(self, link: CarrierLink) -> None:
@@ -280,10 +341,12 @@ class CallDesk:
         if ring is None or self._engine is None:
             _log.warning("media socket refused", extra={"carrier": link.carrier, "reason": "no valid token"})
             return None
-        call = self._call(ring, link, self._engine)
+        kit = await (ring.kit or self._kits.pack(ring.agent, ring.caller))
+        thought = self._brains.open(ring.agent, ring.caller, ring.media_url) if self._brains is not None else None
+        call = self._call(ring, link, self._engine, kit, thought)
         self._registry.went_live(key, call)
         self._quiet.clear()
-        task = asyncio.get_running_loop().create_task(self._conduct(call, ring), name=call.session.id)
+        task = asyncio.get_running_loop().create_task(self._conduct(call, ring, thought), name=call.session.id)
         self._conducted[call] = task
         return call
 
@@ -302,7 +365,7 @@ class CallDesk:
     async def _moved_here(self, record: CallRecord, neighbours: Neighbours) -> Ring:
         """A call that rang at another node, and goes on here."""
         ring = self._ring_of(record, await neighbours.session_of(record))
-        ring.memory = self._remembering(ring.agent.name, ring.caller)
+        self._prepare(ring)
         ring.used = True
         if ring.session is not None and self._memory is not None:
             self._memory.journal.take_over(ring.session, _journal_header(ring))
@@ -311,26 +374,29 @@ class CallDesk:
 
     # A call's life
 
-    def _call(self, ring: Ring, link: CarrierLink, engine: EngineAccess) -> Call:
+    def _call(self, ring: Ring, link: CarrierLink, engine: EngineAccess, kit: Kit, thought: Thought | None) -> Call:
         carrier, call_id = ring.key
-        control = self._controls[carrier]
         session = ring.session or VoiceSession(agent=ring.agent.name, caller=ring.caller, carrier=carrier)
         if not session.turns:
             session.started_at = datetime.now(UTC)  # not when it rang
-        return Call(
+        call = Call(
             session,
             ring.agent,
             link,
             engine,
-            memory=ring.memory,
-            hang_up=lambda: control.hang_up(call_id),
-            stop_ends_call=control.stop_ends_call,
+            line=CarrierLine(self._controls[carrier], call_id, ring.called, ring.media_url),
             apology=self._apology,
+            memory=ring.memory,
+            kit=kit,
+            endpoint=thought.endpoint if thought is not None else None,
             journal=self._journaled(session, ring),
             recorder=ring.recorder or self._recorder(session, ring),
         )
+        if thought is not None:
+            thought.thinker.watched_by(call)
+        return call
 
-    async def _conduct(self, call: Call, ring: Ring) -> None:
+    async def _conduct(self, call: Call, ring: Ring, thought: Thought | None) -> None:
         ring.recorder = call.recorder
         try:
             await call.run()
@@ -338,9 +404,12 @@ class CallDesk:
             # The edge of a call: whatever went wrong in it stays in it, and what was said is kept.
             _log.exception("call failed", extra={"call": call.session.uuid[:8]})
         finally:
+            if thought is not None and self._brains is not None:
+                self._brains.close(thought)
             if ring.taken:
                 self._let_go(ring)
-            elif call.may_go_on and not self._closing:
+            elif call.may_go_on and not ring.picked_up and not self._closing:
+                ring.handed_over = call.session.end_reason is EndReason.TRANSFERRED and ring.picked_up is None
                 self._park(ring, call.session)
             else:
                 self._registry.ended(ring.key, self._now())
@@ -356,6 +425,10 @@ class CallDesk:
         self._registry.park(ring, self._now() + RESUME_SECONDS)
         if self._neighbours is not None:
             self._neighbours.parked(ring)
+        if ring.handed_over:  # the carrier tells whether somebody picks up
+            if session is not None:
+                self._journaled(session, ring)
+            return
         if ring.attempt >= RESUME_TRIES:
             self._registry.ended(ring.key, self._now())
             self._give_up(ring)
@@ -387,8 +460,8 @@ class CallDesk:
         parked = self._registry.unpark(key)
         if parked is None:
             return None
-        memory = self._remembering(parked.agent.name, parked.caller)
-        again = parked.again(expires=self._now() + TOKEN_SECONDS, memory=memory)
+        again = parked.again(expires=self._now() + TOKEN_SECONDS)
+        self._prepare(again)
         self._registry.add_ring(again)
         if self._neighbours is not None:
             await self._neighbours.announce_again(again)
@@ -397,7 +470,9 @@ class CallDesk:
 
     async def _abandon(self, ring: Ring) -> None:
         """Nobody came for a call: it is over, unless it has gone on at another node."""
-        if self._neighbours is None or not ring.shared or await self._neighbours.is_ours(ring.key):
+        if ring.handed_over:  # to hang up would cut off whoever it was put through to
+            self._settle(ring, EndReason.TRANSFERRED)
+        elif self._neighbours is None or not ring.shared or await self._neighbours.is_ours(ring.key):
             self._give_up(ring)
         else:
             self._let_go(ring)
@@ -411,8 +486,7 @@ class CallDesk:
 
     def _settle(self, ring: Ring, reason: EndReason) -> None:
         """A call that rang or was parked is over: what was said in it is kept."""
-        if ring.memory is not None:
-            ring.memory.cancel()
+        ring.cancel()
         if ring.session is not None and ring.session.end_reason is not EndReason.GATEWAY_DIED:
             ring.session.end_reason = reason
         self._finish(ring.key, ring.session, ring.recorder)
@@ -467,8 +541,7 @@ class CallDesk:
             self._let_go(ring)
 
     def _let_go(self, ring: Ring) -> None:
-        if ring.memory is not None:
-            ring.memory.cancel()
+        ring.cancel()
         if ring.recorder is not None:
             ring.recorder.close()
         if ring.session is not None and self._memory is not None:
@@ -479,6 +552,9 @@ class CallDesk:
         for key, call in self._registry.live_items():
             if call.session.caller and self._memory is not None:
                 commons.checkpoint(key, call.session.id, call.journal_entries)
+
+    async def _pass_on(self, word: Word, key: CallKey, neighbours: Neighbours) -> None:
+        await neighbours.pass_on(self, word, key)
 
     async def _pass_on_end(self, key: CallKey, neighbours: Neighbours) -> None:
         if not await neighbours.pass_on(self, Word.ENDED, key):
@@ -502,10 +578,13 @@ class CallDesk:
             return Refusal.NOT_ALLOWED
         return Refusal.NO_ENGINE if self._engine is None else None
 
-    def _remembering(self, agent: str, caller: str) -> Remembering | None:
-        if self._memory is None or not caller:
-            return None
-        return Remembering(self._memory.recall, agent=agent, caller=caller, limit=self._memory.limit)
+    def _prepare(self, ring: Ring) -> None:
+        """Begin to load what the call will need: memory, and the agent's functions."""
+        agent, caller = ring.agent, ring.caller
+        ring.kit = self._kits.pack(agent, caller)
+        if self._memory is not None and caller:
+            recall, limit = self._memory.recall, self._memory.limit
+            ring.memory = Remembering(recall, agent=agent.name, caller=caller, limit=limit)
 
     def _journaled(self, session: VoiceSession, ring: Ring) -> TurnLog | None:
         if self._memory is None or not session.caller:
@@ -546,7 +625,13 @@ class CallDesk:
 
 def _journal_header(ring: Ring) -> dict[str, Any]:
     """What the journal knows of a call beside its session."""
-    return {"key": ring.key, "account_id": ring.account_id, "called": ring.called, "media_url": ring.media_url}
+    return {
+        "key": ring.key,
+        "account_id": ring.account_id,
+        "called": ring.called,
+        "media_url": ring.media_url,
+        "handed_over": ring.handed_over,
+    }
 
 
 def _ring_of_journal(left: JournaledCall, agents: AgentBook) -> Ring:
@@ -554,7 +639,9 @@ def _ring_of_journal(left: JournaledCall, agents: AgentBook) -> Ring:
     carrier, call_id = header["key"]
     called = header["called"]
     agent = agents.answering(called)
-    return Ring((carrier, call_id), header["account_id"], left.session.caller, called, agent, header["media_url"], 0.0)
+    ring = Ring((carrier, call_id), header["account_id"], left.session.caller, called, agent, header["media_url"], 0.0)
+    ring.handed_over = header["handed_over"]
+    return ring
 
 
 def _header(session: VoiceSession, ring: Ring) -> dict[str, object]:
@@ -568,5 +655,5 @@ def _header(session: VoiceSession, ring: Ring) -> dict[str, object]:
         "call_id": ring.key[1],
         "session": session.id,
         "started_at": session.started_at.isoformat(),
-        "agent": asdict(ring.agent) | {"timezone": str(ring.agent.timezone or "")},
+        "agent": {name: getattr(ring.agent, name) for name in _RECORDED} | {"timezone": str(ring.agent.timezone or "")},
     }

@@ -6,7 +6,7 @@ Each looks at the ending, does its part if it is not done, and has the ending sa
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import tzinfo
 from typing import Final
 
@@ -18,6 +18,7 @@ from gateway.llm.summary import CallSummary, SpokenLine
 from gateway.llm.writer import SummaryWriter
 from gateway.memory.documents import DocumentStore, NewDocument
 from gateway.memory.remem import RememClient
+from gateway.memory.state import CallerState, listed
 
 EXTRACTIVE: Final = "extractive"
 REMOTE_TIMEOUT: Final = 10.0
@@ -34,6 +35,9 @@ class EndingSteps:
     archive: Archive
     zones: Mapping[str, tzinfo | None]
     """Each agent's time zone, for the wall clock in titles."""
+    state: CallerState | None = None
+    state_keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """What each agent's functions may keep of a caller."""
 
     async def finish(self, ending: Ending) -> None:
         """Nothing is left to do. What was said stays in the archive alone, for as long as that is kept."""
@@ -49,6 +53,14 @@ class EndingSteps:
             await self.archive.write(ending.session.uuid, archive_text(await _lines(ending)))
             ending.archived = True
             await self.endings.save(ending)
+
+    async def keep_state(self, ending: Ending) -> None:
+        """What the agent's functions wanted kept. Repeated it changes nothing."""
+        session = ending.session
+        values = listed(session.state, self.state_keys.get(session.agent, frozenset()))
+        if self.state is not None and values:
+            now = session.ended_at or session.started_at
+            await self.state.save(session.agent, session.caller, values, session_id=session.id, now=now)
 
     async def write_document(self, ending: Ending) -> None:
         """Summary and document in our own store. By a language model, or by rules when none answers in time."""

@@ -1,5 +1,6 @@
 """The ending of each call, step by step, in the embedded store: what is done, and what is still to do."""
 
+import asyncio
 import logging
 import sqlite3
 from dataclasses import asdict, dataclass
@@ -8,7 +9,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway.calls.session import VoiceSession
-from gateway.errors import TakenOver
+from gateway.errors import StoreUnavailable, TakenOver
 from gateway.llm.summary import CallSummary
 from gateway.memory.sqlite import SqliteStore
 
@@ -26,6 +27,8 @@ SCHEMA: Final = (
         problem TEXT NOT NULL DEFAULT '',
         node TEXT NOT NULL DEFAULT '')""",
 )
+
+CHECKPOINT_TRIES: Final = 10
 
 _log = logging.getLogger(__name__)
 
@@ -115,7 +118,16 @@ class Endings:
 
     async def make_durable(self) -> None:
         """On return, what was saved so far outlives a power cut too. The store alone outlives a killed process."""
-        await self._store.run(lambda connection: connection.execute("PRAGMA wal_checkpoint(FULL)").fetchall())
+
+        def done(connection: sqlite3.Connection) -> bool:
+            busy, *_ = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
+            return not busy
+
+        for _ in range(CHECKPOINT_TRIES):
+            if await self._store.look(done):
+                return
+            await asyncio.sleep(0.02)  # another worker is at it, and may have begun before our last save
+        raise StoreUnavailable("another process keeps the embedded store busy")
 
     async def try_again(self, session_id: str = "") -> int:
         """Wake the endings that rest, or the one of this call; how many those were."""
@@ -134,7 +146,7 @@ class Endings:
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
 
-        readable = [_readable(row) for row in await self._store.run(work)]
+        readable = [_readable(row) for row in await self._store.look(work)]
         return [ending for ending in readable if ending is not None]
 
 

@@ -76,6 +76,7 @@ class EngineKeeper:
         self._early_bytes = 0
         self._was_ready = False
         self._sorry_due = resumed
+        self._unsaid: list[str] = []
         self._filled_at = self._heard_at = self._loop.time()
         self.link: EngineLink | None = None
         self.ready = False
@@ -136,7 +137,16 @@ class EngineKeeper:
         if self._sorry_due:
             self.link.say(self._sorry)
         self._was_ready = self._sorry_due = True
+        while self._unsaid:
+            self.link.say(self._unsaid.pop(0))
         self.tell_untold()
+
+    def say(self, text: str) -> None:
+        """Have the agent say it: now, or as soon as the engine is there."""
+        if self.ready and self.link is not None:
+            self.link.say(text)
+        else:
+            self._unsaid.append(text)
 
     def tell_untold(self) -> None:
         """Give the engine the notes that came too late for its brief."""

@@ -79,7 +79,7 @@ class FileBoard:
 
     async def delete(self, name: str) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
-            there = _value(connection, name) is not None
+            there = _value(connection, name) is not None or bool(_items(connection, name))
             connection.execute("DELETE FROM names WHERE name = ?", (name,))
             connection.execute("DELETE FROM items WHERE name = ?", (name,))
             return there
@@ -111,12 +111,11 @@ class FileBoard:
         await self._run(work)
 
     async def items(self, name: str) -> list[bytes]:
-        query = "SELECT value FROM items WHERE name = ? ORDER BY number"
-        return [value for (value,) in await self._read(lambda c: c.execute(query, (name,)).fetchall())]
+        return await self._read(lambda c: _items(c, name))
 
     async def take(self, name: str, wait: float) -> bytes | None:
         give_up = time.monotonic() + wait
-        while not await self._read(lambda c: c.execute("SELECT 1 FROM items WHERE name = ?", (name,)).fetchone()):
+        while not await self._read(lambda c: _items(c, name)):
             if time.monotonic() > give_up:
                 return None
             await asyncio.sleep(LOOK_SECONDS)
@@ -168,11 +167,17 @@ def _put(connection: sqlite3.Connection, name: str, value: bytes, seconds: float
 def _append(connection: sqlite3.Connection, name: str, values: Sequence[bytes], seconds: float) -> None:
     expires = time.time() + seconds
     rows = [(name, value, expires) for value in values]
+    connection.execute("UPDATE items SET expires = ? WHERE name = ?", (expires, name))  # a list is kept as one
     connection.executemany("INSERT INTO items (name, value, expires) VALUES (?, ?, ?)", rows)
 
 
+def _items(connection: sqlite3.Connection, name: str) -> list[bytes]:
+    query = "SELECT value FROM items WHERE name = ? AND expires > ? ORDER BY number"
+    return [value for (value,) in connection.execute(query, (name, time.time()))]
+
+
 def _take(connection: sqlite3.Connection, name: str) -> bytes | None:
-    row = connection.execute(
-        "DELETE FROM items WHERE number = (SELECT min(number) FROM items WHERE name = ?) RETURNING value", (name,)
-    ).fetchone()
+    first = "SELECT min(number) FROM items WHERE name = ? AND expires > ?"
+    remove = f"DELETE FROM items WHERE number = ({first}) RETURNING value"
+    row = connection.execute(remove, (name, time.time())).fetchone()
     return row[0] if row else None

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.journal import Journal
-from gateway.calls.session import VoiceSession
+from gateway.calls.session import EndReason, VoiceSession
 from gateway.errors import (
     BoardUnavailable,
     DocumentNotFound,
@@ -100,7 +100,9 @@ class Finalizer:
             recorder.note("ended", session.as_json())
             self._recorders[session.id] = recorder
         if self._enabled and session.caller and any(turn.text.strip() for turn in session.turns):
-            self._start(Ending(session), begun)
+            # One whose gateway died may have been ended by another node since, and Redis may have forgotten that.
+            unsure = self._stream is not None and session.end_reason is EndReason.GATEWAY_DIED
+            self._start(Ending(session, remote_sent=unsure), begun)
             return
         if self._journal is not None:
             self._journal.forget(session.id)
@@ -155,9 +157,9 @@ class Finalizer:
         """Whether this node sees to it: nobody else's, or of one that is dead. Handed over: somebody does."""
         if self._stream is not None and ending.node == _HANDED_OVER:
             return False
-        if self._alive is None or ending.node == self._node:
+        if ending.node == self._node:
             return True
-        dead = not ending.node or not await self._alive(ending.node)
+        dead = self._alive is None or not ending.node or not await self._alive(ending.node)
         return dead and await self._endings.adopt(ending, self._node)
 
     async def _take_from(self, stream: "EndingStream") -> None:
@@ -216,10 +218,10 @@ class Finalizer:
             async with asyncio.TaskGroup() as group:
                 # Before anything else is done, it is written down that it has to be.
                 await work.until_done(self._endings.save)
-                leaving = group.create_task(self._leave_journal(ending, begun))
-                if self._stream is not None:
+                if self._stream is not None:  # until then others may have to end the call for us
                     await work.until_done(self._hand_over)
-                else:
+                leaving = group.create_task(self._leave_journal(ending, begun))
+                if self._stream is None:
                     await self._carry_out(ending, documented, leaving)
         except* TakenOver:
             work.log.info("another worker sees to this ending")
@@ -238,6 +240,7 @@ class Finalizer:
             async with asyncio.TaskGroup() as group:
                 # A full disk must not cost the document: the archive is tried beside it.
                 group.create_task(work.until_done(self._steps.keep_archive))
+                group.create_task(work.until_done(self._steps.keep_state))
                 await work.write_document()
                 self._record_summary(ending)
                 documented.set_result(None)

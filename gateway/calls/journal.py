@@ -11,7 +11,7 @@ import logging
 import queue
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -73,6 +73,10 @@ class TurnLog:
         """Of the answer of that number, only this was heard."""
         self._put({"heard": heard, "unheard": unheard, "answer": answer})
 
+    def state_is(self, state: Mapping[str, Any]) -> None:
+        """What the agent's functions want kept of the caller, as of now."""
+        self._put({"state": dict(state)})
+
     def _put(self, entry: dict[str, Any]) -> None:
         stored = orjson.dumps(entry)
         self._journal.put(_INSERT, self._session_id, stored)
@@ -106,7 +110,7 @@ class Journal:
         """A call goes on that another node began: with all its turns."""
         self.put("DELETE FROM entries WHERE session = ?", session.id)
         self.open_session(session, header)
-        for entry in entries_of(session.turns):
+        for entry in [*entries_of(session.turns), {"state": session.state}]:
             self.put(_INSERT, session.id, orjson.dumps(entry))
 
     def claim(self, session_id: str) -> None:
@@ -207,6 +211,12 @@ def turns_of(entries: Iterable[dict[str, Any]]) -> list[Turn]:
     return list(turns.values())
 
 
+def state_of(entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """What the functions last wanted kept."""
+    states = [entry["state"] for entry in entries if "state" in entry]
+    return dict(states[-1]) if states else {}
+
+
 def entries_of(turns: Sequence[Turn], *, open_answer: int | None = None) -> list[dict[str, Any]]:
     """
     Entries that tell of these turns. The last turn is the answer of that number where there is one being spoken.
@@ -244,7 +254,7 @@ def _entries(connection: sqlite3.Connection, session_id: str) -> list[dict[str, 
 
 def _journaled(stored: dict[str, Any], entries: list[dict[str, Any]], node: str) -> JournaledCall:
     session = VoiceSession.from_json(stored["session"])
-    session.turns = turns_of(entries)
+    session.turns, session.state = turns_of(entries), state_of(entries)
     return JournaledCall(session, stored["header"], node)
 
 

@@ -6,11 +6,11 @@ The desk stays the only one that acts on calls; this is how it hears of other no
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
 
 from gateway.calls.commons import BEAT_SECONDS, CallRecord, CallState, Commons, Message, Word
-from gateway.calls.journal import turns_of
+from gateway.calls.journal import entries_of, state_of, turns_of
 from gateway.calls.registry import Ring
 from gateway.calls.session import CallKey, VoiceSession
 from gateway.carriers.events import StreamStarted
@@ -29,6 +29,8 @@ class Desk(Protocol):
 
     def carrier_ended(self, key: CallKey) -> None: ...
     def stream_failed(self, key: CallKey) -> None: ...
+    def transferred(self, key: CallKey) -> None: ...
+    def transfer_failed(self, key: CallKey) -> None: ...
     async def release(self, key: CallKey) -> None: ...
     def drop(self, key: CallKey) -> None: ...
     def take_up(self, record: CallRecord, session: VoiceSession | None) -> None: ...
@@ -36,10 +38,16 @@ class Desk(Protocol):
 
 
 class Neighbours:
-    """The other nodes, as one of them sees them."""
+    """
+    The other nodes, as one of them sees them.
+
+    `nodes` are those alive at the last beat, this one among them, each with its figures; none while nobody can tell.
+    """
 
     def __init__(self, commons: Commons, *, sync_seconds: float, shares_disk: bool = False) -> None:
         self.commons = commons
+        self.nodes: list[dict[str, Any]] = []
+        self._figures: Callable[[], Mapping[str, int]] = dict
         self._sync_seconds = sync_seconds
         self._shares_disk = shares_disk
 
@@ -47,13 +55,18 @@ class Neighbours:
         """Until cancelled: be alive, and tell what there is to tell."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.commons.run())
-            group.create_task(_again_and_again(self.commons.beat, BEAT_SECONDS))
+            group.create_task(_again_and_again(self._beat, BEAT_SECONDS))
 
-    async def listen(self, desk: Desk) -> None:
-        """Until cancelled: hear what others say, take over what the dead leave, write checkpoints."""
+    async def listen(self, desk: Desk, figures: Callable[[], Mapping[str, int]]) -> None:
+        """
+        Until cancelled: hear what others say, take over what the dead leave, write checkpoints.
+
+        `figures` is what the others are told about this node's work.
+        """
+        self._figures = figures
         async with asyncio.TaskGroup() as group:
             group.create_task(_again_and_again(lambda: self._take_over(desk), BEAT_SECONDS))
-            group.create_task(_again_and_again(lambda: self._hear(desk), 0))
+            group.create_task(_again_and_again(lambda: self._hear(desk, group), 0))
             group.create_task(self._write_checkpoints(desk))
 
     async def close(self) -> None:
@@ -69,19 +82,7 @@ class Neighbours:
 
     async def announce(self, ring: Ring) -> CallRecord | None:
         """Make a ringing call known. Returns what another node, or an earlier request here, has made of it."""
-        session = _header_of(ring.session)
-        record = CallRecord(
-            ring.key,
-            self.commons.node,
-            CallState.RINGING,
-            ring.account_id,
-            ring.caller,
-            ring.called,
-            ring.media_url,
-            ring.attempt,
-            ring.token,
-            session,
-        )
+        record = self._record_of(ring, CallState.RINGING)
         try:
             async with asyncio.timeout(PATIENCE):
                 there = await self.commons.open(record)
@@ -94,14 +95,17 @@ class Neighbours:
         """The call has a new token."""
         try:
             async with asyncio.timeout(PATIENCE):
-                await self.commons.ring_again(ring.key, ring.token, ring.attempt)
+                await self.commons.ring_again(self._record_of(ring, CallState.RINGING))
                 ring.shared = True
         except (BoardUnavailable, TimeoutError):
             pass  # then it can only go on here
 
     def parked(self, ring: Ring) -> None:
-        """The call has lost its media."""
-        self.commons.parked(ring.key, _header_of(ring.session))
+        """The call has lost its media. Another node may go on with it, so every turn is told again."""
+        self.commons.parked(self._record_of(ring, CallState.PARKED))
+        if ring.session is not None:
+            entries = [*entries_of(ring.session.turns), {"state": ring.session.state}]
+            self.commons.checkpoint(ring.key, ring.session.id, entries)
 
     async def redeem(self, key: CallKey, started: StreamStarted, *, known: bool) -> CallRecord | None:
         """Spend a token, whichever node gave it. BoardUnavailable when that can't be asked in time."""
@@ -116,7 +120,8 @@ class Neighbours:
         if record.session is None:
             return None
         session = VoiceSession.from_json({**record.session, "turns": []})
-        session.turns = turns_of(await self.commons.turns(session.id))
+        entries = await self.commons.turns(session.id)
+        session.turns, session.state = turns_of(entries), state_of(entries)
         return session
 
     async def fetch(self, key: CallKey) -> tuple[CallRecord, VoiceSession | None] | None:
@@ -170,8 +175,9 @@ class Neighbours:
             try:
                 if self._shares_disk and await self.commons.alive(writer):
                     return None
-                record = await self.commons.find(key)
-                if record is None or await self.commons.adopt(key, writer) is not None:
+                claim = CallRecord(key, self.commons.node, CallState.PARKED)
+                record = await self.commons.open(claim)  # of several workers one takes up what nobody knows of
+                if record == claim or await self.commons.adopt(key, writer) is not None:
                     return True
                 return None if self._shares_disk or record.node == self.commons.node else False
             except BoardUnavailable:
@@ -186,10 +192,18 @@ class Neighbours:
 
     # At work
 
-    async def _hear(self, desk: Desk) -> None:
+    async def _beat(self) -> None:
+        try:
+            await self.commons.beat(self._figures())
+            self.nodes = await self.commons.nodes()
+        except BoardUnavailable:
+            self.nodes = []
+            raise
+
+    async def _hear(self, desk: Desk, group: asyncio.TaskGroup) -> None:
         message = await self.commons.next_message()
-        if message is not None:
-            await self._act(desk, message)
+        if message is not None:  # to act may take seconds, and who sent the next one takes us for dead after one
+            group.create_task(self._act(desk, message))
 
     async def _act(self, desk: Desk, message: Message) -> None:
         match message.word:
@@ -197,6 +211,10 @@ class Neighbours:
                 desk.carrier_ended(message.key)
             case Word.STREAM_FAILED:
                 desk.stream_failed(message.key)
+            case Word.TRANSFERRED:
+                desk.transferred(message.key)
+            case Word.TRANSFER_FAILED:
+                desk.transfer_failed(message.key)
             case Word.RELEASE:
                 await desk.release(message.key)
             case Word.TAKEN:
@@ -213,14 +231,24 @@ class Neighbours:
         record = await self.commons.adopt(key, former)
         return (record, await self.session_of(record)) if record else None
 
+    def _record_of(self, ring: Ring, state: CallState) -> CallRecord:
+        return CallRecord(
+            ring.key,
+            self.commons.node,
+            state,
+            ring.account_id,
+            ring.caller,
+            ring.called,
+            ring.media_url,
+            ring.attempt,
+            ring.token,
+            {**ring.session.as_json(), "turns": []} if ring.session is not None else None,
+        )
+
     async def _write_checkpoints(self, desk: Desk) -> None:
         while True:
             await asyncio.sleep(self._sync_seconds)
             desk.checkpoint(self.commons)
-
-
-def _header_of(session: VoiceSession | None) -> dict[str, object] | None:
-    return {**session.as_json(), "turns": []} if session is not None else None
 
 
 async def _again_and_again(work: Callable[[], Awaitable[None]], pause: float) -> None:

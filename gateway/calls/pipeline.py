@@ -9,20 +9,26 @@ by whichever signal comes first.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+import math
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from gateway.calls.agents import Agent
+from gateway.calls.agents import Agent, FillerChoice
 from gateway.calls.briefing import Briefing
 from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess, EngineKeeper
 from gateway.calls.farewell import FAREWELL_SECONDS, Farewell, happens
+from gateway.calls.filler import Filler
+from gateway.calls.functions import builtin
+from gateway.calls.functions.conversation import Conversation
+from gateway.calls.functions.kit import Kit
+from gateway.calls.functions.runner import Builtin, FunctionRunner
 from gateway.calls.journal import TurnLog
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import EndReason, VoiceSession
+from gateway.calls.session import EndReason, Turn, VoiceSession
 from gateway.calls.transcript import Transcript
-from gateway.engines.brief import AgentFunction
+from gateway.calls.turn_timing import TurnClock, observe
+from gateway.engines.brief import ThinkEndpoint
 from gateway.engines.events import (
     AgentAudioDone,
     AgentSaid,
@@ -32,6 +38,8 @@ from gateway.engines.events import (
     FunctionCall,
     FunctionsCancelled,
     FunctionsRequested,
+    InjectionRefused,
+    LatencyReported,
     SettingsApplied,
     TurnEnded,
     UserSaid,
@@ -39,9 +47,11 @@ from gateway.engines.events import (
 )
 from gateway.errors import CarrierRefused, EngineError, EngineRefused
 from gateway.links.carrier import CarrierLink
+from gateway.links.engine import EngineLink
 from gateway.links.recorder import CallRecorder
 from gateway.logs import CallLog
 from gateway.metrics import CALLS, WATCHDOG
+from gateway.sounds import bundled_sound
 
 MEDIA_SILENCE_SECONDS: Final = 30.0
 """A carrier that sends nothing at all for this long has gone. Mutes and holds are shorter, or send silence."""
@@ -54,9 +64,24 @@ REMAINDER_SECONDS: Final = 0.1
 """Sound too short to be sent alone waits this long for more."""
 
 APOLOGY_TEXT: Final = "I'm sorry, I can't continue this call right now. Please call again a little later. Goodbye."
-END_CALL: Final = AgentFunction(
-    "end_call", "Hang up. Use it when the caller says goodbye or wants to end the call; then say a short goodbye."
-)
+NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
+GOODBYE_DUE: Final = {"status": "ok", "next": "say a short goodbye; the call ends after it"}
+
+_MAY_GO_ON: Final = (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED, EndReason.TRANSFERRED)
+"""Only the stream has ended: the caller may still be there, or come back from somebody who did not pick up."""
+
+
+class Line(Protocol):
+    """What can be done about the call itself, at its carrier. Both raise CarrierRefused."""
+
+    @property
+    def stop_ends_call(self) -> bool:
+        """Whether the end of the stream is the end of the call."""
+
+    async def hang_up(self) -> None: ...
+
+    async def transfer(self, target: str) -> None:
+        """Put the caller through to a number or SIP address; the stream ends."""
 
 
 class Call:
@@ -75,10 +100,11 @@ class Call:
         carrier: CarrierLink,
         engine: EngineAccess,
         *,
-        memory: Remembering | None,
-        hang_up: Callable[[], Awaitable[None]],
-        stop_ends_call: bool,
+        line: Line,
         apology: bytes,
+        memory: Remembering | None = None,
+        kit: Kit | None = None,
+        endpoint: ThinkEndpoint | None = None,
         journal: TurnLog | None = None,
         recorder: CallRecorder | None = None,
     ) -> None:
@@ -86,9 +112,9 @@ class Call:
         self.recorder = recorder
         self._carrier = carrier
         self._memory = memory
-        self._hang_up = hang_up
-        self._stop_ends_call = stop_ends_call
+        self._line = line
         self._apology = apology
+        self._journal = journal
         self._loop = asyncio.get_running_loop()
         self._log = CallLog(logging.getLogger(__name__), {"call": session.uuid[:8], "agent": agent.name})
         self._tasks = asyncio.TaskGroup()
@@ -96,15 +122,21 @@ class Call:
         self._carrier_over = False
         self._playback = Playback()
         self._transcript = Transcript(self._playback, turns=session.turns, journal=journal)
-        self._briefing = Briefing(session, agent, self._transcript, memory, (END_CALL,))
+        self._conv, self._functions = self._make_functions(agent, kit or Kit())
+        self._briefing = Briefing(session, agent, self._transcript, memory, self._functions.functions, endpoint)
+        sorry = NOT_TRANSFERRED if session.end_reason is EndReason.TRANSFERRED else agent.sorry
+        self._filler = self._make_filler(agent.filler)
+        self._clock = TurnClock(observe)
         self._engine = EngineKeeper(
-            self, engine, self._briefing, sorry=agent.sorry, resumed=bool(session.turns), log=self._log
+            self, engine, self._briefing, sorry=sorry, resumed=bool(session.turns), log=self._log
         )
         self._gate_open = True  # closed while what the engine sends belongs to a cancelled answer
         self._caller_speaking = False
         self._caller_text = asyncio.Event()
         self._heard_at = self._spoke_at = self._loop.time()
         self._farewell = Farewell(self._tasks, self._everything_played)
+        self._handing_over = False
+        self._asked: dict[FunctionCall, EngineLink | None] = {}
         self._played: dict[str, asyncio.Event] = {}
 
     # The desk's side
@@ -115,17 +147,22 @@ class Call:
         self._log.info("call answered", extra={"carrier": self.session.carrier})
         try:
             async with self._tasks:
+                self._start_functions()
                 work = [
                     self._tasks.create_task(self._hold_engine(), name="engine"),
                     self._tasks.create_task(self._remember_more(), name="memory"),
                 ]
                 reason = await self._over
-                if reason not in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED):
+                if reason not in _MAY_GO_ON:
                     self._tasks.create_task(self._hang_up_carrier(), name="hang-up")
                 await self._hear_last_words()
                 self._farewell.cancel()
+                self._functions.close()
                 for task in work:
                     task.cancel()
+                if reason not in _MAY_GO_ON:
+                    await self._functions.run_end()
+                self._keep_state()
         finally:
             self._complete_session(reason)
             self._carrier.close()
@@ -133,17 +170,18 @@ class Call:
     @property
     def may_go_on(self) -> bool:
         """Whether only the stream has ended, as far as we know: the caller may still be there."""
-        return self.session.end_reason in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED)
+        return self.session.end_reason in _MAY_GO_ON
 
     @property
     def journal_entries(self) -> list[dict[str, Any]]:
         """All that a journal holds of the call so far."""
-        return self._transcript.entries
+        return [*self._transcript.entries, {"state": self.session.state}]
 
     def end(self, reason: EndReason, *, carrier_over: bool = False) -> None:
         """The call is over; only the first reason counts. `carrier_over`: the carrier need not be told."""
         self._carrier_over |= carrier_over
         if not self._over.done():
+            self._filler.call_over()
             self._over.set_result(reason)
 
     def tick(self, now: float) -> None:
@@ -154,6 +192,7 @@ class Call:
             self._noticed(EndReason.CARRIER_STALLED)
         if now - self._spoke_at > REMAINDER_SECONDS:
             self._carrier.finish_audio()
+        self._filler.tick(now)
         self._engine.tick(now)
 
     def _noticed(self, what: EndReason) -> None:
@@ -178,13 +217,23 @@ class Call:
         self._heard_at = self._loop.time()
 
     def on_stream_stopped(self) -> None:
-        if self._stop_ends_call:
+        if self._handing_over:
+            self.end(EndReason.TRANSFERRED, carrier_over=True)
+        elif self._line.stop_ends_call:
             self.end(EndReason.CALLER_HUNG_UP, carrier_over=True)
         else:
             self.end(EndReason.STREAM_STOPPED)
 
     def on_stream_lost(self) -> None:
-        self.end(EndReason.STREAM_LOST)
+        self.end(EndReason.TRANSFERRED if self._handing_over else EndReason.STREAM_LOST)
+
+    # The language model's side, where it is the agent's own
+
+    def on_request(self, at: float) -> None:
+        self._clock.llm_request(at)
+
+    def on_first_token(self, at: float) -> None:
+        self._clock.first_token(at)
 
     # The engine's side
 
@@ -192,16 +241,26 @@ class Call:
         """Pass it on as it came, with a mark after each stretch; what belongs to a cancelled answer is dropped."""
         if not self._gate_open or self._over.done():
             return
-        self._farewell.sound_began()
-        self._engine.answer_due_since = None
         self._spoke_at = self._loop.time()
+        is_answer = not self._filler.saying
+        if is_answer:
+            self._answer_sounds()
         for start in range(0, len(audio), MARK_BYTES):
             stretch = audio[start : start + MARK_BYTES]
-            self._transcript.agent_audio(len(stretch), self._spoke_at)
+            if is_answer:
+                self._transcript.agent_audio(len(stretch), self._spoke_at)
             self._carrier.send_audio(stretch)
             self._playback.audio_sent(len(stretch))
             if self._playback.mark_due():
                 self._carrier.send_mark(self._playback.next_mark())
+        if is_answer:
+            self._clock.first_frame(self._loop.time())
+
+    def _answer_sounds(self) -> None:
+        self._filler.agent_speaks()
+        self._farewell.sound_began()
+        self._engine.answer_due_since = None
+        self._clock.first_audio(self._spoke_at)
 
     def on_engine_event(self, event: EngineEvent) -> None:
         match event:
@@ -215,27 +274,36 @@ class Call:
                 self._answer_complete()
             case TurnEnded():
                 self._gate_open = True
+                self._clock.speech_ended(self._loop.time())
             case FunctionsRequested(calls):
                 self._gate_open = True
                 for call in calls:
                     self._run_function(call)
             case FunctionsCancelled(call_ids):
+                self._functions.cancel(call_ids)
                 self._farewell.taken_back(call_ids)
             case SettingsApplied():
                 self._gate_open, self._caller_speaking = True, False
                 self._engine.applied()
+            case LatencyReported(seconds):
+                ttt, tts = seconds.get("ttt_text_latency"), seconds.get("tts_latency")
+                self._clock.reported(stt=seconds.get("stt_latency"), ttt=ttt, tts=tts)
+            case InjectionRefused():
+                self._filler.phrase_over()
             case EngineWarned(code):
                 self._log.warning("engine warned", extra={"code": code})
             case EngineFailed(code):
                 self._log.warning("engine failed", extra={"code": code})
             case _:
-                pass  # acknowledgements and measures; nothing in the conversation hangs on them
+                pass  # acknowledgements; nothing in the conversation hangs on them
 
     def _interrupt(self) -> None:
         """The caller speaks: silence the agent at once. Cheap, and safe to repeat."""
         self._caller_speaking = True
+        self._clock.caller_spoke()
         if self._over.done():
             return  # nobody is there to be interrupted
+        self._filler.caller_speaks()
         self._carrier.send_clear()
         self._transcript.interrupted(self._loop.time())
         self._playback.cleared()
@@ -246,11 +314,14 @@ class Call:
         self._gate_open = True
         self._transcript.caller_said(text, datetime.now(UTC))
         self._caller_text.set()
-        self._engine.answer_due_since = self._loop.time()
+        self._engine.answer_due_since = now = self._loop.time()
+        self._clock.transcript(now)
+        self._filler.caller_finished(now)
+        self._functions.caller_spoke()
         self._farewell.caller_went_on()
 
     def _agent_said(self, text: str) -> None:
-        if not self._gate_open or self._over.done():
+        if not self._gate_open or self._over.done() or self._filler.takes(text):
             return
         if self._playback.unmarked:  # so that it is known exactly whether the sentence before was heard
             self._carrier.send_mark(self._playback.next_mark())
@@ -260,9 +331,105 @@ class Call:
         if not self._gate_open:
             return  # the cancelled answer's
         self._carrier.finish_audio()
-        self._transcript.agent_audio_done()
+        if not self._filler.saying:
+            self._transcript.agent_audio_done()
+            self._farewell.sound_done()
         self._carrier.send_mark(self._playback.next_mark())
-        self._farewell.sound_done()
+        self._filler.phrase_over()
+
+    def _make_filler(self, choice: FillerChoice | None) -> Filler:
+        if choice is None:
+            choice = FillerChoice(after=math.inf)
+        return Filler(
+            choice.after,
+            bundled_sound(choice.sound) if choice.sound else None,
+            choice.phrases,
+            play=self._carrier.play_filler,
+            say=lambda phrase: self._engine.say(phrase),
+            stop=self._stop_filler,
+        )
+
+    def _stop_filler(self) -> None:
+        self._carrier.stop_filler()
+        self._playback.cleared()
+
+    # What the agent does beside talking
+
+    def _make_functions(self, agent: Agent, kit: Kit) -> tuple[Conversation, FunctionRunner]:
+        conv = Conversation(self.session, self, memory=kit.memory, state=self.session.state)
+        own = [Builtin(builtin.END_CALL, self._end_call)]
+        if agent.transfer_to:
+            schema = builtin.transfer_schema(tuple(agent.transfer_to))
+            own.append(Builtin(schema, lambda call, given: self._transfer_call(call, agent.transfer_to[given["to"]])))
+        functions = FunctionRunner(
+            self._tasks,
+            conv,
+            toolbox=kit.toolbox,
+            workers=kit.threads,
+            answer=self._answer_function,
+            builtins=(*own, *kit.builtins),
+        )
+        return conv, functions
+
+    def _start_functions(self) -> None:
+        """The file's `start_function`, once in a call. What it says in time is said with the greeting."""
+        if not self.session.turns:
+            starting = self._tasks.create_task(self._functions.run_start(), name="start function")
+            starting.add_done_callback(lambda _: self._keep_state())
+            self._briefing.waits_for(starting)
+
+    def _run_function(self, call: FunctionCall) -> None:
+        if not self._over.done():
+            self._asked[call] = self._engine.link
+            self._functions.start(call)
+
+    def _answer_function(self, call: FunctionCall, content: str) -> None:
+        self._keep_state()
+        link = self._engine.link
+        if link is not None and link is self._asked.pop(call, None):  # a later connection has not asked
+            link.function_result(call, content)
+
+    def _keep_state(self) -> None:
+        state = self._conv.state.fields()
+        if state != self.session.state:
+            self.session.state = state
+            if self._journal is not None:
+                self._journal.state_is(state)
+
+    async def _end_call(self, call: FunctionCall, arguments: dict[str, Any]) -> object:
+        self._farewell.wished(call.id, lambda: self.end(EndReason.AGENT_HUNG_UP))
+        return GOODBYE_DUE
+
+    async def _transfer_call(self, call: FunctionCall, target: str) -> object:
+        self._farewell.wished(call.id, lambda: self.transfer(target))
+        return GOODBYE_DUE
+
+    # What an agent's functions can do to the call
+
+    def say(self, text: str) -> None:
+        if not self._briefing.opens_with(text):
+            self._engine.say(text)
+
+    def hang_up(self) -> None:
+        self._farewell.wished("", lambda: self.end(EndReason.AGENT_HUNG_UP))
+
+    def transfer(self, target: str) -> None:
+        if not self._over.done():
+            self._tasks.create_task(self._put_through(target), name="transfer")
+
+    def turns(self) -> list[Turn]:
+        return self._transcript.so_far
+
+    async def _put_through(self, target: str) -> None:
+        self._handing_over = True  # the stream may end before the carrier has answered
+        try:
+            await self._line.transfer(target)
+        except CarrierRefused as error:
+            self._handing_over = False
+            self._log.error("call could not be transferred", extra={"reason": str(error)})
+            self._engine.say(NOT_TRANSFERRED)
+        else:
+            self.end(EndReason.TRANSFERRED, carrier_over=True)
 
     # What takes time
 
@@ -292,17 +459,6 @@ class Call:
         if self.recorder is not None:
             self.recorder.note("memory", self._briefing.notes)
 
-    def _run_function(self, call: FunctionCall) -> None:
-        link = self._engine.link
-        if link is None or self._over.done():
-            return
-        if call.name != END_CALL.name:
-            self._log.warning("agent called an unknown function")
-            link.function_result(call, '{"error": "there is no such function"}')
-            return
-        link.function_result(call, '{"status": "ok", "next": "say a short goodbye; the call ends after it"}')
-        self._farewell.wished(call.id, lambda: self.end(EndReason.AGENT_HUNG_UP))
-
     async def _everything_played(self) -> None:
         self._carrier.finish_audio()
         name = self._playback.next_mark()
@@ -314,7 +470,7 @@ class Call:
         if self._carrier_over:
             return
         try:
-            await self._hang_up()
+            await self._line.hang_up()
         except CarrierRefused as error:
             self._log.error("call could not be hung up", extra={"reason": str(error)})
 
@@ -332,6 +488,8 @@ class Call:
     def _complete_session(self, reason: EndReason) -> None:
         if self._memory is not None:
             self._memory.cancel()
+        self._clock.call_over()
+        self.session.timings += [timing.as_json() for timing in self._clock.finished]
         self.session.turns = self._transcript.ended(self._loop.time())
         self.session.ended_at = datetime.now(UTC)
         stream_ended = reason in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED)

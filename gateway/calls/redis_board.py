@@ -1,5 +1,6 @@
 """The board in Redis: what any number of gateways share. Any server that speaks its protocol will do."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import wraps
 from typing import Any, Final, ParamSpec, TypeVar
@@ -93,7 +94,8 @@ class RedisBoard:
     @foreign_errors
     async def append(self, name: str, values: Sequence[bytes], seconds: float) -> None:
         async with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.rpush(PREFIX + name, *values)
+            if values:
+                pipeline.rpush(PREFIX + name, *values)
             pipeline.pexpire(PREFIX + name, _milliseconds(seconds))
             await pipeline.execute()
 
@@ -112,9 +114,14 @@ class RedisBoard:
 
     @foreign_errors
     async def take(self, name: str, wait: float) -> bytes | None:
-        # The server's own patience has to end before the socket's.
-        found = await self._client.blpop([PREFIX + name], timeout=min(wait, ANSWER_SECONDS / 2))
-        return found[1] if found else None
+        clock = asyncio.get_running_loop().time
+        give_up = clock() + wait
+        while (left := give_up - clock()) > 0:
+            # The server's own patience has to end before the socket's.
+            if found := await self._client.blpop([PREFIX + name], timeout=min(left, ANSWER_SECONDS / 2)):
+                return bytes(found[1])
+        first: bytes | None = await self._client.lpop(PREFIX + name)
+        return first
 
     async def close(self) -> None:
         await self._client.aclose()

@@ -1,5 +1,6 @@
 """Calls this node knows: ringing, live, over; and which webhook events it has seen. In memory, no I/O."""
 
+import asyncio
 import hmac
 import secrets
 from collections import OrderedDict
@@ -9,6 +10,7 @@ from typing import Final
 from urllib.parse import quote
 
 from gateway.calls.agents import Agent
+from gateway.calls.functions.kit import Kit
 from gateway.calls.pipeline import Call
 from gateway.calls.remembering import Remembering
 from gateway.calls.session import CallKey, VoiceSession
@@ -43,6 +45,7 @@ class Ring:
     media_url: str
     expires: float
     memory: Remembering | None = None
+    kit: asyncio.Task[Kit] | None = None
     session: VoiceSession | None = None
     recorder: CallRecorder | None = None
     attempt: int = 0
@@ -50,6 +53,10 @@ class Ring:
     used: bool = False
     shared: bool = False
     """Other nodes know of it: its token may be spent at any of them."""
+    handed_over: bool = False
+    """The caller was put through to somebody who has not picked up yet."""
+    picked_up: bool | None = None
+    """Whether they have, when that was told before the call with us had ended."""
     taken: bool = False
     """Another node has the call now; nothing is to be done about it here."""
 
@@ -58,17 +65,26 @@ class Ring:
         """The media socket's address with the token in it, for carriers that keep it there."""
         return f"{self.media_url}?token={quote(self.token, safe='')}"
 
-    def again(self, *, expires: float, memory: Remembering | None) -> "Ring":
+    def again(self, *, expires: float) -> "Ring":
         """The same call once more, after its stream was lost: another token, one more attempt."""
         return replace(
             self,
             expires=expires,
-            memory=memory,
+            memory=None,
+            kit=None,
             attempt=self.attempt + 1,
             token=secrets.token_urlsafe(32),
             used=False,
             shared=False,
+            handed_over=False,
+            picked_up=None,
         )
+
+    def cancel(self) -> None:
+        """Nobody will need what is being loaded for it."""
+        for loading in (self.memory, self.kit):
+            if loading is not None:
+                loading.cancel()
 
     def opens(self, token: str, account_id: str, now: float) -> bool:
         """Whether this token, from this account, opens the call's media now. Constant time for the token."""
@@ -162,6 +178,11 @@ class Registry:
         """The call is another node's now. Returns what was ringing or parked here."""
         self._over.pop(key, None)
         return self._parked.pop(key, None) or self._rings.pop(key, None)
+
+    def handed_over(self, key: CallKey) -> Ring | None:
+        """The call, if it waits for somebody else to pick up."""
+        parked = self._parked.get(key)
+        return parked if parked is not None and parked.handed_over else None
 
     def is_over(self, key: CallKey) -> bool:
         return key in self._over

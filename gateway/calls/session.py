@@ -29,6 +29,7 @@ class EndReason(enum.StrEnum):
     CARRIER_STALLED = "carrier stopped reading"
     SHUTDOWN = "gateway shut down"
     GATEWAY_DIED = "gateway died"
+    TRANSFERRED = "transferred"
     FAILED = "internal error"
 
 
@@ -61,6 +62,10 @@ class VoiceSession:
     ended_at: datetime | None = None
     end_reason: EndReason | None = None
     turns: list[Turn] = field(default_factory=list)
+    state: dict[str, Any] = field(default_factory=dict)
+    """What the agent's functions want kept of this caller."""
+    timings: list[dict[str, float | None]] = field(default_factory=list)
+    """How long the answer to each of the caller's turns took, stage by stage."""
 
     @property
     def uuid(self) -> str:
@@ -83,6 +88,8 @@ class VoiceSession:
                 {"speaker": turn.speaker, "text": turn.text, "at": turn.at.isoformat(), "unheard": turn.unheard}
                 for turn in self.turns
             ],
+            "state": self.state,
+            "timings": self.timings,
         }
 
     @classmethod
@@ -99,4 +106,6 @@ class VoiceSession:
                 Turn(Speaker(turn["speaker"]), turn["text"], datetime.fromisoformat(turn["at"]), turn["unheard"])
                 for turn in stored["turns"]
             ],
+            state=dict(stored.get("state", {})),
+            timings=list(stored.get("timings", [])),
         )

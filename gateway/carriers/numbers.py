@@ -1,5 +1,6 @@
-"""Telephone numbers: who a caller is, and who must stay nameless."""
+"""Telephone numbers: who a caller is, who must stay nameless, and where a call can be sent."""
 
+import re
 from typing import Final
 
 import phonenumbers
@@ -12,6 +13,9 @@ ANONYMOUS: Final = ""
 # The keypad spellings of ANONYMOUS, RESTRICTED, BLOCKED, UNKNOWN and UNAVAILABLE. They pass for numbers, and belong
 # to everybody who hides theirs (Twilio, "Why am I getting calls from these strange numbers").
 _KEYPAD_WORDS: Final = frozenset({"+266696687", "+7378742833", "+2562533", "+8656696", "+86282452253"})
+
+# Nothing that could end an attribute or an element where a carrier wants the address in XML.
+_SIP_ADDRESS: Final = re.compile(r"sips?:[\w.!~*+$%=-]+@[\w.-]+(:\d{1,5})?(;[\w.=-]+)*", re.ASCII)
 
 
 def caller_id(claimed: str | None) -> str:
@@ -32,6 +36,12 @@ def e164(text: str) -> str | None:
     if number.extension or not phonenumbers.is_possible_number(number):
         return None
     return phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)
+
+
+def transfer_target(text: str) -> str | None:
+    """Where a call can be sent: a number in E.164 or a SIP address; None if it is neither."""
+    text = text.strip()
+    return text if _SIP_ADDRESS.fullmatch(text) else e164(text)
 
 
 class AllowList:

@@ -1,6 +1,6 @@
 """Telnyx: its media stream dialect, and its Call Control events and commands."""
 
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -17,6 +17,8 @@ REORDER_FRAMES: Final = 3
 # "between 20 ms and 30 s per message" (Telnyx, media streaming, rtp mode)
 _MIN_BYTES: Final = FRAME_BYTES
 _MAX_BYTES: Final = 240_000
+
+_TRANSFER: Final = "transfer:"
 
 
 class TelnyxCodec(CarrierCodec):
@@ -133,6 +135,20 @@ class WebhookEvent:
     def incoming(self) -> bool:
         return self.text("direction") == "incoming"
 
+    @property
+    def transfer_of(self) -> str:
+        """
+        The call that is being put through, where the event is about the leg to the other side; else empty.
+
+        On that leg `call.answered` is the success. `call.hangup` before it is the failure: the caller's own leg is
+        alive and silent. `call.bridged` proves nothing: Telnyx lists it before the answer.
+        """
+        try:
+            state = b64decode(self.text("client_state"), validate=True).decode()
+        except ValueError:
+            return ""
+        return state.removeprefix(_TRANSFER) if state.startswith(_TRANSFER) else ""
+
 
 def read_webhook(body: bytes) -> WebhookEvent:
     """The event in a webhook's body (API version 2). RemoteProtocolError if there is none."""
@@ -166,3 +182,18 @@ def stream_command(*, stream_url: str, command_id: str) -> dict[str, str]:
         "stream_bidirectional_codec": "PCMU",
         "stream_bidirectional_target_legs": "self",
     }
+
+
+def transfer_command(
+    target: str, *, call_id: str, caller_id: str, ring_seconds: int, command_id: str
+) -> dict[str, str | int]:
+    """The parameters of `transfer`. Every event of the new leg carries the call's id back: see `transfer_of`."""
+    command: dict[str, str | int] = {
+        "command_id": command_id,
+        "to": target,
+        "timeout_secs": ring_seconds,
+        "target_leg_client_state": b64encode(f"{_TRANSFER}{call_id}".encode()).decode(),
+    }
+    if caller_id:
+        command["from"] = caller_id
+    return command

@@ -1,8 +1,9 @@
-"""Twilio: its media stream dialect, and the TwiML that answers its webhooks."""
+"""Twilio: its media stream dialect, the TwiML that tells it what to do, and what it tells of a transfer."""
 
 from base64 import b64encode
+from collections.abc import Mapping
 from typing import ClassVar
-from xml.sax.saxutils import quoteattr
+from xml.sax.saxutils import escape, quoteattr
 
 import orjson
 
@@ -74,6 +75,32 @@ def reject(*, busy: bool = False) -> str:
 def hang_up() -> str:
     """TwiML that ends the call."""
     return _document("<Hangup/>")
+
+
+def dial(target: str, *, caller_id: str, ring_seconds: int, resume_url: str, status_url: str) -> str:
+    """
+    TwiML that puts the caller through to an E.164 number or a SIP address.
+
+    `status_url` hears that the other side has picked up, `resume_url` that they are done with the caller, or never
+    came: it says what becomes of the caller then.
+    """
+    noun = "Sip" if target.startswith(("sip:", "sips:")) else "Number"
+    shown = f"callerId={quoteattr(caller_id)} " if caller_id else ""
+    return _document(
+        f'<Dial {shown}answerOnBridge="true" timeout="{ring_seconds}" action={quoteattr(resume_url)}>'
+        f'<{noun} statusCallback={quoteattr(status_url)} statusCallbackEvent="answered">{escape(target)}</{noun}>'
+        "</Dial>"
+    )
+
+
+def picked_up(form: Mapping[str, str]) -> str:
+    """The call that is put through, where a status callback says that the other side has picked up; else empty."""
+    return form.get("ParentCallSid", "") if form.get("CallStatus") == "in-progress" else ""
+
+
+def was_put_through(form: Mapping[str, str]) -> bool:
+    """Whether the other side of a `<Dial>` that is over had picked up. False too where there was no `<Dial>`."""
+    return form.get("DialCallStatus") in ("completed", "answered")
 
 
 def _document(verbs: str) -> str:

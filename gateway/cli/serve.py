@@ -15,13 +15,13 @@ from typing import Any
 import uvicorn
 
 from gateway import logs, settings
-from gateway.calls import endings
 from gateway.calls.desk import CallDesk
 from gateway.calls.endings import Endings
+from gateway.calls.own_store import open_own_store
+from gateway.cli import workers
 from gateway.errors import SettingsError
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier import MAX_FRAME_BYTES
-from gateway.memory.sqlite import SqliteStore
 from gateway.settings import Settings
 from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol
@@ -33,19 +33,37 @@ def register(commands: Any) -> None:
     parser = commands.add_parser("serve", help="answer calls", description="Answer calls until stopped.")
     parser.add_argument("--host", help="where to listen (HOST)")
     parser.add_argument("--port", help="where to listen (PORT)")
+    parser.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that answer calls (1)")
+    parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # of the socket that a worker shares with others
     parser.add_argument("--sockets", choices=("picows", "websockets"), default="picows", help="who carries the audio")
     parser.set_defaults(run=run)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of workers; use 1 or more")
+    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:
     given = {name: value for name, value in (("HOST", options.host), ("PORT", options.port)) if value is not None}
     loaded = settings.load({**os.environ, **given}, Path.cwd())
     logs.set_up(loaded.log_format or ("text" if sys.stderr.isatty() else "json"), loaded.log_level)
-    config = _picows(loaded) if options.sockets == "picows" else _websockets(loaded)
+    is_worker = options.fd is not None
+    make_config = _picows if options.sockets == "picows" else _websockets
+    server = DrainingServer(make_config(loaded, is_worker), drain_seconds=loaded.drain_seconds, is_worker=is_worker)
+    if is_worker:
+        return _serve(server, socket.socket(fileno=options.fd))
     asyncio.run(_look_at_store(loaded))
     listener = _listen(loaded)
-    server = DrainingServer(config, drain_seconds=loaded.drain_seconds)
-    _announce(loaded, listener)
+    _announce(loaded, listener, options.workers)
+    if options.workers > 1:
+        environ = {**os.environ, **given}
+        return workers.supervise(options.workers, listener, options=["--sockets", options.sockets], environ=environ)
+    return _serve(server, listener)
+
+
+def _serve(server: uvicorn.Server, listener: socket.socket) -> int:
     _spare_the_living()
     server.run(sockets=[listener])
     return 0 if server.started else 1
@@ -57,17 +75,22 @@ class DrainingServer(uvicorn.Server):
 
     SIGTERM lets live calls end by themselves, up to `drain_seconds`, while new ones are refused and /ready says no. A
     second one, or Ctrl-C, ends them now. Either way everything that was said is kept.
+
+    A worker drains as well when nobody watches over it any more.
     """
 
-    def __init__(self, config: uvicorn.Config, *, drain_seconds: float) -> None:
+    def __init__(self, config: uvicorn.Config, *, drain_seconds: float, is_worker: bool = False) -> None:
         super().__init__(config)
         self._drain_seconds = drain_seconds
+        self._is_worker = is_worker
         self._draining: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
+        if self._is_worker:
+            workers.report_ready(self._start_draining)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if sig == signal.SIGTERM and self._draining is None and self._loop is not None and self.started:
@@ -86,16 +109,16 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def _picows(loaded: Settings) -> uvicorn.Config:
+def _picows(loaded: Settings, is_worker: bool) -> uvicorn.Config:
     """Signals, shutdown order and HTTP are uvicorn's; media sockets leave it at the front."""
-    app = create_app(loaded, connect=picows_sockets.connect)
+    app = create_app(loaded, connect=picows_sockets.connect, is_worker=is_worker)
     return uvicorn.Config(app, http=FrontProtocol, ws="none", loop="uvloop", log_config=None, access_log=False)
 
 
-def _websockets(loaded: Settings) -> uvicorn.Config:
+def _websockets(loaded: Settings, is_worker: bool) -> uvicorn.Config:
     """uvicorn for everything."""
     return uvicorn.Config(
-        create_app(loaded, connect=websockets_sockets.connect),
+        create_app(loaded, connect=websockets_sockets.connect, is_worker=is_worker),
         http="httptools",
         ws="websockets-sansio",
         ws_max_size=MAX_FRAME_BYTES,
@@ -109,7 +132,7 @@ def _websockets(loaded: Settings) -> uvicorn.Config:
 
 async def _look_at_store(loaded: Settings) -> None:
     """A store that can't be used is a person's to mend: one line now, instead of a server that fails to start."""
-    store = await SqliteStore.open(loaded.data_dir / "gateway.db", schema=endings.SCHEMA)
+    store = await open_own_store(loaded.data_dir)
     try:
         await Endings(store).open_ones()
     finally:
@@ -137,9 +160,10 @@ def _listen(loaded: Settings) -> socket.socket:
         raise SettingsError(f"can't listen on {where}: {error.strerror}; set HOST and PORT to a free address") from None
 
 
-def _announce(loaded: Settings, listener: socket.socket) -> None:
+def _announce(loaded: Settings, listener: socket.socket, count: int) -> None:
     host, port = listener.getsockname()[:2]
-    _log.info("gateway starts", extra={"url": f"http://{host}:{port}", "engine": loaded.engine})
+    several = {"workers": count} if count > 1 else {}
+    _log.info("gateway starts", extra={"url": f"http://{host}:{port}", "engine": loaded.engine, **several})
     if loaded.engine != "deepgram":
         _log.warning("no voice engine, calls will be refused; set DEEPGRAM_API_KEY, or try: gateway demo")
     if not loaded.twilio_auth_token and not loaded.telnyx_api_key:

@@ -10,11 +10,10 @@ from typing import Any
 import orjson
 
 from gateway import settings
-from gateway.calls import endings
 from gateway.calls.endings import Ending, Endings
+from gateway.calls.own_store import open_own_store, store_path
 from gateway.errors import SettingsError
 from gateway.logs import last_four
-from gateway.memory.sqlite import SqliteStore
 
 
 def register(commands: Any) -> None:
@@ -30,27 +29,28 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    path = settings.load(os.environ, Path.cwd()).data_dir / "gateway.db"
-    if not path.is_file():
-        raise SettingsError(f"there is no {path}; has a gateway run here? DATA_DIR says where it keeps its files")
+    data_dir = settings.load(os.environ, Path.cwd()).data_dir
+    if not store_path(data_dir).is_file():
+        where = store_path(data_dir)
+        raise SettingsError(f"there is no {where}; has a gateway run here? DATA_DIR says where it keeps its files")
     if options.action == "retry":
-        return asyncio.run(_retry(path, options.session))
-    unfinished = asyncio.run(_list(path))
+        return asyncio.run(_retry(data_dir, options.session))
+    unfinished = asyncio.run(_list(data_dir))
     print(orjson.dumps([_row(ending) for ending in unfinished]).decode() if options.json else _table(unfinished))
     return 0
 
 
-async def _list(path: Path) -> list[Ending]:
-    store = await SqliteStore.open(path, schema=endings.SCHEMA)
+async def _list(data_dir: Path) -> list[Ending]:
+    store = await open_own_store(data_dir)
     try:
         return await Endings(store).open_ones()
     finally:
         await store.close()
 
 
-async def _retry(path: Path, session: str) -> int:
+async def _retry(data_dir: Path, session: str) -> int:
     """Wake resting endings; a running gateway takes them up within seconds, else the next start does."""
-    store = await SqliteStore.open(path, schema=endings.SCHEMA)
+    store = await open_own_store(data_dir)
     try:
         woken = await Endings(store).try_again(session)
     finally:

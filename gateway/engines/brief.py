@@ -28,6 +28,14 @@ class AgentFunction:
 
 
 @dataclass(frozen=True, slots=True)
+class ThinkEndpoint:
+    """Where the engine asks for the agent's answers, and what it shows there to be let in."""
+
+    url: str
+    bearer: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Brief:
     """Who the agent is, what it knows, how it listens, thinks and speaks. A call that goes on has no greeting."""
 
@@ -35,7 +43,9 @@ class Brief:
     prompt: str
     greeting: str
     listen: Mapping[str, Any]
-    think: Mapping[str, Any]
+    think: Mapping[str, Any] | None
+    """The engine's own language model; beside an endpoint it answers when that one can't."""
     speak: Mapping[str, Any]
     functions: Sequence[AgentFunction] = ()
     history: Sequence[Spoken] = ()
+    endpoint: ThinkEndpoint | None = None

@@ -67,6 +67,10 @@ _QUIET: Final = frozenset(
 )
 
 
+_OWN_PROVIDER: Final = {"type": "open_ai", "model": "voice-gateway"}
+"""How an own endpoint is spoken to. The model is only a word that is passed on to it."""
+
+
 class DeepgramCodec:
     """One connection. Counts the types it did not know, so that its owner can log them once."""
 
@@ -164,11 +168,19 @@ class DeepgramCodec:
             }
         )
 
-    def _think(self, brief: Brief) -> dict[str, Any]:
-        think: dict[str, Any] = {"provider": brief.think, "prompt": brief.prompt}
+    def _think(self, brief: Brief) -> dict[str, Any] | list[dict[str, Any]]:
+        """Who answers. A list is tried in order, for each request anew."""
+        common: dict[str, Any] = {"prompt": brief.prompt}
         if brief.functions:
-            think["functions"] = [_function(function) for function in brief.functions]
-        return think
+            common["functions"] = [_function(function) for function in brief.functions]
+        thinks: list[dict[str, Any]] = []
+        if brief.endpoint is not None:
+            headers = {"authorization": f"Bearer {brief.endpoint.bearer}"}
+            endpoint = {"url": brief.endpoint.url, "headers": headers}
+            thinks.append({"provider": _OWN_PROVIDER, "endpoint": endpoint, "context_length": "max", **common})
+        if brief.think is not None:
+            thinks.append({"provider": brief.think, **common})
+        return thinks[0] if len(thinks) == 1 else thinks
 
     def force_end_turn(self) -> bytes:
         """Take the caller's turn for complete now: nothing more will come."""

@@ -79,6 +79,16 @@ class CarrierLink:
             for frame in self._codec.send_audio(audio):
                 self._send(frame)
 
+    def play_filler(self, audio: bytes) -> None:
+        """Sound that fills a pause, whole frames of it. A recording is of the conversation, and has none of it."""
+        if self._codec.state is StreamState.STREAMING and self._socket is not None:
+            for frame in self._codec.send_audio(audio):
+                self._socket.send_text(frame)
+
+    def stop_filler(self) -> None:
+        if self._codec.state is StreamState.STREAMING and self._socket is not None:
+            self._socket.send_text(self._codec.send_clear())
+
     def finish_audio(self) -> None:
         """An answer is complete: send what was too short to go alone."""
         if self._codec.state is StreamState.STREAMING:

@@ -1,23 +1,30 @@
-"""The carriers' REST interfaces, as far as a call needs them: answer, reject, hang up. Safe to repeat."""
+"""The carriers' REST interfaces, as far as a call needs them: answer, reject, hang up, transfer."""
 
 import asyncio
+import contextlib
+import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Final, Protocol
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
 import httpx
 
-from gateway.carriers.telnyx import stream_command
+from gateway.carriers import twilio
+from gateway.carriers.telnyx import stream_command, transfer_command
 from gateway.errors import CarrierRefused
 from gateway.settings import Secret
+
+RING_SECONDS: Final = 30
+"""How long somebody whom the caller is put through to may take to pick up. Twilio adds about 5."""
 
 _TIMEOUT: Final = httpx.Timeout(5.0, connect=2.0)
 _PAUSES: Final = (0.2, 0.6)
 _TELNYX_OVER: Final = frozenset({"90018", "90015"})
+_TELNYX_NO_STREAM: Final = _TELNYX_OVER | {"90048"}
 
 
 class CallControl(Protocol):
-    """What the call's end needs of a carrier."""
+    """What a call's end, or its hand-over, needs of a carrier."""
 
     stop_ends_call: ClassVar[bool]
     """Whether the end of the media stream, told by the carrier, is the end of the call too."""
@@ -33,6 +40,16 @@ class CallControl(Protocol):
     async def restart_stream(self, call_id: str, *, stream_url: str, attempt: int) -> None:
         """Ask for a new media stream of a live call; CarrierRefused when there can't be one."""
 
+    async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
+        """
+        Put the caller through to an E.164 number or a SIP address; the call's media stream ends.
+
+        `caller_id` is what the other side is shown, a number of the account; empty leaves it to the carrier.
+        `media_url` is where the call's media came. On return the other side is being called, and webhooks tell what
+        came of it. CarrierRefused: the caller is still with the agent, unless the carrier carried it out and its
+        answer was lost.
+        """
+
 
 class TwilioControl:
     """Twilio's Calls resource."""
@@ -46,13 +63,9 @@ class TwilioControl:
         self._auth = httpx.BasicAuth(account_sid, auth_token.reveal())
 
     async def hang_up(self, call_id: str) -> None:
-        async def request() -> httpx.Response:
-            url = f"{self._calls_url}/{quote(call_id, safe='')}.json"
-            return await self._http.post(url, data={"Status": "completed"}, auth=self._auth, timeout=_TIMEOUT)
-
         # A finished call is 404 (20404) or 400 (21220); both are seen, and both mean "already done".
         over = frozenset({"404", "20404", "21220"})
-        await _command("twilio", "hang-up", request, over=over, code_of=_twilio_code)
+        await self._update(call_id, "hang-up", {"Status": "completed"}, over=over)
 
     async def is_alive(self, call_id: str) -> bool:
         url = f"{self._calls_url}/{quote(call_id, safe='')}.json"
@@ -61,6 +74,35 @@ class TwilioControl:
 
     async def restart_stream(self, call_id: str, *, stream_url: str, attempt: int) -> None:
         raise CarrierRefused("twilio", "a new stream", 0, "it asks for one by itself")
+
+    async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
+        # The webhooks stand beside the media. A document sent by REST has no address of its own for relative ones
+        # to start from (15004).
+        webhooks = media_url.replace("wss:", "https:", 1)
+        document = twilio.dial(
+            target,
+            caller_id=caller_id,
+            ring_seconds=RING_SECONDS,
+            resume_url=urljoin(webhooks, "resume"),
+            status_url=urljoin(webhooks, "status"),
+        )
+        # Once: where the answer is lost the first try may have taken effect, and a second would ring them anew.
+        await self._update(call_id, "transfer", {"Twiml": document}, pauses=())
+
+    async def _update(
+        self,
+        call_id: str,
+        command: str,
+        form: Mapping[str, str],
+        *,
+        over: frozenset[str] = frozenset(),
+        pauses: tuple[float, ...] = _PAUSES,
+    ) -> None:
+        async def request() -> httpx.Response:
+            url = f"{self._calls_url}/{quote(call_id, safe='')}.json"
+            return await self._http.post(url, data=dict(form), auth=self._auth, timeout=_TIMEOUT)
+
+        await _command("twilio", command, request, over=over, code_of=_twilio_code, pauses=pauses)
 
 
 class TelnyxControl:
@@ -97,11 +139,22 @@ class TelnyxControl:
         command = stream_command(stream_url=stream_url, command_id=f"stream-{attempt}-{call_id}")
         await self._act(call_id, "streaming_start", command, over=frozenset())
 
+    async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
+        # A new id for each intention: the agent may try the same number again.
+        intention = uuid.uuid4()
+        command = transfer_command(
+            target, call_id=call_id, caller_id=caller_id, ring_seconds=RING_SECONDS, command_id=f"transfer-{intention}"
+        )
+        await self._act(call_id, "transfer", command, over=frozenset())
+        # Afterwards, so that a refused transfer leaves the caller with the agent. To close the socket ends it as well.
+        with contextlib.suppress(CarrierRefused):
+            await self._act(call_id, "streaming_stop", {"command_id": f"stop-{intention}"}, over=_TELNYX_NO_STREAM)
+
     async def hang_up(self, call_id: str) -> None:
         await self._act(call_id, "hangup", {"command_id": f"hangup-{call_id}"}, over=_TELNYX_OVER | {"404"})
 
     async def _act(
-        self, call_id: str, action: str, body: Mapping[str, str], over: frozenset[str] = _TELNYX_OVER
+        self, call_id: str, action: str, body: Mapping[str, str | int], over: frozenset[str] = _TELNYX_OVER
     ) -> None:
         async def request() -> httpx.Response:
             url = f"{self._api_url}/calls/{quote(call_id, safe='')}/actions/{action}"
@@ -117,10 +170,15 @@ async def _command(
     *,
     over: frozenset[str],
     code_of: Callable[[Any], str],
+    pauses: tuple[float, ...] = _PAUSES,
 ) -> None:
-    """Send a command, again after a passing fault. `over` are the codes, or statuses, of a call that has ended."""
+    """
+    Send a command, again after a passing fault, as long as there is a pause left.
+
+    `over` are the codes, or statuses, of a call that has ended.
+    """
     refusal = CarrierRefused(carrier, command, 0, "no answer", retryable=True)
-    for pause in (*_PAUSES, None):
+    for pause in (*pauses, None):
         try:
             response = await request()
         except httpx.HTTPError as error:

@@ -1,5 +1,5 @@
 """
-Summaries by Claude, through Anthropic's SDK.
+Anthropic's SDK, and summaries by Claude through it.
 
 The SDK takes seconds of CPU to import, so that happens at first use and off the event loop. Foreign errors become
 LlmUnavailable or LlmRefused here, once; their texts may quote headers and are dropped.
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import LlmRefused, LlmUnavailable
+from gateway.llm.chat import CONNECT_TIMEOUT, KEEP_ALIVE
 from gateway.llm.failures import failure_of
 from gateway.llm.summary import SCHEMA, CallSummary, parse_answer
 from gateway.settings import Secret
@@ -25,13 +26,10 @@ MAX_TOKENS: Final = 2048
 _STOPS_WITH_TEXT: Final = ("end_turn", "stop_sequence", "max_tokens")
 
 
-class AnthropicSummaries:
-    """Asks Anthropic's Messages interface for a summary."""
+class AnthropicClient:
+    """The SDK's client, made when it is first needed."""
 
-    name = "anthropic"
-
-    def __init__(self, api_key: Secret, base_url: str, model: str = "", *, timeout: float = 15.0) -> None:
-        self.model = model or DEFAULT_MODEL
+    def __init__(self, api_key: Secret, base_url: str, *, timeout: float) -> None:
         self._api_key = api_key
         # The SDK adds /v1 itself; people write it all the same.
         self._base_url = base_url.rstrip("/").removesuffix("/v1")
@@ -39,14 +37,48 @@ class AnthropicSummaries:
         self._client: AsyncAnthropic | None = None
         self._opening = asyncio.Lock()
 
+    async def open(self) -> "AsyncAnthropic":
+        async with self._opening:
+            if self._client is None:
+                self._client = await asyncio.to_thread(self._connect)
+            return self._client
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    def _connect(self) -> "AsyncAnthropic":
+        from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient, Timeout
+        from httpx2 import Limits
+
+        return AsyncAnthropic(
+            api_key=self._api_key.reveal(),
+            base_url=self._base_url,
+            timeout=Timeout(self._timeout, connect=CONNECT_TIMEOUT),
+            max_retries=0,
+            open_telemetry=False,  # its traces can be told to hold content
+            http_client=DefaultAsyncHttpxClient(limits=Limits(keepalive_expiry=KEEP_ALIVE)),
+        )
+
+
+class AnthropicSummaries:
+    """Asks Anthropic's Messages interface for a summary."""
+
+    name = "anthropic"
+
+    def __init__(self, api_key: Secret, base_url: str, model: str = "", *, timeout: float = 15.0) -> None:
+        self.model = model or DEFAULT_MODEL
+        self._client = AnthropicClient(api_key, base_url, timeout=timeout)
+
     async def prepare(self) -> None:
         """Load the SDK now, so that the first summary need not wait for it."""
-        await self._open()
+        await self._client.open()
 
     async def summarise(self, instructions: str, transcript: str) -> CallSummary:
         """One attempt, no retry. Raises LlmUnavailable or LlmRefused."""
-        client = await self._open()
-        with _foreign_errors():
+        client = await self._client.open()
+        with foreign_errors():
             message = await client.messages.create(
                 model=self.model,
                 max_tokens=MAX_TOKENS,
@@ -59,26 +91,7 @@ class AnthropicSummaries:
         return parse_answer(_text_of(message), f"{self.name}/{self.model}")
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.close()
-            self._client = None
-
-    async def _open(self) -> "AsyncAnthropic":
-        async with self._opening:
-            if self._client is None:
-                self._client = await asyncio.to_thread(self._connect)
-            return self._client
-
-    def _connect(self) -> "AsyncAnthropic":
-        from anthropic import AsyncAnthropic
-
-        return AsyncAnthropic(
-            api_key=self._api_key.reveal(),
-            base_url=self._base_url,
-            timeout=self._timeout,
-            max_retries=0,
-            open_telemetry=False,  # its traces can be told to hold content
-        )
+        await self._client.close()
 
 
 def _text_of(message: "Message") -> str:
@@ -94,17 +107,18 @@ def _text_of(message: "Message") -> str:
 
 
 @contextmanager
-def _foreign_errors() -> Iterator[None]:
+def foreign_errors() -> Iterator[None]:
     """The SDK's errors as ours; without their cause, which may quote a header or the transcript."""
     import anthropic
+    import httpx2
 
     try:
         yield
     except anthropic.APIStatusError as error:
         raise failure_of("anthropic", error.status_code, error.response.headers.get("retry-after")) from None
-    except anthropic.APITimeoutError:
+    except (anthropic.APITimeoutError, httpx2.TimeoutException):
         raise LlmUnavailable("anthropic did not answer in time") from None
     except ValueError:  # the SDK hands on what its JSON reader raises
         raise LlmUnavailable("anthropic answered with something that is not JSON") from None
-    except anthropic.AnthropicError as error:
+    except (anthropic.AnthropicError, httpx2.HTTPError) as error:
         raise LlmUnavailable(f"anthropic can't be reached: {type(error).__name__}") from None

@@ -121,16 +121,25 @@ class SqliteStore:
             self._thread.shutdown(wait=False)
 
     async def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Do `work` on the store's thread in one transaction: all of it is kept, or nothing when it raises."""
+        """
+        Do `work` on the store's thread in one transaction: all of it is kept, or nothing when it raises.
+
+        No other process writes meanwhile, so that what `work` reads is still true when it writes.
+        """
+        return await self.look(lambda _: self._transact(work))
+
+    async def look(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Do `work` that changes nothing. It waits for nobody who writes."""
         if not self._open:
             raise StoreUnavailable("the embedded store is closed")
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, self._transact, work)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._connection)
         except sqlite3.Error as error:
             raise StoreUnavailable(f"the embedded store failed: {error}") from error
 
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._connection:
+            self._connection.execute("BEGIN IMMEDIATE")
             return work(self._connection)
 
     # Documents
@@ -140,7 +149,7 @@ class SqliteStore:
         return await self.run(lambda connection: _create(connection, new, moment))
 
     async def get(self, document_id: str) -> Document:
-        return await self.run(lambda connection: _get(connection, document_id))
+        return await self.look(lambda connection: _get(connection, document_id))
 
     async def replace(self, document_id: str, content: str, *, title: str | None = None) -> Document:
         moment = self._now()
@@ -163,10 +172,10 @@ class SqliteStore:
         await self.run(work)
 
     async def query(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
-        return await self.run(lambda connection: _query(connection, text, limit, tuple(tags)))
+        return await self.look(lambda connection: _query(connection, text, limit, tuple(tags)))
 
     async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
-        return await self.run(lambda connection: _newest(connection, tuple(tags), limit))
+        return await self.look(lambda connection: _newest(connection, tuple(tags), limit))
 
 
 # The file

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,16 +13,23 @@ import httpx
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
-from gateway.calls import endings
-from gateway.calls.agents import AgentBook, find_text
+from gateway.calls.agents import Agent, AgentBook, find_text
 from gateway.calls.archive import Archive
+from gateway.calls.brain_room import BrainRoom
+from gateway.calls.brains import Accounts, Brain, build_brains, keep_warm
+from gateway.calls.brains import close as close_brains
 from gateway.calls.desk import CallDesk, Memory
 from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Endings
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.finalize import Finalizer
+from gateway.calls.functions.kit import KitRoom, shelves_of
+from gateway.calls.functions.text_side import OpenClawAgent, Recipient, Webhook
+from gateway.calls.functions.toolbox import ToolboxShelf
 from gateway.calls.journal import Journal
 from gateway.calls.neighbours import Neighbours
+from gateway.calls.own_store import open_own_store
+from gateway.calls.thinking import hashed_caller
 from gateway.carriers.numbers import AllowList
 from gateway.carriers.signatures import TelnyxVerifier
 from gateway.errors import SettingsError
@@ -30,12 +37,17 @@ from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier_rest import CallControl, TelnyxControl, TwilioControl
 from gateway.links.recorder import RecordingRoom
 from gateway.links.sockets import Connector, tls_context
+from gateway.llm.chat import Upstream
+from gateway.llm.openclaw_chat import OpenClawUpstream
 from gateway.llm.writer import SummaryWriter, build_writer
+from gateway.memory.knowledge import Knowledge
 from gateway.memory.recall import Recall
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
+from gateway.memory.state import CallerState
 from gateway.settings import Secret, Settings
-from gateway.web import documents, health, sharing
+from gateway.sounds import bundled_sound
+from gateway.web import chat_proxy, documents, health, sharing
 from gateway.web.admin_token import admin_token
 from gateway.web.media import CODECS, MediaDoor
 from gateway.web.public import PublicAddress
@@ -45,6 +57,8 @@ from gateway.web.twilio import TwilioWebhooks
 
 CLOSING_SECONDS: Final = 10.0
 """How long endings may take at shutdown; what is left is taken up at the next start."""
+KNOWLEDGE_SECONDS: Final = 5.0
+"""How soon a changed file of an agent's knowledge is found."""
 RETENTION_CHECK_SECONDS: Final = 3600.0
 PREPARE_AFTER: Final = 1.0
 
@@ -85,21 +99,28 @@ class _Blueprint:
     writer: SummaryWriter
     apology: bytes
     store_keys: tuple[Secret, ...]
+    shelves: Mapping[str, ToolboxShelf]
+    text_agents: Mapping[str, Upstream]
+    brains: Mapping[str, Brain]
 
     @classmethod
     def from_settings(cls, settings: Settings, connect: Connector) -> "_Blueprint":
         _check_folder(settings.record_dir, "RECORD_DIR")
         sharing.check(settings)
         own_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
+        agents = AgentBook(settings.agents, settings.folder)
         return cls(
             settings=settings,
-            agents=AgentBook(settings.agents, settings.folder),
+            agents=agents,
             allowed=AllowList(settings.allowed_callers),
             verifier=TelnyxVerifier(settings.telnyx_public_key) if settings.telnyx_public_key else None,
             engine=_engine(settings, connect),
             writer=_writer(settings),
-            apology=resources.files("gateway").joinpath("sounds/apology.ulaw").read_bytes(),
+            apology=bundled_sound("apology"),
             store_keys=(admin_token(settings), *own_key),
+            shelves=shelves_of(agents),
+            text_agents=_text_agents(settings, agents),
+            brains=build_brains(agents, _accounts(settings)),
         )
 
 
@@ -118,7 +139,7 @@ async def _running(blueprint: _Blueprint, is_worker: bool) -> AsyncIterator[_Par
     settings = blueprint.settings
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient())
-        store = await SqliteStore.open(settings.data_dir / "gateway.db", schema=endings.SCHEMA)
+        store = await open_own_store(settings.data_dir)
         stack.push_async_callback(store.close)
         stack.push_async_callback(blueprint.writer.close)
         recordings = RecordingRoom(settings.record_dir)
@@ -136,9 +157,12 @@ async def _running(blueprint: _Blueprint, is_worker: bool) -> AsyncIterator[_Par
         telnyx_control = _telnyx_control(settings, http)
         memory = _memory(settings, store, remem, journal)
         controls = _controls(settings, http, telnyx_control)
-        desk = _desk(blueprint, memory, finalizer, recordings, controls, others.neighbours)
+        kits = await stack.enter_async_context(_kit_room(blueprint, store, memory, http))
+        brains = await stack.enter_async_context(_brain_room(blueprint, memory, others))
+        desk = _desk(blueprint, memory, finalizer, recordings, controls, kits, brains, others.neighbours)
         if others.neighbours is not None:
-            await stack.enter_async_context(_at_work(others.neighbours.listen(desk)))
+            figures = functools.partial(_figures, desk, finalizer)
+            await stack.enter_async_context(_at_work(others.neighbours.listen(desk, figures)))
         stack.push_async_callback(desk.close)
         public = PublicAddress(settings.public_url)
         telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, telnyx_control)
@@ -148,6 +172,7 @@ async def _running(blueprint: _Blueprint, is_worker: bool) -> AsyncIterator[_Par
             finalizer.sweep(),
             finalizer.work_off(),
             finalizer.follow(),
+            keep_warm(blueprint.brains, lambda: desk.live_calls > 0),
             _delete_old(archive),
             _prepare(blueprint.writer),
         ):
@@ -158,8 +183,9 @@ async def _running(blueprint: _Blueprint, is_worker: bool) -> AsyncIterator[_Par
             routes=[
                 *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
                 *telnyx.routes(),
+                *chat_proxy.routes(brains.bearers),
                 *documents.routes(store, blueprint.store_keys),
-                *health.routes(lambda: _state(settings, desk, finalizer), lambda: desk.takes_calls),
+                *health.routes(lambda: _state(settings, desk, finalizer, others.neighbours), lambda: desk.takes_calls),
                 # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
                 *websockets_sockets.routes(media_door, CODECS),
             ],
@@ -179,6 +205,8 @@ def _desk(
     finalizer: Finalizer,
     recordings: RecordingRoom,
     controls: Mapping[str, CallControl],
+    kits: KitRoom,
+    brains: BrainRoom,
     neighbours: Neighbours | None,
 ) -> CallDesk:
     return CallDesk(
@@ -190,8 +218,54 @@ def _desk(
         finalizer=finalizer,
         recordings=recordings,
         apology=blueprint.apology,
+        kits=kits,
+        brains=brains,
         neighbours=neighbours,
     )
+
+
+@contextlib.asynccontextmanager
+async def _brain_room(blueprint: _Blueprint, memory: Memory | None, others: Sharing) -> AsyncIterator[BrainRoom]:
+    """The agents' own language models, with connections to them kept open while there are calls."""
+    try:
+        yield BrainRoom(
+            {agent.name: agent for agent in blueprint.agents},
+            blueprint.brains,
+            blueprint.store_keys[0],
+            search=memory.recall.search if memory is not None else None,
+            commons=others.neighbours.commons if others.neighbours is not None else None,
+        )
+    finally:
+        await close_brains(blueprint.brains)
+
+
+@contextlib.asynccontextmanager
+async def _kit_room(
+    blueprint: _Blueprint, store: SqliteStore, memory: Memory | None, http: httpx.AsyncClient
+) -> AsyncIterator[KitRoom]:
+    """What agents have at hand in calls, and what keeps it up to date."""
+    async with contextlib.AsyncExitStack() as stack:
+        folders = {agent.name: agent.knowledge for agent in blueprint.agents if agent.knowledge is not None}
+        knowledge = None
+        if folders:
+            knowledge = await Knowledge.open(blueprint.settings.data_dir / "knowledge.db", folders)
+            stack.push_async_callback(knowledge.close)
+            await stack.enter_async_context(_at_work(knowledge.watch(KNOWLEDGE_SECONDS)))
+        kits = KitRoom(
+            blueprint.shelves,
+            state=CallerState(store) if memory is not None else None,
+            search_memory=memory.search if memory is not None else None,
+            knowledge=knowledge,
+            recipient=lambda agent, caller: _recipient(blueprint, http, agent, caller),
+        )
+        stack.push_async_callback(kits.close)
+        yield kits
+
+
+def _recipient(blueprint: _Blueprint, http: httpx.AsyncClient, agent: Agent, caller: str) -> Recipient:
+    if upstream := blueprint.text_agents.get(agent.text_agent):
+        return OpenClawAgent(upstream, hashed_caller(agent.name, caller, blueprint.store_keys[0]))
+    return Webhook(http, agent.text_agent)
 
 
 def _finalizer(
@@ -210,6 +284,8 @@ def _finalizer(
         writer=blueprint.writer,
         archive=archive,
         zones={agent.name: agent.timezone for agent in blueprint.agents},
+        state=CallerState(store),
+        state_keys={agent.name: agent.state_keys for agent in blueprint.agents},
     )
     return Finalizer(
         steps,
@@ -257,6 +333,27 @@ def _summary_prompt(folder: Path) -> str:
     return find_text("prompts/summary.md", folder, missing=missing)
 
 
+def _accounts(settings: Settings) -> Accounts:
+    return Accounts(
+        anthropic_api_key=settings.anthropic_api_key,
+        anthropic_base_url=settings.anthropic_base_url,
+        xai_api_key=settings.xai_api_key,
+        xai_api_url=settings.xai_api_url,
+        openclaw_gateway_url=settings.openclaw_gateway_url,
+        openclaw_gateway_token=settings.openclaw_gateway_token,
+        environ=settings.environ,
+    )
+
+
+def _text_agents(settings: Settings, agents: AgentBook) -> dict[str, Upstream]:
+    """Those that are OpenClaw's, by how they are written; the others are webhooks."""
+    names = {agent.text_agent for agent in agents if agent.text_agent.startswith("openclaw")}
+    if names and not (settings.openclaw_gateway_url and settings.openclaw_gateway_token):
+        raise SettingsError(f"text_agent {min(names)} needs OPENCLAW_GATEWAY_URL and OPENCLAW_GATEWAY_TOKEN")
+    url, token = settings.openclaw_gateway_url, settings.openclaw_gateway_token or Secret("")
+    return {name: OpenClawUpstream(url, name.partition("/")[2], token) for name in names}
+
+
 def _remem(settings: Settings, http: httpx.AsyncClient) -> RememClient | None:
     if not settings.remem_api_url:
         return None
@@ -288,14 +385,19 @@ def _carriers(settings: Settings) -> frozenset[str]:
     return frozenset(name for name, key in keys.items() if key is not None)
 
 
-def _state(settings: Settings, desk: CallDesk, finalizer: Finalizer) -> dict[str, Any]:
+def _figures(desk: CallDesk, finalizer: Finalizer) -> dict[str, int]:
+    return {"calls": desk.live_calls, "endings": finalizer.unfinished}
+
+
+def _state(settings: Settings, desk: CallDesk, finalizer: Finalizer, neighbours: Neighbours | None) -> dict[str, Any]:
+    nodes = neighbours.nodes if neighbours is not None else []
     return {
-        "calls": desk.live_calls,
-        "endings": finalizer.unfinished,
+        **_figures(desk, finalizer),
         "loop_lag_ms": round(desk.loop_lag * 1000, 1),
         "engine": settings.engine if settings.engine == "deepgram" else "not set up",
         "carriers": sorted(_carriers(settings)),
         "store": "embedded and remote" if settings.remem_api_url else "embedded",
+        **({"nodes": nodes} if len(nodes) > 1 else {}),
     }
 
 

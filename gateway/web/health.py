@@ -1,15 +1,17 @@
-"""For operators and load balancers: alive, and ready."""
+"""For operators and load balancers: alive, ready, and how much of what."""
 
 from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
+
+from gateway import metrics
 
 
 def routes(state: Callable[[], dict[str, Any]], ready: Callable[[], bool]) -> list[Route]:
-    """`/health` answers while the process lives, with component states; `/ready` only while calls are taken."""
+    """`/health` answers while the process lives, with component states; `/ready` only while calls are taken; `/metrics` for Prometheus."""
 
     async def health(request: Request) -> JSONResponse:
         return JSONResponse({"status": "ok", **state()})
@@ -17,4 +19,7 @@ def routes(state: Callable[[], dict[str, Any]], ready: Callable[[], bool]) -> li
     async def readiness(request: Request) -> JSONResponse:
         return JSONResponse({"ready": ready()}, status_code=200 if ready() else 503)
 
-    return [Route("/health", health), Route("/ready", readiness)]
+    async def counts(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(metrics.render(), media_type="text/plain; version=0.0.4")
+
+    return [Route("/health", health), Route("/ready", readiness), Route("/metrics", counts)]

@@ -64,6 +64,10 @@ class TelnyxWebhooks:
             case "call.initiated" if event.incoming:
                 media_url = self._public.socket_url(request, MEDIA_PATH)
                 self._command(self._answer(event, media_url, control))
+            case "call.answered" if event.transfer_of:
+                self._desk.transferred(("telnyx", event.transfer_of))
+            case "call.hangup" if event.transfer_of:
+                self._desk.transfer_failed(("telnyx", event.transfer_of))
             case "call.hangup":
                 self._desk.carrier_ended(key)
             case "streaming.failed" | "streaming.stopped":

@@ -67,6 +67,9 @@ class TwilioWebhooks:
         key = ("twilio", form.get("CallSid", ""))
         if form.get("CallStatus") in _TERMINAL:
             self.desk.carrier_ended(key)
+        if twilio.was_put_through(form):
+            self.desk.transferred(key)
+            return _xml(twilio.hang_up())
         ring = await self.desk.resume(key)
         return self._connect(request, ring) if ring is not None else _xml(twilio.hang_up())
 
@@ -77,7 +80,9 @@ class TwilioWebhooks:
             return form
         if form.get("StreamEvent") == "stream-error":
             _log.warning("twilio stream failed", extra={"code": form.get("StreamErrorCode", "")})
-        if form.get("CallStatus") in _TERMINAL and not form.get("StreamEvent"):
+        if call_id := twilio.picked_up(form):
+            self.desk.transferred(("twilio", call_id))
+        elif form.get("CallStatus") in _TERMINAL and not form.get("StreamEvent"):
             self.desk.carrier_ended(("twilio", form.get("CallSid", "")))
         return Response(status_code=204)
 

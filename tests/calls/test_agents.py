@@ -129,20 +129,24 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
     [
         (
             {"promt": "x"},
-            "unknown key promt; known are greeting, listen, numbers, prompt, sorry, think, timezone, voice",
+            "unknown key promt; known are brain, filler, first_token_seconds, functions, greeting, knowledge, language, "
+            "listen, memory, no_answer, numbers, one_moment, prompt, sorry, text_agent, think, timezone, transfer_to, "
+            "voice",
         ),
-        ({"prompt": "no.md"}, "there is no prompt file no.md; create it, or name another with prompt = …"),
+        ({"prompt": "no.md"}, "prompt: there is no file no.md; create it, or name another"),
         ({"prompt": "sound.md"}, "sound.md is not UTF-8 text; save it as such"),
         ({"prompt": 3}, "prompt must be text in quotes"),
         ({"greeting": 3}, "greeting must be text in quotes"),
-        ({"numbers": ["2025550100"]}, "'2025550100' is not an E.164 number; write it like +12025550100"),
-        ({"numbers": [12025550100]}, "'12025550100' is not an E.164 number; write it like +12025550100"),
-        ({"timezone": "Mars"}, "'Mars' is not a time zone; write it like America/New_York"),
-        ({"timezone": "America"}, "'America' is not a time zone; write it like America/New_York"),
+        ({"numbers": ["2025550100"]}, "numbers has '2025550100', which is no E.164 number; write it like +12025550100"),
+        ({"numbers": [12025550100]}, "numbers has '12025550100', which is no E.164 number; write it like +12025550100"),
+        ({"timezone": "Mars"}, "timezone is 'Mars', which is no time zone; write it like America/New_York"),
+        ({"timezone": "America"}, "timezone is 'America', which is no time zone; write it like America/New_York"),
         pytest.param(
-            {"timezone": LONG_NAME}, f"'{LONG_NAME}' is not a time zone; write it like America/New_York", id="long zone"
+            {"timezone": LONG_NAME},
+            f"timezone is '{LONG_NAME}', which is no time zone; write it like America/New_York",
+            id="long zone",
         ),
-        ({"timezone": "../etc"}, "'../etc' is not a time zone; write it like America/New_York"),
+        ({"timezone": "../etc"}, "timezone is '../etc', which is no time zone; write it like America/New_York"),
         ({"timezone": 5}, "timezone must be text in quotes"),
         ({"listen": ""}, "listen is empty; name a model, or leave the line out"),
         ({"listen": 3}, "listen must be text in quotes or a table"),
@@ -151,6 +155,21 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
         ({"think": "gpt"}, "think is 'gpt'; write provider/model, like open_ai/gpt-5.4-mini"),
         ({"think": "/gpt"}, "think is '/gpt'; write provider/model, like open_ai/gpt-5.4-mini"),
         ({"think": "open_ai/"}, "think is 'open_ai/'; write provider/model, like open_ai/gpt-5.4-mini"),
+        ({"brain": 3}, "brain must be like anthropic/claude-haiku-5-5, a table with url and model, or a list"),
+        ({"first_token_seconds": 0}, "first_token_seconds must be a number of seconds, up to 60"),
+        ({"functions": "no.py"}, "functions: there is no file no.py; it is looked for beside gateway.toml"),
+        ({"knowledge": "no"}, "knowledge: there is no folder no; it is looked for beside gateway.toml"),
+        (
+            {"transfer_to": {"sales": "the sales desk"}},
+            "transfer_to: sales must be a number like +12025550100 or sip:desk@example.com",
+        ),
+        ({"text_agent": "ftp://x"}, "text_agent must be openclaw/AGENT or the https address of a webhook"),
+        ({"filler": "humming"}, 'filler must be sound = "typing", or say = ["Let me see.", "One second."]'),
+        ({"filler": {"loud": True}}, "filler: unknown key loud; known are after, say, sound"),
+        (
+            {"memory": {"repeat_caller": {"state_keys": "cheese"}}},
+            "memory.repeat_caller.state_keys must be a list of names",
+        ),
         ({"think": {"model": "g"}}, "think needs type and model, like type = 'open_ai', model = 'gpt-5.4-mini'"),
     ],
 )

@@ -24,6 +24,8 @@ class Carrier:
 
     def finish_audio(self) -> None: ...
 
+    def play_filler(self, audio: bytes) -> None: ...
+
     def close(self, code: int = 1000) -> None:
         self.closed += 1
 
@@ -48,14 +50,17 @@ class Line:
             Agent("maya", "You are Maya."),
             cast(CarrierLink, self.carrier),
             EngineAccess(never_connects, ""),
-            memory=None,
-            hang_up=self._hang_up,
-            stop_ends_call=True,
+            line=self,
             apology=b"",
         )
         self.running = asyncio.create_task(self.call.run())
 
-    async def _hang_up(self) -> None:
+    stop_ends_call = True
+
+    async def transfer(self, target: str) -> None:
+        raise CarrierRefused("twilio", "transfer", 400)
+
+    async def hang_up(self) -> None:
         self.hangups += 1
         if self._refuses:
             raise CarrierRefused("twilio", "hang-up", 500)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.audio import alaw_to_mulaw
 from gateway.carriers.codec import CarrierCodec
 from gateway.carriers.events import AudioReceived, CarrierComplained, StreamStopped
-from gateway.carriers.telnyx import REORDER_FRAMES, read_webhook, stream_command
+from gateway.carriers.telnyx import REORDER_FRAMES, WebhookEvent, read_webhook, stream_command, transfer_command
 from gateway.errors import RemoteProtocolError
 from tests.carriers.dialects import TELNYX
 
@@ -111,3 +111,26 @@ def test_webhook_without_event_is_blamed(body: bytes) -> None:
 def test_webhook_fields_may_be_null() -> None:
     event = read_webhook(b'{"data": {"event_type": "call.hangup", "id": "e1", "payload": {"call_control_id": null}}}')
     assert (event.id, event.type, event.call_id, event.incoming) == ("e1", "call.hangup", "", False)
+
+
+def transfer(**changed: str) -> dict[str, str | int]:
+    options = {"call_id": "v3:a", "caller_id": "+12025550100", "command_id": "transfer-1"} | changed
+    return transfer_command("+12025550177", ring_seconds=30, **options)
+
+
+def test_transfer_shows_our_number() -> None:
+    command = transfer()
+    assert (command["to"], command["from"], command["timeout_secs"]) == ("+12025550177", "+12025550100", 30)
+    assert "from" not in transfer(caller_id="")
+
+
+@given(st.text(min_size=1, alphabet=st.characters(codec="utf-8")))
+def test_new_leg_names_the_call_it_is_for(call_id: str) -> None:
+    state = transfer(call_id=call_id)["target_leg_client_state"]
+    leg = WebhookEvent("e1", "call.answered", {"call_control_id": "v3:b", "client_state": state})
+    assert leg.transfer_of == call_id
+
+
+@pytest.mark.parametrize("state", [None, "", "no base64!", "w6k", "/w==", "eyJzIjoiN2YzYSJ9"])
+def test_other_legs_are_no_transfer(state: str | None) -> None:
+    assert WebhookEvent("e1", "call.hangup", {"client_state": state}).transfer_of == ""

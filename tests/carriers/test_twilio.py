@@ -3,6 +3,7 @@ import json
 from xml.etree import ElementTree
 
 import pytest
+from twilio.twiml.voice_response import VoiceResponse
 
 from gateway.carriers import twilio
 from gateway.errors import RemoteProtocolError
@@ -48,3 +49,48 @@ def test_twiml_connects_with_a_token() -> None:
 
 def test_refusal_is_the_first_verb() -> None:
     assert [verb.tag for verb in ElementTree.fromstring(twilio.reject())] == ["Reject"]
+
+
+URLS = {
+    "resume_url": "https://voice.example.com/twilio/resume",
+    "status_url": "https://voice.example.com/twilio/status",
+}
+
+
+@pytest.mark.parametrize(
+    ("target", "noun"),
+    [("+12025550177", "number"), ("sip:desk@pbx.example.net?x-ticket=8812&x-from=agent", "sip")],
+)
+def test_twiml_puts_through_as_the_library_would(target: str, noun: str) -> None:
+    ours = twilio.dial(target, caller_id="+12025550100", ring_seconds=30, **URLS)
+    theirs = VoiceResponse()
+    dial = theirs.dial(caller_id="+12025550100", answer_on_bridge=True, timeout=30, action=URLS["resume_url"])
+    getattr(dial, noun)(target, status_callback=URLS["status_url"], status_callback_event="answered")
+    assert ElementTree.canonicalize(ours) == ElementTree.canonicalize(str(theirs))
+
+
+def test_no_caller_id_leaves_it_to_twilio() -> None:
+    [dial] = ElementTree.fromstring(twilio.dial("+12025550177", caller_id="", ring_seconds=30, **URLS))
+    assert "callerId" not in dial.attrib
+
+
+@pytest.mark.parametrize(
+    ("form", "call_id"),
+    [
+        ({"CallSid": "CA2", "ParentCallSid": "CA1", "CallStatus": "in-progress"}, "CA1"),
+        ({"CallSid": "CA2", "ParentCallSid": "CA1", "CallStatus": "ringing"}, ""),
+        ({"CallSid": "CA2", "ParentCallSid": "CA1", "CallStatus": "completed"}, ""),
+        ({"CallSid": "CA1", "CallStatus": "in-progress"}, ""),
+    ],
+)
+def test_callback_of_the_other_leg_names_the_call(form: dict[str, str], call_id: str) -> None:
+    assert twilio.picked_up(form) == call_id
+
+
+@pytest.mark.parametrize(
+    ("status", "spoke"),
+    [("completed", True), ("answered", True), ("busy", False), ("no-answer", False), ("failed", False), (None, False)],
+)
+def test_only_an_answered_dial_was_put_through(status: str | None, spoke: bool) -> None:
+    form = {"CallStatus": "in-progress"} | ({"DialCallStatus": status} if status else {})
+    assert twilio.was_put_through(form) is spoke

@@ -417,6 +417,8 @@ class FakeCall:
         self.media_url = ""  # where the gateway wants the media socket, as it wrote it
         self.token = ""  # the one-call secret that it gave for it
         self.streams: list[Any] = []
+        self.leg_b: Any = None  # the latest call to somebody whom the caller is to be put through to
+        self.leg_a: Any = None  # the caller's, where this is such a call
         self.heard_bytes = bytearray()
         self.dropped = bytearray()  # audio that a clear kept from being heard
         self.sent_frames: list[Any] = []
@@ -451,8 +453,14 @@ class FakeCall:
 
     @property
     def abandoned(self) -> bool:
-        """Answered, alive, and nobody talks to the caller: billed silence."""
-        return self.answered and not self.finished and self.stream is None
+        """Answered, alive, and nobody talks to the caller, or will: billed silence."""
+        expected = self.leg_b is not None and not self.leg_b.finished
+        return self.answered and not self.finished and self.stream is None and not expected
+
+    @property
+    def put_through(self) -> bool:
+        """Whether the caller is talking to somebody else."""
+        return bool(self.leg_b and self.leg_b.answered and not self.leg_b.finished and not self.finished)
 
     # What the caller does
 
@@ -477,6 +485,14 @@ class FakeCall:
 
     async def hang_up(self) -> None:
         """The caller puts the phone down; returns when the gateway has been told everything."""
+        raise NotImplementedError
+
+    async def pick_up(self) -> None:
+        """Somebody whom the gateway has called picks up; for a `callee` that only rings."""
+        raise NotImplementedError
+
+    async def decline(self, outcome: str = "busy") -> None:
+        """The same, but they don't: "busy" or "no-answer"."""
         raise NotImplementedError
 
     def stay_silent(self, milliseconds: int) -> None:
@@ -537,6 +553,8 @@ class FakeCall:
         """Something happened: whoever waits looks again."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+        if self.leg_a:
+            self.leg_a.pulse()
 
     def end(self, by: str) -> bool:
         """Note who ended the call. False: it had ended already."""
@@ -673,6 +691,7 @@ class FakeCarrier:
         self.hold_playback = hold_playback
         self.strict = strict
         self.upgrade_seconds = 5.0
+        self.callee = "answers"  # or "busy", "no-answer", "rings": somebody whom the gateway calls
         self.requests: list[Exchange] = []
         self.calls: list[Any] = []
         self.closing = asyncio.Event()

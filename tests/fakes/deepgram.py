@@ -52,6 +52,8 @@ class FakeDeepgram:
         self._failures: list[Exception] = []
         self._server: Server | None = None
         self._llm_client: httpx.AsyncClient | None = None
+        self.origins: dict[str, str] = {}
+        """Where public addresses of own LLM endpoints really are."""
 
     async def __aenter__(self) -> Self:
         # Room to write, so that a client that reads slowly never blocks the simulator; no pings of its own.
@@ -140,5 +142,19 @@ class FakeDeepgram:
 
     def _llm(self) -> httpx.AsyncClient:
         if self._llm_client is None:
-            self._llm_client = httpx.AsyncClient(trust_env=False, timeout=30)
+            self._llm_client = httpx.AsyncClient(transport=_Balancer(self.origins), timeout=30)
         return self._llm_client
+
+
+class _Balancer(httpx.AsyncHTTPTransport):
+    """What stands between Deepgram and an own endpoint: a public address that leads to a loopback one."""
+
+    def __init__(self, origins: dict[str, str]) -> None:
+        super().__init__()
+        self._origins = origins
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        public = f"{request.url.scheme}://{request.url.netloc.decode()}"
+        if public in self._origins:
+            request.url = httpx.URL(self._origins[public] + request.url.raw_path.decode())
+        return await super().handle_async_request(request)

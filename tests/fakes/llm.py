@@ -2,8 +2,8 @@
 Language models on loopback: one HTTP server, dialect by path, manners by profile.
 
 `/v1/messages` is Anthropic; `/v1/chat/completions` is whatever the profile says. It checks what the real ones check,
-says what the test scripted, misbehaves when told to, and remembers every request. Answers close their connection, so
-that a client that goes away is noticed at once.
+says what the test scripted, misbehaves when told to, and remembers every question. Connections are kept for the next
+request, and a client that goes away before its answer is complete is noticed at once.
 """
 
 import asyncio
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.fakes.llm_cache import PromptCache
 from tests.fakes.llm_checks import XAI_MODELS, check_anthropic, check_openclaw, schema_of
 from tests.fakes.llm_dialects import (
     anthropic_message,
@@ -20,9 +21,10 @@ from tests.fakes.llm_dialects import (
     chat_completion,
     chat_records,
     last_user_text,
+    model_list,
     structured,
 )
-from tests.fakes.llm_script import Answer, Exchange, Pace, Profile, Refusal, Request, Shape
+from tests.fakes.llm_script import Answer, Exchange, Pace, Profile, Record, Refusal, Request, Shape
 
 
 @dataclass
@@ -40,11 +42,13 @@ class FakeLlm:
         self.sessions: dict[str, list[dict[str, Any]]] = {}
         self.parallel = 0
         self.most_parallel = 0
+        self.connections = 0
         self.url = ""
+        self._cache = PromptCache()
         self._rules: list[tuple[str, Answer]] = []
         self._faults: deque[Refusal | str] = deque()
-        self._exchanges: set[asyncio.Task[None]] = set()
-        self._arrival = asyncio.Condition()
+        self._clients: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
 
     # What a test tells it.
 
@@ -62,14 +66,18 @@ class FakeLlm:
         self._faults.append(body)
 
     async def received(self, count: int) -> None:
-        """Wait until so many requests have come in."""
-        async with self._arrival:
-            await self._arrival.wait_for(lambda: len(self.requests) >= count)
+        """Wait until so many questions have come in."""
+        while len(self.requests) < count:
+            await self._change()
 
     async def idle(self) -> None:
-        """Wait until every request has been dealt with."""
-        while self._exchanges:
-            await asyncio.wait(set(self._exchanges))
+        """Wait until every question has been dealt with."""
+        while self.parallel:
+            await self._change()
+
+    async def _change(self) -> None:
+        self._changed.clear()
+        await self._changed.wait()
 
     # The server.
 
@@ -80,35 +88,51 @@ class FakeLlm:
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
-        for exchange in list(self._exchanges):
-            exchange.cancel()
-        await asyncio.gather(*self._exchanges, return_exceptions=True)
+        for client in list(self._clients):
+            client.cancel()
+        await asyncio.gather(*self._clients, return_exceptions=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._exchanges.add(task)
-        self.parallel += 1
-        self.most_parallel = max(self.most_parallel, self.parallel)
+        self._clients.add(task)
+        self.connections += 1
+        begun: bytes | None = b""
         try:
-            await self._exchange(reader, writer)
+            while begun is not None:
+                request = await _read_request(reader, begun)
+                begun = await self._exchange(request, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass  # the client left, or the test is over; the stream server of 3.11 can't bear a cancelled task
         finally:
-            self.parallel -= 1
-            self._exchanges.discard(task)
+            self._clients.discard(task)
             writer.close()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await _read_request(reader)
-        async with self._arrival:
-            self.requests.append(request)
-            self._arrival.notify_all()
+    async def _exchange(
+        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bytes | None:
+        """Answer one request. Returns what has come of the next one, or None if there can't be one."""
+        if request.method != "POST":
+            await self._list_models(request, writer)
+            return b""
+        self.requests.append(request)
+        self.parallel += 1
+        self.most_parallel = max(self.most_parallel, self.parallel)
+        self._changed.set()
+        try:
+            return await self._answer_or_notice(request, reader, writer)
+        finally:
+            self.parallel -= 1
+            self._changed.set()
+
+    async def _answer_or_notice(
+        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bytes | None:
         answering = asyncio.create_task(self._answer(request, writer))
         leaving = asyncio.create_task(reader.read(1))
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
+            if not answering.done() or isinstance(answering.exception(), ConnectionError):
                 request.disconnected_at = asyncio.get_running_loop().time()
         finally:
             for task in (answering, leaving):
@@ -116,6 +140,21 @@ class FakeLlm:
             await asyncio.wait({answering, leaving})
         if not answering.cancelled():
             await answering  # a mistake of the simulator's own is not kept quiet
+        if leaving.cancelled():
+            return b"" if request.completed else None
+        return await leaving or None
+
+    async def _list_models(self, request: Request, writer: asyncio.StreamWriter) -> None:
+        """Nothing that a model is asked, so not among `requests`."""
+        anthropic = "anthropic-version" in request.headers
+        if request.path != "/v1/models" or self.profile == "openclaw-old":
+            refusal = Refusal(404, "not_found_error", "not found")
+            await _send(writer, request, refusal.status, _error(refusal, anthropic))
+        elif _given_key(request.headers, anthropic) != self.api_key:
+            refusal = Refusal(401, "authentication_error", "invalid key")
+            await _send(writer, request, refusal.status, _error(refusal, anthropic))
+        else:
+            await _send(writer, request, 200, json.dumps(model_list(anthropic)))
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> None:
         if self.pace.hangs == "before headers":
@@ -138,6 +177,8 @@ class FakeLlm:
             whole = anthropic_message(exchange) if anthropic else chat_completion(exchange)
             cut = self.pace.closes_after is not None
             await _send(writer, request, 200, json.dumps(whole, ensure_ascii=False), cut=cut)
+        if isinstance(exchange, Exchange) and request.completed:
+            self._remember(request, [{"role": "assistant", "content": exchange.answer.text}])
 
     def _checked(self, request: Request, anthropic: bool) -> Exchange | str:
         if not anthropic and request.path != "/v1/chat/completions":
@@ -153,7 +194,8 @@ class FakeLlm:
             self._check_chat(request)
         if fault is not None:
             return fault
-        return Exchange(request, self._say(request.body), self.pace, "" if anthropic else self.profile)
+        cached = self._cache.tokens(request.body, marked_only=anthropic)
+        return Exchange(request, self._say(request.body), self.pace, "" if anthropic else self.profile, cached)
 
     def _check_chat(self, request: Request) -> None:
         if not request.body.get("messages"):
@@ -162,15 +204,14 @@ class FakeLlm:
             raise Refusal(404, "not_found_error", "the model does not exist")
         if self.profile.startswith("openclaw"):
             check_openclaw(request, self.agents, strict=self.profile == "openclaw-new")
-            self._remember(request)
+            self._remember(request, request.body["messages"])
 
-    def _remember(self, request: Request) -> None:
+    def _remember(self, request: Request, messages: list[dict[str, Any]]) -> None:
         """OpenClaw keeps the history of a session key: sent again, it stands there twice."""
         key = request.headers.get("x-openclaw-session-key") or request.body.get("user")
         if key:
-            self.sessions.setdefault(key, []).extend(
-                message for message in request.body["messages"] if message.get("role") not in ("system", "developer")
-            )
+            said = [message for message in messages if message.get("role") not in ("system", "developer")]
+            self.sessions.setdefault(key, []).extend(said)
 
     def _say(self, body: dict[str, Any]) -> Answer:
         asked = last_user_text(body["messages"])
@@ -180,7 +221,7 @@ class FakeLlm:
         schema = schema_of(body)
         return Answer("It is ready.") if schema is None else structured(schema, self.shape)
 
-    async def _stream(self, writer: asyncio.StreamWriter, exchange: Exchange, records: Iterable[str]) -> None:
+    async def _stream(self, writer: asyncio.StreamWriter, exchange: Exchange, records: Iterable[Record]) -> None:
         request, pace = exchange.request, exchange.pace
         request.status = 200
         writer.write(_head(200, "text/event-stream", "transfer-encoding: chunked"))
@@ -198,16 +239,18 @@ class FakeLlm:
 # HTTP, as little of it as a client needs.
 
 
-async def _read_request(reader: asyncio.StreamReader) -> Request:
-    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+async def _read_request(reader: asyncio.StreamReader, begun: bytes) -> Request:
+    head = (begun + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     first, *rest = head.rstrip().split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest)}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return Request(first.split(" ")[1], headers, json.loads(body or b"{}"), asyncio.get_running_loop().time())
+    method, target, _ = first.split(" ")
+    path = target.partition("?")[0]
+    return Request(path, headers, json.loads(body or b"{}"), asyncio.get_running_loop().time(), method)
 
 
 def _head(status: int, content_type: str, *more: str) -> bytes:
-    lines = [f"HTTP/1.1 {status} Scripted", f"content-type: {content_type}", "connection: close", *more]
+    lines = [f"HTTP/1.1 {status} Scripted", f"content-type: {content_type}", *more]
     return ("\r\n".join(lines) + "\r\n\r\n").encode()
 
 
@@ -217,7 +260,8 @@ async def _send(
     body = text.encode()
     more = [f"content-length: {len(body)}", *([f"retry-after: {retry_after}"] if retry_after else [])]
     writer.write(_head(status, "text/html" if text.startswith("<") else "application/json", *more))
-    writer.write(body[: len(body) // 2] if cut else body)
+    if request.method != "HEAD":
+        writer.write(body[: len(body) // 2] if cut else body)
     await writer.drain()
     request.status, request.completed = status, not cut
 
@@ -228,17 +272,17 @@ def _sliced(data: bytes, size: int) -> Iterator[bytes]:
         yield data[start : start + (size or len(data))]
 
 
-async def _paced(records: Iterable[str], pace: Pace) -> AsyncIterator[str]:
+async def _paced(records: Iterable[Record], pace: Pace) -> AsyncIterator[str]:
+    tokens = 0
     for number, record in enumerate(records):
         if number == pace.closes_after:
             return
-        if number == 1:  # the first record carries no token in any dialect
-            if pace.hangs == "before first token":
+        if record.is_token:
+            if pace.hangs == ("after first token" if tokens else "before first token"):
                 await asyncio.Event().wait()
-            await asyncio.sleep(pace.before_first_token)
-        elif number > 1:
-            await asyncio.sleep(pace.between_tokens)
-        yield record
+            await asyncio.sleep(pace.between_tokens if tokens else pace.before_first_token)
+            tokens += 1
+        yield record.text
 
 
 def _error(refusal: Refusal, anthropic: bool) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any
 
 from tests.fakes.llm_script import Refusal, Request
@@ -44,8 +45,12 @@ def _anthropic_complaints(request: Request) -> Iterator[str]:
         yield "messages: this model does not support assistant message prefill"
     if any(not _texts_filled(message["content"]) for message in messages):
         yield "messages: text content blocks must be non-empty"
+    if any(not block["text"].strip() for block in _blocks(body.get("system", []))):
+        yield "system: text content blocks must be non-empty"
     if _unanswered_tools(messages):
         yield "messages: `tool_use` ids were found without `tool_result` blocks immediately after"
+    if any(_misplaced_results(message, after) for message, after in pairwise(messages)):
+        yield "messages: `tool_result` blocks must come first and answer the `tool_use` blocks of the previous message"
     if "budget_tokens" in body.get("thinking", {}):
         yield "thinking.budget_tokens: not supported on this model"
     schema = schema_of(body)
@@ -56,19 +61,29 @@ def _anthropic_complaints(request: Request) -> Iterator[str]:
 def _texts_filled(content: str | list[dict[str, Any]]) -> bool:
     if isinstance(content, str):
         return bool(content.strip())
-    return all(block["text"].strip() for block in content if block["type"] == "text")
+    return bool(content) and all(block["text"].strip() for block in content if block["type"] == "text")
+
+
+def _blocks(content: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _ids(message: dict[str, Any], kind: str, key: str) -> set[str]:
+    return {block[key] for block in _blocks(message["content"]) if block["type"] == kind}
 
 
 def _unanswered_tools(messages: list[dict[str, Any]]) -> bool:
-    def ids(message: dict[str, Any], kind: str, key: str) -> set[str]:
-        content = message["content"]
-        return {block[key] for block in content if block["type"] == kind} if isinstance(content, list) else set()
-
     following = [*messages[1:], {"content": []}]
     return any(
-        ids(message, "tool_use", "id") - ids(after, "tool_result", "tool_use_id")
+        _ids(message, "tool_use", "id") - _ids(after, "tool_result", "tool_use_id")
         for message, after in zip(messages, following, strict=True)
     )
+
+
+def _misplaced_results(message: dict[str, Any], after: dict[str, Any]) -> bool:
+    kinds = [block["type"] for block in _blocks(after["content"])]
+    orphans = _ids(after, "tool_result", "tool_use_id") - _ids(message, "tool_use", "id")
+    return bool(orphans) or "tool_result" in kinds[kinds.count("tool_result") :]
 
 
 def _closed(schema: dict[str, Any]) -> bool:
@@ -88,5 +103,6 @@ def check_openclaw(request: Request, agents: frozenset[str], *, strict: bool) ->
     named = re.fullmatch(r"openclaw(?:/default)?|(?:openclaw[/:]|agent:)(?P<agent>[a-z0-9][a-z0-9_-]{0,63})", model)
     if named is None:
         raise Refusal(400, "invalid_request_error", "Invalid `model`. Use `openclaw` or `openclaw/<agentId>`.")
-    if named["agent"] and named["agent"] not in agents:
-        raise Refusal(400, "invalid_request_error", f"Unknown agent '{named['agent']}'.")
+    agent = request.headers.get("x-openclaw-agent-id", named["agent"])
+    if agent and agent not in agents:
+        raise Refusal(400, "invalid_request_error", f"Unknown agent '{agent}'.")

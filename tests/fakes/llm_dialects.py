@@ -4,14 +4,17 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.fakes.llm_script import Answer, Exchange, Shape, ToolCall
+from tests.fakes.llm_script import Answer, Exchange, Record, Shape, ToolCall
 
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
 
 
 def last_user_text(messages: list[dict[str, Any]]) -> str:
-    content = next((message["content"] for message in reversed(messages) if message["role"] == "user"), "")
-    return content if isinstance(content, str) else " ".join(part.get("text", "") for part in content)
+    """What is to be answered: the user's last words, or the result of a tool that was used since."""
+    content = next((message["content"] for message in reversed(messages) if message["role"] in ("user", "tool")), "")
+    if isinstance(content, str):
+        return content
+    return " ".join(str(part.get("text") or part.get("content") or "") for part in content)
 
 
 def structured(schema: dict[str, Any], shape: Shape) -> Answer:
@@ -44,6 +47,19 @@ def _instance(schema: dict[str, Any], wrong: bool, name: str = "value") -> Any:
             return 7 if wrong else name
 
 
+def model_list(anthropic: bool) -> dict[str, Any]:
+    if anthropic:
+        model = {
+            "type": "model",
+            "id": "claude-haiku-5-5",
+            "display_name": "Haiku",
+            "created_at": "2026-10-07T00:00:00Z",
+        }
+        return {"data": [model], "has_more": False, "first_id": model["id"], "last_id": model["id"]}
+    model = {"id": "some-model", "object": "model", "created": 1_790_000_000, "owned_by": "somebody"}
+    return {"object": "list", "data": [model]}
+
+
 # Anthropic.
 
 
@@ -71,16 +87,22 @@ def anthropic_message(exchange: Exchange) -> dict[str, Any]:
         "content": _anthropic_blocks(exchange),
         "stop_reason": REASONS[exchange.answer.reason],
         "stop_sequence": None,
-        "usage": {"input_tokens": 310, "output_tokens": max(1, len(exchange.pieces))},
+        "usage": {
+            "input_tokens": 310,
+            "output_tokens": max(1, len(exchange.pieces)),
+            "cache_creation_input_tokens": 0,
+            "cache_read_input_tokens": exchange.cached,
+        },
     }
 
 
-def anthropic_records(exchange: Exchange) -> Iterator[str]:
-    def record(kind: str, **values: Any) -> str:
-        return f"event: {kind}\ndata: {json.dumps({'type': kind, **values}, ensure_ascii=False)}\n\n"
+def anthropic_records(exchange: Exchange) -> Iterator[Record]:
+    def record(kind: str, **values: Any) -> Record:
+        text = f"event: {kind}\ndata: {json.dumps({'type': kind, **values}, ensure_ascii=False)}\n\n"
+        return Record(text, values.get("delta", {}).get("type") in ("text_delta", "input_json_delta"))
 
     message = anthropic_message(exchange)
-    usage = {"input_tokens": 310, "output_tokens": 1}
+    usage = {**message["usage"], "output_tokens": 1}
     yield record("message_start", message={**message, "content": [], "stop_reason": None, "usage": usage})
     yield record("ping")
     said = 0
@@ -127,12 +149,17 @@ def _chat_head(exchange: Exchange, kind: str) -> dict[str, Any]:
 def _chat_usage(exchange: Exchange) -> dict[str, Any]:
     if exchange.profile == "openclaw-old":
         return {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-    said = len(exchange.pieces)
-    if exchange.profile != "xai":
-        return {"prompt_tokens": 40, "completion_tokens": said, "total_tokens": 40 + said}
+    said, prompt = len(exchange.pieces), 40 + exchange.cached
+    usage = {
+        "prompt_tokens": prompt,
+        "completion_tokens": said,
+        "total_tokens": prompt + said,
+        "prompt_tokens_details": {"cached_tokens": exchange.cached},
+    }
+    if exchange.profile != "xai" or exchange.request.body.get("reasoning_effort") == "none":
+        return usage
     details = {"reasoning_tokens": 120}  # counted in the total, not in completion_tokens
-    total = 160 + said
-    return {"prompt_tokens": 40, "completion_tokens": said, "total_tokens": total, "completion_tokens_details": details}
+    return {**usage, "total_tokens": prompt + said + 120, "completion_tokens_details": details}
 
 
 def _whole_tool(tool: ToolCall) -> dict[str, Any]:
@@ -151,14 +178,18 @@ def chat_completion(exchange: Exchange) -> dict[str, Any]:
     return {**_chat_head(exchange, "chat.completion"), "choices": [choice], "usage": _chat_usage(exchange)}
 
 
-def chat_records(exchange: Exchange) -> Iterator[str]:
+def chat_records(exchange: Exchange) -> Iterator[Record]:
     for chunk in _CHUNKS[exchange.profile](exchange):
-        yield f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
-    yield "data: [DONE]\n\n"
+        deltas = [choice["delta"] for choice in chunk.get("choices", [])]
+        is_token = any(delta.get("content") or delta.get("tool_calls") for delta in deltas)
+        yield Record(f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n", is_token)
+    yield Record("data: [DONE]\n\n", False)
 
 
 def _chunk(exchange: Exchange, delta: dict[str, Any], **choice: Any) -> dict[str, Any]:
-    return {**_chat_head(exchange, "chat.completion.chunk"), "choices": [{"index": 0, "delta": delta, **choice}]}
+    more = {"service_tier": "default", "usage": None, "obfuscation": "aX"} if exchange.profile == "openai" else {}
+    choices = [{"index": 0, "delta": delta, **choice}]
+    return {**_chat_head(exchange, "chat.completion.chunk"), "choices": choices, **more}
 
 
 def _text_chunks(exchange: Exchange, **choice: Any) -> Iterator[dict[str, Any]]:
@@ -186,6 +217,8 @@ def _xai_chunks(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 def _new_openclaw_chunks(exchange: Exchange) -> Iterator[dict[str, Any]]:
     yield _chunk(exchange, {"role": "assistant"}, finish_reason=None)
+    if not exchange.answer.text and not exchange.answer.tools:
+        yield _chunk(exchange, {"content": "No response from OpenClaw."}, finish_reason=None)
     yield from _said_chunks(exchange, _fragments, finish_reason=None)
 
 

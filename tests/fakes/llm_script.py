@@ -1,7 +1,7 @@
 """What a test can script of the LLM simulator, and what it gets back."""
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Profile = Literal["openai", "xai", "openclaw-old", "openclaw-new"]
 Shape = Literal["plain", "fenced", "prose", "cut", "wrong types", "refusal"]
@@ -37,7 +37,7 @@ class Pace:
     before_headers: float = 0.0
     before_first_token: float = 0.0
     between_tokens: float = 0.0
-    hangs: Literal["", "before headers", "before first token"] = ""
+    hangs: Literal["", "before headers", "before first token", "after first token"] = ""
     closes_after: int | None = None
     slice_bytes: int = 0
     characters: int = 3
@@ -51,6 +51,7 @@ class Request:
     headers: dict[str, str]
     body: dict[str, Any]
     at: float
+    method: str = "POST"
     status: int = 0
     completed: bool = False
     disconnected_at: float | None = None
@@ -64,14 +65,22 @@ class Refusal(Exception):
         self.status, self.kind, self.message, self.retry_after = status, kind, message, retry_after
 
 
+class Record(NamedTuple):
+    """One server-sent event, and whether it carries some of the answer."""
+
+    text: str
+    is_token: bool
+
+
 @dataclass(frozen=True)
 class Exchange:
-    """One question, checked, with its answer: what a dialect needs to speak."""
+    """One question, checked, with its answer: what a dialect needs to speak. `cached` tokens of it were known."""
 
     request: Request
     answer: Answer
     pace: Pace
     profile: str = ""
+    cached: int = 0
 
     @property
     def pieces(self) -> list[str]:

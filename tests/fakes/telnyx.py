@@ -83,6 +83,9 @@ VALUES: Final = {
     "stream_bidirectional_target_legs": {"self", "opposite", "both"},
     "stream_bidirectional_sampling_rate": {8000, 16000, 22050, 24000, 48000},
     "cause": {"CALL_REJECTED", "USER_BUSY", "NOT_FOUND", "TEMPORARILY_UNAVAILABLE"},
+    "timeout_secs": range(5, 601),
+    "time_limit_secs": range(60, 14401),
+    "park_after_unbridge": {"self"},
 }
 _REJECTIONS: Final = {
     "CALL_REJECTED": ("call_rejected", "603"),
@@ -226,6 +229,8 @@ class TelnyxCall(FakeCall):
         self.stream_parameters: dict[str, Any] = {}
         self.command_ids: set[str] = set()
         self.said: list[str] = []  # by the speak command
+        self.parks = False  # when the leg that it was bridged to ends
+        self.originated_with: dict[str, Any] = {}
         self.delivered = 0
         self._extra = payload
         self._delivery = asyncio.Lock()
@@ -249,10 +254,11 @@ class TelnyxCall(FakeCall):
             await self.tell("call.dtmf.received", digit=digit)
 
     async def hang_up(self) -> None:
+        side = "callee" if self.leg_a else "caller"
         if self.answered:
-            await self.hang("caller", "normal_clearing", "caller", "200")
+            await self.hang(side, "normal_clearing", side, "200")
         else:
-            await self.hang("caller", "originator_cancel", "caller", "487")
+            await self.hang(side, "originator_cancel", side, "487")
 
     async def hang(self, by: str, cause: str, source: str, sip: str) -> None:
         """End the leg: the socket, then the webhooks, or the other way round."""
@@ -269,6 +275,35 @@ class TelnyxCall(FakeCall):
             await self.tell("call.hangup", **details)
         self.settle()
         self.finish()
+        await self._hang_other_leg()
+
+    async def _hang_other_leg(self) -> None:
+        """Whom the caller was put through to, or waited for, is hung up; the caller only by whom they talked to."""
+        if self.leg_b:
+            answered = self.leg_b.answered
+            cause, sip = ("normal_clearing", "200") if answered else ("originator_cancel", "487")
+            await self.leg_b.hang("caller", cause, "caller", sip)
+        if self.leg_a and self.answered and not self.leg_a.parks:
+            await self.leg_a.hang("callee", "normal_clearing", "callee", "200")
+
+    async def originate(self, parameters: dict[str, Any]) -> None:
+        """An outgoing leg rings, and is answered or not."""
+        self.originated_with = parameters
+        await self.tell("call.initiated")
+        if self.carrier.callee == "answers":
+            await self.pick_up()
+        elif self.carrier.callee != "rings":
+            await self.decline(self.carrier.callee)
+
+    async def pick_up(self) -> None:
+        await self.answer(self.originated_with)
+        if self.leg_a:
+            await self.tell("call.bridged")
+            await self.leg_a.tell("call.bridged")
+
+    async def decline(self, outcome: str = "busy") -> None:
+        cause, sip = _OUTCOMES[outcome]
+        await self.hang(outcome, cause, "callee", sip)
 
     async def stop_stream(self, stream: TelnyxStream | None) -> None:
         if stream is None:
@@ -415,7 +450,6 @@ class FakeTelnyx(FakeCarrier):
         self.lose_chunks: set[int] = set()
         self.both_tracks = False
         self.shuffle_ending = False
-        self.callee = "answers"  # or "busy", "no-answer": who is dialled by the gateway
 
     @property
     def api_url(self) -> str:
@@ -635,15 +669,16 @@ class FakeTelnyx(FakeCarrier):
 
         async def command() -> Reply:
             reply = self._judge(call_id, action, entry.body)
-            return await self._tell_first(call_id, reply) if self.webhook_first and reply.effect else reply
+            return await self._tell_first(call_id, action, reply) if self.webhook_first and reply.effect else reply
 
         return await self.answer_command(entry, command)
 
-    async def _tell_first(self, call_id: str, reply: Reply) -> Reply:
+    async def _tell_first(self, call_id: str, action: str, reply: Reply) -> Reply:
         """The webhook of the effect overtakes the command's answer."""
         call = self._call(call_id)
         if call is None or reply.effect is None:
             return reply
+        call = call.leg_b if action == "transfer" else call
         before = call.delivered
         self.spawn(reply.effect())
         await call.until(lambda: call.delivered > before, "webhook")
@@ -738,17 +773,15 @@ class FakeTelnyx(FakeCarrier):
     def _accept_transfer(self, call: TelnyxCall, body: dict[str, Any]) -> Reply:
         if not body.get("to"):
             return self._refusal(422, "10015")
-        leg_b = self._outgoing(body.get("from", call.called), body["to"])
-        leg_b.session_id = call.session_id
-        leg_b.client_state = body.get("target_leg_client_state")
-
-        async def effect() -> None:
-            await self._originate(leg_b, {})
-            if leg_b.answered:
-                await leg_b.tell("call.bridged")
-                await call.tell("call.bridged")
-
-        return _ok(effect)
+        if not _is_base64(body.get("target_leg_client_state", "")):
+            return self._refusal(422, "90017")
+        if body.get("from", call.called) != call.called:
+            call.violations.append("transfer: from is not the number that was called")
+        leg = call.leg_b = self._outgoing(body.get("from", call.called), body["to"])
+        leg.leg_a, leg.session_id = call, call.session_id
+        leg.client_state = body.get("target_leg_client_state")
+        call.parks = "park_after_unbridge" in body
+        return _ok(lambda: leg.originate({}))
 
     def _accept_dial(self, body: dict[str, Any]) -> Reply:
         if not all(body.get(name) for name in ("connection_id", "to", "from")):
@@ -760,20 +793,12 @@ class FakeTelnyx(FakeCarrier):
         call.client_state = body.get("client_state")
         if body.get("command_id"):
             call.command_ids.add(body["command_id"])
-        return Reply(200, {"data": self.resource(call) | {"is_alive": False}}, lambda: self._originate(call, body))
+        return Reply(200, {"data": self.resource(call) | {"is_alive": False}}, lambda: call.originate(body))
 
     def _outgoing(self, caller: str, called: str) -> TelnyxCall:
         call = self.new_call(caller, called)
         call.direction = "outgoing"
         return call
-
-    async def _originate(self, call: TelnyxCall, parameters: dict[str, Any]) -> None:
-        await call.tell("call.initiated")
-        if self.callee == "answers":
-            await call.answer(parameters)
-        else:
-            cause, sip = _OUTCOMES[self.callee]
-            await call.hang(self.callee, cause, "callee", sip)
 
     def _call(self, call_id: str) -> TelnyxCall | None:
         return next((call for call in self.calls if call.id == call_id), None)

@@ -3,7 +3,9 @@
 import asyncio
 import base64
 import contextlib
+import inspect
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any, get_args, get_type_hints
 from urllib.parse import parse_qsl, quote, urlsplit
@@ -17,6 +19,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from telnyx.types import calls as telnyx_commands
 from telnyx.types.call_answered import CallAnswered
+from telnyx.types.call_bridged import CallBridged
 from telnyx.types.call_dtmf_received import CallDtmfReceived
 from telnyx.types.call_hangup import CallHangup
 from telnyx.types.call_initiated import CallInitiated
@@ -24,6 +27,7 @@ from telnyx.types.call_streaming_failed import CallStreamingFailed
 from telnyx.types.call_streaming_started import CallStreamingStarted
 from telnyx.types.call_streaming_stopped import CallStreamingStopped
 from twilio.request_validator import RequestValidator
+from twilio.twiml import voice_response
 
 from tests.fakes import telnyx, twilio
 from tests.fakes.carrier import FakeCarrier, LoopbackServer, Playback, UpgradeRefused
@@ -167,6 +171,20 @@ async def hang_up_by_rest(carrier: Any, call: Any) -> httpx.Response:
         return await rest(carrier, "POST", twilio_url(carrier, call.id), data={"Status": "completed"})
     url = f"{carrier.api_url}/calls/{quote(call.id, safe='')}/actions/hangup"
     return await rest(carrier, "POST", url, json={})
+
+
+async def transfer_by_rest(carrier: Any, call: Any, *, caller_id: str = "+12025550100") -> httpx.Response:
+    """Put the caller through, and wait until the other phone has been tried."""
+    if isinstance(carrier, FakeTwilio):
+        noun = f'<Number statusCallback="{PUBLIC}/twilio/status" statusCallbackEvent="answered">+12025550177</Number>'
+        twiml = f'<Response><Dial callerId="{caller_id}" action="{PUBLIC}/twilio/resume">{noun}</Dial></Response>'
+        answer = await rest(carrier, "POST", twilio_url(carrier, call.id), data={"Twiml": twiml})
+    else:
+        url = f"{carrier.api_url}/calls/{quote(call.id, safe='')}/actions/transfer"
+        body = {"to": "+12025550177", "from": caller_id, "target_leg_client_state": "bGVnIEI="}
+        answer = await rest(carrier, "POST", url, json=body)
+    await call.until(lambda: call.put_through or (call.leg_b and call.leg_b.finished), "outcome")
+    return answer
 
 
 def twilio_url(carrier: FakeTwilio, call_sid: str) -> str:
@@ -481,6 +499,55 @@ async def test_speed_paces_the_caller(both):
     assert clock() - began >= 0.0099  # five gaps of 2 ms
 
 
+async def test_transfer_leads_to_the_other_phone(both):
+    carrier, _ = both
+    call = await carrier.dial()
+    answer = await transfer_by_rest(carrier, call)
+    leg = call.leg_b
+    assert (answer.status_code, leg.caller, leg.called) == (200, "+12025550100", "+12025550177")
+    assert (call.put_through, call.abandoned, leg.id == call.id) == (True, False, False)
+    await leg.hang_up()
+    await call.over()
+    assert (leg.ended_by, call.put_through) == ("callee", False)
+
+
+@pytest.mark.parametrize("outcome", ["busy", "no-answer"])
+async def test_failed_transfer_keeps_the_caller(both, outcome):
+    carrier, gateway = both
+    gateway.resume = gateway.twiml
+    call = await carrier.dial()
+    carrier.callee = outcome
+    await transfer_by_rest(carrier, call)
+    if carrier.name == "twilio":
+        await call.wait_stream(2)
+    assert (call.leg_b.ended_by, call.leg_b.answered, call.ended_by) == (outcome, False, "")
+    await call.speak(FRAME)
+    await call.wait_heard(160)
+
+
+@pytest.mark.parametrize("picks_up", [True, False])
+async def test_caller_who_leaves_takes_both_legs_down(both, picks_up):
+    carrier, _ = both
+    call = await carrier.dial()
+    carrier.callee = "rings"
+    transferring = asyncio.create_task(transfer_by_rest(carrier, call))
+    await call.until(lambda: call.leg_b is not None)
+    if picks_up:
+        await call.leg_b.pick_up()
+    await call.hang_up()
+    await transferring
+    assert (call.ended_by, call.leg_b.answered, call.leg_b.finished) == ("caller", picks_up, True)
+
+
+async def test_strange_caller_id_is_a_violation(both):
+    carrier, _ = both
+    carrier.strict = False
+    call = await carrier.dial()
+    await transfer_by_rest(carrier, call, caller_id="+12025550199")
+    assert len(call.violations) == 1
+    assert ("callerId" in call.violations[0]) or ("from" in call.violations[0])
+
+
 # Twilio
 
 
@@ -711,6 +778,48 @@ async def test_twilio_update_runs_new_document(twilio_pair):
     assert (gateway.frames[-1]["event"], carrier.sent("action")) == ("stop", [])
 
 
+@pytest.mark.parametrize(
+    ("verb", "build"),
+    [
+        ("Connect", voice_response.VoiceResponse.connect),
+        ("Stream", voice_response.Connect.stream),
+        ("Dial", voice_response.VoiceResponse.dial),
+        ("Number", voice_response.Dial.number),
+        ("Sip", voice_response.Dial.sip),
+    ],
+)
+def test_twilio_knows_official_attributes(verb, build):
+    names = [re.sub(r"_(\w)", lambda letter: letter[1].upper(), name) for name in inspect.signature(build).parameters]
+    assert twilio.ATTRIBUTES[verb] <= set(names)
+
+
+async def test_dial_tells_of_both_legs(twilio_pair):
+    carrier, gateway = twilio_pair
+    call = await carrier.dial()
+    await transfer_by_rest(carrier, call)
+    await gateway.read_all()
+    assert gateway.frames[-1]["event"] == "stop"
+    answered = carrier.sent("answered")[0].body
+    assert (answered["CallSid"], answered["ParentCallSid"]) == (call.leg_b.id, call.id)
+    assert (answered["CallStatus"], answered["Direction"]) == ("in-progress", "outbound-dial")
+    await call.leg_b.hang_up()
+    await call.over()
+    action = carrier.sent("action")[0].body
+    assert (action["CallSid"], action["CallStatus"]) == (call.id, "in-progress")
+    assert (action["DialCallSid"], action["DialCallStatus"]) == (call.leg_b.id, "completed")
+    assert [entry.call_id for entry in carrier.sent("completed")] == [call.id]
+
+
+async def test_action_may_follow_a_hang_up(twilio_pair):
+    carrier, _ = twilio_pair
+    carrier.action_after_hangup = True
+    call = await carrier.dial()
+    await transfer_by_rest(carrier, call)
+    await call.hang_up()
+    action = carrier.sent("action")[0].body
+    assert (action["CallStatus"], action["DialCallStatus"]) == ("completed", "completed")
+
+
 async def test_twilio_shows_a_call(twilio_pair):
     carrier, _ = twilio_pair
     call = await carrier.dial()
@@ -752,6 +861,9 @@ async def test_held_stream_callbacks_come_reversed(twilio_pair):
 # Telnyx
 
 
+EVENTS_OF_AN_ANSWER = ["call.initiated", "call.answered", "streaming.started"]
+
+
 @pytest.fixture
 async def telnyx_pair() -> AsyncIterator[tuple[FakeTelnyx, EchoGateway]]:
     async with simulated(FakeTelnyx) as pair:
@@ -774,11 +886,13 @@ def test_telnyx_signature_matches_vector():
         ("hangup", telnyx_commands.ActionHangupParams),
         ("streaming_start", telnyx_commands.ActionStartStreamingParams),
         ("streaming_stop", telnyx_commands.ActionStopStreamingParams),
+        ("transfer", telnyx_commands.ActionTransferParams),
         ("speak", telnyx_commands.ActionSpeakParams),
     ],
 )
 def test_telnyx_knows_official_parameters(action, parameters):
-    assert telnyx.FIELDS[action] <= set(parameters.__annotations__)
+    names = {name.removesuffix("_") for name in parameters.__annotations__}  # from_ is "from" on the wire
+    assert telnyx.FIELDS[action] <= names
 
 
 def test_telnyx_knows_official_values():
@@ -803,16 +917,18 @@ async def test_telnyx_events_fit_official_types(telnyx_pair):
     carrier, gateway = telnyx_pair
     call = await carrier.dial()
     await call.press("5", by=("webhook",))
+    await transfer_by_rest(carrier, call)
     await call.hang_up()
     gateway.accepts = False
-    await carrier.dial()
-    await carrier.calls[1].hang_up()
+    call = await carrier.dial()
+    await call.hang_up()
     models = {
         "call.initiated": CallInitiated,
         "call.answered": CallAnswered,
         "streaming.started": CallStreamingStarted,
         "call.dtmf.received": CallDtmfReceived,
         "streaming.stopped": CallStreamingStopped,
+        "call.bridged": CallBridged,
         "call.hangup": CallHangup,
         "streaming.failed": CallStreamingFailed,
     }
@@ -1059,17 +1175,44 @@ async def test_unasked_upgrade_repeats_the_url(telnyx_pair):
     assert urls == ["token=t1", "token=t1", "token=wrong"]
 
 
-async def test_busy_transfer_leaves_leg_alone(telnyx_pair):
+def told_of(gateway: EchoGateway, leg: Any) -> list[dict[str, Any]]:
+    return [event for event in gateway.events if event["payload"]["call_control_id"] == leg.id]
+
+
+@pytest.mark.parametrize(("outcome", "cause"), [("busy", "user_busy"), ("no-answer", "timeout")])
+async def test_failed_transfer_is_told_of_leg_b(telnyx_pair, outcome, cause):
     carrier, gateway = telnyx_pair
     call = await carrier.dial()
-    carrier.callee = "busy"
-    await gateway.command(call.id, "transfer", {"to": "+12025550177"})
-    leg_b = carrier.calls[1]
-    await leg_b.over()
-    told = [event["payload"] for event in gateway.events if event["payload"]["call_control_id"] == leg_b.id]
-    assert [payload.get("direction") for payload in told] == ["outgoing", None]
-    assert told[1]["hangup_cause"] == "user_busy"
-    assert call.ended_by == ""
+    carrier.callee = outcome
+    await transfer_by_rest(carrier, call)
+    initiated, hangup = told_of(gateway, call.leg_b)
+    assert (initiated["payload"]["direction"], hangup["payload"]["hangup_cause"]) == ("outgoing", cause)
+    assert hangup["payload"]["client_state"] == "bGVnIEI="
+    assert hangup["payload"]["call_session_id"] == call.session_id
+    assert [event["event_type"] for event in told_of(gateway, call)] == EVENTS_OF_AN_ANSWER
+
+
+async def test_transfer_is_told_of_both_legs(telnyx_pair):
+    carrier, gateway = telnyx_pair
+    call = await carrier.dial()
+    await transfer_by_rest(carrier, call)
+    await call.until(lambda: gateway.log.count("call.bridged") == 2)
+    assert call.stream is not None  # a transfer does not end it
+    await call.leg_b.hang_up()
+    await call.over()
+    leg_b = ["call.initiated", "call.answered", "call.bridged", "call.hangup"]
+    assert [event["event_type"] for event in told_of(gateway, call.leg_b)] == leg_b
+    after = ["call.bridged", "streaming.stopped", "call.hangup"]
+    assert [event["event_type"] for event in told_of(gateway, call)] == EVENTS_OF_AN_ANSWER + after
+
+
+async def test_parked_leg_outlives_the_bridge(telnyx_pair):
+    carrier, gateway = telnyx_pair
+    call = await carrier.dial()
+    await gateway.command(call.id, "transfer", {"to": "+12025550177", "park_after_unbridge": "self"})
+    await call.until(lambda: call.put_through)
+    await call.leg_b.hang_up()
+    assert (call.leg_b.finished, call.ended_by) == (True, "")
 
 
 async def test_telnyx_places_a_call(telnyx_pair):

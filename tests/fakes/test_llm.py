@@ -16,6 +16,7 @@ from tests.fakes.llm_script import Answer, Pace, Profile, ToolCall
 PROFILES: tuple[Profile, ...] = ("openai", "xai", "openclaw-old", "openclaw-new")
 MODELS = {"openai": "gpt-5.4-mini", "xai": "grok-4.3", "openclaw-old": "openclaw", "openclaw-new": "openclaw/main"}
 ORDER = ToolCall("order_status", '{"order": "A12", "city": "Málaga"}')
+RESULT = {"type": "tool_result", "tool_use_id": "t1", "content": "ready"}
 SCHEMA = {
     "type": "object",
     "properties": {"topics": {"type": "array", "items": {"type": "string"}}, "context": {"type": "string"}},
@@ -114,6 +115,27 @@ async def test_anthropic_takes_both_key_headers(header):
             },
             400,
         ),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": "Hi."},
+                    {"role": "assistant", "content": [{"type": "tool_use", "id": "t1", "name": "n", "input": {}}]},
+                    {"role": "user", "content": [{"type": "text", "text": "And?"}, RESULT]},
+                ]
+            },
+            400,
+        ),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": "Hi."},
+                    {"role": "assistant", "content": "Hello."},
+                    {"role": "user", "content": [RESULT]},
+                ]
+            },
+            400,
+        ),
+        ({"system": [{"type": "text", "text": ""}]}, 400),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, 400),
         ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}, 400),
     ],
@@ -166,6 +188,13 @@ async def test_xai_stream_has_its_oddities():
     assert chunks[-1]["choices"] == [] and chunks[-1]["usage"]["total_tokens"] == 160
 
 
+@pytest.mark.parametrize("profile", ["openclaw-old", "openclaw-new"])
+async def test_openclaw_with_nothing_to_say_says_so(profile):
+    async with FakeLlm(profile=profile) as llm:
+        llm.answers("")
+        assert spoken(chunks_of(await ask_chat(llm, stream=True))) == "No response from OpenClaw."
+
+
 async def test_old_openclaw_speaks_its_errors():
     async with FakeLlm(profile="openclaw-old") as llm:
         llm.answers(Answer("It is ready.", breaks_after=1))
@@ -190,6 +219,8 @@ async def test_new_openclaw_marks_its_errors():
         ("openclaw/nobody", {}, 400),
         ("anthropic/claude-haiku-4-5", {}, 400),
         ("openclaw", {"x-openclaw-session-key": "cron:nightly"}, 400),
+        ("openclaw", {"x-openclaw-agent-id": "main"}, 200),
+        ("openclaw", {"x-openclaw-agent-id": "nobody"}, 400),
     ],
 )
 async def test_openclaw_model_names_an_agent(model, headers, status):
@@ -201,7 +232,8 @@ async def test_openclaw_session_doubles_history():
     async with FakeLlm(profile="openclaw-new") as llm:
         for _ in range(2):
             await ask_chat(llm, headers={"x-openclaw-session-key": "voice:1"})
-    assert llm.sessions["voice:1"] == [{"role": "user", "content": "Is it ready?"}] * 2
+    turn = [{"role": "user", "content": "Is it ready?"}, {"role": "assistant", "content": "It is ready."}]
+    assert llm.sessions["voice:1"] == turn * 2
 
 
 async def test_rule_follows_last_user_message():
@@ -250,7 +282,7 @@ async def test_stream_can_close_in_middle():
     assert llm.requests[0].completed is False
 
 
-@pytest.mark.parametrize("hangs", ["before headers", "before first token"])
+@pytest.mark.parametrize("hangs", ["before headers", "before first token", "after first token"])
 async def test_client_that_leaves_is_noticed(hangs):
     async with FakeLlm(pace=Pace(hangs=hangs)) as llm:
         asking = asyncio.create_task(ask_chat(llm, stream=True))
@@ -269,3 +301,40 @@ async def test_parallel_requests_are_counted():
             task.cancel()
         await llm.idle()
     assert (llm.most_parallel, llm.parallel) == (3, 0)
+
+
+async def test_connection_serves_many_requests():
+    async with FakeLlm() as llm, httpx.AsyncClient() as client:
+        for stream in (False, True):
+            body = {"messages": [{"role": "user", "content": "Is it ready?"}], "stream": stream}
+            headers = {"authorization": "Bearer test-key"}
+            await client.post(f"{llm.url}/v1/chat/completions", json=body, headers=headers)
+    assert (len(llm.requests), llm.connections) == (2, 1)
+
+
+async def test_models_pass_sdk_clients():
+    async with (
+        FakeLlm() as llm,
+        claude(llm) as anthropic_client,
+        openai.AsyncOpenAI(api_key="test-key", base_url=f"{llm.url}/v1") as openai_client,
+    ):
+        assert [model.id async for model in anthropic_client.models.list(limit=1)] == ["claude-haiku-5-5"]
+        assert [model.id async for model in openai_client.models.list()] == ["some-model"]
+    assert llm.requests == []
+
+
+async def test_only_marked_beginning_is_cached_by_anthropic():
+    marked = {"type": "text", "text": "You are a barber.", "cache_control": {"type": "ephemeral"}}
+    async with FakeLlm() as llm:
+        for note in ("one", "two"):
+            response = await post(llm, **question(system=[marked, {"type": "text", "text": note}]))
+            usage = Message.model_validate(response.json()).usage
+    assert usage.cache_read_input_tokens == 10
+
+
+async def test_equal_beginning_is_cached_by_chat():
+    async with FakeLlm() as llm:
+        for last in ("Is it ready?", "When do you open?"):
+            messages = [{"role": "system", "content": "You are a barber."}, {"role": "user", "content": last}]
+            response = await ask_chat(llm, messages=messages)
+    assert response.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 10

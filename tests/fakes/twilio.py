@@ -74,7 +74,7 @@ class BadTwiml(Exception):
         self.code = code
 
 
-_ATTRIBUTES: Final = {
+ATTRIBUTES: Final = {
     "Reject": {"reason"},
     "Hangup": set(),
     "Redirect": {"method"},
@@ -83,8 +83,8 @@ _ATTRIBUTES: Final = {
     "Play": {"loop", "digits"},
     "Connect": {"action", "method"},
     "Dial": {"callerId", "timeout", "timeLimit", "action", "method", "answerOnBridge"},
-    "Number": set(),
-    "Sip": set(),
+    "Number": {"statusCallback", "statusCallbackEvent", "statusCallbackMethod"},
+    "Sip": {"statusCallback", "statusCallbackEvent", "statusCallbackMethod"},
     "Stream": {"url", "name", "track", "statusCallback", "statusCallbackMethod"},
     "Parameter": {"name", "value"},
 }
@@ -104,7 +104,7 @@ def parse_twiml(text: str, url: str, content_type: str = "text/xml") -> Document
         raise BadTwiml(12100)
     document = Document(url, tuple(_verb(element) for element in root))
     for verb in document.verbs:
-        allowed = set(_ATTRIBUTES) - _NOUNS
+        allowed = set(ATTRIBUTES) - _NOUNS
         document.problems += _problems(verb, allowed)
     return document
 
@@ -118,10 +118,12 @@ def _problems(verb: Verb, allowed: set[str]) -> Iterable[str]:
     if verb.name not in allowed:
         yield f"TwiML: <{verb.name}> is not allowed here"
         return
-    for attribute in sorted(set(verb.attributes) - _ATTRIBUTES[verb.name]):
+    for attribute in sorted(set(verb.attributes) - ATTRIBUTES[verb.name]):
         yield f"TwiML: <{verb.name}> has unknown attribute {attribute}"
     if verb.name == "Reject" and verb.attributes.get("reason", "rejected") not in ("rejected", "busy"):
         yield "TwiML: <Reject> has an unknown reason"
+    if verb.name == "Dial" and len(verb.children) > 1:
+        yield "TwiML: <Dial> to several at once is not simulated"
     if verb.name == "Parameter":
         yield from _parameter_problems(verb)
     for child in verb.children:
@@ -206,7 +208,6 @@ class TwilioCall(FakeCall):
         self.status = "ringing"
         self.settled = False
         self.said: list[str] = []  # by <Say>
-        self.dialled: list[str] = []  # by <Dial>
         self.parameters: dict[str, str] = {}  # of the latest <Stream>
         self.status_callback = carrier.public_origin + carrier.status_path if carrier.status_path else ""
         self.status_events = {"completed"}
@@ -218,7 +219,8 @@ class TwilioCall(FakeCall):
         self._life: asyncio.Task[Any] | None = None
         self._stream_callback: tuple[str, str, str] | None = None
         self._held_callbacks: list[Callable[[], Coroutine[Any, Any, Any]]] = []
-        self._action: tuple[str, str] | None = None
+        self._running: tuple[Verb, Document] | None = None
+        self._on_answer: DocumentSource | None = None
 
     @property
     def seconds(self) -> int:
@@ -236,6 +238,8 @@ class TwilioCall(FakeCall):
             "StirVerstat": "TN-Validation-Passed-A",
             "X-New-Parameter": "added without notice",
         }
+        if self.leg_a:
+            form["ParentCallSid"] = self.leg_a.id
         for end, names in ((self.caller, ("Caller", "From")), (self.called, ("Called", "To"))):
             for name in names:
                 form |= {name: end, f"{name}City": "", f"{name}Country": "US", f"{name}State": "DC", f"{name}Zip": ""}
@@ -249,12 +253,13 @@ class TwilioCall(FakeCall):
         self._life = self.carrier.spawn(self._live(document_from))
 
     async def hang_up(self) -> None:
-        if not self.end("caller"):
+        if not self.end("callee" if self.leg_a else "caller"):
             return
         await self._interrupt()
-        if self.carrier.action_after_hangup and self._action:
+        if self.carrier.action_after_hangup and self._running and self._running[0].attributes.get("action"):
             self.status = "completed"
-            await self.carrier.post(self, "action", *self._action, form=self.form())
+            action, method, url, told = self._follow_up(*self._running)
+            await self.carrier.post(self, action, method, url, form=self.form() | told)
         await self._conclude("completed" if self.answered else "no-answer")
 
     async def complete(self, status: str = "completed") -> None:
@@ -294,11 +299,14 @@ class TwilioCall(FakeCall):
         ended_by = "twiml"
         while document and verbs:
             verb = verbs.popleft()
+            self._running = verb, document
             ended_by = "twiml"
             if verb.name in ("Hangup", "Reject"):
                 return ended_by
             elif verb.name == "Connect":
                 ended_by = await self._connect(verb, document)
+            elif verb.name == "Dial":
+                await self._dial(verb, document)
             await self._do(verb)
             if follow := self._follow_up(verb, document):
                 document = await self.carrier.fetch(self, *follow)
@@ -311,15 +319,12 @@ class TwilioCall(FakeCall):
             self.answered = True
             self.status = "in-progress"
             await self._report("answered")
+            self.pulse()
 
     async def _do(self, verb: Verb) -> None:
         """The verbs that only take time."""
         if verb.name == "Say":
             self.said.append(verb.text)
-        elif verb.name == "Dial":
-            self.dialled += [noun.text for noun in verb.children] or [verb.text]
-            if self.carrier.callee == "answers":
-                await asyncio.Event().wait()  # they talk until somebody hangs up
         elif verb.name == "Pause" and self.carrier.speed:
             await asyncio.sleep(float(verb.attributes.get("length", "1")) / self.carrier.speed)
 
@@ -329,9 +334,30 @@ class TwilioCall(FakeCall):
         if verb.name == "Redirect":
             return "redirect", method, urljoin(document.url, verb.text), {}
         if action := verb.attributes.get("action"):
-            extra = {"DialCallStatus": self.carrier.callee} if verb.name == "Dial" else {}
-            return "action", method, urljoin(document.url, action), extra
+            told = self.leg_b.as_dialled() if verb.name == "Dial" else {}
+            return "action", method, urljoin(document.url, action), told
         return None
+
+    # The other leg
+
+    async def _dial(self, verb: Verb, document: Document) -> None:
+        """Call somebody; they talk until one of them hangs up."""
+        shown = verb.attributes.get("callerId", self.caller)
+        noun = verb.children[0] if verb.children else Verb("Number", {}, verb.text)
+        leg = self.leg_b = self.carrier.new_leg(self, shown, noun, document)
+        self.pulse()
+        if shown in (self.caller, self.called):
+            await leg.originate()
+        else:
+            self.violations.append("TwiML: callerId is neither the caller's number nor the called one")
+            self.carrier.debug(13214, self.id)
+            await leg.end_as("failed")
+        await leg.until(lambda: leg.finished, "end of the dialled call", None)
+
+    def as_dialled(self) -> dict[str, str]:
+        """What the `action` of the `<Dial>` that made this leg is told of it."""
+        told = {"DialCallSid": self.id, "DialCallStatus": self.status, "DialBridged": str(self.answered).lower()}
+        return told | ({"DialCallDuration": str(self.seconds)} if self.answered else {})
 
     # The stream
 
@@ -357,8 +383,6 @@ class TwilioCall(FakeCall):
     def _remember(self, verb: Verb, document: Document) -> None:
         stream = verb.children[0]
         self.take_stream(stream, document)
-        action = verb.attributes.get("action")
-        self._action = (verb.attributes.get("method", "POST"), urljoin(document.url, action)) if action else None
         callback = stream.attributes.get("statusCallback", "")
         name = stream.attributes.get("name", "")
         self._stream_callback = (stream.attributes.get("statusCallbackMethod", "POST"), callback, name)
@@ -410,10 +434,12 @@ class TwilioCall(FakeCall):
     # The end
 
     async def _interrupt(self) -> None:
-        """Stop what runs: `stop` on the socket, and no further verb."""
+        """Stop what runs: `stop` on the socket, and no further verb. Who was dialled is hung up."""
         stream = self.stream
         if self._life:
             self._life.cancel()
+        if self.leg_b:
+            await self.leg_b.end_as("completed" if self.leg_b.answered else "canceled")
         if stream:
             await stream.stop()
             self._stream_report("stream-stopped", stream.id)
@@ -440,16 +466,32 @@ class TwilioCall(FakeCall):
         self._sequence += 1
         await self.carrier.post(self, event, "POST", self.status_callback, form=form)
 
-    async def originate(self, document_from: DocumentSource) -> None:
+    # Somebody is called
+
+    async def originate(self, on_answer: DocumentSource | None = None) -> None:
         """An outbound call rings, and is answered or not."""
+        self._on_answer = on_answer
         await self._report("initiated")
         self.status = "ringing"
         await self._report("ringing")
         if self.carrier.callee == "answers":
-            self.begin(document_from)
+            await self.pick_up()
+        elif self.carrier.callee != "rings":
+            await self.decline(self.carrier.callee)
+
+    async def pick_up(self) -> None:
+        if self._on_answer:
+            self.begin(self._on_answer)
         else:
-            self.end(self.carrier.callee)
-            await self._conclude(self.carrier.callee)
+            await self._answer()
+
+    async def decline(self, outcome: str = "busy") -> None:
+        await self.end_as(outcome)
+
+    async def end_as(self, status: str) -> None:
+        """End so, unless it has ended before."""
+        if self.end(status):
+            await self._conclude(status)
 
 
 # The carrier
@@ -478,7 +520,6 @@ class FakeTwilio(FakeCarrier):
         self.status_path = status_path
         self.fallback_url = fallback_url
         self.upgrade_signature = "right"  # or "slash", "wrong", "none"
-        self.callee = "answers"  # or "busy", "no-answer": who is dialled by the gateway
         self.finished_status = 404  # what REST says of a finished call; 400 is seen too
         self.action_after_hangup = False
         self.hold_stream_callbacks = False
@@ -497,6 +538,16 @@ class FakeTwilio(FakeCarrier):
         call = TwilioCall(self, caller, called, parameters)
         self.calls.append(call)
         return call
+
+    def new_leg(self, parent: TwilioCall, caller: str, noun: Verb, document: Document) -> TwilioCall:
+        """The call that a `<Dial>` makes."""
+        leg = self.new_call(caller, noun.text, CallToken=None, StirVerstat=None)
+        leg.leg_a = parent
+        leg.direction, leg.status = "outbound-dial", "queued"
+        callback = noun.attributes.get("statusCallback", "")
+        leg.status_callback = urljoin(document.url, callback) if callback else ""
+        leg.status_events = set(noun.attributes.get("statusCallbackEvent", "completed").split())
+        return leg
 
     async def dial(self, caller: str = "+12025550143", called: str = "+12025550100", **parameters: Any) -> TwilioCall:
         """Ring the gateway; returns when the stream is up, or it is plain that none will be."""
@@ -580,7 +631,8 @@ class FakeTwilio(FakeCarrier):
         """TwiML that came through REST; it has no address for relative ones to start from."""
         document = parse_twiml(twiml, "")
         call.violations += document.problems
-        addresses = [verb.attributes.get("action", "https:") for verb in document.verbs]
+        parts = [part for verb in document.verbs for part in (verb, *verb.children)]
+        addresses = [part.attributes[name] for part in parts for name in _ADDRESSES & set(part.attributes)]
         if any(not urlsplit(address).scheme for address in addresses):
             self.debug(15004, call.id)
             call.violations.append("TwiML: a relative address in a Twiml update")
@@ -762,7 +814,7 @@ class FakeTwilio(FakeCarrier):
         return {
             "sid": call.id,
             "account_sid": self.account_sid,
-            "parent_call_sid": None,
+            "parent_call_sid": call.leg_a.id if call.leg_a else None,
             "to": call.called,
             "from": call.caller,
             "status": call.status,
@@ -784,6 +836,7 @@ class FakeTwilio(FakeCarrier):
         }
 
 
+_ADDRESSES: Final = {"action", "statusCallback", "url"}
 _KINDS: Final = {"incoming": "webhook", "fallback": "webhook", "redirect": "webhook", "action": "action"}
 _UNCONNECTED: Final = ("ConnectError", "ConnectTimeout", "ConnectionError", "ConnectionRefusedError")
 _UPDATE_FIELDS: Final = {

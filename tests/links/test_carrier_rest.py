@@ -5,6 +5,8 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
+from gateway.carriers.telnyx import read_webhook
+from gateway.carriers.twilio import picked_up, was_put_through
 from gateway.errors import CarrierRefused
 from gateway.links.carrier_rest import TelnyxControl, TwilioControl
 from gateway.settings import Secret
@@ -12,6 +14,7 @@ from tests.fakes.telnyx import FakeTelnyx
 from tests.fakes.twilio import FakeTwilio
 
 STREAM = "wss://voice.example.com/telnyx/media?token=t"
+TARGET = "+12025550177"
 
 
 @pytest.fixture
@@ -151,6 +154,132 @@ async def test_unreachable_carrier_is_said_so(carrier, http):
         await control_of(carrier, http, api_url=nobodys_url()).hang_up("call-1")
     message = f"{carrier.name} refused {NAMED[carrier.name]}: status 0, code ConnectError"
     assert (str(raised.value), raised.value.retryable) == (message, True)
+
+
+# Putting the caller through, on both carriers
+
+
+TRANSFER = {"twilio": "update", "telnyx": "transfer"}
+
+
+def answered_call(carrier):
+    call = carrier.new_call()
+    call.answered, call.status = True, "in-progress"
+    call.opens_media = False
+    return call
+
+
+async def put_through(carrier, http, call, target=TARGET, **options):
+    media_url = f"wss://voice.example.com/{carrier.name}/media"
+    control = control_of(carrier, http, **options)
+    await control.transfer(call.id, target, caller_id=call.called, media_url=media_url)
+    await call.until(lambda: call.leg_b is not None, "second leg")
+
+
+def told_of_leg_b(carrier, event):
+    """What our side reads from the first webhook of this kind about the other leg: the call it was made for."""
+    told = next(told for told in carrier.sent(event) if told.call_id == carrier.calls[1].id)
+    return picked_up(told.body) if carrier.name == "twilio" else read_webhook(told.body.encode()).transfer_of
+
+
+ANSWERED = {"twilio": "answered", "telnyx": "call.answered"}
+
+
+@pytest.mark.parametrize("target", [TARGET, "sip:desk@pbx.example.net"])
+async def test_transfer_calls_the_other_side(carrier, http, target):
+    call = answered_call(carrier)
+    await put_through(carrier, http, call, target)
+    await call.until(lambda: call.put_through and carrier.sent(ANSWERED[carrier.name]))
+    assert (call.leg_b.called, call.leg_b.caller) == (target, call.called)
+    assert told_of_leg_b(carrier, ANSWERED[carrier.name]) == call.id
+    assert call.ended_by == ""
+
+
+@pytest.mark.parametrize("outcome", ["busy", "no-answer"])
+async def test_twilio_asks_what_to_do_when_nobody_comes(twilio, http, outcome):
+    twilio.callee = outcome
+    call = answered_call(twilio)
+    await put_through(twilio, http, call)
+    await call.until(lambda: twilio.sent("action"), "action")
+    asked = twilio.sent("action")[0]
+    assert (asked.url, asked.body["CallSid"]) == ("https://voice.example.com/twilio/resume", call.id)
+    assert (asked.body["CallStatus"], asked.body["DialCallStatus"]) == ("in-progress", outcome)
+    assert not was_put_through(asked.body)
+    assert twilio.sent("answered") == []
+
+
+@pytest.mark.parametrize("outcome", ["busy", "no-answer"])
+async def test_telnyx_leaves_the_caller_when_nobody_comes(telnyx, http, outcome):
+    telnyx.callee = outcome
+    call = answered_call(telnyx)
+    await put_through(telnyx, http, call)
+    await call.leg_b.over()
+    assert told_of_leg_b(telnyx, "call.hangup") == call.id
+    assert (call.abandoned, telnyx.sent("call.answered")) == (True, [])
+    await telnyx_control(http, telnyx).restart_stream(call.id, stream_url=STREAM, attempt=1)
+    assert telnyx.commands[-1].status == 200
+
+
+async def test_call_after_the_transfer_is_over(carrier, http):
+    """The other side hangs up: Twilio asks what next and is told apart from a failure, Telnyx ends the call itself."""
+    call = answered_call(carrier)
+    await put_through(carrier, http, call)
+    await call.until(lambda: call.put_through)
+    await call.leg_b.hang_up()
+    await call.over()
+    if carrier.name == "twilio":
+        assert was_put_through(carrier.sent("action")[0].body)
+    else:
+        assert carrier.sent("call.hangup")[-1].call_id == call.id
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, "21218"), (503, "20500")])
+async def test_refused_transfer_names_no_number(carrier, http, status, code):
+    carrier.fail(TRANSFER[carrier.name], status=status, code=code, times=9)
+    with pytest.raises(CarrierRefused) as raised:
+        await put_through(carrier, http, answered_call(carrier))
+    assert str(raised.value) == f"{carrier.name} refused transfer: status {status}, code {code}"
+    assert {command.action for command in carrier.commands} == {TRANSFER[carrier.name]}
+
+
+async def test_call_that_is_over_is_not_transferred(carrier, http):
+    call = answered_call(carrier)
+    call.end("caller")
+    with pytest.raises(CarrierRefused) as raised:
+        await put_through(carrier, http, call)
+    assert raised.value.code == {"twilio": "20404", "telnyx": "90018"}[carrier.name]
+
+
+async def test_lost_answer_does_not_ring_twilios_twice(twilio, http):
+    async with carrier_that_drops(1) as (url, requests):
+        with pytest.raises(CarrierRefused) as raised:
+            await put_through(twilio, http, answered_call(twilio), api_url=url)
+    assert (len(requests), raised.value.retryable) == (1, True)
+
+
+async def test_repeated_transfer_rings_telnyxs_once(telnyx, http):
+    telnyx.fail("transfer", status=500, takes_effect=True)
+    call = answered_call(telnyx)
+    await put_through(telnyx, http, call)
+    first, again, stop = telnyx.commands
+    assert first.body == again.body
+    assert (stop.action, len(telnyx.calls)) == ("streaming_stop", 2)
+
+
+async def test_second_transfer_is_not_taken_for_the_first(telnyx, http):
+    telnyx.callee = "busy"
+    call = answered_call(telnyx)
+    for _ in range(2):
+        await put_through(telnyx, http, call)
+        await call.leg_b.over()
+    assert len(telnyx.calls) == 3
+
+
+async def test_transfer_holds_though_the_stream_does_not_stop(telnyx, http):
+    telnyx.fail("streaming_stop", status=400, code="10015")
+    call = answered_call(telnyx)
+    await put_through(telnyx, http, call)
+    await call.until(lambda: call.put_through)
 
 
 # Telnyx alone

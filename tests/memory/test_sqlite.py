@@ -272,6 +272,26 @@ async def test_failed_work_leaves_nothing(store):
     assert await store.get(kept.id) == kept
 
 
+async def test_workers_lose_none_of_each_others_words(tmp_path):
+    """Several processes have the file open: what one reads is still true when it writes."""
+    async with opened(tmp_path / "store.db") as store, opened(tmp_path / "store.db") as other:
+        kept = await keep(store, "begin")
+        await asyncio.gather(*(one.append(kept.id, "word") for one in (store, other) for _ in range(20)))
+        assert (await store.get(kept.id)).content.count("word") == 40
+
+
+async def test_reading_waits_for_nobody_who_writes(tmp_path):
+    async with opened(tmp_path / "store.db") as store, opened(tmp_path / "store.db") as other:
+        kept = await keep(store, "kettle", tags=ANA)
+        done = threading.Event()
+        writing = asyncio.create_task(store.run(lambda _: done.wait(20)))
+        assert await other.get(kept.id) == kept
+        assert [hit.document for hit in await other.query("kettle", limit=1, tags=ANA)] == [kept]
+        assert await other.newest(tags=ANA, limit=1) == [kept]
+        done.set()
+        assert await writing
+
+
 async def test_sql_runs_off_the_loop(store):
     threads = {await store.run(lambda _: threading.get_ident()) for _ in range(5)}
     assert len(threads) == 1

@@ -1,12 +1,15 @@
 """The application from outside: what it refuses to start with, and what it answers once it runs."""
 
+import contextlib
+
 import httpx
 import pytest
 
 from gateway.errors import SettingsError
 from gateway.settings import Settings
 from gateway.web.app import create_app
-from tests.stage import running_gateway
+from tests.redis_server import running_redis
+from tests.stage import running_gateway, until_it
 
 
 def problem(folder, **fields):
@@ -47,7 +50,7 @@ def test_record_dir_that_is_a_file_is_refused(tmp_path, inside, reason):
         ),
         (
             {"agents": {"maya": {"prompt": "none.md"}}},
-            "gateway.toml, [agents.maya]: there is no prompt file none.md; create it, or name another with prompt = …",
+            "gateway.toml, [agents.maya]: prompt: there is no file none.md; create it, or name another",
         ),
     ],
     ids=["allowed callers", "public key", "prompt"],
@@ -86,6 +89,29 @@ async def test_health_names_what_is_set_up(stage, carrier_name):
 async def test_health_counts_live_calls(stage):
     await stage.dial()
     assert (await stage.http.get("/health")).json()["calls"] == 1
+
+
+async def test_health_tells_of_every_node(tmp_path):
+    async with contextlib.AsyncExitStack() as stack:
+        redis = await stack.enter_async_context(running_redis(tmp_path / "redis"))
+        archive = {"VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive"), "REDIS_URL": redis.url}
+        environs = [{"DATA_DIR": str(tmp_path / name), **archive} for name in ("a", "b")]
+        urls = [await stack.enter_async_context(running_gateway(environ, tmp_path)) for environ in environs]
+        http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+
+        async def nodes(url):
+            return (await http.get(f"{url}/health")).json().get("nodes", [])
+
+        first = await until_it(lambda: nodes(urls[0]))
+        assert await until_it(lambda: nodes(urls[1])) == first
+        assert [(node["calls"], node["endings"]) for node in first] == [(0, 0), (0, 0)]
+        assert len({node["node"] for node in first}) == 2
+        await redis.kill()
+
+        async def nobody_knows():
+            return not await nodes(urls[0])
+
+        await until_it(nobody_knows)
 
 
 async def test_running_gateway_is_ready(http):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from gateway.calls.function_schema import ArgumentsRefused, FunctionSchema
+from gateway.calls.functions.schema import ArgumentsRefused, FunctionSchema
 from gateway.errors import SettingsError
 
 

@@ -16,10 +16,10 @@ from typing import Any, Final
 import orjson
 from pydantic_core import to_jsonable_python
 
-from gateway.calls.conversation import Conversation
-from gateway.calls.function_schema import ArgumentsRefused, FunctionSchema
-from gateway.calls.toolbox import DEFAULT_TIMEOUT, Tool, Toolbox
-from gateway.calls.workers import Worker, Workers, WorkersBusy, WorkFailed
+from gateway.calls.functions.conversation import Conversation
+from gateway.calls.functions.schema import ArgumentsRefused, FunctionSchema
+from gateway.calls.functions.threads import Worker, Workers, WorkersBusy, WorkFailed
+from gateway.calls.functions.toolbox import DEFAULT_TIMEOUT, Tool, Toolbox
 from gateway.engines.brief import AgentFunction
 from gateway.engines.events import FunctionCall
 
@@ -33,6 +33,8 @@ MOST_REPEATS: Final = 3
 """The same function with the same arguments, one after the other: the fourth time it would not help either."""
 MOST_BETWEEN_TURNS: Final = 20
 """Functions that an agent may call before the caller says something again."""
+REFUSAL_PAUSES: Final = (0.0, 0.5, 1.0, 2.0, 5.0)
+"""Before an agent in a loop gets its next refusal; the last one repeats. It may be a model that does not listen."""
 MOST_RESULT_CHARACTERS: Final = 8000
 MOST_REMEMBERED: Final = 100
 """Answers kept for an engine that asks again."""
@@ -78,6 +80,7 @@ class FunctionRunner:
         self._running: dict[FunctionCall, asyncio.Task[None]] = {}
         self._answers: dict[FunctionCall, str] = {}
         self._breaker = LoopBreaker()
+        self._refusals = 0
         self._closed = False
 
     @property
@@ -94,8 +97,7 @@ class FunctionRunner:
         if call in self._answers:
             self._answer(call, self._answers[call])
         elif refusal := self._breaker.refuses(call):
-            self._conv.log.warning("agent calls functions in a loop")
-            self._settle(call, _error(refusal))
+            self._running[call] = self._tasks.create_task(self._refuse(call, refusal), name="function refused")
         else:
             self._running[call] = self._tasks.create_task(self._run(call), name="function")
 
@@ -109,6 +111,7 @@ class FunctionRunner:
     def caller_spoke(self) -> None:
         """The caller said something: whatever the agent does now, it is not talking to itself."""
         self._breaker.reset()
+        self._refusals = 0
 
     def close(self) -> None:
         """The call is over: nothing is started or answered any more. `run_end` still works."""
@@ -139,6 +142,15 @@ class FunctionRunner:
         content = await self._outcome(call)
         del self._running[call]
         self._settle(call, content)
+
+    async def _refuse(self, call: FunctionCall, refusal: str) -> None:
+        if self._refusals == 0:
+            self._conv.log.warning("agent calls functions in a loop")
+        pause = REFUSAL_PAUSES[min(self._refusals, len(REFUSAL_PAUSES) - 1)]
+        self._refusals += 1
+        await asyncio.sleep(pause)
+        del self._running[call]
+        self._settle(call, _error(refusal))
 
     def _settle(self, call: FunctionCall, content: str) -> None:
         self._answers[call] = content

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from gateway.calls.workers import Workers, WorkersBusy, WorkFailed
+from gateway.calls.functions.threads import Workers, WorkersBusy, WorkFailed
 from tests.stage import until
 
 
@@ -145,7 +145,7 @@ async def test_lost_error_is_logged_by_its_kind(caplog):
 def test_hung_work_does_not_hold_up_the_end_of_the_process():
     program = """if True:
         import asyncio, threading
-        from gateway.calls.workers import Workers
+        from gateway.calls.functions.threads import Workers
 
         class Function: pass
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.calls.conversation import Conversation
+from gateway.calls.functions.conversation import Conversation
 from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.memory.state import MOST_KEYS
 

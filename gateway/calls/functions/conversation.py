@@ -10,22 +10,18 @@ import concurrent.futures
 import contextlib
 import copy
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol
 
 from gateway.calls.session import Turn, VoiceSession
-from gateway.carriers.numbers import e164
+from gateway.carriers.numbers import transfer_target
 from gateway.logs import CallLog
 from gateway.memory.state import MOST_KEYS, Scalar, Value, check_value
 
 ANSWER_SECONDS: Final = 5.0
 """How long a function waits for the loop to tell it something; normally that takes less than a millisecond."""
-
-# Nothing that could end an attribute or an element where a carrier wants the address in XML.
-_SIP_ADDRESS: Final = re.compile(r"sips?:[\w.!~*+$%=-]+@[\w.-]+(:\d{1,5})?(;[\w.=-]+)*", re.ASCII)
 
 Kept = Scalar | Mapping[str, Scalar]
 """A value as it is read back; a flat object can't be changed in place."""
@@ -136,7 +132,7 @@ class Conversation:
 
     def transfer(self, target: str) -> None:
         """Hand the caller over to an E.164 number or a SIP address."""
-        address = target.strip() if _SIP_ADDRESS.fullmatch(target.strip()) else e164(target)
+        address = transfer_target(target)
         if address is None:
             raise ValueError("transfer takes a number like +12025550100 or an address like sip:desk@example.com")
         self._do(lambda: self._host.transfer(address))

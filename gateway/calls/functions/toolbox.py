@@ -21,9 +21,9 @@ from typing import Any, Final, TypeVar
 
 import docstring_parser
 
-from gateway.calls.conversation import Conversation
-from gateway.calls.function_schema import FunctionSchema, described
-from gateway.calls.workers import Worker
+from gateway.calls.functions.conversation import Conversation
+from gateway.calls.functions.schema import FunctionSchema, described
+from gateway.calls.functions.threads import Worker
 from gateway.engines.brief import AgentFunction
 from gateway.errors import SettingsError
 

@@ -3,7 +3,7 @@ import textwrap
 
 import pytest
 
-from gateway.calls.toolbox import ToolboxShelf, load_toolbox
+from gateway.calls.functions.toolbox import ToolboxShelf, load_toolbox
 from gateway.engines.brief import AgentFunction
 from gateway.errors import SettingsError
 from tests.stage import until_it
@@ -27,10 +27,10 @@ BISTRO = '''
     from os.path import join
     from typing import TYPE_CHECKING, Annotated
 
-    from gateway.calls.toolbox import speculative, timeout
+    from gateway.calls.functions.toolbox import speculative, timeout
 
     if TYPE_CHECKING:
-        from gateway.calls.conversation import Conversation
+        from gateway.calls.functions.conversation import Conversation
 
     LIMIT = 8
 
@@ -100,7 +100,7 @@ async def test_conversation_is_passed_where_it_is_wanted(write):
 
 @pytest.mark.parametrize("signature", ["conv", "call: Conversation", "day: str, conv: Conversation", "*, conv"])
 def test_conversation_is_known_by_name_or_hint(write, signature):
-    box = load_toolbox(write(f"from gateway.calls.conversation import Conversation\ndef greet({signature}): ..."))
+    box = load_toolbox(write(f"from gateway.calls.functions.conversation import Conversation\ndef greet({signature}): ..."))
     assert box.tools["greet"].conversation in ("conv", "call")
 
 

@@ -6,18 +6,18 @@ from typing import Annotated
 
 import pytest
 
-from gateway.calls.conversation import Conversation
-from gateway.calls.function_runner import (
+from gateway.calls.functions.conversation import Conversation
+from gateway.calls.functions.runner import (
     MOST_BETWEEN_TURNS,
     MOST_RESULT_CHARACTERS,
     Builtin,
     FunctionRunner,
     LoopBreaker,
 )
-from gateway.calls.function_schema import FunctionSchema
+from gateway.calls.functions.schema import FunctionSchema
 from gateway.calls.session import VoiceSession
-from gateway.calls.toolbox import load_toolbox
-from gateway.calls.workers import Workers
+from gateway.calls.functions.toolbox import load_toolbox
+from gateway.calls.functions.threads import Workers
 from gateway.engines.events import FunctionCall
 from tests.stage import until
 

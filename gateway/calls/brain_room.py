@@ -1,0 +1,89 @@
+"""Gives each call of an agent with its own language model somebody to think for it, and the engine a key to ask."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.calls import prompt
+from gateway.calls.agents import Agent
+from gateway.calls.bearers import Bearers, digest_of
+from gateway.calls.brains import Brain
+from gateway.calls.commons import Commons
+from gateway.calls.thinking import CallThinker, hashed_caller
+from gateway.calls.turn_memory import TurnMemory
+from gateway.engines.brief import ThinkEndpoint
+from gateway.errors import BoardUnavailable
+from gateway.settings import Secret
+
+PATH: Final = "/v1/chat/completions"
+
+SearchMemory = Callable[[str, str, str], Awaitable[list[str]]]
+"""What is remembered for agent, caller and words, the best first."""
+
+
+@dataclass(frozen=True)
+class Thought:
+    """What one call thinks with."""
+
+    endpoint: ThinkEndpoint
+    thinker: CallThinker
+
+
+class BrainRoom:
+    """
+    Brains of all agents, and the calls that use them.
+
+    Where there are several nodes the engine's question may come to any of them: each can answer it, since what is asked
+    holds the whole conversation.
+    """
+
+    def __init__(
+        self,
+        agents: Mapping[str, Agent],
+        brains: Mapping[str, Brain],
+        secret: Secret,
+        *,
+        search: SearchMemory | None = None,
+        commons: Commons | None = None,
+    ) -> None:
+        self._agents = agents
+        self._brains = brains
+        self._secret = secret
+        self._search = search
+        self._commons = commons
+        self.bearers = Bearers(elsewhere=self._of_another_node if commons is not None else None)
+
+    def open(self, agent: Agent, caller: str, media_url: str) -> Thought | None:
+        """None for an agent that leaves thinking to the engine. The engine reaches us where the carrier does."""
+        thinker = self._thinker(agent, caller)
+        if thinker is None:
+            return None
+        bearer = self.bearers.open(thinker)
+        if self._commons is not None:
+            self._commons.bearer_opened(digest_of(bearer), agent.name, caller)
+        origin = "https" + media_url.removeprefix("wss").rpartition("/")[0].rpartition("/")[0]
+        return Thought(ThinkEndpoint(origin + PATH, bearer), thinker)
+
+    def close(self, thought: Thought) -> None:
+        """The call is over, and with it the bearer."""
+        self.bearers.close(thought.endpoint.bearer)
+        if self._commons is not None:
+            self._commons.bearer_closed(digest_of(thought.endpoint.bearer))
+
+    def _thinker(self, agent: Agent, caller: str) -> CallThinker | None:
+        brain = self._brains.get(agent.name)
+        if brain is None:
+            return None
+        search, memory = self._search, None
+        if search is not None and caller and prompt.wants_memory(agent.prompt):
+            memory = TurnMemory(lambda said: search(agent.name, caller, said))
+        return CallThinker(agent.name, hashed_caller(agent.name, caller, self._secret), brain, memory=memory)
+
+    async def _of_another_node(self, digest: str) -> CallThinker | None:
+        assert self._commons is not None
+        try:
+            found = await self._commons.bearer(digest)
+        except BoardUnavailable:
+            return None
+        agent = self._agents.get(found[0]) if found else None
+        return self._thinker(agent, found[1]) if agent is not None and found is not None else None

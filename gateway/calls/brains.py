@@ -1,0 +1,160 @@
+"""
+The agents' own language models, made from what gateway.toml says of them.
+
+An entry is "anthropic/MODEL", "xai/MODEL" or "openclaw/AGENT", the part behind the slash being optional, or a table for
+any server that speaks chat completions.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import orjson
+
+from gateway.calls.agents import Agent
+from gateway.errors import SettingsError
+from gateway.llm.anthropic_chat import AnthropicUpstream
+from gateway.llm.chat import Upstream
+from gateway.llm.openai_chat import OpenAiUpstream, xai_upstream
+from gateway.llm.openclaw_chat import OpenClawUpstream
+from gateway.llm.spoken_text import load_rules, spoken
+from gateway.settings import Secret, is_url
+
+WARM_SECONDS: Final = 30.0  # servers and firewalls drop a connection that is unused for a minute
+LOOK_SECONDS: Final = 1.0
+"""How soon after a quiet time connections are opened for a new call: it begins with a greeting, which takes longer."""
+
+_KNOWN: Final = "anthropic/MODEL, xai/MODEL, openclaw/AGENT, or a table with url and model"
+_TEXTS: Final = ("url", "model", "name", "api_key", "api_key_env")
+
+_Given = TypeVar("_Given")
+
+
+@dataclass(frozen=True)
+class Brain:
+    """How one agent thinks: who is asked, in this order, and what is said when they are slow or fail."""
+
+    upstreams: tuple[Upstream, ...]
+    first_token_seconds: float
+    one_moment: str
+    sorry: str
+    language: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accounts:
+    """Addresses and keys of those that an entry names. `environ` is where a table's `api_key_env` is looked up."""
+
+    anthropic_api_key: Secret | None = None
+    anthropic_base_url: str = "https://api.anthropic.com"
+    xai_api_key: Secret | None = None
+    xai_api_url: str = "https://api.x.ai/v1"
+    openclaw_gateway_url: str = ""
+    openclaw_gateway_token: Secret | None = None
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+def build_brains(agents: Iterable[Agent], accounts: Accounts) -> dict[str, Brain]:
+    """By the name of the agent; those who leave thinking to the engine have none. Equal entries share an upstream."""
+    shared: dict[bytes, Upstream] = {}
+    brains: dict[str, Brain] = {}
+    for agent in agents:
+        where = f"gateway.toml, [agents.{agent.name}]: brain"
+        for entry in agent.brain:
+            if _key(entry) not in shared:
+                shared[_key(entry)] = _upstream(entry, accounts, where)
+        if agent.brain:
+            spoken("Hello.", load_rules(agent.language))  # its patterns are compiled now, not in the first call
+            brains[agent.name] = Brain(
+                upstreams=tuple(shared[_key(entry)] for entry in agent.brain),
+                first_token_seconds=agent.first_token_seconds,
+                one_moment=agent.one_moment,
+                sorry=agent.no_answer,
+                language=agent.language,
+            )
+    return brains
+
+
+async def keep_warm(
+    brains: Mapping[str, Brain], live: Callable[[], bool], *, every: float = WARM_SECONDS, look: float = LOOK_SECONDS
+) -> None:
+    """Open a connection to every upstream now, and keep one open while there are calls. Runs until cancelled."""
+    async with asyncio.TaskGroup() as tasks:
+        for upstream in _upstreams(brains):
+            tasks.create_task(_keep_one_warm(upstream, live, every, look))
+
+
+async def close(brains: Mapping[str, Brain]) -> None:
+    for upstream in _upstreams(brains):
+        await upstream.close()
+
+
+async def _keep_one_warm(upstream: Upstream, live: Callable[[], bool], every: float, look: float) -> None:
+    wanted = True
+    while True:
+        if wanted:
+            await upstream.warm()
+        await asyncio.sleep(every if wanted else look)
+        wanted = live()
+
+
+def _upstreams(brains: Mapping[str, Brain]) -> Iterable[Upstream]:
+    """Each of them once."""
+    return dict.fromkeys(upstream for brain in brains.values() for upstream in brain.upstreams)
+
+
+# Entries
+
+
+def _key(entry: str | Mapping[str, Any]) -> bytes:
+    return orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)
+
+
+def _upstream(entry: str | Mapping[str, Any], accounts: Accounts, where: str) -> Upstream:
+    if not isinstance(entry, str):
+        return _compatible(entry, accounts.environ, where)
+    provider, _, model = (part.strip() for part in entry.partition("/"))
+    match provider:
+        case "anthropic":
+            key = _needed(accounts.anthropic_api_key, "ANTHROPIC_API_KEY", f"{where} {entry!r}")
+            return AnthropicUpstream(accounts.anthropic_base_url, model, key)
+        case "xai":
+            key = _needed(accounts.xai_api_key, "XAI_API_KEY", f"{where} {entry!r}")
+            return xai_upstream(accounts.xai_api_url, model, key, options={})
+        case "openclaw":
+            url = _needed(accounts.openclaw_gateway_url, "OPENCLAW_GATEWAY_URL", f"{where} {entry!r}")
+            token = _needed(accounts.openclaw_gateway_token, "OPENCLAW_GATEWAY_TOKEN", f"{where} {entry!r}")
+            return OpenClawUpstream(url, model, token)
+        case _:
+            raise SettingsError(f"{where} is {entry!r}; write {_KNOWN}")
+
+
+def _needed(value: _Given | None, name: str, where: str) -> _Given:
+    if not value:
+        raise SettingsError(f"{where} needs {name}; set it in the environment or in .env")
+    return value
+
+
+def _compatible(table: Mapping[str, Any], environ: Mapping[str, str], where: str) -> OpenAiUpstream:
+    """Ollama, vLLM, llama.cpp and their like. `options` are put into every request."""
+    if unknown := sorted(set(table) - {*_TEXTS, "options"}):
+        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(_TEXTS)}, options")
+    if wrong := [key for key in _TEXTS if not isinstance(table.get(key, ""), str)]:
+        raise SettingsError(f"{where}: {wrong[0]} must be text in quotes")
+    url, model, options = table.get("url", ""), table.get("model", ""), table.get("options", {})
+    if not (is_url(url, ("https", "http")) and model.strip()):
+        raise SettingsError(f'{where} needs url and model, like url = "http://127.0.0.1:11434/v1", model = "qwen3"')
+    if not isinstance(options, dict):
+        raise SettingsError(f"{where}: options must be a table")
+    name = table.get("name") or urlsplit(url).hostname or ""
+    return OpenAiUpstream(name, url, model.strip(), _api_key(table, environ, where), options=options)
+
+
+def _api_key(table: Mapping[str, Any], environ: Mapping[str, str], where: str) -> Secret | None:
+    """None for a server that asks for none."""
+    key = table.get("api_key", "")
+    if variable := table.get("api_key_env"):
+        key = _needed(environ.get(variable), variable, where)
+    return Secret(key) if key else None

@@ -1,0 +1,126 @@
+"""What an agent has at hand in one call beside its voice: packed while the phone rings."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from gateway.calls.agents import Agent
+from gateway.calls.functions import builtin
+from gateway.calls.functions.runner import Builtin
+from gateway.calls.functions.schema import FunctionSchema
+from gateway.calls.functions.text_side import Errand, Recipient, TextSide
+from gateway.calls.functions.threads import Workers
+from gateway.calls.functions.toolbox import Toolbox, ToolboxShelf
+from gateway.engines.events import FunctionCall
+from gateway.errors import StoreError
+from gateway.memory.knowledge import Knowledge, rendered
+from gateway.memory.state import CallerState, Value
+
+PATIENCE: Final = 0.3
+"""What is not there by then is done without: a file that takes long to load, a store that does not answer."""
+NOTHING_FOUND: Final = "Nothing was found."
+HANDED_OVER: Final = "It was handed over. Tell the caller that it is being seen to."
+
+_log = logging.getLogger(__name__)
+
+SearchMemory = Callable[[str, str, str], Awaitable[str]]
+"""What is remembered for agent, caller and words; empty for nothing."""
+
+
+@dataclass(frozen=True)
+class Kit:
+    """An agent's functions for one call, and what earlier calls have kept for them."""
+
+    toolbox: Toolbox = Toolbox()
+    threads: Workers = field(default_factory=Workers)
+    memory: Mapping[str, Value] = field(default_factory=dict)
+    builtins: tuple[Builtin, ...] = ()
+
+
+def shelves_of(agents: Iterable[Agent]) -> dict[str, ToolboxShelf]:
+    """Each agent's functions, loaded. SettingsError for a mistake in them."""
+    return {
+        agent.name: ToolboxShelf(agent.functions, reserved=builtin.NAMES, patience=PATIENCE)
+        for agent in agents
+        if agent.functions is not None
+    }
+
+
+class KitRoom:
+    """Packs kits, for all agents and calls."""
+
+    def __init__(
+        self,
+        shelves: Mapping[str, ToolboxShelf] | None = None,
+        *,
+        state: CallerState | None = None,
+        search_memory: SearchMemory | None = None,
+        knowledge: Knowledge | None = None,
+        recipient: Callable[[Agent, str], Recipient] | None = None,
+    ) -> None:
+        self._shelves = shelves or {}
+        self._state = state
+        self._search_memory = search_memory
+        self._knowledge = knowledge
+        self._recipient = recipient
+        self._text_side = TextSide()
+        self._threads = Workers()
+
+    def pack(self, agent: Agent, caller: str) -> "asyncio.Task[Kit]":
+        """Begin at once: the call needs it when its media comes."""
+        return asyncio.get_running_loop().create_task(self._pack(agent, caller), name="kit")
+
+    async def close(self) -> None:
+        await self._text_side.close()
+
+    async def _pack(self, agent: Agent, caller: str) -> Kit:
+        shelf = self._shelves.get(agent.name)
+        toolbox = await shelf.current() if shelf is not None else Toolbox()
+        memory = await self._remembered(agent, caller)
+        return Kit(toolbox, self._threads, memory, tuple(self._builtins(agent, caller)))
+
+    async def _remembered(self, agent: Agent, caller: str) -> dict[str, Value]:
+        if self._state is None or not caller or not agent.state_keys:
+            return {}
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._state.load(agent.name, caller)
+        except (StoreError, TimeoutError) as error:
+            _log.warning("caller's state could not be loaded", extra={"error": type(error).__name__})
+            return {}
+
+    def _builtins(self, agent: Agent, caller: str) -> Iterable[Builtin]:
+        if self._search_memory is not None and caller:
+            yield Builtin(builtin.SEARCH_MEMORY, _memory_search(self._search_memory, agent.name, caller))
+        if self._knowledge is not None and agent.knowledge is not None:
+            yield Builtin(builtin.SEARCH_KNOWLEDGE, _knowledge_search(self._knowledge, agent.name))
+        if self._recipient is not None and agent.text_agent:
+            to = self._recipient(agent, caller)
+            yield self._handing_over(builtin.SPAWN_TASK, to, Errand("task", agent.name, caller))
+            yield self._handing_over(builtin.MESSAGE_AGENT, to, Errand("message", agent.name, caller))
+
+    def _handing_over(self, schema: FunctionSchema, to: Recipient, errand: Errand) -> Builtin:
+        async def hand_over(call: FunctionCall, arguments: dict[str, Any]) -> str:
+            [text] = arguments.values()
+            self._text_side.hand_over(to, replace(errand, text=text))
+            return HANDED_OVER
+
+        return Builtin(schema, hand_over)
+
+
+def _memory_search(
+    search: SearchMemory, agent: str, caller: str
+) -> Callable[[FunctionCall, dict[str, Any]], Awaitable[str]]:
+    async def look(call: FunctionCall, arguments: dict[str, Any]) -> str:
+        return await search(agent, caller, arguments["query"]) or NOTHING_FOUND
+
+    return look
+
+
+def _knowledge_search(knowledge: Knowledge, agent: str) -> Callable[[FunctionCall, dict[str, Any]], Awaitable[str]]:
+    async def look(call: FunctionCall, arguments: dict[str, Any]) -> str:
+        return rendered(await knowledge.search(agent, arguments["query"])) or NOTHING_FOUND
+
+    return look

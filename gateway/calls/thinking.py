@@ -1,0 +1,308 @@
+"""
+The agent's answers in one call, as its voice engine asks for them.
+
+An engine asks ahead of time, asks the same twice at once, and hangs up on answers it no longer wants. The caller in any
+case hears words: an upstream that is slow or fails is stood in for by the next, and its error is never read aloud.
+"""
+
+import asyncio
+import hashlib
+import hmac
+import itertools
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from math import inf
+from typing import Any, Final, Protocol
+
+from gateway.calls.brains import Brain
+from gateway.calls.turn_memory import TurnMemory
+from gateway.errors import LlmError, LlmRefused
+from gateway.llm.chat import (
+    LONGEST_SILENCE,
+    ChatEvent,
+    ChatRequest,
+    Finished,
+    TextDelta,
+    ToolCallDelta,
+    Upstream,
+    Usage,
+)
+from gateway.llm.spoken_text import LanguageRules, SpokenText, load_rules
+from gateway.settings import Secret
+
+KEPT_SECONDS: Final = 1.0
+"""How long a complete answer serves those who ask the same again."""
+
+_log = logging.getLogger(__name__)
+
+Put = Callable[[ChatEvent], None]
+
+
+class TurnWatch(Protocol):
+    """Told when upstreams are asked and when the first of them begins to answer, in time.monotonic's seconds."""
+
+    def on_request(self, at: float) -> None: ...
+
+    def on_first_token(self, at: float) -> None: ...
+
+
+def hashed_caller(agent: str, caller: str, secret: Secret) -> str:
+    """A name for this pair that shows nothing of the number, for upstreams that keep conversations; "" for nobody."""
+    if not caller:
+        return ""
+    return hmac.new(secret.reveal().encode(), f"{agent} {caller}".encode(), hashlib.sha256).hexdigest()[:32]
+
+
+class CallThinker:
+    """Answers the questions of one call. `caller_key` is what upstreams may know of the caller: see `hashed_caller`."""
+
+    def __init__(
+        self,
+        agent: str,
+        caller_key: str,
+        brain: Brain,
+        *,
+        memory: TurnMemory | None = None,
+        watch: TurnWatch | None = None,
+        longest_silence: float = LONGEST_SILENCE,
+        kept_seconds: float = KEPT_SECONDS,
+    ) -> None:
+        self.agent = agent
+        self.usage = Usage(0, 0, 0)
+        """Of all answers that came to their end."""
+        self._caller_key = caller_key
+        self._brain = brain
+        self._memory = memory
+        self._watch = watch
+        self._longest_silence = longest_silence
+        self._kept_seconds = kept_seconds
+        self._answers: list[_SharedAnswer] = []
+
+    async def answer(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
+        """
+        Text that can be spoken and whole tool calls, perhaps Usage, and in any case Finished as the last event.
+
+        Close it to drop it. Equal requests share one answer; its upstream is left when the last of them is dropped.
+        """
+        async with aclosing(self._answer_to(request).read()) as events:
+            async for event in events:
+                yield event
+
+    def watched_by(self, watch: TurnWatch) -> None:
+        self._watch = watch
+
+    def close(self) -> None:
+        """The call is over. Answers that are being read end here."""
+        for answer in self._answers:
+            answer.cancel()
+        if self._memory is not None:
+            self._memory.close()
+
+    def _answer_to(self, request: ChatRequest) -> "_SharedAnswer":
+        oldest = time.monotonic() - self._kept_seconds
+        self._answers = [answer for answer in self._answers if answer.ended_at > oldest]
+        for answer in self._answers:
+            if answer.request == request and not answer.is_dropped:
+                return answer
+        self._answers.append(_SharedAnswer(request, lambda put: self._think(request, put)))
+        return self._answers[-1]
+
+    async def _think(self, request: ChatRequest, put: Put) -> None:
+        def pass_on(event: ChatEvent) -> None:
+            if isinstance(event, Usage):
+                self.usage = _sum(self.usage, event)
+            put(event)
+
+        if self._watch is not None:
+            self._watch.on_request(time.monotonic())
+        race = _Race(self._brain, self._caller_key, pass_on, self._watch, self._longest_silence)
+        try:
+            await race.run(await self._with_memory(request))
+        except Exception:
+            # The edge of a request: the caller is told something all the same.
+            _log.exception("answer failed", extra={"agent": self.agent})
+        if not race.has_answered:
+            put(TextDelta(self._brain.sorry))
+
+    async def _with_memory(self, request: ChatRequest) -> ChatRequest:
+        if self._memory is None:
+            return request
+        return replace(request, memory=await self._memory.about(_last_words(request)))
+
+
+class _SharedAnswer:
+    """One answer and those who read it: each gets all of it, and when the last one has gone it is given up."""
+
+    def __init__(self, request: ChatRequest, make: Callable[[Put], Coroutine[Any, Any, None]]) -> None:
+        self.request = request
+        self.is_dropped = False
+        self.ended_at = inf
+        self._make = make
+        self._making: asyncio.Task[None] | None = None
+        self._events: list[ChatEvent] = []
+        self._more = asyncio.Event()
+        self._readers = 0
+
+    async def read(self) -> AsyncGenerator[ChatEvent, None]:
+        if self._making is None:
+            self._making = asyncio.get_running_loop().create_task(self._make(self._put), name="answer")
+            self._making.add_done_callback(lambda _: self._end())
+        self._readers += 1
+        try:
+            for position in itertools.count():
+                if position == len(self._events):
+                    self._more.clear()
+                    await self._more.wait()
+                yield self._events[position]
+                if isinstance(self._events[position], Finished):
+                    return
+        finally:
+            self._readers -= 1
+            if not self._readers and not self._is_complete:
+                self.cancel()  # what is left of a complete one is its upstream's, to keep the connection
+
+    def cancel(self) -> None:
+        self.is_dropped = True
+        if self._making is not None:
+            self._making.cancel()
+
+    @property
+    def _is_complete(self) -> bool:
+        return self.ended_at < inf
+
+    def _put(self, event: ChatEvent) -> None:
+        self._events.append(event)
+        self._more.set()
+        if isinstance(event, Finished):
+            self.ended_at = time.monotonic()
+
+    def _end(self) -> None:
+        if not self._is_complete:
+            self._put(Finished("stop"))
+
+
+class _Race:
+    """One question put to upstream after upstream, until one of them begins to answer."""
+
+    def __init__(
+        self, brain: Brain, caller_key: str, put: Put, watch: TurnWatch | None, longest_silence: float
+    ) -> None:
+        self.has_answered = False
+        self._brain = brain
+        self._caller_key = caller_key
+        self._put = put
+        self._watch = watch
+        self._rules = load_rules(brain.language)
+        self._attempts: list[asyncio.Task[None]] = []
+        self._winner: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+        self._patience = asyncio.timeout(longest_silence)
+
+    async def run(self, request: ChatRequest) -> None:
+        one_moment = asyncio.get_running_loop().call_later(2 * self._brain.first_token_seconds, self._say_one_moment)
+        try:
+            with suppress(TimeoutError):
+                async with self._patience, asyncio.TaskGroup() as tasks:
+                    await self._ask_in_turn(tasks, request)
+        finally:
+            one_moment.cancel()
+
+    async def _ask_in_turn(self, tasks: asyncio.TaskGroup, request: ChatRequest) -> None:
+        """Each upstream when the one before has failed or takes too long; that one may still be the first to answer."""
+        for upstream in self._brain.upstreams:
+            self._attempts.append(tasks.create_task(self._ask(upstream, request)))
+            self._news.clear()
+            try:
+                async with asyncio.timeout(self._brain.first_token_seconds):
+                    await self._news.wait()
+            except TimeoutError:
+                _log.warning("language model is slow", extra={"upstream": upstream.name})
+            if self._winner is not None:
+                return
+
+    async def _ask(self, upstream: Upstream, request: ChatRequest) -> None:
+        answer = _SpokenAnswer(self._rules)
+        try:
+            async with aclosing(upstream.answer(request, self._caller_key)) as events:
+                async for event in events:
+                    spoken = answer.receive(event)
+                    if answer.has_begun:
+                        self._win()
+                        self._pass_on(spoken)
+                    elif isinstance(event, Finished):
+                        raise LlmRefused(f"{upstream.name} said nothing")
+        except LlmError as error:
+            _log.warning("language model failed", extra={"upstream": upstream.name, "error": type(error).__name__})
+            self._pass_on(answer.cut())
+            self._news.set()
+
+    def _win(self) -> None:
+        """Whoever has something to say first goes on; the others are too late."""
+        if self._winner is not None or self._patience.expired():
+            return
+        self._winner = asyncio.current_task()
+        self._patience.reschedule(None)
+        self._news.set()
+        if self._watch is not None:
+            self._watch.on_first_token(time.monotonic())
+        for attempt in self._attempts:
+            if attempt is not self._winner:
+                attempt.cancel()
+
+    def _pass_on(self, events: list[ChatEvent]) -> None:
+        self.has_answered = self.has_answered or bool(events)
+        for event in events:
+            self._put(event)
+
+    def _say_one_moment(self) -> None:
+        if self._winner is None and self._brain.one_moment:
+            self._put(TextDelta(f"{self._brain.one_moment} "))
+
+
+class _SpokenAnswer:
+    """
+    One upstream's answer: its text as a voice can say it, its tool calls when all of them are complete.
+
+    The engine can do nothing with half of a call, and must not be left with one if the upstream breaks off.
+    """
+
+    def __init__(self, rules: LanguageRules) -> None:
+        self.has_begun = False
+        """Whether there is something to say or to do; marks and thoughts are neither."""
+        self._text = SpokenText(rules)
+        self._held: list[ChatEvent] = []
+
+    def receive(self, event: ChatEvent) -> list[ChatEvent]:
+        match event:
+            case TextDelta(text):
+                return self._say(self._text.feed(text))
+            case Finished():
+                return [*self._say(self._text.finish()), *self._held, event]
+            case _:
+                self.has_begun = self.has_begun or isinstance(event, ToolCallDelta)
+                self._held.append(event)
+                return []
+
+    def cut(self) -> list[ChatEvent]:
+        """No more comes: the text that was held back."""
+        return self._say(self._text.finish()) if self.has_begun else []
+
+    def _say(self, text: str) -> list[ChatEvent]:
+        self.has_begun = self.has_begun or bool(text.strip())
+        return [TextDelta(text)] if text and self.has_begun else []
+
+
+def _last_words(request: ChatRequest) -> str:
+    said = (message["content"] for message in reversed(request.messages) if message["role"] == "user")
+    return next(said, None) or ""
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(
+        one.prompt_tokens + other.prompt_tokens,
+        one.completion_tokens + other.completion_tokens,
+        one.cached_tokens + other.cached_tokens,
+    )

@@ -1,0 +1,233 @@
+"""
+Answers by Claude: our chat vocabulary in Anthropic's Messages, and its stream of events back.
+
+The SDK asks and authenticates; its stream is read by our own parser, which takes a fifth of the time per event and
+trusts less. The order of what is sent is made for caching: tools, prompt, then what changes from turn to turn.
+"""
+
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from gateway.errors import LlmError, LlmUnavailable
+from gateway.llm.anthropic import DEFAULT_MODEL, AnthropicClient, foreign_errors
+from gateway.llm.chat import (
+    LONGEST_SILENCE,
+    TOKEN_TIMEOUT,
+    UNBUFFERED,
+    ChatEvent,
+    ChatRequest,
+    Finished,
+    FinishReason,
+    Message,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+    whole_answer,
+)
+from gateway.llm.chat_wire import read_json
+from gateway.llm.sse import SseParser, SseRecord
+from gateway.settings import Secret
+
+MAX_TOKENS: Final = 400  # about two minutes of speech
+LISTENING: Final = "(The caller is listening.)"
+"""Said for the caller where Anthropic wants a user message and there is none: before a greeting, after an answer."""
+
+_CACHED: Final = {"cache_control": {"type": "ephemeral"}}
+_REASONS: Final[Mapping[str, FinishReason]] = {
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+
+
+class AnthropicUpstream:
+    """A Claude model."""
+
+    name = "anthropic"
+
+    def __init__(self, base_url: str, model: str, api_key: Secret, *, token_timeout: float = TOKEN_TIMEOUT) -> None:
+        self.model = model or DEFAULT_MODEL
+        self._token_timeout = token_timeout
+        self._client = AnthropicClient(api_key, base_url, timeout=LONGEST_SILENCE)
+
+    def answer(self, request: ChatRequest, caller_key: str) -> AsyncGenerator[ChatEvent, None]:
+        return whole_answer(self.name, self._events(request), self._token_timeout)
+
+    async def warm(self) -> None:
+        client = await self._client.open()
+        with suppress(LlmError), foreign_errors():
+            await client.models.list(limit=1)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _events(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
+        client = await self._client.open()
+        answer, records = _StreamedAnswer(), SseParser(self.name)
+        with foreign_errors():
+            params = _message_params(request, self.model)
+            async with await client.messages.create(**params, stream=True, extra_headers=UNBUFFERED) as stream:
+                async for data in stream.response.aiter_bytes():
+                    for record in records.feed(data):
+                        for event in answer.receive(record):
+                            yield event
+
+
+# Out
+
+
+def _message_params(request: ChatRequest, model: str) -> dict[str, Any]:
+    """The request in Anthropic's words. Temperature is left out: its current version refuses any."""
+    params: dict[str, Any] = {
+        "model": model,
+        "max_tokens": request.max_tokens or MAX_TOKENS,
+        "messages": _turns(request.messages),
+        "thinking": {"type": "disabled"},  # Haiku thinks unless told not to, and the caller waits
+    }
+    if system := _system(request):
+        params["system"] = system
+    if request.tools:
+        *others, last = map(_tool, request.tools)
+        params["tools"] = [*others, {**last, **_CACHED}]
+        if request.tool_choice is not None:
+            params["tool_choice"] = _tool_choice(request.tool_choice)
+    return params
+
+
+def _system(request: ChatRequest) -> list[dict[str, Any]]:
+    """The prompt, which is cached up to its end, and behind it the memory of this turn."""
+    prompts = [message["content"] for message in request.messages if message["role"] == "system"]
+    prompt = "\n\n".join(filter(None, prompts))
+    return [*({**block, **_CACHED} for block in _text_blocks(prompt)), *_text_blocks(request.memory)]
+
+
+def _text_blocks(text: str | None) -> list[dict[str, Any]]:
+    """Text as a block; none for nothing, which Anthropic refuses."""
+    return [{"type": "text", "text": text}] if text and text.strip() else []
+
+
+def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    function = tool["function"]
+    description = {"description": function["description"]} if function.get("description") else {}
+    schema = function.get("parameters") or {"type": "object", "properties": {}}
+    return {"name": function["name"], **description, "input_schema": schema}
+
+
+def _tool_choice(choice: str | Mapping[str, Any]) -> dict[str, Any]:
+    match choice:
+        case {"function": {"name": name}}:
+            return {"type": "tool", "name": name}
+        case "required":
+            return {"type": "any"}
+        case "none":
+            return {"type": "none"}
+        case _:
+            return {"type": "auto"}
+
+
+def _turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """
+    The conversation as turns of user and assistant, the first and the last of them the user's.
+
+    Every tool call finds its result right behind it, wherever that stood: one that was cancelled may have none.
+    """
+    turns: list[dict[str, Any]] = []
+    results = {message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"}
+    for message in messages:
+        calls = message.get("tool_calls", ())
+        if message["role"] in ("user", "assistant"):
+            _add(turns, message["role"], [*_text_blocks(message["content"]), *map(_tool_use, calls)])
+            _add(turns, "user", [_tool_result(call["id"], results) for call in calls])
+    if not turns or turns[0]["role"] == "assistant":
+        turns.insert(0, {"role": "user", "content": _text_blocks(LISTENING)})
+    if turns[-1]["role"] == "assistant":
+        _add(turns, "user", _text_blocks(LISTENING))
+    return turns
+
+
+def _add(turns: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
+    if blocks and turns and turns[-1]["role"] == role:
+        turns[-1]["content"] += blocks
+    elif blocks:
+        turns.append({"role": role, "content": blocks})
+
+
+def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": _input(function["arguments"])}
+
+
+def _tool_result(call_id: str, results: Mapping[str, str]) -> dict[str, Any]:
+    found = {"content": results[call_id]} if call_id in results else {"content": "no result", "is_error": True}
+    return {"type": "tool_result", "tool_use_id": call_id, **found}
+
+
+def _input(arguments: str) -> dict[str, Any]:
+    """Arguments as an object, which Anthropic demands; what is none stays readable inside one."""
+    try:
+        given = read_json(arguments or "{}")
+    except ValueError:
+        given = arguments
+    return given if isinstance(given, dict) else {"arguments": given}
+
+
+# In
+
+
+class _StreamedAnswer:
+    """One answer while it comes: records in, events out. Thoughts are among what is passed over."""
+
+    def __init__(self) -> None:
+        self._calls = 0
+        self._call_is_bare = False
+        self._usage = Usage(0, 0, 0)
+
+    def receive(self, record: SseRecord) -> Iterator[ChatEvent]:
+        match _parse(record):
+            case {"type": "content_block_delta", "delta": {"type": "text_delta", "text": str(text)}} if text:
+                yield TextDelta(text)
+            case {"type": "content_block_delta", "delta": {"partial_json": str(arguments)}} if arguments:
+                self._call_is_bare = False
+                yield ToolCallDelta(self._calls - 1, "", "", arguments)
+            case {"type": "content_block_start", "content_block": {"type": "tool_use", "id": call_id, "name": name}}:
+                self._calls, self._call_is_bare = self._calls + 1, True
+                yield ToolCallDelta(self._calls - 1, str(call_id), str(name), "")
+            case {"type": "content_block_stop"} if self._call_is_bare:
+                self._call_is_bare = False
+                yield ToolCallDelta(self._calls - 1, "", "", "{}")
+            case {"type": "message_start", "message": {"usage": {**usage}}}:
+                self._note(usage)
+            case {"type": "message_delta", "delta": {"stop_reason": str(reason)}, **more}:
+                self._note(more.get("usage"))
+                yield self._usage
+                yield Finished(_REASONS.get(reason, "stop"))
+
+    def _note(self, usage: Any) -> None:
+        """The counts are those up to here, each in the event that has it."""
+        match usage:
+            case {"input_tokens": int(fresh)}:
+                cached = _count(usage, "cache_read_input_tokens")
+                prompt = fresh + cached + _count(usage, "cache_creation_input_tokens")
+                self._usage = replace(self._usage, prompt_tokens=prompt, cached_tokens=cached)
+        match usage:
+            case {"output_tokens": int(completion)}:
+                self._usage = replace(self._usage, completion_tokens=completion)
+
+
+def _count(usage: Mapping[str, Any], name: str) -> int:
+    count = usage.get(name)
+    return count if isinstance(count, int) else 0
+
+
+def _parse(record: SseRecord) -> Any:
+    try:
+        event = read_json(record.data)
+    except ValueError:
+        raise LlmUnavailable("anthropic sent something that is not JSON") from None
+    match record.event, event:
+        case ("error", _) | (_, {"type": "error"}):
+            raise LlmUnavailable("anthropic reported an error in its answer")
+    return event

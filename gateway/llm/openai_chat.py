@@ -1,0 +1,239 @@
+"""
+Answers by chat completions: xAI, OpenAI, and the many servers that speak like them.
+
+Such servers leave things out and add things of their own: text, tool calls and usage are looked for, the rest is passed
+over. Thoughts (`reasoning_content`) are among the rest: a caller must not hear them.
+"""
+
+import uuid
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+import httpx
+
+from gateway.errors import LlmError, LlmUnavailable
+from gateway.llm.chat import (
+    CONNECT_TIMEOUT,
+    KEEP_ALIVE,
+    LONGEST_SILENCE,
+    TOKEN_TIMEOUT,
+    UNBUFFERED,
+    ChatEvent,
+    ChatRequest,
+    Finished,
+    FinishReason,
+    Message,
+    TextDelta,
+    ToolCallDelta,
+    Usage,
+    whole_answer,
+)
+from gateway.llm.chat_wire import read_json, write_json
+from gateway.llm.failures import failure_of
+from gateway.llm.sse import SseParser, SseRecord
+from gateway.settings import Secret
+
+XAI_MODEL: Final = "grok-4.3"
+
+_REASONS: Final[Mapping[str, FinishReason]] = {
+    "length": "length",
+    "content_filter": "content_filter",
+    "tool_calls": "tool_calls",
+    "function_call": "tool_calls",
+}
+
+
+class OpenAiUpstream:
+    """A model behind chat completions. `options` are put into every request, such as `reasoning_effort`."""
+
+    def __init__(
+        self,
+        name: str,
+        base_url: str,
+        model: str,
+        api_key: Secret | None,
+        *,
+        options: Mapping[str, Any],
+        token_timeout: float = TOKEN_TIMEOUT,
+    ) -> None:
+        self.name = name
+        self.model = model
+        self._options = options
+        self._token_timeout = token_timeout
+        self._server = CompletionsServer(name, base_url, api_key)
+
+    def answer(self, request: ChatRequest, caller_key: str) -> AsyncGenerator[ChatEvent, None]:
+        body = completion_body(request, with_memory(request.messages, request.memory))
+        events = self._server.stream({**body, **self._options, "model": self.model})
+        return whole_answer(self.name, events, self._token_timeout)
+
+    async def warm(self) -> None:
+        await self._server.warm()
+
+    async def close(self) -> None:
+        await self._server.close()
+
+
+def xai_upstream(base_url: str, model: str, api_key: Secret, *, options: Mapping[str, Any]) -> OpenAiUpstream:
+    """One of xAI's models; "" is the fast one, which is fast because it is told not to think."""
+    model = model or XAI_MODEL
+    effort = {"reasoning_effort": "none"} if model == XAI_MODEL else {}  # the others refuse it
+    return OpenAiUpstream("xai", base_url, model, api_key, options={**effort, **options})
+
+
+def with_memory(messages: tuple[Message, ...], memory: str) -> list[Message]:
+    """Memory right before what the caller said last: all that stands above it is as it was, and stays cached."""
+    if not memory:
+        return list(messages)
+    spoken = [number for number, message in enumerate(messages) if message["role"] == "user"]
+    at = spoken[-1] if spoken else len(messages)
+    return [*messages[:at], {"role": "system", "content": memory}, *messages[at:]]
+
+
+def completion_body(request: ChatRequest, messages: list[Message]) -> dict[str, Any]:
+    """A streaming chat completion without its model."""
+    asked = {
+        "tools": request.tools or None,
+        "tool_choice": request.tool_choice if request.tools else None,
+        "max_completion_tokens": request.max_tokens,
+        "temperature": request.temperature,
+    }
+    body = {"messages": messages, "stream": True, "stream_options": {"include_usage": True}}
+    return body | {name: value for name, value in asked.items() if value is not None}
+
+
+class CompletionsServer:
+    """One server's chat completions, over connections that are kept."""
+
+    def __init__(self, name: str, base_url: str, api_key: Secret | None) -> None:
+        self._name = name
+        self._base_url = base_url.rstrip("/")
+        self._api_key = api_key
+        self._http = httpx.AsyncClient(
+            timeout=httpx.Timeout(LONGEST_SILENCE, connect=CONNECT_TIMEOUT),
+            limits=httpx.Limits(keepalive_expiry=KEEP_ALIVE),
+        )
+
+    async def stream(
+        self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[ChatEvent, None]:
+        """The events of one answer; it was broken off if Finished is not among them."""
+        url = f"{self._base_url}/chat/completions"
+        headers = {**self._headers(), "Content-Type": "application/json", **(headers or {})}
+        answer, records = _StreamedAnswer(self._name), SseParser(self._name)
+        with self._foreign_errors():
+            async with self._http.stream("POST", url, content=write_json(body), headers=headers) as response:
+                if not response.is_success:
+                    raise failure_of(self._name, response.status_code, response.headers.get("retry-after"))
+                async for data in response.aiter_bytes():
+                    for record in records.feed(data):
+                        for event in answer.receive(record):
+                            yield event
+        for event in answer.end():
+            yield event
+
+    async def warm(self) -> None:
+        # Any answer will do: it leaves an open connection. With the key, as some servers count those who come without.
+        with suppress(LlmError), self._foreign_errors():
+            await self._http.head(f"{self._base_url}/models", headers=self._headers())
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    def _headers(self) -> dict[str, str]:
+        key = {"Authorization": f"Bearer {self._api_key.reveal()}"} if self._api_key else {}
+        return {**UNBUFFERED, **key}
+
+    @contextmanager
+    def _foreign_errors(self) -> Iterator[None]:
+        """httpx's errors as ours; without their cause, which carries the request and with it the key."""
+        try:
+            yield
+        except httpx.TimeoutException:
+            raise LlmUnavailable(f"{self._name} did not answer in time") from None
+        except httpx.HTTPError as error:
+            raise LlmUnavailable(f"{self._name} can't be reached: {type(error).__name__}") from None
+
+
+class _StreamedAnswer:
+    """One answer while it comes: records in, events out."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._reason = ""
+        self._usage: Usage | None = None
+        self._calls: dict[int | str, int] = {}  # their index or id, and ours
+        self._latest_call: int | str = ""
+
+    def receive(self, record: SseRecord) -> Iterator[ChatEvent]:
+        if record.data == b"[DONE]":
+            yield from self._finish()
+            return
+        chunk = self._parse(record)
+        match chunk.get("choices"):
+            case [dict(choice), *_]:
+                yield from self._receive_choice(choice)
+        if chunk.get("usage"):
+            self._usage = _usage_of(chunk["usage"])
+
+    def end(self) -> Iterator[ChatEvent]:
+        """The response is over. Some servers end it without a mark; the reason to finish is one, too."""
+        if self._reason:
+            yield from self._finish()
+
+    def _parse(self, record: SseRecord) -> dict[str, Any]:
+        try:
+            chunk = read_json(record.data)
+        except ValueError:
+            raise LlmUnavailable(f"{self._name} sent something that is not JSON") from None
+        if not isinstance(chunk, dict) or chunk.get("error") or record.event == "error":
+            raise LlmUnavailable(f"{self._name} reported an error in its answer")
+        return chunk
+
+    def _receive_choice(self, choice: dict[str, Any]) -> Iterator[ChatEvent]:
+        delta, reason = choice.get("delta"), choice.get("finish_reason")
+        if isinstance(delta, dict):
+            text, calls = delta.get("content"), delta.get("tool_calls")
+            if text and isinstance(text, str):
+                yield TextDelta(text)
+            if isinstance(calls, list):
+                yield from (self._receive_call(call) for call in calls if isinstance(call, dict))
+        if reason and isinstance(reason, str):
+            self._reason = reason
+
+    def _receive_call(self, call: dict[str, Any]) -> ToolCallDelta:
+        """A tool call, or a fragment of one. Some servers number them, some repeat the id, some do neither."""
+        index, call_id = call.get("index"), str(call.get("id") or "")
+        self._latest_call = index if isinstance(index, int) else call_id or self._latest_call
+        is_new = self._latest_call not in self._calls
+        ours = self._calls.setdefault(self._latest_call, len(self._calls))
+        function = call.get("function")
+        function = function if isinstance(function, dict) else {}
+        arguments = str(function.get("arguments") or "")
+        if not is_new:
+            return ToolCallDelta(ours, "", "", arguments)
+        return ToolCallDelta(ours, call_id or f"call_{uuid.uuid4().hex}", str(function.get("name") or ""), arguments)
+
+    def _finish(self) -> Iterator[ChatEvent]:
+        if self._usage:
+            yield self._usage
+        reason = _REASONS.get(self._reason, "stop")
+        yield Finished("tool_calls" if self._calls and reason == "stop" else reason)
+
+
+def _usage_of(usage: Any) -> Usage | None:
+    """What was used; all that was not prompt counts as answer, as xAI leaves thoughts out of completion_tokens."""
+    match usage:
+        case {"prompt_tokens": int(prompt), "total_tokens": int(total)}:
+            return Usage(prompt, total - prompt, _cached_tokens(usage))
+        case _:
+            return None
+
+
+def _cached_tokens(usage: Any) -> int:
+    match usage:
+        case {"prompt_tokens_details": {"cached_tokens": int(cached)}}:
+            return cached
+        case _:
+            return 0

@@ -1,0 +1,558 @@
+"""
+Turns a language model's text into what a voice can say, while it streams in.
+
+Markdown, tags and pictures go, lists and tables become sentences, addresses and symbols become words. What is said for
+a symbol is data, one file per language. A decision looks at `WINDOW` characters at most, and waits for them only while
+they can change it. So any cut of a text into chunks gives the same words, and the work grows with its length alone.
+"""
+
+import html
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from functools import cached_property, lru_cache
+from importlib import resources
+from typing import Final
+
+from gateway.llm.speech import Joint, Speech
+
+WINDOW: Final = 200
+"""Characters that an unfinished mark can hold back; then it is taken as it stands."""
+
+_TOP_LEVEL_DOMAINS: Final = frozenset(
+    "com org net edu gov int info biz io ai app dev cloud shop eu uk de at ch fr es it nl be pl se ca au jp mx".split()
+)
+# Models think or call tools in these; none of it is for the caller.
+_HIDDEN_TAGS: Final = frozenset(
+    "think thinking thought thoughts reasoning reflection scratchpad analysis script style"
+    " tool_call tool_calls tool_use function function_call function_calls invoke".split()
+)
+_BREAKING_TAGS: Final = frozenset("br p div li tr ul ol table h1 h2 h3 h4 h5 h6".split())
+
+_DASHES: Final = "–—―"
+_BULLETS: Final = "•‣◦▪●■►"
+_ARROWS: Final = "\u2190-\u21ff\u27f0-\u27ff"
+# Emoji with their selectors, skin tones, flags and tags; pictographs, box drawing, trade marks; odd line ends.
+_PICTURES: Final = (
+    "\r\x0b\x0c\x1c-\x1f\x85\u2028\u2029©®™℠ℹ‼⁉〰〽㊗㊙\ufffc\ufffd"
+    "\u20e3\u2300-\u23ff\u2500-\u27ef\u2b00-\u2bff\ufe00-\ufe0f\U0001f000-\U0001faff\U000e0000-\U000e0fff"
+)
+# Joins emoji, but in Indian scripts it belongs to the word.
+_JOINER: Final = r"\u200d(?<![\u0900-\u0dff].)"
+_UNSEEN: Final = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+
+_SCHEMES: Final = ("http://", "https://", "www.")
+_LABEL: Final = r"[^\W_]+(?:-+[^\W_]+)*+"
+_URL: Final = rf"(?i:https?://(?:www\.)?|www\.)(?:[^\s/?#@<>]*+@)?+(?P<host>{_LABEL}(?:\.{_LABEL})*+)?+"
+_DOMAIN: Final = rf"{_LABEL}(?:\.{_LABEL})++"
+_TARGET: Final = r"\((?:[^\s()]++|\([^\s()]*+\))*+(?:[ \t]++\"[^\"\n]*+\")?+[ \t]*\)"
+_TARGET_BEGUN: Final = r"\((?:[^\s()]++|\([^\s()]*+\)?+)*+(?:[ \t]++(?:\"[^\"\n]*+\"?+[ \t]*)?)?+"
+# A tag does not go on in the next sentence: "a <b and more. So" has none.
+_IN_TAG: Final = r"(?:[^<>\n.!?]|[.!?](?![ \t]))*+"
+
+# At the start of a line
+_BLOCK: Final = re.compile(
+    r"(?P<indent>[ \t]+)"
+    r"|(?P<quote>>(?!\d)[ \t]?)"
+    r"|(?P<number>\d{1,3}[.)](?=[ \t]))"
+    r"|(?P<fence>`{3,}(?=[^`\n]*(?:\n|\Z))|~{3,})"
+    r"|(?P<item>(?:[-|:][-|: \t]{2,}+|(?:\*{3,}|_{3,}|={3,})[ \t]*)(?=\n|\Z)"  # a ruler
+    rf"|(?:\#{{1,6}}|[-*+{_BULLETS}{_DASHES}]|\[[ xX]\])[ \t]"
+    r"|\|)"
+)
+_UNFINISHED_BLOCK: Final = re.compile(
+    rf"(?:>|[-|:][-|: \t]*|(?:\*+|_+|=+)[ \t]*|\#{{1,6}}|[+{_BULLETS}{_DASHES}]|\[[ xX]?\]?|\d{{1,3}}[.)]?|`{{1,2}}"
+    r"|`{3,}[^`\n]*|~+)\Z"
+)
+# Within a line: first what is complete in itself; then, after the words and symbols of the language, single marks
+_CONSTRUCT: Final = re.compile(
+    r"(?P<newline>\n)"
+    r"|(?P<entity>&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]+\d*);)"
+    r"|(?P<comment><!--)"
+    r"|(?P<tag>(?<!`)</?(?P<name>[A-Za-z][\w:-]{0,60}+)"
+    rf"(?:=[^\s<>]*+|[ \t](?=[^<>\n]*=){_IN_TAG})?+[ \t]*/?>|<\|[^<>|\n]*\|>)"
+    rf"|(?P<link><(?:{_URL}[^\s<>]*|(?P<box>[\w.+-]++)@(?P<box_host>{_DOMAIN}))>)"
+    rf"|(?P<mail>(?P<local>(?:\.[\w.+-]*+)?)@(?P<mail_host>{_DOMAIN}))"
+    rf"|(?P<dotted>(?:\.{_LABEL})++)"
+    r"|(?P<ellipsis>\.{2,}|…)"
+    rf"|(?P<citation>\[(?:\^[\w-]+|(?P<number>[1-9]\d?))\](?P<source>{_TARGET})?+|【[^】\n]*】)"
+    r"|(?P<key>(?<!\S)\*(?=\d{1,3}(?:[\s#.,;:!?)]|\Z)))"
+    rf"|(?P<removed>!(?=\[)|\](?:{_TARGET}|\[[^\[\]\n]*\]))"
+)
+_MARK: Final = re.compile(
+    r"(?P<stars>\*+)"
+    r"|(?P<underscores>_+)"
+    rf"|(?P<dash>(?P<line>-{{2,}}|[{_DASHES}-])[ \t]*)"
+    r"|(?P<pipe>\|+)"
+    rf"|(?P<removed>`+|\#{{2,}}|[!?](?<=[!?].)|\\[()\[\]]|[{_UNSEEN}]+)"
+    r"|(?P<bracket>[\[\]])"
+    r"|(?P<backslash>\\)"
+    r"|(?P<dollar>\$+)"
+    r"|(?P<tilde>~+)"
+    rf"|(?P<pause>[{_BULLETS}{_ARROWS}])"
+    rf"|(?P<picture>[{_PICTURES}]+|{_JOINER})"
+    r"|(?P<as_is>.)",
+    re.DOTALL,
+)
+_UNFINISHED: Final = (
+    r"[*_~#$]+|\*\d{1,3}|\\|!|-+[ \t]*"
+    rf"|[{_DASHES}][ \t]*"
+    r"|\.[\w.@+-]*|@[\w.-]*|&\#?\w*;?|【[^】\n]*"
+    rf"|\[(?:\^[\w-]*|\d{{0,2}})(?:\](?:{_TARGET_BEGUN})?)?"
+    rf"|\](?:{_TARGET_BEGUN}|\[[^\[\]\n]*)?"
+    rf"|<(?:[^\s<>]*|/?[A-Za-z][\w:-]*[ \t]{_IN_TAG}|\|[^<>|\n]*\|?)"
+    r"|(?i:https?://|www\.)[^\s/?#<>]*"
+)
+# Behind a host: punctuation belongs to the URL only where more of it follows
+_URL_POINTS: Final = r".,;:!?'\")*_~"
+_URL_REST: Final = re.compile(rf"[{_URL_POINTS}]*[^\s{_URL_POINTS}<>\]|`]+")
+_UNFINISHED_URL: Final = re.compile(rf"[{_URL_POINTS}]*\Z")
+_URL_START: Final = re.compile(_URL)
+_COMMENT_END: Final = re.compile("-->")
+
+
+@dataclass(frozen=True)
+class LanguageRules:
+    """
+    What is said in one language for what can't be read aloud: the fields of its TOML file.
+
+    The tables from `between_numbers` on give words for symbols, by what stands on both sides of the symbol. A symbol
+    without a word stays as it is, and so does an address where `dot` and `at` are empty, or a range without `to`.
+    """
+
+    code_left_out: str = ""
+    dot: str = ""
+    at: str = ""
+    to: str = ""
+    abbreviations: Mapping[str, str] = field(default_factory=dict)
+    between_numbers: Mapping[str, str] = field(default_factory=dict)
+    before_number: Mapping[str, str] = field(default_factory=dict)
+    after_number: Mapping[str, str] = field(default_factory=dict)
+    before_word: Mapping[str, str] = field(default_factory=dict)
+    alone: Mapping[str, str] = field(default_factory=dict)
+    anywhere: Mapping[str, str] = field(default_factory=dict)
+
+    def word_for(self, symbol: str, left: str, right: str) -> str | None:
+        """The word for a symbol. `left` and `right` are its neighbours, with the space between if there is one."""
+        before, after = left[-1:], right[:1]
+        numbers = left.strip().isdecimal() and right.strip(" \t")[:1].isdecimal()
+        table: Mapping[str, str] = {}
+        if numbers and before.isspace() == after.isspace():
+            table = self.between_numbers
+        elif after.isdecimal() and not before.isalnum():
+            table = self.before_number
+        elif before.isdecimal() and not after.isalnum():
+            table = self.after_number
+        elif after.isalpha() and not before.isalnum():
+            table = self.before_word
+        elif not before.strip() and (not after.strip() or after in ".,;:!?)"):
+            table = self.alone
+        return table.get(symbol, self.anywhere.get(symbol))
+
+    def said_host(self, host: str) -> str:
+        return host.replace(".", f" {self.dot} ") if self.dot else host
+
+    @cached_property
+    def symbols(self) -> Mapping[str, Sequence[str]]:
+        """All that have a word somewhere, the longest first, by their first character."""
+        numbers = {*self.between_numbers, *self.before_number, *self.after_number}
+        symbols = sorted({*numbers, *self.before_word, *self.alone, *self.anywhere}, key=len, reverse=True)
+        return {first: [symbol for symbol in symbols if symbol[0] == first] for first in {s[0] for s in symbols}}
+
+    @cached_property
+    def notable(self) -> re.Pattern[str]:
+        """Finds the next place that may not pass as it stands."""
+        symbols = "".join(re.escape(first) for first in self.symbols)
+        words = (*_SCHEMES, *self.abbreviations)
+        initials = "".join({initial for word in words for initial in (word[0].lower(), word[0].upper())})
+        return re.compile(
+            rf"[\n*_`~\[\]<>|#\\$&@…【{_DASHES}{_BULLETS}{_ARROWS}{_PICTURES}{_UNSEEN}{symbols}-]"
+            rf"|{_JOINER}"
+            r"|\.(?=[\w.]|\Z)"
+            r"|[!?](?<=[!?].)"
+            r"|!(?<![^\W_].)(?=\[|\Z)"
+            # A set comes first in each: what it does not hold is passed over quickly.
+            rf"|[{initials}](?<![^\W_].)(?<=(?=(?i:{_any_of(words)}|(?:{_beginnings(words)})\Z)).)"
+        )
+
+    @cached_property
+    def unfinished(self) -> re.Pattern[str]:
+        """Matches at a notable place where more text can change what it is."""
+        # What is behind a symbol counts: one character, and another if that is a space.
+        symbols = _beginnings(f"{symbol} " for same_start in self.symbols.values() for symbol in same_start)
+        words = _beginnings((*_SCHEMES, *self.abbreviations))
+        return re.compile(rf"(?:{_UNFINISHED}|(?:{symbols})[ \t]?|(?i:{words}))\Z")
+
+
+@lru_cache(maxsize=64)
+def load_rules(language: str) -> LanguageRules:
+    """The rules for a language tag such as `en` or `de-AT`; for an unknown one those that only remove marks."""
+    tag = language.lower().replace("_", "-")
+    for name in (tag, tag.partition("-")[0]):
+        file = resources.files("gateway.llm") / "languages" / f"{name}.toml"
+        if re.fullmatch("[a-z0-9-]+", name) and file.is_file():
+            return LanguageRules(**tomllib.loads(file.read_text(encoding="utf-8")))
+    return LanguageRules()
+
+
+def spoken(text: str, rules: LanguageRules) -> str:
+    """All of a text at once."""
+    speech = SpokenText(rules)
+    return speech.feed(text) + speech.finish()
+
+
+class _Place(Enum):
+    """Where in the text the filter stands."""
+
+    LINE_START = auto()
+    LINE = auto()
+    URL = auto()
+    """Behind its host, in the part that nobody says."""
+    LEFT_OUT = auto()
+    """In code, hidden thoughts or a comment."""
+
+
+class SpokenText:
+    """The filter for one text. Feed it chunks as they come; each returns what can be said by now."""
+
+    def __init__(self, rules: LanguageRules) -> None:
+        self._rules = rules
+        self._notable = rules.notable
+        self._unfinished = rules.unfinished
+        self._speech = Speech()
+        # The last two characters that are done with, then those that wait.
+        self._text = ""
+        self._position = 0
+        self._complete = False
+        self._place = _Place.LINE_START
+        self._resume_at = _COMMENT_END
+        self._in_item = False
+        self._in_emphasis = False
+        self._in_formula = False
+
+    def feed(self, chunk: str) -> str:
+        self._text += chunk
+        while self._position < len(self._text) and self._advance():
+            pass
+        done = max(0, self._position - 2)
+        self._text = self._text[done:]
+        self._position -= done
+        return self._speech.take()
+
+    def finish(self) -> str:
+        """No more comes: what was held back."""
+        self._complete = True
+        said = self.feed("")
+        self._speech.finish()
+        return said + self._speech.take()
+
+    # One step each; false where it has to wait for more text
+
+    def _advance(self) -> bool:
+        match self._place:
+            case _Place.LINE:
+                return self._read_line()
+            case _Place.LINE_START:
+                return self._start_line()
+            case _Place.URL:
+                return self._skip_url()
+            case _Place.LEFT_OUT:
+                return self._leave_out()
+
+    def _start_line(self) -> bool:
+        if self._waits(_UNFINISHED_BLOCK):
+            return False
+        block = self._match(_BLOCK)
+        if block is None:
+            self._place = _Place.LINE
+        else:
+            self._position = block.end()
+            self._say_block(block)
+        return True
+
+    def _read_line(self) -> bool:
+        notable = self._notable.search(self._text, self._position)
+        end = notable.start() if notable else len(self._text)
+        self._speech.say(self._text[self._position : end])
+        self._position = end
+        if notable is None or self._waits(self._unfinished):
+            return False
+        if construct := self._match(_CONSTRUCT):
+            self._position = construct.end()
+            self._say_construct(construct)
+        elif not self._say_word() and not self._say_symbol() and (mark := self._match(_MARK)):
+            self._position = mark.end()
+            self._say_mark(mark)
+        return True
+
+    def _skip_url(self) -> bool:
+        if self._waits(_UNFINISHED_URL):
+            return False
+        rest = self._match(_URL_REST)
+        if rest is None:
+            self._place = _Place.LINE
+        else:
+            self._position = rest.end()
+        return True
+
+    def _leave_out(self) -> bool:
+        end = self._resume_at.search(self._text, self._position)
+        if end is None:
+            self._position = max(self._position, len(self._text) - WINDOW)
+            return False
+        self._position = end.end()
+        self._place = _Place.LINE
+        return True
+
+    def _waits(self, unfinished: re.Pattern[str]) -> bool:
+        if self._complete or len(self._text) - self._position >= WINDOW:
+            return False
+        return unfinished.match(self._text, self._position) is not None
+
+    def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+        return pattern.match(self._text, self._position, self._position + WINDOW)
+
+    def _leave_out_until(self, end: re.Pattern[str]) -> None:
+        self._resume_at = end
+        self._place = _Place.LEFT_OUT
+
+    # What stands at the start of a line
+
+    def _say_block(self, block: re.Match[str]) -> None:
+        match block.lastgroup:
+            case "indent":
+                self._speech.say("" if self._in_item else block[0])
+            case "number":
+                self._begin_item()
+                self._speech.say(f"{block[0][:-1]}.")
+                self._place = _Place.LINE
+            case "fence":
+                self._begin_item()
+                self._speech.say(self._rules.code_left_out)
+                self._leave_out_until(_fence_end(block[0][:50]))
+            case "item":
+                self._begin_item()
+
+    def _begin_item(self) -> None:
+        self._speech.begin_item()
+        self._in_item = True
+
+    # Words and symbols of the language
+
+    def _say_word(self) -> bool:
+        """Says the URL or abbreviation that starts here, if one does."""
+        if not self._text[self._position].isalpha():
+            return False
+        if url := self._match(_URL_START):
+            self._position = url.end()
+            self._say_host(url["host"] or "", _after(url))
+            return True
+        for short, full in self._rules.abbreviations.items():
+            if self._text[self._position : self._position + len(short)].lower() == short.lower():
+                self._position += len(short)
+                self._speech.say_apart(full)
+                return True
+        return False
+
+    def _say_symbol(self) -> bool:
+        for symbol in self._rules.symbols.get(self._text[self._position], ()):
+            if self._text.startswith(symbol, self._position):
+                end = self._position + len(symbol)
+                word = self._rules.word_for(symbol, self._speech.left, self._text[end : end + 2])
+                if word is not None:
+                    self._position = end
+                    self._speech.say_apart(word)
+                    return True
+        return False
+
+    def _say_host(self, host: str, after: str) -> None:
+        self._speech.say(self._rules.said_host(host))
+        if after in ("/", "?", "#", ":"):
+            self._place = _Place.URL
+
+    def _say_mailbox(self, box: str, host: str) -> None:
+        if self._rules.at:
+            self._speech.say(self._rules.said_host(box))
+            self._speech.say_apart(self._rules.at)
+            self._speech.say(self._rules.said_host(host))
+        else:
+            self._speech.say(f"{box}@{host}")
+
+    # Constructs: what is complete in itself. One without a case says nothing.
+
+    def _say_construct(self, construct: re.Match[str]) -> None:
+        match construct.lastgroup:
+            case "newline":
+                self._end_line(construct)
+            case "entity":
+                self._say_entity(construct)
+            case "tag":
+                self._pass_tag(construct)
+            case "comment":
+                self._speech.leave_out()
+                self._leave_out_until(_COMMENT_END)
+            case "link":
+                self._say_link(construct)
+            case "mail":
+                # What is before the first dot of the mailbox is said already.
+                self._say_mailbox(construct["local"], construct["mail_host"])
+            case "dotted" if construct[0].rpartition(".")[2] in _TOP_LEVEL_DOMAINS:
+                self._say_host(construct[0], _after(construct))
+            case "dotted":
+                self._speech.say(construct[0])
+            case "ellipsis":
+                self._speech.pause(Joint.BREAK)
+            case "citation":
+                self._pass_citation(construct)
+            case "key":
+                self._say_key()
+
+    def _end_line(self, newline: re.Match[str]) -> None:
+        # A line that ends in bold is a heading.
+        bold = newline.string.endswith(("**", "__"), 0, newline.start())
+        self._speech.end_line(full_stop=self._in_item or bold)
+        self._in_item = self._in_emphasis = self._in_formula = False
+        self._place = _Place.LINE_START
+
+    def _say_entity(self, entity: re.Match[str]) -> None:
+        character, after = html.unescape(entity[0]), _after(entity)
+        if character == entity[0]:  # none that exists
+            character, after = entity[0][:1], entity[0][1:2]
+            self._position = entity.start() + 1
+        word = self._rules.word_for(character, self._speech.left, after)
+        if word is not None:
+            self._speech.say_apart(word)
+        elif character == "&" or not self._notable.search(character):
+            self._speech.say(" " if character.isspace() else character)
+        else:
+            self._speech.leave_out()
+
+    def _pass_tag(self, tag: re.Match[str]) -> None:
+        name = (tag["name"] or "").lower()
+        if name in _BREAKING_TAGS:
+            self._speech.pause(Joint.BREAK)
+        else:
+            self._speech.leave_out()
+        if name.rpartition(":")[2] in _HIDDEN_TAGS and not tag[0].startswith("</") and not tag[0].endswith("/>"):
+            self._leave_out_until(_tag_end(name))
+
+    def _say_link(self, link: re.Match[str]) -> None:
+        if link["box"]:
+            self._say_mailbox(link["box"], link["box_host"])
+        else:
+            self._speech.say(self._rules.said_host(link["host"] or ""))
+
+    def _pass_citation(self, citation: re.Match[str]) -> None:
+        # "[1]" behind a word names a source. On its own it may be a key to press.
+        number_only = citation["number"] and not citation["source"]
+        if number_only and not self._before.strip():
+            self._position = citation.start() + 1
+        else:
+            self._speech.leave_out()
+
+    def _say_key(self) -> None:
+        """The star of a telephone, as in `*67`."""
+        if word := self._rules.alone.get("*"):
+            self._speech.say_apart(word)
+        else:
+            self._speech.say("*")
+
+    # Marks: what they are depends on both sides. One without a case says nothing.
+
+    @property
+    def _before(self) -> str:
+        return self._speech.left[-1:]
+
+    def _say_mark(self, mark: re.Match[str]) -> None:
+        match mark.lastgroup:
+            case "stars":
+                self._say_stars(mark)
+            case "underscores" if self._before.isalnum() and _after(mark).isalnum():
+                self._speech.say(mark[0])
+            case "dash":
+                self._say_dash(mark)
+            case "pipe":
+                self._speech.pause(Joint.COMMA)
+                self._in_item = True
+            case "bracket" if self._before.isalnum() and _after(mark).isalnum():
+                self._speech.say(" ")
+            # Before a word it starts a command of a formula; in a path it stays.
+            case "backslash" if self._before.strip() and _after(mark).isalnum():
+                self._speech.say(mark[0])
+            case "dollar":
+                self._say_dollar(mark)
+            case "tilde" if _after(mark).isdecimal() and mark[0] == "~":
+                self._speech.say(mark[0])
+            case "pause":
+                self._speech.pause(Joint.COMMA)
+            case "picture":
+                self._speech.leave_out()
+            case "as_is":
+                self._speech.say(mark[0])
+
+    def _say_stars(self, stars: re.Match[str]) -> None:
+        """Emphasis is not said; a product is: `2*3`, `a*b`, `2**8`, `f(x)*(y+1)`."""
+        before, after = self._before, _after(stars)
+        factors = (before.isalnum() or before == ")") and (after.isalnum() or after == "(")
+        powers = before.isdecimal() and after.isdecimal()
+        # Scripts without spaces have emphasis between two letters.
+        single = stars[0] == "*" and (before + after).isascii()
+        if (factors and not self._in_emphasis and (single or powers)) or (single and before == after == " "):
+            self._speech.say(stars[0])
+        else:
+            self._in_emphasis = not self._in_emphasis and not after.isspace()
+
+    def _say_dash(self, dash: re.Match[str]) -> None:
+        """A hyphen or a minus stays, an en dash may mean a range, all else is a pause."""
+        line, after, left = dash["line"], _after(dash), self._speech.left
+        spaced = dash[0] != line or not after.strip()
+        numbers = left.strip().isdecimal() and after.isdecimal()
+        if line == "-" and (numbers or self._before.strip() or not spaced):
+            self._speech.say(dash[0])
+        elif line == "–" and (numbers or (left.isalnum() and after.isalnum() and not spaced)):
+            self._say_range(dash[0])
+        elif line == "–" and after.isdecimal() and not spaced:
+            self._speech.say("-")
+        else:
+            self._speech.pause(Joint.COMMA)
+
+    def _say_range(self, dash: str) -> None:
+        if self._rules.to:
+            self._speech.say_apart(self._rules.to)
+        else:
+            self._speech.say(dash)
+
+    def _say_dollar(self, dollar: re.Match[str]) -> None:
+        """An amount stays; the marks around a formula go."""
+        before, after = self._before, _after(dollar)
+        opens = (after.isalpha() or after == "\\") and not before.isalnum()
+        closes = self._in_formula and before.strip()
+        if opens or closes or len(dollar[0]) > 1:
+            self._in_formula = not self._in_formula
+        else:
+            self._speech.say(dollar[0])
+
+
+@lru_cache(maxsize=64)
+def _fence_end(fence: str) -> re.Pattern[str]:
+    return re.compile(rf"\n[ \t>]{{0,50}}{fence[0]}{{{len(fence)},60}}[ \t]{{0,50}}(?=\n)")
+
+
+@lru_cache(maxsize=64)
+def _tag_end(name: str) -> re.Pattern[str]:
+    return re.compile(rf"</{name}[ \t]{{0,50}}>", re.IGNORECASE)
+
+
+def _after(token: re.Match[str]) -> str:
+    """The character behind it, as far as the window shows."""
+    return token.string[token.end() : min(token.end() + 1, token.endpos)]
+
+
+def _any_of(texts: Iterable[str]) -> str:
+    return "|".join(re.escape(text) for text in texts)
+
+
+def _beginnings(texts: Iterable[str]) -> str:
+    return _any_of(sorted({text[:length] for text in texts for length in range(1, len(text))}))

@@ -1,0 +1,102 @@
+"""
+Chat completions for the voice engine: the agent's answers, asked for with the bearer of a call.
+
+Once a question is understood the answer is 200 and has words in it, whatever becomes of the language model: an engine
+that gets an error ends the call.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Send
+
+from gateway.calls.bearers import Bearers
+from gateway.llm.chat import ChatEvent
+from gateway.llm.chat_wire import ChunkWriter, MalformedChatRequest, completion, read_request
+
+MAX_BODY_BYTES: Final = 2_000_000
+"""A prompt, its tools and hours of talk are a fraction of it."""
+
+_UNBUFFERED: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+def routes(bearers: Bearers) -> list[Route]:
+    async def complete(request: Request) -> Response:
+        thinker = await bearers.find(_bearer(request))
+        if thinker is None:
+            return _refusal(401, "missing or unknown bearer")
+        try:
+            question, is_streamed = read_request(await _body(request))
+        except _BodyTooLarge:
+            return _refusal(413, "a body may have 2 MB at most")
+        except MalformedChatRequest as problem:
+            return _refusal(400, str(problem))
+        except ClientDisconnect:
+            return Response(status_code=400)
+        events = thinker.answer(question)
+        if is_streamed:
+            return _Answer(_chunks(events, thinker.agent), "text/event-stream")
+        return _Answer(_whole(events, thinker.agent), "application/json")
+
+    return [Route("/v1/chat/completions", complete, methods=["POST"])]
+
+
+# Requests
+
+
+class _BodyTooLarge(Exception):
+    pass
+
+
+def _bearer(request: Request) -> str:
+    scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
+    return bearer.strip() if scheme.lower() == "bearer" else ""
+
+
+async def _body(request: Request) -> bytes:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            raise _BodyTooLarge
+    return bytes(body)
+
+
+# Answers
+
+
+class _Answer(StreamingResponse):
+    """Sends every piece as it comes. A client that goes away closes what is streamed, at once."""
+
+    def __init__(self, pieces: AsyncGenerator[bytes, None], media_type: str) -> None:
+        super().__init__(pieces, headers=_UNBUFFERED, media_type=media_type)
+        self._pieces = pieces
+
+    async def stream_response(self, send: Send) -> None:
+        async with aclosing(self._pieces):
+            await super().stream_response(send)
+
+
+async def _chunks(events: AsyncGenerator[ChatEvent, None], model: str) -> AsyncGenerator[bytes, None]:
+    writer = ChunkWriter(model)
+    async with aclosing(events):
+        yield writer.start()
+        async for event in events:
+            if data := writer.write(event):
+                yield data
+    yield writer.end()
+
+
+async def _whole(events: AsyncGenerator[ChatEvent, None], model: str) -> AsyncGenerator[bytes, None]:
+    async with aclosing(events):
+        yield completion([event async for event in events], model)
+
+
+def _refusal(status: int, message: str) -> Response:
+    """In the shape that OpenAI's clients read."""
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
+    return JSONResponse({"error": error}, status_code=status)

@@ -1,0 +1,92 @@
+import pytest
+
+from gateway.calls.bearers import MOST_GUESTS, Bearers, digest_of
+from gateway.calls.brains import Brain
+from gateway.calls.thinking import CallThinker
+
+
+def thinker():
+    return CallThinker("maya", "", Brain((), 1.0, "One moment.", "Sorry.", "en"))
+
+
+async def test_each_call_has_its_bearer():
+    bearers, first, second = Bearers(), thinker(), thinker()
+    of_first, of_second = bearers.open(first), bearers.open(second)
+    assert await bearers.find(of_first) is first
+    assert await bearers.find(of_second) is second
+
+
+async def test_bearer_dies_with_its_call():
+    bearers, other = Bearers(), thinker()
+    bearer, others = bearers.open(thinker()), bearers.open(other)
+    bearers.close(bearer)
+    bearers.close(bearer)
+    assert await bearers.find(bearer) is None
+    assert await bearers.find(others) is other
+
+
+@pytest.mark.parametrize("change", [lambda bearer: "", lambda bearer: bearer[:-1], lambda bearer: bearer + "é"])
+async def test_other_bearer_opens_nothing(change):
+    bearers = Bearers()
+    assert await bearers.find(change(bearers.open(thinker()))) is None
+
+
+async def test_bearer_is_not_kept():
+    bearers = Bearers()
+    bearer = bearers.open(thinker())
+    assert len(bearer) == 43
+    assert bearer not in repr(vars(bearers))
+
+
+# Calls of other nodes
+
+
+@pytest.fixture
+def others():
+    """Digests of the bearers that another node has given out."""
+    return set()
+
+
+@pytest.fixture
+def here(others):
+    async def elsewhere(digest):
+        return thinker() if digest in others else None
+
+    return Bearers(elsewhere)
+
+
+async def test_call_of_another_node_has_one_thinker(here, others):
+    """Its equal requests share their answer, as they do where it lives."""
+    others.add(digest_of("theirs"))
+    found = await here.find("theirs")
+    assert found is not None
+    assert await here.find("theirs") is found
+
+
+async def test_call_of_another_node_ends_there(here, others):
+    others.add(digest_of("theirs"))
+    await here.find("theirs")
+    others.clear()
+    assert await here.find("theirs") is None
+
+
+async def test_own_call_is_not_looked_for_elsewhere(here, others):
+    own = thinker()
+    bearer = here.open(own)
+    others.add(digest_of(bearer))
+    assert await here.find(bearer) is own
+
+
+async def test_no_bearer_is_not_looked_for(here, others):
+    others.add(digest_of(""))
+    assert await here.find("") is None
+
+
+async def test_guests_are_limited(here, others):
+    others |= {digest_of(str(number)) for number in range(MOST_GUESTS + 1)}
+    first = await here.find("0")
+    second = await here.find("1")
+    for number in (0, *range(2, MOST_GUESTS + 1)):
+        await here.find(str(number))
+    assert await here.find("0") is first
+    assert await here.find("1") is not second

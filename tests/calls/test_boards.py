@@ -1,0 +1,292 @@
+"""Both boards keep the same promises: the one in a file, and the one in a real Redis."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.calls.board import Board
+from gateway.calls.file_board import FileBoard
+from gateway.calls.redis_board import RedisBoard, connect
+from gateway.errors import BoardUnavailable
+from tests.calls.grounds import Ground, prepared
+from tests.redis_server import RedisServer
+from tests.stage import until_it
+
+MANY = 8
+
+
+@pytest.fixture(params=["file", "redis"])
+async def ground(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ground]:
+    async with prepared(request.param, tmp_path) as ground:
+        yield ground
+
+
+@pytest.fixture
+async def board(ground: Ground) -> Board:
+    return await ground.open()
+
+
+async def at_once(ground: Ground, work: Callable[[Board, int], Awaitable[Any]]) -> list[Any]:
+    """What many nodes get that do this at the same moment."""
+    boards = [await ground.open() for _ in range(MANY)]
+    return await asyncio.gather(*(work(board, number) for number, board in enumerate(boards)))
+
+
+async def gone(board: Board, name: str) -> None:
+    async def expired() -> bool:
+        return await board.get(name) is None
+
+    await until_it(expired)
+
+
+# Values
+
+
+async def test_every_node_sees_a_value(ground: Ground, board: Board) -> None:
+    await board.put("call:1", b"\x00\xff", 60)
+    assert await (await ground.open()).get("call:1") == b"\x00\xff"
+    assert await board.get("call:2") is None
+
+
+async def test_value_expires(board: Board) -> None:
+    await board.put("token", b"secret", 0.05)
+    await gone(board, "token")
+    assert not await board.swap("token", b"secret", b"other", 60)
+    assert not await board.delete("token")
+    assert await board.add("token", b"another", 60)
+
+
+async def test_writing_again_keeps_a_value_longer(board: Board) -> None:
+    await board.put("alive", b"1", 0.05)
+    await board.put("clock", b"1", 0.05)
+    await board.put("alive", b"2", 60)
+    await gone(board, "clock")
+    assert await board.get("alive") == b"2"
+
+
+async def test_swap_needs_what_stands_there(board: Board) -> None:
+    await board.put("call", b"ringing", 60)
+    assert not await board.swap("call", b"live", b"over", 60)
+    assert await board.get("call") == b"ringing"
+    assert await board.swap("call", b"ringing", b"live", 60)
+    assert await board.get("call") == b"live"
+
+
+async def test_of_many_who_add_one_wins(ground: Ground, board: Board) -> None:
+    added = await at_once(ground, lambda board, number: board.add("call", b"%d" % number, 60))
+    assert added.count(True) == 1
+    assert await board.get("call") == b"%d" % added.index(True)
+
+
+async def test_of_many_who_swap_one_wins(ground: Ground, board: Board) -> None:
+    await board.put("call", b"dead", 60)
+    swapped = await at_once(ground, lambda board, number: board.swap("call", b"dead", b"%d" % number, 60))
+    assert swapped.count(True) == 1
+    assert await board.get("call") == b"%d" % swapped.index(True)
+
+
+async def test_of_many_who_delete_one_is_told(ground: Ground, board: Board) -> None:
+    await board.put("token", b"secret", 60)
+    deleted = await at_once(ground, lambda board, _: board.delete("token"))
+    assert deleted.count(True) == 1
+
+
+# Sets
+
+
+async def test_set_holds_who_joined(ground: Ground, board: Board) -> None:
+    await at_once(ground, lambda board, number: board.join("nodes", f"node-{number}"))
+    await board.join("nodes", "node-0")
+    await board.leave("nodes", "node-1")
+    await board.leave("nodes", "a stranger")
+    assert await board.members("nodes") == {f"node-{number}" for number in range(MANY) if number != 1}
+    assert await board.members("calls") == set()
+
+
+# Lists
+
+
+async def test_items_stay_in_order(board: Board) -> None:
+    await board.append("journal", [b"1", b"2"], 60)
+    await board.append("journal", [b"3"], 60)
+    assert await board.items("journal") == [b"1", b"2", b"3"]
+    assert await board.take("journal", 0) == b"1"
+    assert await board.items("journal") == [b"2", b"3"]
+
+
+async def test_each_item_is_taken_once(ground: Ground, board: Board) -> None:
+    items = [b"%d" % number for number in range(MANY - 1)]
+    await board.append("inbox", items, 60)
+    taken = await at_once(ground, lambda board, _: board.take("inbox", 0))
+    assert sorted(item for item in taken if item) == items
+    assert taken.count(None) == 1
+
+
+async def test_take_waits_for_an_item(ground: Ground, board: Board) -> None:
+    waiting = asyncio.create_task(board.take("inbox", wait=20))
+    await (await ground.open()).append("inbox", [b"hello"], 60)
+    assert await waiting == b"hello"
+
+
+async def test_take_gives_up(board: Board) -> None:
+    assert await board.take("inbox", wait=0.05) is None
+
+
+async def test_list_expires_as_a_whole(board: Board) -> None:
+    """What is written last says how long all of it is kept."""
+    for name in ("clock", "kept", "lost"):
+        await board.append(name, [b"1"], 0.05)
+    await board.append("kept", [b"2"], 60)
+
+    async def expired() -> bool:
+        return not await board.items("clock") and not await board.items("lost")
+
+    await until_it(expired)
+    assert await board.items("kept") == [b"1", b"2"]
+    assert await board.take("lost", 0) is None
+    assert not await board.delete("lost")
+
+
+async def test_rewritten_list_is_never_seen_half(ground: Ground, board: Board) -> None:
+    versions = [[b"%d" % number] * 50 for number in range(20)]
+    seen: list[list[bytes]] = []
+    other = await ground.open()
+
+    async def look() -> None:
+        while not seen or seen[-1] != versions[-1]:
+            seen.append(await other.items("journal"))
+
+    looking = asyncio.create_task(look())
+    for version in versions:
+        await board.rewrite("journal", version, 60)
+    await looking
+    assert [items for items in seen if items and items not in versions] == []
+    await board.rewrite("journal", [], 60)
+    assert await other.items("journal") == []
+
+
+async def test_deleted_list_is_gone(board: Board) -> None:
+    await board.append("inbox", [b"1"], 60)
+    assert await board.delete("inbox")
+    assert await board.items("inbox") == []
+
+
+# The ground is gone
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda board: board.get("name"),
+        lambda board: board.put("name", b"1", 60),
+        lambda board: board.add("name", b"1", 60),
+        lambda board: board.swap("name", b"1", b"2", 60),
+        lambda board: board.delete("name"),
+        lambda board: board.join("set", "member"),
+        lambda board: board.leave("set", "member"),
+        lambda board: board.members("set"),
+        lambda board: board.append("list", [b"1"], 60),
+        lambda board: board.rewrite("list", [b"1"], 60),
+        lambda board: board.items("list"),
+        lambda board: board.take("list", 0.1),
+    ],
+    ids="get put add swap delete join leave members append rewrite items take".split(),
+)
+async def test_board_that_is_gone_says_so(ground: Ground, board: Board, work: Callable[[Board], Any]) -> None:
+    await board.put("name", b"1", 60)
+    await ground.ruin()
+    with pytest.raises(BoardUnavailable):
+        await work(board)
+    await ground.mend()
+    assert await board.get("name") == b"1"
+
+
+async def test_closed_file_is_unavailable(tmp_path: Path) -> None:
+    board = await FileBoard.open(tmp_path / "workers.db")
+    await board.close()
+    with pytest.raises(BoardUnavailable):
+        await board.get("name")
+
+
+async def test_file_that_is_no_board_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "workers.db").write_bytes(b"no database, whatever its name says" * 100)
+    with pytest.raises(BoardUnavailable, match=r"workers\.db: file is not a database"):
+        await FileBoard.open(tmp_path / "workers.db")
+
+
+async def test_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    board = await FileBoard.open(tmp_path / "data" / "workers.db")
+    await board.put("token", b"secret", 60)
+    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "data").iterdir()} == {0o600}
+    await board.close()
+
+
+async def test_redis_address_stays_out_of_errors() -> None:
+    board = RedisBoard(connect("redis://:hunter2@127.0.0.1:1/0"))
+    with pytest.raises(BoardUnavailable) as raised:
+        await board.get("name")
+    assert "hunter2" not in str(raised.value)
+    await board.close()
+
+
+# Side by side
+
+NAMES = st.sampled_from(["a", "b"])
+VALUES = st.binary(max_size=3)
+STEPS = st.one_of(
+    st.tuples(st.just("get"), NAMES),
+    st.tuples(st.just("put"), NAMES, VALUES, st.just(60)),
+    st.tuples(st.just("add"), NAMES, VALUES, st.just(60)),
+    st.tuples(st.just("swap"), NAMES, VALUES, VALUES, st.just(60)),
+    st.tuples(st.just("delete"), st.sampled_from(["a", "list"])),
+    st.tuples(st.sampled_from(["join", "leave"]), st.just("set"), NAMES),
+    st.tuples(st.just("members"), st.just("set")),
+    st.tuples(st.sampled_from(["append", "rewrite"]), st.just("list"), st.lists(VALUES, max_size=3), st.just(60)),
+    st.tuples(st.just("items"), st.just("list")),
+    st.tuples(st.just("take"), st.just("list"), st.just(0)),
+)
+
+
+class Twins:
+    """A board of each kind, in a loop of their own."""
+
+    def __init__(self, runner: asyncio.Runner, folder: Path, server: RedisServer) -> None:
+        self._runner = runner
+        self._folder = folder
+        self._server = server
+
+    def play(self, steps: list[tuple[Any, ...]]) -> list[list[Any]]:
+        return [self._runner.run(self._answers(kind, steps)) for kind in ("file", "redis")]
+
+    async def _answers(self, kind: str, steps: list[tuple[Any, ...]]) -> list[Any]:
+        if kind == "file":
+            (self._folder / "workers.db").unlink(missing_ok=True)
+            board: Any = await FileBoard.open(self._folder / "workers.db")
+        else:
+            await self._server.empty()
+            board = RedisBoard(connect(self._server.url))
+        answers = [await getattr(board, name)(*arguments) for name, *arguments in steps]
+        await board.close()
+        return answers
+
+
+@pytest.fixture(scope="module")
+def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
+    folder = tmp_path_factory.mktemp("twins")
+    server = RedisServer(folder / "redis", forgets=True)
+    with asyncio.Runner() as runner:
+        runner.run(server.start())
+        yield Twins(runner, folder, server)
+        runner.run(server.kill())
+
+
+@settings(max_examples=40, deadline=None)
+@given(steps=st.lists(STEPS, max_size=25))
+def test_both_boards_answer_alike(twins: Twins, steps: list[tuple[Any, ...]]) -> None:
+    in_file, in_redis = twins.play(steps)
+    assert in_file == in_redis

@@ -1,0 +1,175 @@
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from gateway.calls.agents import Agent
+from gateway.calls.brains import Accounts, Brain, build_brains, close, keep_warm
+from gateway.errors import SettingsError
+from gateway.llm.anthropic_chat import AnthropicUpstream
+from gateway.llm.chat import ChatRequest, Finished
+from gateway.llm.openai_chat import OpenAiUpstream
+from gateway.llm.openclaw_chat import OpenClawUpstream
+from gateway.settings import Secret
+from tests.fakes.llm import FakeLlm
+from tests.stage import until
+
+KEY = Secret("test-key")
+OLLAMA = {"url": "http://127.0.0.1:11434/v1", "model": "qwen3"}
+REQUEST = ChatRequest(({"role": "user", "content": "Is it ready?"},))
+
+
+@pytest.fixture
+async def build():
+    built = []
+
+    def build(*entries, **accounts):
+        known = {"anthropic_api_key": KEY, "xai_api_key": KEY, "openclaw_gateway_token": KEY}
+        accounts = Accounts(**{**known, "openclaw_gateway_url": "http://127.0.0.1:18789", **accounts})
+        agents = [Agent(f"agent-{number}", "", brain=brain) for number, brain in enumerate(entries)]
+        built.append(build_brains(agents, accounts))
+        return built[-1]
+
+    yield build
+    for brains in built:
+        await close(brains)
+
+
+# Entries
+
+
+@pytest.mark.parametrize(
+    "entry, kind, name, model",
+    [
+        ("anthropic", AnthropicUpstream, "anthropic", "claude-haiku-5-5"),
+        ("anthropic/claude-sonnet-5-5", AnthropicUpstream, "anthropic", "claude-sonnet-5-5"),
+        ("xai", OpenAiUpstream, "xai", "grok-4.3"),
+        (" xai / grok-4.5 ", OpenAiUpstream, "xai", "grok-4.5"),
+        ("openclaw", OpenClawUpstream, "openclaw", "openclaw/main"),
+        ("openclaw/barber", OpenClawUpstream, "openclaw", "openclaw/barber"),
+        (OLLAMA, OpenAiUpstream, "127.0.0.1", "qwen3"),
+        ({**OLLAMA, "name": "ollama"}, OpenAiUpstream, "ollama", "qwen3"),
+    ],
+)
+async def test_entry_names_an_upstream(build, entry, kind, name, model):
+    (upstream,) = build((entry,))["agent-0"].upstreams
+    assert (type(upstream), upstream.name, upstream.model) == (kind, name, model)
+
+
+async def test_agents_thoughts_become_its_brain():
+    agent = Agent("maya", "", brain=("xai",), first_token_seconds=1.5, no_answer="Sorry?", language="de")
+    brains = build_brains([agent, Agent("sam", "")], Accounts(xai_api_key=KEY))
+    assert brains == {"maya": Brain(brains["maya"].upstreams, 1.5, agent.one_moment, "Sorry?", "de")}
+    await close(brains)
+
+
+async def test_order_of_entries_is_kept(build):
+    brains = build(("openclaw", OLLAMA, "xai"))
+    assert [upstream.name for upstream in brains["agent-0"].upstreams] == ["openclaw", "127.0.0.1", "xai"]
+
+
+async def test_equal_entries_share_an_upstream(build):
+    brains = build(("xai", OLLAMA), (dict(reversed(OLLAMA.items())), "xai/grok-4.5"))
+    first, second = brains["agent-0"].upstreams, brains["agent-1"].upstreams
+    assert first[1] is second[0]
+    assert first[0] is not second[1]
+
+
+@pytest.mark.parametrize("given", [{"api_key": "test-key"}, {"api_key_env": "MY_KEY"}])
+async def test_compatible_server_gets_its_key_and_options(build, given):
+    async with FakeLlm() as llm:
+        entry = {"url": f"{llm.url}/v1", "model": "m", "options": {"top_k": 5}, **given}
+        brains = build((entry,), environ={"MY_KEY": "test-key"})
+        events = [event async for event in brains["agent-0"].upstreams[0].answer(REQUEST, "")]
+    assert events[-1] == Finished("stop")
+    assert llm.requests[0].body["top_k"] == 5
+
+
+KNOWN = "anthropic/MODEL, xai/MODEL, openclaw/AGENT, or a table with url and model"
+NEEDS = 'needs url and model, like url = "http://127.0.0.1:11434/v1", model = "qwen3"'
+
+
+@pytest.mark.parametrize(
+    "entry, problem",
+    [
+        ("gpt-9", f" is 'gpt-9'; write {KNOWN}"),
+        ("", f" is ''; write {KNOWN}"),
+        ("anthropic/x", " 'anthropic/x' needs ANTHROPIC_API_KEY; set it in the environment or in .env"),
+        ("xai", " 'xai' needs XAI_API_KEY; set it in the environment or in .env"),
+        ("openclaw", " 'openclaw' needs OPENCLAW_GATEWAY_URL; set it in the environment or in .env"),
+        ({**OLLAMA, "api_key_env": "MY_KEY"}, " needs MY_KEY; set it in the environment or in .env"),
+        ({"model": "qwen3"}, f" {NEEDS}"),
+        ({**OLLAMA, "url": "127.0.0.1"}, f" {NEEDS}"),
+        ({**OLLAMA, "model": " "}, f" {NEEDS}"),
+        ({**OLLAMA, "model": 3}, ": model must be text in quotes"),
+        ({**OLLAMA, "options": "fast"}, ": options must be a table"),
+        (
+            {**OLLAMA, "key": "sk-secret"},
+            ": unknown key key; known are url, model, name, api_key, api_key_env, options",
+        ),
+    ],
+)
+def test_mistake_gets_one_line(entry, problem):
+    with pytest.raises(SettingsError) as raised:
+        build_brains([Agent("maya", "", brain=(entry,))], Accounts())
+    assert str(raised.value) == f"gateway.toml, [agents.maya]: brain{problem}"
+
+
+def test_openclaw_needs_its_token():
+    with pytest.raises(SettingsError, match="needs OPENCLAW_GATEWAY_TOKEN"):
+        build_brains([Agent("maya", "", brain=("openclaw",))], Accounts(openclaw_gateway_url="http://127.0.0.1:1"))
+
+
+def test_accounts_show_no_secret():
+    assert "sk-secret" not in repr(Accounts(xai_api_key=Secret("sk-secret"), environ={"MY_KEY": "sk-secret"}))
+
+
+# Warmth
+
+
+class CountedUpstream:
+    """Counts how often it was warmed."""
+
+    name = model = "counted"
+
+    def __init__(self):
+        self.warmed = 0
+
+    async def warm(self):
+        self.warmed += 1
+
+
+BRAIN = Brain((), 1.0, "", "", "en")
+
+
+async def test_connection_is_warm_for_the_first_answer(build):
+    async with FakeLlm() as llm:
+        brains = build(({"url": f"{llm.url}/v1", "model": "m", "api_key": "test-key"},))
+        warming = asyncio.create_task(keep_warm(brains, lambda: False))
+        await until(lambda: llm.connections)
+        async for _ in brains["agent-0"].upstreams[0].answer(REQUEST, ""):
+            pass
+        warming.cancel()
+    assert llm.connections == 1
+
+
+async def test_upstreams_are_kept_warm_while_calls_are_live():
+    shared, other = CountedUpstream(), CountedUpstream()
+    brains = {"maya": replace(BRAIN, upstreams=(shared,)), "sam": replace(BRAIN, upstreams=(shared, other))}
+    live, looks = False, 0
+
+    def is_live():
+        nonlocal looks
+        looks += 1
+        return live
+
+    warming = asyncio.create_task(keep_warm(brains, is_live, every=0.001, look=0.001))
+    await until(lambda: looks > 10)
+    assert (shared.warmed, other.warmed) == (1, 1)
+    live = True
+    await until(lambda: min(shared.warmed, other.warmed) > 3)
+    warming.cancel()
+
+
+async def test_without_brains_nothing_is_kept_warm():
+    await keep_warm({}, lambda: True)

@@ -1,0 +1,330 @@
+import asyncio
+import contextlib
+import logging
+
+import pytest
+
+from gateway.calls.brains import Brain
+from gateway.calls.thinking import CallThinker, hashed_caller
+from gateway.calls.turn_memory import TurnMemory
+from gateway.llm.anthropic_chat import AnthropicUpstream
+from gateway.llm.chat import ChatRequest, Finished, TextDelta, ToolCallDelta, Usage
+from gateway.llm.openai_chat import OpenAiUpstream
+from gateway.settings import Secret
+from tests.fakes.llm import FakeLlm
+from tests.fakes.llm_script import Answer, Pace, ToolCall
+
+SHORT, SLOW, LONG = 0.03, 0.3, 10.0
+SORRY, ONE_MOMENT = "Sorry, say it again?", "One moment, please."
+PROMPT = {"role": "system", "content": "You are a barber."}
+TOOL = {"type": "function", "function": {"name": "order_status", "parameters": {"type": "object", "properties": {}}}}
+
+
+def question(text="Is it ready?", **more):
+    return ChatRequest((PROMPT, {"role": "user", "content": text}), **more)
+
+
+class Brains:
+    """Language models, and thinkers that ask them in this order."""
+
+    def __init__(self, stack):
+        self._stack = stack
+
+    async def llm(self, answer="It is ready.", **options):
+        llm = await self._stack.enter_async_context(FakeLlm(**options))
+        llm.answers(answer)
+        return llm
+
+    def thinker(self, *llms, first_token_seconds=LONG, one_moment="", dialect="openai", **options):
+        upstreams = tuple(self._upstream(dialect, f"llm-{number}", llm.url) for number, llm in enumerate(llms))
+        thinker = CallThinker("maya", "", Brain(upstreams, first_token_seconds, one_moment, SORRY, "en"), **options)
+        self._stack.callback(thinker.close)
+        return thinker
+
+    def _upstream(self, dialect, name, url):
+        key = Secret("test-key")
+        openai = dialect == "openai"
+        upstream = (
+            OpenAiUpstream(name, f"{url}/v1", "m", key, options={}) if openai else AnthropicUpstream(url, "", key)
+        )
+        self._stack.push_async_callback(upstream.close)
+        return upstream
+
+
+@pytest.fixture
+async def brains():
+    async with contextlib.AsyncExitStack() as stack:
+        yield Brains(stack)
+
+
+async def ask(thinker, request=None):
+    return [event async for event in thinker.answer(request or question())]
+
+
+def text_of(events):
+    return "".join(event.text for event in events if isinstance(event, TextDelta))
+
+
+def calls_of(events):
+    return [event for event in events if isinstance(event, ToolCallDelta)]
+
+
+# Answers
+
+
+async def test_answer_can_be_spoken(brains):
+    thinker = brains.thinker(await brains.llm("**Sure!** It's at https://example.com/a?b, see *there*."))
+    events = await ask(thinker)
+    assert text_of(events) == "Sure! It's at example dot com, see there."
+    assert events[-1] == Finished("stop")
+
+
+async def test_usage_is_summed_up(brains):
+    thinker = brains.thinker(await brains.llm("Yes."), kept_seconds=0)
+    events = await ask(thinker) + await ask(thinker)
+    first, second = (event for event in events if isinstance(event, Usage))
+    assert thinker.usage.prompt_tokens == first.prompt_tokens + second.prompt_tokens
+    assert thinker.usage.completion_tokens == 4  # pieces of the simulator's text
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+async def test_tool_calls_pass_unchanged(brains, dialect):
+    arguments = '{"order": "**A12**"}'
+    llm = await brains.llm(Answer("Let me **look**.", tools=(ToolCall("order_status", arguments, "call_1"),)))
+    events = await ask(brains.thinker(llm, dialect=dialect), question(tools=(TOOL,)))
+    assert text_of(events) == "Let me look."
+    first, *rest = calls_of(events)
+    assert (first.index, first.id, first.name) == (0, "call_1", "order_status")
+    assert "".join(call.arguments for call in (first, *rest)) == arguments
+    assert events[-1] == Finished("tool_calls")
+
+
+async def test_memory_goes_to_every_upstream(brains):
+    async def search(said):
+        return [f"Ana asked {said!r} before"]
+
+    first, second = await brains.llm(), await brains.llm()
+    first.fails(500)
+    await ask(brains.thinker(first, second, memory=TurnMemory(search, patience=LONG)))
+    for llm in (first, second):
+        prompt, memory, said = llm.requests[0].body["messages"]
+        assert (prompt, said["role"]) == (PROMPT, "user")
+        assert "\nAna asked 'Is it ready?' before\n" in memory["content"]
+
+
+async def test_caller_is_known_by_a_hash():
+    key = hashed_caller("maya", "+12025550143", Secret("pepper"))
+    assert key == hashed_caller("maya", "+12025550143", Secret("pepper"))
+    others = [("sam", "+12025550143", "pepper"), ("maya", "+12025550144", "pepper"), ("maya", "+12025550143", "salt")]
+    assert len({key, *(hashed_caller(agent, caller, Secret(secret)) for agent, caller, secret in others)}) == 4
+    assert "5550143" not in key
+    assert hashed_caller("maya", "", Secret("pepper")) == ""
+
+
+async def test_turn_is_watched(brains):
+    class Watch:
+        def __init__(self):
+            self.seen = []
+
+        def on_request(self, at):
+            self.seen.append(("request", at))
+
+        def on_first_token(self, at):
+            self.seen.append(("first token", at))
+
+    watch = Watch()
+    thinker = brains.thinker(await brains.llm(), watch=watch)
+    await asyncio.gather(ask(thinker), ask(thinker))
+    assert [what for what, _ in watch.seen] == ["request", "first token"]
+    assert watch.seen == sorted(watch.seen, key=lambda seen: seen[1])
+
+
+# Sharing and dropping
+
+
+async def test_equal_requests_share_one_answer(brains):
+    llm = await brains.llm()
+    thinker = brains.thinker(llm)
+    answers = await asyncio.gather(*(ask(thinker) for _ in range(3)))
+    assert [text_of(answer) for answer in answers] == ["It is ready."] * 3
+    assert answers[0] == answers[1] == answers[2]
+    assert len(llm.requests) == 1
+
+
+async def test_late_duplicate_gets_all(brains):
+    llm = await brains.llm()
+    thinker = brains.thinker(llm)
+    assert await ask(thinker) == await ask(thinker)
+    assert len(llm.requests) == 1
+
+
+async def test_answer_is_not_kept_for_long(brains):
+    llm = await brains.llm()
+    thinker = brains.thinker(llm, kept_seconds=0)
+    await ask(thinker)
+    await llm.idle()
+    await ask(thinker)
+    assert (len(llm.requests), llm.connections) == (2, 1)
+
+
+async def test_other_requests_are_asked_beside(brains):
+    llm = await brains.llm(pace=Pace(hangs="after first token"))
+    thinker = brains.thinker(llm)
+    requests = [question("Is it"), question("Is it ready?"), question("Is it ready?", tools=(TOOL,))]
+    answers = [thinker.answer(request) for request in requests]
+    for answer in answers:
+        await anext(answer)
+    assert llm.most_parallel == 3
+    for answer in answers:
+        await answer.aclose()
+
+
+async def test_last_reader_ends_the_upstream(brains):
+    llm = await brains.llm(pace=Pace(hangs="after first token"))
+    thinker = brains.thinker(llm)
+    first, second = thinker.answer(question()), thinker.answer(question())
+    assert await anext(first) == await anext(second) == TextDelta("It")
+    await first.aclose()
+    assert llm.parallel == 1
+    await second.aclose()
+    await llm.idle()
+    assert llm.requests[0].disconnected_at is not None
+
+
+@pytest.mark.parametrize("hangs", ["before headers", "before first token"])
+async def test_request_dropped_in_silence_ends_upstream(brains, hangs):
+    llm = await brains.llm(pace=Pace(hangs=hangs))
+    asking = asyncio.create_task(ask(brains.thinker(llm)))
+    await llm.received(1)
+    asking.cancel()
+    await llm.idle()
+    assert llm.requests[0].disconnected_at is not None
+
+
+async def test_dropped_answer_is_not_shared(brains):
+    llm = await brains.llm(pace=Pace(hangs="after first token"))
+    thinker = brains.thinker(llm)
+    dropped = thinker.answer(question())
+    await anext(dropped)
+    await dropped.aclose()
+    llm.pace = Pace()
+    assert text_of(await ask(thinker)) == "It is ready."
+    assert len(llm.requests) == 2
+
+
+async def test_end_of_call_ends_answers(brains):
+    llm = await brains.llm(pace=Pace(hangs="after first token"))
+    thinker = brains.thinker(llm)
+    answer = thinker.answer(question())
+    await anext(answer)
+    thinker.close()
+    assert [event async for event in answer] == [Finished("stop")]
+    await llm.idle()
+    assert llm.requests[0].disconnected_at is not None
+
+
+# Standing in
+
+
+@pytest.mark.parametrize("status", [400, 401, 429, 500, 529])
+async def test_failing_upstream_is_stood_in_for(brains, status):
+    first, second = await brains.llm("No."), await brains.llm()
+    first.fails(status)
+    assert text_of(await ask(brains.thinker(first, second))) == "It is ready."
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        Answer("It is broken.", breaks_after=0),
+        Answer(""),
+        Answer("", finish="content_filter"),
+        Answer("<think>Is it ready? Let me see.</think>"),
+        Answer(" \n\n"),
+    ],
+)
+async def test_wordless_upstream_is_stood_in_for(brains, answer):
+    first, second = await brains.llm(answer), await brains.llm()
+    assert text_of(await ask(brains.thinker(first, second))) == "It is ready."
+
+
+async def test_slow_upstream_is_overtaken(brains):
+    first, second = await brains.llm(pace=Pace(hangs="before first token")), await brains.llm("At nine.")
+    events = await ask(brains.thinker(first, second, first_token_seconds=SHORT))
+    assert (text_of(events), events[-1]) == ("At nine.", Finished("stop"))
+    await first.idle()
+    assert first.requests[0].disconnected_at is not None
+
+
+async def test_slow_upstream_may_still_be_first(brains):
+    first, second = (
+        await brains.llm(pace=Pace(before_first_token=SLOW)),
+        await brains.llm(pace=Pace(hangs="before headers")),
+    )
+    assert text_of(await ask(brains.thinker(first, second, first_token_seconds=SHORT))) == "It is ready."
+    await second.idle()
+    assert second.requests[0].disconnected_at is not None
+
+
+async def test_thoughts_are_not_a_first_word(brains):
+    """A model that thinks aloud keeps the caller waiting like one that says nothing."""
+    first = await brains.llm("<think>Let me see", pace=Pace(hangs="after first token", characters=9))
+    second = await brains.llm("At nine.")
+    assert text_of(await ask(brains.thinker(first, second, first_token_seconds=SHORT))) == "At nine."
+
+
+async def test_tool_call_is_a_first_word(brains):
+    answer = Answer(tools=(ToolCall("order_status", "{}"),))
+    first, second = await brains.llm(answer, pace=Pace(between_tokens=SLOW)), await brains.llm()
+    events = await ask(brains.thinker(first, second, first_token_seconds=SLOW / 2), question(tools=(TOOL,)))
+    assert (text_of(events), events[-1]) == ("", Finished("tool_calls"))
+    assert second.requests == []
+
+
+async def test_one_moment_is_said_once(brains):
+    llms = [await brains.llm(pace=Pace(before_first_token=SLOW)) for _ in range(3)]
+    thinker = brains.thinker(*llms, first_token_seconds=SHORT, one_moment=ONE_MOMENT)
+    assert text_of(await ask(thinker)) == f"{ONE_MOMENT} It is ready."
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_sorry_is_said_when_all_have_failed(brains, caplog, count):
+    llms = [await brains.llm() for _ in range(count)]
+    for llm in llms:
+        llm.fails(500)
+    with caplog.at_level(logging.DEBUG, logger="gateway"):
+        assert await ask(brains.thinker(*llms)) == [TextDelta(SORRY), Finished("stop")]
+    logged = [(record.getMessage(), record.upstream, record.error) for record in caplog.records]
+    assert logged == [("language model failed", f"llm-{number}", "LlmUnavailable") for number in range(count)]
+
+
+async def test_sorry_is_said_when_nobody_speaks_up(brains):
+    llm = await brains.llm(pace=Pace(hangs="before first token"))
+    thinker = brains.thinker(llm, first_token_seconds=SHORT, one_moment=ONE_MOMENT, longest_silence=SLOW)
+    assert text_of(await ask(thinker)) == f"{ONE_MOMENT} {SORRY}"
+    await llm.idle()
+    assert llm.requests[0].disconnected_at is not None
+
+
+@pytest.mark.parametrize("dialect", ["openai", "anthropic"])
+async def test_broken_answer_ends_in_good_order(brains, dialect):
+    first, second = await brains.llm(Answer("It is ready.", breaks_after=2)), await brains.llm()
+    events = await ask(brains.thinker(first, second, dialect=dialect))
+    assert (text_of(events), events[-1]) == ("It is ", Finished("stop"))
+    assert second.requests == []
+
+
+async def test_broken_tool_call_is_not_passed_on(brains):
+    call = ToolCall("order_status", '{"order": "A12"}')
+    llm = await brains.llm(Answer(tools=(call,)), pace=Pace(closes_after=3))
+    events = await ask(brains.thinker(llm), question(tools=(TOOL,)))
+    assert events == [TextDelta(SORRY), Finished("stop")]
+
+
+async def test_our_own_mistake_is_not_heard(brains, caplog):
+    async def search(said):
+        raise KeyError("a mistake")
+
+    thinker = brains.thinker(await brains.llm(), memory=TurnMemory(search))
+    assert await ask(thinker) == [TextDelta(SORRY), Finished("stop")]
+    assert [record.getMessage() for record in caplog.records] == ["answer failed"]

@@ -1,0 +1,171 @@
+"""The supervisor from outside, with stand-ins for workers that note what happens to them."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.main import main
+from gateway.cli.workers import pause_after
+from tests.stage import until
+
+SUPERVISOR = """
+import asyncio, os, sys
+from gateway.cli.workers import Crew
+count, *command = sys.argv[1:]
+sys.exit(asyncio.run(Crew(command, environ=os.environ).run(int(count))))
+"""
+# Drains on the first SIGTERM, as long as the test likes; ends on the second, on SIGINT, or without its supervisor.
+WORKER = """
+import os, signal, sys
+noted = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+def note(what, *_):
+    os.write(noted, f"{os.getpid()} {what}\\n".encode())
+def drain(*_):
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    note("drains")
+def interrupt(*_):
+    note("interrupted")
+    sys.exit(130)
+signal.signal(signal.SIGTERM, drain)
+signal.signal(signal.SIGINT, interrupt)
+note("starts")
+os.write(0, b"\\n")
+os.read(0, 1)
+note("orphaned")
+"""
+
+
+class Supervised:
+    """A supervisor, and what its workers noted."""
+
+    def __init__(self, process: asyncio.subprocess.Process, folder: Path) -> None:
+        self.process = process
+        self._notes = folder / "notes"
+        self._log = folder / "log"
+
+    def noted(self, what: str) -> list[int]:
+        """The workers that did so."""
+        lines = self._notes.read_text().splitlines() if self._notes.exists() else []
+        return [int(line.split()[0]) for line in lines if line.split()[1] == what]
+
+    async def all_of(self, count: int, what: str) -> list[int]:
+        workers: list[int] = await until(lambda: len(self.noted(what)) >= count and self.noted(what))
+        assert len(set(workers)) == len(workers) == count
+        return workers
+
+    async def ended(self) -> tuple[int, str]:
+        """Exit code and log."""
+        return await asyncio.wait_for(self.process.wait(), 10), self.log
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+
+async def supervised(folder: Path, count: int, worker: str = WORKER) -> Supervised:
+    command = [sys.executable, "-c", worker, str(folder / "notes")]
+    with (folder / "log").open("wb") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", SUPERVISOR, str(count), *command, stderr=log
+        )
+    return Supervised(process, folder)
+
+
+@pytest.fixture
+async def crew(tmp_path: Path) -> AsyncIterator[Supervised]:
+    """Three workers that are ready."""
+    crew = await supervised(tmp_path, 3)
+    await crew.all_of(3, "starts")
+    yield crew
+    with contextlib.suppress(ProcessLookupError):
+        crew.process.kill()  # and without it they end as well
+    await crew.process.wait()
+
+
+async def test_signals_reach_every_worker(crew: Supervised) -> None:
+    workers = crew.noted("starts")
+    crew.process.send_signal(signal.SIGTERM)
+    assert set(await crew.all_of(3, "drains")) == set(workers)
+    crew.process.send_signal(signal.SIGTERM)
+    assert await crew.ended() == (0, "")
+
+
+async def test_ctrl_c_reaches_a_worker_once(tmp_path: Path) -> None:
+    """A terminal sends it to the whole process group; a second one would end a worker without its last steps."""
+    crew = await supervised(tmp_path, 2)
+    workers = await crew.all_of(2, "starts")
+    assert os.getpgid(workers[0]) != os.getpgid(crew.process.pid)
+    crew.process.send_signal(signal.SIGINT)
+    assert await crew.ended() == (0, "")
+    assert sorted(crew.noted("interrupted")) == sorted(workers)
+
+
+async def test_dead_worker_is_replaced(crew: Supervised) -> None:
+    victim, *others = crew.noted("starts")
+    os.kill(victim, signal.SIGKILL)
+    workers = await crew.all_of(4, "starts")
+    assert workers[:3] == [victim, *others]
+    crew.process.send_signal(signal.SIGTERM)
+    assert set(await crew.all_of(3, "drains")) == {*others, workers[3]}
+    crew.process.send_signal(signal.SIGTERM)
+    assert await crew.ended() == (0, "a worker died, another one is started\n")
+
+
+async def test_stop_does_not_wait_for_a_replacement(crew: Supervised) -> None:
+    os.kill(crew.noted("starts")[0], signal.SIGKILL)
+    await until(lambda: crew.log)
+    crew.process.send_signal(signal.SIGINT)
+    code, _ = await crew.ended()
+    assert code == 0
+    assert len(crew.noted("interrupted")) == 2
+
+
+async def test_killed_supervisor_leaves_no_worker_alone(crew: Supervised) -> None:
+    workers = crew.noted("starts")
+    crew.process.kill()
+    assert set(await crew.all_of(3, "orphaned")) == set(workers)
+
+
+async def test_first_worker_that_fails_ends_it(tmp_path: Path) -> None:
+    fails = "import sys; open(sys.argv[1], 'a').write('1 fails\\n'); sys.exit(7)"
+    crew = await supervised(tmp_path, 3, fails)
+    assert await crew.ended() == (7, "")
+    assert len(crew.noted("fails")) == 1
+
+
+async def test_signal_before_anything_is_ready(tmp_path: Path) -> None:
+    """One that is still starting ends by the signal, and is no failure."""
+    slow = "import sys, time; open(sys.argv[1], 'a').write('1 starts\\n'); time.sleep(60)"
+    crew = await supervised(tmp_path, 3, slow)
+    await crew.all_of(1, "starts")
+    crew.process.send_signal(signal.SIGTERM)
+    assert await crew.ended() == (0, "")
+
+
+def test_workers_that_die_young_wait_longer_each_time() -> None:
+    assert [pause_after(died_young) for died_young in range(8)] == [0, 1, 2, 5, 10, 30, 30, 30]
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many", "1.5", ""])
+def test_wrong_number_of_workers_is_one_line(capsys: pytest.CaptureFixture[str], count: str) -> None:
+    with pytest.raises(SystemExit) as raised:
+        main(["serve", "--workers", count])
+    problem = f"argument --workers: {count!r} is not a number of workers; use 1 or more"
+    assert (raised.value.code, capsys.readouterr().err) == (
+        2,
+        f"gateway serve: {problem}; see gateway serve --help\n",
+    )
+
+
+def test_wrong_setting_is_told_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["serve", "--workers", "3", "--port", "eight"]) == 2
+    assert capsys.readouterr() == ("", "gateway: PORT is 'eight'; use a whole number, 0 or more\n")

@@ -1,0 +1,249 @@
+"""Whole calls at `gateway serve --workers`: whichever worker a webhook or a socket lands at, it is one gateway."""
+
+import asyncio
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.fakes.deepgram import Conversation, FakeDeepgram
+from tests.redis_server import running_redis
+from tests.stage import ADMIN, PUBLIC_URL, make_carrier, until, until_it
+from tests.test_resume import GatewayProcess
+
+pytestmark = pytest.mark.timeout(90)
+
+WORKERS = 3
+CALLERS = [f"+120255501{number}" for number in range(40, 52)]
+SERVE = "import sys; from gateway.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+class WorkersProcess(GatewayProcess):
+    """`gateway serve --workers`, all of them ready."""
+
+    async def start(self, count: int = WORKERS) -> None:
+        command = [sys.executable, "-c", SERVE, "serve", "--workers", str(count)]
+        with (self._folder / "log").open("ab") as log:
+            self._process = await asyncio.create_subprocess_exec(
+                *command, env=self._environ, cwd=self._folder, stderr=log
+            )
+        await until_it(lambda: self._complete(count), timeout=30)
+
+    async def state(self) -> dict[str, Any]:
+        """/health of whichever worker is asked; empty while nobody answers."""
+        async with httpx.AsyncClient(trust_env=False) as http:
+            with contextlib.suppress(httpx.HTTPError):
+                state: dict[str, Any] = (await http.get(f"{self.url}/health")).json()
+                return state
+        return {}
+
+    async def busiest(self) -> int:
+        """The process that has most of the calls, when each has told how many it has."""
+
+        async def told() -> list[dict[str, Any]]:
+            nodes: list[dict[str, Any]] = (await self.state()).get("nodes", [])
+            return nodes if sum(node["calls"] for node in nodes) == len(CALLERS) else []
+
+        nodes = await until_it(told)
+        return int(max(nodes, key=lambda node: node["calls"])["node"].split("-")[-2])
+
+    async def idle(self) -> None:
+        async def quiet() -> bool:
+            state = await self.state()
+            return not any(node["calls"] or node["endings"] for node in state.get("nodes", [state]))
+
+        await until_it(quiet, timeout=30)
+
+    async def _complete(self, count: int) -> bool:
+        state = await self.state()
+        return bool(state) and len(state.get("nodes", [state])) == count
+
+
+@dataclass
+class Talk:
+    """One caller, and the engine's end of the call."""
+
+    caller: str
+    call: Any
+    conversation: Conversation
+
+    @property
+    def order(self) -> str:
+        return f"My order number is {self.caller[-2:]}."
+
+
+@dataclass
+class Office:
+    """Workers between a carrier and an engine."""
+
+    gateway: WorkersProcess
+    carrier: Any
+    engine: FakeDeepgram
+    archive_dir: Path
+
+    async def dial_all(self) -> list[Talk]:
+        """Everybody calls at once, and says something."""
+        calls = await asyncio.gather(*(self.carrier.dial(caller) for caller in CALLERS))
+        # Each makes a sound of their own: so it is known which of the engine's ends is whose.
+        sounds = [bytes([number]) * 160 for number in range(1, len(calls) + 1)]
+        conversations = [await self.conversation() for _ in calls]
+        await asyncio.gather(*(call.speak(sound) for call, sound in zip(calls, sounds, strict=True)))
+        talks = []
+        for caller, call, sound in zip(CALLERS, calls, sounds, strict=True):
+            [heard_by] = await until(lambda sound=sound: [one for one in conversations if sound in one.heard])
+            talks.append(Talk(caller, call, heard_by))
+        await asyncio.gather(*(talk.conversation.user_says(talk.order) for talk in talks))
+        return talks
+
+    async def conversation(self) -> Conversation:
+        conversation = await self.engine.next_conversation(timeout=20)
+        await conversation.configured()
+        return conversation
+
+    async def say_goodbye(self, talks: list[Talk]) -> None:
+        await asyncio.gather(*(talk.conversation.user_says("And please hurry.") for talk in talks))
+        await asyncio.gather(*(talk.call.hang_up() for talk in talks))
+
+    async def check_memory(self, talks: list[Talk]) -> None:
+        """Everybody's words are in one archive and one document, whole and in order."""
+        await until(lambda: len(self.archives()) >= len(talks), timeout=30)
+        await self.gateway.idle()
+        archives = self.archives()
+        assert len(archives) == len(talks)
+        for talk in talks:
+            [archive] = [text for text in archives if talk.order in text]
+            lines = [re.escape(f"CALLER: {text}\n") for text in (talk.order, "And please hurry.")]
+            assert re.search("(AGENT: .*\n)?".join(lines), archive)
+            assert await self.documents(talk.caller) == 1
+
+    async def documents(self, caller: str) -> int:
+        question = {"text": "voice call", "tags": ["voice-session", f"caller:{caller}"]}
+        async with httpx.AsyncClient(base_url=self.gateway.url, headers={"X-API-Key": ADMIN}, trust_env=False) as http:
+            return len((await http.post("/v1/query", json=question)).json()["results"])
+
+    def archives(self) -> list[str]:
+        return [path.read_text() for path in self.archive_dir.glob("voice-session-*.txt")]
+
+
+@contextlib.asynccontextmanager
+async def opened(carrier_name: str, folder: Path, **environ: str) -> AsyncIterator[Office]:
+    """The office; its gateway has yet to be started."""
+    async with make_carrier(carrier_name, strict=False) as carrier, FakeDeepgram() as engine:
+        gateway = WorkersProcess(
+            {
+                "DATA_DIR": str(folder / "data"),
+                "VOICE_SESSION_ARCHIVE_DIR": str(folder / "archive"),
+                "PUBLIC_URL": PUBLIC_URL,
+                "ALLOWED_CALLERS": "*",
+                "DEEPGRAM_API_KEY": engine.api_key,
+                "DEEPGRAM_AGENT_URL": engine.url,
+                "GATEWAY_ADMIN_TOKEN": ADMIN,
+                **carrier.settings(),
+                **environ,
+            },
+            folder,
+        )
+        carrier.gateway_url = gateway.url
+        try:
+            yield Office(gateway, carrier, engine, folder / "archive")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                await gateway.send(signal.SIGINT)
+            await gateway.stopped()
+
+
+@pytest.fixture(params=["file", "redis"])
+async def office(request: pytest.FixtureRequest, carrier_name: str, tmp_path: Path) -> AsyncIterator[Office]:
+    async with contextlib.AsyncExitStack() as stack:
+        environ = {}
+        if request.param == "redis":
+            environ["REDIS_URL"] = (await stack.enter_async_context(running_redis(tmp_path / "redis"))).url
+        office = await stack.enter_async_context(opened(carrier_name, tmp_path, **environ))
+        await office.gateway.start()
+        yield office
+
+
+@pytest.mark.parametrize("office", ["file"], indirect=True)
+async def test_calls_at_once_leave_one_document_each(office: Office) -> None:
+    talks = await office.dial_all()
+    await office.say_goodbye(talks)
+    await office.check_memory(talks)
+    assert [len(talk.call.streams) for talk in talks] == [1] * len(talks)
+
+
+async def test_calls_outlive_their_worker(office: Office) -> None:
+    talks = await office.dial_all()
+    victim = await office.gateway.busiest()
+    await asyncio.sleep(0.1)  # what came so long before the kill must be kept
+    os.kill(victim, signal.SIGKILL)
+    lost = {talk.order: talk for talk in await until(lambda: [talk for talk in talks if not talk.call.stream])}
+    for _ in lost:
+        again = await office.conversation()
+        settings = await again.settings_received()
+        lost[settings["agent"]["context"]["messages"][-1]["content"]].conversation = again
+    await office.say_goodbye(talks)
+    await office.check_memory(talks)
+    assert {talk.order for talk in talks if len(talk.call.streams) == 2} == set(lost)
+
+
+@pytest.mark.parametrize("office", ["file"], indirect=True)
+@pytest.mark.parametrize("carrier_name", ["twilio"])
+async def test_workers_drain_without_their_supervisor(office: Office) -> None:
+    """Killed, it can't tell them: they notice, refuse new calls, let the live ones end, and are gone."""
+    call, conversation = await office.carrier.dial(), await office.conversation()
+    await office.gateway.kill()
+    await until_it(lambda: refused(office))
+    await conversation.user_says("I am still here.")
+    await call.hang_up()
+    await until_it(lambda: gone(office), timeout=20)
+    assert ["CALLER: I am still here." in text for text in office.archives()] == [True]
+
+
+@pytest.mark.parametrize("office", ["file"], indirect=True)
+@pytest.mark.parametrize("carrier_name", ["twilio"])
+async def test_sigterm_lets_live_calls_end(office: Office) -> None:
+    call, conversation = await office.carrier.dial(), await office.conversation()
+    await office.gateway.send(signal.SIGTERM)
+    await until_it(lambda: refused(office))
+    await conversation.user_says("I am still here.")
+    await call.hang_up()
+    assert await office.gateway.stopped() == 0
+    assert ["CALLER: I am still here." in text for text in office.archives()] == [True]
+
+
+async def test_call_of_a_lone_gateway_is_taken_up_once(tmp_path: Path) -> None:
+    """It was begun without workers, and all of them find it in the journal."""
+    async with opened("telnyx", tmp_path) as office:
+        await GatewayProcess.start(office.gateway)
+        call, conversation = await office.carrier.dial(CALLERS[0]), await office.conversation()
+        talk = Talk(CALLERS[0], call, conversation)
+        await conversation.user_says(talk.order)
+        await asyncio.sleep(0.1)  # what came so long before the kill must be kept
+        await office.gateway.kill()
+        await office.gateway.start()
+        talk.conversation = await office.conversation()
+        await office.say_goodbye([talk])
+        await office.check_memory([talk])
+        assert len(call.streams) == len(office.engine.conversations) == 2
+
+
+async def refused(office: Office) -> bool:
+    """Whether a new call is, by whichever worker it comes to."""
+    async with httpx.AsyncClient(base_url=office.gateway.url, trust_env=False) as http:
+        return (await http.get("/ready")).status_code == 503
+
+
+async def gone(office: Office) -> bool:
+    with contextlib.suppress(OSError):
+        _, writer = await asyncio.open_connection("127.0.0.1", office.gateway.port)
+        writer.close()
+        return False
+    return True
