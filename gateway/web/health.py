@@ -11,7 +11,7 @@ from gateway import metrics
 
 
 def routes(state: Callable[[], dict[str, Any]], ready: Callable[[], bool]) -> list[Route]:
-    """`/health` answers while the process lives, with component states; `/ready` only while calls are taken; `/metrics` for Prometheus."""
+    """`/health` answers while the process lives, `/ready` while calls are taken, `/metrics` what was counted."""
 
     async def health(request: Request) -> JSONResponse:
         return JSONResponse({"status": "ok", **state()})

@@ -1,0 +1,150 @@
+"""What is made of the settings before anything runs. A person's mistake is found here, and is one line."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from gateway.calls.agents import AgentBook, find_text
+from gateway.calls.brains import Accounts, Brain, build_brains
+from gateway.calls.engine_keeper import EngineAccess
+from gateway.calls.functions.kit import shelves_of
+from gateway.calls.functions.toolbox import ToolboxShelf
+from gateway.carriers.numbers import AllowList
+from gateway.carriers.signatures import TelnyxVerifier
+from gateway.errors import SettingsError
+from gateway.links.carrier_rest import CallControl, TelnyxControl, TwilioControl
+from gateway.links.sockets import Connector, tls_context
+from gateway.llm.chat import Upstream
+from gateway.llm.openclaw_chat import OpenClawUpstream
+from gateway.llm.writer import SummaryWriter, build_writer
+from gateway.memory.remem import RememClient
+from gateway.settings import Secret, Settings
+from gateway.sounds import bundled_sound
+from gateway.web import sharing
+from gateway.web.admin_token import admin_token
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """What can be made, and can be wrong, before anything runs."""
+
+    settings: Settings
+    agents: AgentBook
+    allowed: AllowList
+    verifier: TelnyxVerifier | None
+    engine: EngineAccess | None
+    writer: SummaryWriter
+    apology: bytes
+    store_keys: tuple[Secret, ...]
+    shelves: Mapping[str, ToolboxShelf]
+    text_agents: Mapping[str, Upstream]
+    brains: Mapping[str, Brain]
+
+    @classmethod
+    def from_settings(cls, settings: Settings, connect: Connector) -> "Blueprint":
+        _check_folder(settings.record_dir, "RECORD_DIR")
+        sharing.check(settings)
+        own_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
+        agents = AgentBook(settings.agents, settings.folder)
+        return cls(
+            settings=settings,
+            agents=agents,
+            allowed=AllowList(settings.allowed_callers),
+            verifier=TelnyxVerifier(settings.telnyx_public_key) if settings.telnyx_public_key else None,
+            engine=_engine(settings, connect),
+            writer=_writer(settings),
+            apology=bundled_sound("apology"),
+            store_keys=(admin_token(settings), *own_key),
+            shelves=shelves_of(agents),
+            text_agents=_text_agents(settings, agents),
+            brains=build_brains(agents, _accounts(settings)),
+        )
+
+
+def _check_folder(folder: Path | None, name: str) -> None:
+    try:
+        if folder is not None:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"{name} {folder} can't be used: {error.strerror}; set {name} to a folder of yours"
+        ) from None
+
+
+def _engine(settings: Settings, connect: Connector) -> EngineAccess | None:
+    if settings.engine != "deepgram" or settings.deepgram_api_key is None:
+        return None
+    tls_context()  # now, not in the first call
+    key = Secret(f"Token {settings.deepgram_api_key.reveal()}")
+    return EngineAccess(connect, settings.deepgram_agent_url, {"Authorization": key})
+
+
+def _writer(settings: Settings) -> SummaryWriter:
+    return build_writer(
+        provider=settings.summary_provider,
+        model=settings.summary_model,
+        anthropic_api_key=settings.anthropic_api_key,
+        anthropic_base_url=settings.anthropic_base_url,
+        xai_api_key=settings.xai_api_key,
+        xai_api_url=settings.xai_api_url,
+        instructions=_summary_prompt(settings.folder),
+    )
+
+
+def _summary_prompt(folder: Path) -> str:
+    missing = "prompts/summary.md is missing; it tells the language model how to write a summary"
+    return find_text("prompts/summary.md", folder, missing=missing)
+
+
+def _accounts(settings: Settings) -> Accounts:
+    return Accounts(
+        anthropic_api_key=settings.anthropic_api_key,
+        anthropic_base_url=settings.anthropic_base_url,
+        xai_api_key=settings.xai_api_key,
+        xai_api_url=settings.xai_api_url,
+        openclaw_gateway_url=settings.openclaw_gateway_url,
+        openclaw_gateway_token=settings.openclaw_gateway_token,
+        environ=settings.environ,
+    )
+
+
+def _text_agents(settings: Settings, agents: AgentBook) -> dict[str, Upstream]:
+    """Those that are OpenClaw's, by how they are written; the others are webhooks."""
+    names = {agent.text_agent for agent in agents if agent.text_agent.startswith("openclaw")}
+    if names and not (settings.openclaw_gateway_url and settings.openclaw_gateway_token):
+        raise SettingsError(f"text_agent {min(names)} needs OPENCLAW_GATEWAY_URL and OPENCLAW_GATEWAY_TOKEN")
+    url, token = settings.openclaw_gateway_url, settings.openclaw_gateway_token or Secret("")
+    return {name: OpenClawUpstream(url, name.partition("/")[2], token) for name in names}
+
+
+def remem(settings: Settings, http: httpx.AsyncClient) -> RememClient | None:
+    if not settings.remem_api_url:
+        return None
+    return RememClient(settings.remem_api_url, settings.remem_api_key or Secret(""), http)
+
+
+def telnyx_control(settings: Settings, http: httpx.AsyncClient) -> TelnyxControl | None:
+    if settings.telnyx_api_key is None:
+        return None
+    return TelnyxControl(http, api_url=settings.telnyx_api_url, api_key=settings.telnyx_api_key)
+
+
+def controls(settings: Settings, http: httpx.AsyncClient, telnyx: TelnyxControl | None) -> dict[str, CallControl]:
+    made: dict[str, CallControl] = {}
+    if telnyx is not None:
+        made["telnyx"] = telnyx
+    if settings.twilio_auth_token is not None:
+        made["twilio"] = TwilioControl(
+            http,
+            api_url=settings.twilio_api_url,
+            account_sid=settings.twilio_account_sid,
+            auth_token=settings.twilio_auth_token,
+        )
+    return made
+
+
+def carriers(settings: Settings) -> frozenset[str]:
+    keys = {"twilio": settings.twilio_auth_token, "telnyx": settings.telnyx_api_key}
+    return frozenset(name for name, key in keys.items() if key is not None)

@@ -1,0 +1,104 @@
+"""The larger parts that calls use, each made of what it needs, and closed again."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final
+
+import httpx
+
+from gateway.calls.agents import Agent
+from gateway.calls.archive import Archive
+from gateway.calls.brain_room import BrainRoom
+from gateway.calls.brains import close as close_brains
+from gateway.calls.desk import Memory
+from gateway.calls.ending_steps import EndingSteps
+from gateway.calls.endings import Endings
+from gateway.calls.finalize import Finalizer
+from gateway.calls.functions.kit import KitRoom
+from gateway.calls.functions.text_side import OpenClawAgent, Recipient, Webhook
+from gateway.calls.journal import Journal
+from gateway.calls.thinking import hashed_caller
+from gateway.memory.knowledge import Knowledge
+from gateway.memory.remem import RememClient
+from gateway.memory.sqlite import SqliteStore
+from gateway.memory.state import CallerState
+from gateway.web.blueprint import Blueprint
+from gateway.web.sharing import Sharing
+from gateway.web.upkeep import at_work
+
+KNOWLEDGE_SECONDS: Final = 5.0
+"""How soon a changed file of an agent's knowledge is found."""
+
+
+@contextlib.asynccontextmanager
+async def brain_room(blueprint: Blueprint, memory: Memory | None, others: Sharing) -> AsyncIterator[BrainRoom]:
+    """The agents' own language models, with connections to them kept open while there are calls."""
+    try:
+        yield BrainRoom(
+            {agent.name: agent for agent in blueprint.agents},
+            blueprint.brains,
+            blueprint.store_keys[0],
+            search=memory.recall.search if memory is not None else None,
+            commons=others.neighbours.commons if others.neighbours is not None else None,
+        )
+    finally:
+        await close_brains(blueprint.brains)
+
+
+@contextlib.asynccontextmanager
+async def kit_room(
+    blueprint: Blueprint, store: SqliteStore, memory: Memory | None, http: httpx.AsyncClient
+) -> AsyncIterator[KitRoom]:
+    """What agents have at hand in calls, and what keeps it up to date."""
+    async with contextlib.AsyncExitStack() as stack:
+        folders = {agent.name: agent.knowledge for agent in blueprint.agents if agent.knowledge is not None}
+        knowledge = None
+        if folders:
+            knowledge = await Knowledge.open(blueprint.settings.data_dir / "knowledge.db", folders)
+            stack.push_async_callback(knowledge.close)
+            await stack.enter_async_context(at_work(knowledge.watch(KNOWLEDGE_SECONDS)))
+        kits = KitRoom(
+            blueprint.shelves,
+            state=CallerState(store) if memory is not None else None,
+            search_memory=memory.search if memory is not None else None,
+            knowledge=knowledge,
+            recipient=lambda agent, caller: _recipient(blueprint, http, agent, caller),
+        )
+        stack.push_async_callback(kits.close)
+        yield kits
+
+
+def _recipient(blueprint: Blueprint, http: httpx.AsyncClient, agent: Agent, caller: str) -> Recipient:
+    if upstream := blueprint.text_agents.get(agent.text_agent):
+        return OpenClawAgent(upstream, hashed_caller(agent.name, caller, blueprint.store_keys[0]))
+    return Webhook(http, agent.text_agent)
+
+
+def make_finalizer(
+    blueprint: Blueprint,
+    store: SqliteStore,
+    remem: RememClient | None,
+    archive: Archive,
+    journal: Journal,
+    others: Sharing,
+) -> Finalizer:
+    table = Endings(store, others.node)
+    steps = EndingSteps(
+        store=store,
+        endings=others.stream or table,
+        remem=remem,
+        writer=blueprint.writer,
+        archive=archive,
+        zones={agent.name: agent.timezone for agent in blueprint.agents},
+        state=CallerState(store),
+        state_keys={agent.name: agent.state_keys for agent in blueprint.agents},
+    )
+    return Finalizer(
+        steps,
+        table,
+        journal=journal,
+        enabled=blueprint.settings.voice_session_enabled,
+        stream=others.stream,
+        node=others.node,
+        alive=others.neighbours.commons.alive if others.neighbours is not None and others.shares_disk else None,
+    )

@@ -1,0 +1,43 @@
+"""What runs beside calls for as long as the application does."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any, Final
+
+from gateway.calls.archive import Archive
+from gateway.llm.writer import SummaryWriter
+
+RETENTION_CHECK_SECONDS: Final = 3600.0
+PREPARE_AFTER: Final = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+async def prepare(writer: SummaryWriter) -> None:
+    """A provider's library takes seconds to load: after the start, and before the first call needs it."""
+    await asyncio.sleep(PREPARE_AFTER)
+    await writer.prepare()
+
+
+async def delete_old(archive: Archive) -> None:
+    while True:
+        try:
+            if deleted := await archive.delete_old():
+                _log.info("old transcripts deleted", extra={"files": deleted})
+        except OSError as error:
+            _log.warning("old transcripts could not be deleted", extra={"error": type(error).__name__})
+        await asyncio.sleep(RETENTION_CHECK_SECONDS)
+
+
+@contextlib.asynccontextmanager
+async def at_work(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """A task that runs until the application stops."""
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

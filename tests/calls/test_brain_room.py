@@ -1,0 +1,73 @@
+"""Who thinks for a call, at its own node and at another one."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gateway.calls.agents import Agent
+from gateway.calls.brain_room import BrainRoom
+from gateway.calls.brains import Brain
+from gateway.calls.commons import Commons
+from gateway.calls.file_board import FileBoard
+from gateway.settings import Secret
+
+MAYA = Agent("maya", "You are Maya.\n{{memory}}")
+MEDIA_URL = "wss://voice.example.com/prefix/twilio/media"
+CALLER = "+12025550143"
+
+
+def a_room(commons: Commons | None = None) -> BrainRoom:
+    brain = Brain((), first_token_seconds=1, one_moment="One moment.", sorry="Sorry.", language="en")
+    return BrainRoom({"maya": MAYA}, {"maya": brain}, Secret("secret"), commons=commons)
+
+
+@pytest.fixture
+async def commons(tmp_path: Path) -> AsyncIterator[tuple[Commons, Commons]]:
+    """Two nodes that share a board."""
+    async with contextlib.AsyncExitStack() as stack:
+        made = []
+        for _ in range(2):
+            board = await FileBoard.open(tmp_path / "board.db")
+            stack.push_async_callback(board.close)
+            made.append(Commons(board, token_seconds=30))
+        running = [asyncio.create_task(one.run()) for one in made]
+        yield made[0], made[1]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+
+async def test_engine_reaches_us_where_the_carrier_does() -> None:
+    thought = a_room().open(MAYA, CALLER, MEDIA_URL)
+    assert thought is not None
+    assert thought.endpoint.url == "https://voice.example.com/prefix/v1/chat/completions"
+
+
+async def test_agent_without_brain_leaves_thinking_to_the_engine() -> None:
+    assert a_room().open(Agent("ben", "You are Ben."), CALLER, MEDIA_URL) is None
+
+
+async def test_bearer_is_good_until_its_call_ends() -> None:
+    room = a_room()
+    thought = room.open(MAYA, CALLER, MEDIA_URL)
+    assert thought is not None
+    assert await room.bearers.find(thought.endpoint.bearer) is thought.thinker
+    room.close(thought)
+    assert await room.bearers.find(thought.endpoint.bearer) is None
+
+
+async def test_question_may_come_to_another_node(commons: tuple[Commons, Commons]) -> None:
+    here, there = (a_room(one) for one in commons)
+    thought = here.open(MAYA, CALLER, MEDIA_URL)
+    assert thought is not None
+    await commons[0].written()
+    thinker = await there.bearers.find(thought.endpoint.bearer)
+    assert thinker is not None and thinker.agent == "maya"
+    assert await there.bearers.find(thought.endpoint.bearer) is thinker
+    assert await there.bearers.find("somebody-elses") is None
+    here.close(thought)
+    await commons[0].written()
+    assert await there.bearers.find(thought.endpoint.bearer) is None
