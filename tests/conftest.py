@@ -6,7 +6,6 @@ from hypothesis import settings
 
 from tests.stage import Stage, make_carrier, staged
 
-
 # How long one example takes says something of the machine, not of the code.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")

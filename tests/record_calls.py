@@ -182,7 +182,8 @@ async def record(script: Script, *plays: Play, carrier_kind: Any = FakeTwilio) -
     """Play scenes one after the other into one gateway; what it recorded of each."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        async with carrier_kind(public_url=PUBLIC_URL) as carrier, FakeDeepgram(script=script, speech_rate=2.0) as engine:
+        engine_kind = FakeDeepgram(script=script, speech_rate=2.0)
+        async with carrier_kind(public_url=PUBLIC_URL) as carrier, engine_kind as engine:
             async with own_gateway(_settings(folder, carrier, engine)) as url:
                 carrier.gateway_url = url
                 for play in plays:

@@ -15,9 +15,9 @@ from gateway.calls.functions.runner import (
     LoopBreaker,
 )
 from gateway.calls.functions.schema import FunctionSchema
-from gateway.calls.session import VoiceSession
-from gateway.calls.functions.toolbox import load_toolbox
 from gateway.calls.functions.threads import Workers
+from gateway.calls.functions.toolbox import load_toolbox
+from gateway.calls.session import VoiceSession
 from gateway.engines.events import FunctionCall
 from tests.stage import until
 
