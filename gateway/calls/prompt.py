@@ -1,10 +1,14 @@
-"""Prompt templates: `{{memory}}`, `{{now}}` and `{{caller}}` in the agent's prompt file."""
+"""Prompt templates: `{{memory}}`, `{{now}}`, `{{caller}}` and `{{persona:NAME}}` in the agent's prompt file."""
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
-_PLACEHOLDER: Final = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+_PLACEHOLDER: Final = re.compile(r"\{\{\s*(\w+|persona:[\w-]+)\s*\}\}")
+_PERSONA: Final = "persona:"
+_NOBODY: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def wants_memory(template: str) -> bool:
@@ -12,14 +16,25 @@ def wants_memory(template: str) -> bool:
     return any(name == "memory" for name in _PLACEHOLDER.findall(template))
 
 
-def render(template: str, *, memory: str, now: datetime, caller: str) -> str:
+def wanted_personas(template: str) -> tuple[str, ...]:
+    """The personas that this prompt names, each once."""
+    names = (name.removeprefix(_PERSONA) for name in _PLACEHOLDER.findall(template) if name.startswith(_PERSONA))
+    return tuple(dict.fromkeys(names))
+
+
+def render(template: str, *, memory: str, now: datetime, caller: str, personas: Mapping[str, str] = _NOBODY) -> str:
     """
-    The prompt for one call.
+    The prompt for one call; `personas` are those it names, as text. One that is missing there is left empty.
 
     One pass over the template: a placeholder that stands in remembered text, which a caller may have spoken, is not
     filled in. A placeholder we don't know stays as it is.
     """
-    values = {"memory": memory, "now": spoken_time(now), "caller": caller or "an unknown caller"}
+    values = {
+        "memory": memory,
+        "now": spoken_time(now),
+        "caller": caller or "an unknown caller",
+        **{f"{_PERSONA}{name}": personas.get(name, "") for name in wanted_personas(template)},
+    }
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), template).strip()
 
 

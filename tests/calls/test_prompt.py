@@ -3,13 +3,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.calls.prompt import render, spoken_time, wants_memory
+from gateway.calls.prompt import render, spoken_time, wanted_personas, wants_memory
 
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=ZoneInfo("America/New_York"))
 
 
-def filled(template, *, memory="notes", caller="Ana (+12025550143)"):
-    return render(template, memory=memory, now=NOW, caller=caller)
+def filled(template, *, memory="notes", caller="Ana (+12025550143)", **personas):
+    return render(template, memory=memory, now=NOW, caller=caller, personas=personas)
 
 
 def test_placeholders_are_filled():
@@ -32,7 +32,36 @@ def test_caller_is_not_a_template():
     assert filled("{{caller}}: {{memory}}", caller="{{memory}}") == "{{memory}}: notes"
 
 
-@pytest.mark.parametrize("template", ["{{name}}", "{memory}", "{{mem ory}}", "{{Memory}}", "{{}}", "{{memory}"])
+def test_personas_are_filled_by_name():
+    text = filled("{{persona:maya}}, {{ persona:acme_1 }}, {{persona:maya}}", maya="a baker", acme_1="a shop")
+    assert text == "a baker, a shop, a baker"
+
+
+def test_unknown_persona_is_left_out():
+    assert filled("You work for {{persona:nobody}}.", maya="a baker") == "You work for ."
+
+
+def test_persona_is_not_a_template():
+    assert filled("{{persona:maya}}|{{memory}}", maya="{{memory}} {{persona:maya}}") == (
+        "{{memory}} {{persona:maya}}|notes"
+    )
+
+
+@pytest.mark.parametrize(
+    "template, names",
+    [
+        ("{{persona:maya}} {{memory}} {{ persona:acme-2 }} {{persona:maya}}", ("maya", "acme-2")),
+        ("{{persona}} {{persona:}} {{persona: maya}} {{other:maya}} persona:maya", ()),
+    ],
+)
+def test_personas_are_wanted_where_named(template, names):
+    assert wanted_personas(template) == names
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{name}}", "{memory}", "{{mem ory}}", "{{Memory}}", "{{}}", "{{memory}", "{{persona}}", "{{other:maya}}"],
+)
 def test_unknown_placeholder_stays(template):
     assert filled(template) == template
 

@@ -100,9 +100,7 @@ async def test_conversation_is_passed_where_it_is_wanted(write):
 
 @pytest.mark.parametrize("signature", ["conv", "call: Conversation", "day: str, conv: Conversation", "*, conv"])
 def test_conversation_is_known_by_name_or_hint(write, signature):
-    box = load_toolbox(
-        write(f"from gateway import Conversation\ndef greet({signature}): ...")
-    )
+    box = load_toolbox(write(f"from gateway import Conversation\ndef greet({signature}): ..."))
     assert box.tools["greet"].conversation in ("conv", "call")
 
 
