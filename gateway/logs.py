@@ -28,7 +28,7 @@ def set_up(log_format: LogFormat, level: str) -> None:
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
     # Their access lines carry whole URLs, and a stream URL holds a token.
-    for chatty in ("uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "picows", "anthropic"):
+    for chatty in ("uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "picows", "anthropic", "mcp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 

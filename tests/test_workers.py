@@ -45,15 +45,16 @@ class WorkersProcess(GatewayProcess):
                 return state
         return {}
 
-    async def busiest(self) -> int:
-        """The process that has most of the calls, when each has told how many it has."""
+    async def busiest(self) -> tuple[int, int]:
+        """The process that has most of the calls, and how many, when each has told."""
 
         async def told() -> list[dict[str, Any]]:
             nodes: list[dict[str, Any]] = (await self.state()).get("nodes", [])
             return nodes if sum(node["calls"] for node in nodes) == len(CALLERS) else []
 
         nodes = await until_it(told)
-        return int(max(nodes, key=lambda node: node["calls"])["node"].split("-")[-2])
+        busiest = max(nodes, key=lambda node: node["calls"])
+        return int(busiest["node"].split("-")[-2]), busiest["calls"]
 
     async def idle(self) -> None:
         async def quiet() -> bool:
@@ -181,10 +182,11 @@ async def test_calls_at_once_leave_one_document_each(office: Office) -> None:
 
 async def test_calls_outlive_their_worker(office: Office) -> None:
     talks = await office.dial_all()
-    victim = await office.gateway.busiest()
+    victim, its_calls = await office.gateway.busiest()
     await asyncio.sleep(0.1)  # what came so long before the kill must be kept
     os.kill(victim, signal.SIGKILL)
-    lost = {talk.order: talk for talk in await until(lambda: [talk for talk in talks if not talk.call.stream])}
+    await until(lambda: sum(talk.call.streams[0].ended.is_set() for talk in talks) == its_calls)
+    lost = {talk.order: talk for talk in talks if talk.call.streams[0].ended.is_set()}
     for _ in lost:
         again = await office.conversation()
         settings = await again.settings_received()

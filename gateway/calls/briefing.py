@@ -1,7 +1,7 @@
 """What the engine is told about a call: the agent's prompt, what is remembered, and the conversation so far."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -28,6 +28,7 @@ class Briefing:
         memory: Remembering | None,
         functions: Sequence[AgentFunction],
         endpoint: ThinkEndpoint | None = None,
+        personas: Mapping[str, str] | None = None,
     ) -> None:
         self._session = session
         self._agent = agent
@@ -35,6 +36,7 @@ class Briefing:
         self._memory = memory if prompt.wants_memory(agent.prompt) else None
         self._functions = functions
         self._endpoint = endpoint
+        self._personas = personas or {}
         self._opening: list[str] | None = []
         self._preparing: asyncio.Task[None] | None = None
         self._notes: list[PastCall] = []
@@ -93,7 +95,7 @@ class Briefing:
         caller = f"{name} ({self._session.caller})" if name else self._session.caller
         newest_first = sorted(self._notes, key=lambda call: call.started_at, reverse=True)
         memory = render(newest_first, now=now) or NO_NOTES
-        return prompt.render(self._agent.prompt, memory=memory, now=now, caller=caller)
+        return prompt.render(self._agent.prompt, memory=memory, now=now, caller=caller, personas=self._personas)
 
     def _history(self) -> list[Spoken]:
         return [

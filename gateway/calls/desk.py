@@ -515,10 +515,10 @@ class CallDesk:
         ring = self._ring_of(record, session)
         if session is not None and self._memory is not None:
             self._memory.journal.take_over(session, _journal_header(ring))
-        if session is None:
-            self._park(ring, None)
-        elif record.state is CallState.OVER:
+        if record.state is CallState.OVER:
             self._finish(record.key, session)
+        elif session is None:
+            self._park(ring, None)
         else:
             self._continue(ring, session)
 

@@ -24,13 +24,20 @@ _SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS items (
         number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, value BLOB NOT NULL, expires REAL NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS items_by_name ON items (name, number)",
+    "CREATE TABLE IF NOT EXISTS boot (id TEXT NOT NULL)",
 )
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 T = TypeVar("T")
 
 
 class FileBoard:
-    """A Board in one SQLite file. Made by `open`. The wall clock decides what has expired: one machine has one."""
+    """
+    A Board in one SQLite file. Made by `open`.
+
+    What has expired is decided by the time since the machine was started: all its processes have that in common, and
+    nobody sets it. What was written before that start is gone.
+    """
 
     def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor) -> None:
         self._connection = connection
@@ -136,8 +143,8 @@ class FileBoard:
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._connection as connection:
             connection.execute("BEGIN IMMEDIATE")
-            if time.time() > self._swept_at + SWEEP_SECONDS:
-                self._swept_at = time.time()
+            if time.monotonic() > self._swept_at + SWEEP_SECONDS:
+                self._swept_at = time.monotonic()
                 connection.execute("DELETE FROM names WHERE expires < ?", (self._swept_at,))
                 connection.execute("DELETE FROM items WHERE expires < ?", (self._swept_at,))
             return work(connection)
@@ -151,21 +158,32 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA synchronous = NORMAL")
     for statement in _SCHEMA:
         connection.execute(statement)
+    _forget_before_boot(connection)
     return connection
+
+
+def _forget_before_boot(connection: sqlite3.Connection) -> None:
+    boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        if connection.execute("SELECT id FROM boot").fetchall() != [(boot,)]:
+            for table in ("boot", "names", "sets", "items"):
+                connection.execute(f"DELETE FROM {table}")
+            connection.execute("INSERT INTO boot VALUES (?)", (boot,))
 
 
 def _value(connection: sqlite3.Connection, name: str) -> bytes | None:
     query = "SELECT value FROM names WHERE name = ? AND expires > ?"
-    row = connection.execute(query, (name, time.time())).fetchone()
+    row = connection.execute(query, (name, time.monotonic())).fetchone()
     return row[0] if row else None
 
 
 def _put(connection: sqlite3.Connection, name: str, value: bytes, seconds: float) -> None:
-    connection.execute("INSERT OR REPLACE INTO names VALUES (?, ?, ?)", (name, value, time.time() + seconds))
+    connection.execute("INSERT OR REPLACE INTO names VALUES (?, ?, ?)", (name, value, time.monotonic() + seconds))
 
 
 def _append(connection: sqlite3.Connection, name: str, values: Sequence[bytes], seconds: float) -> None:
-    expires = time.time() + seconds
+    expires = time.monotonic() + seconds
     rows = [(name, value, expires) for value in values]
     connection.execute("UPDATE items SET expires = ? WHERE name = ?", (expires, name))  # a list is kept as one
     connection.executemany("INSERT INTO items (name, value, expires) VALUES (?, ?, ?)", rows)
@@ -173,11 +191,11 @@ def _append(connection: sqlite3.Connection, name: str, values: Sequence[bytes], 
 
 def _items(connection: sqlite3.Connection, name: str) -> list[bytes]:
     query = "SELECT value FROM items WHERE name = ? AND expires > ? ORDER BY number"
-    return [value for (value,) in connection.execute(query, (name, time.time()))]
+    return [value for (value,) in connection.execute(query, (name, time.monotonic()))]
 
 
 def _take(connection: sqlite3.Connection, name: str) -> bytes | None:
     first = "SELECT min(number) FROM items WHERE name = ? AND expires > ?"
     remove = f"DELETE FROM items WHERE number = ({first}) RETURNING value"
-    row = connection.execute(remove, (name, time.time())).fetchone()
+    row = connection.execute(remove, (name, time.monotonic())).fetchone()
     return row[0] if row else None

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gateway.calls import endings
-from gateway.memory import state
+from gateway.memory import personas, state
 from gateway.memory.sqlite import SqliteStore
 
 
@@ -13,4 +13,4 @@ def store_path(data_dir: Path) -> Path:
 
 async def open_own_store(data_dir: Path) -> SqliteStore:
     """Open it, making it if need be. StoreUnavailable if that can't be done."""
-    return await SqliteStore.open(store_path(data_dir), schema=(*endings.SCHEMA, *state.SCHEMA))
+    return await SqliteStore.open(store_path(data_dir), schema=(*endings.SCHEMA, *state.SCHEMA, *personas.SCHEMA))

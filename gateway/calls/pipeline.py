@@ -122,8 +122,10 @@ class Call:
         self._carrier_over = False
         self._playback = Playback()
         self._transcript = Transcript(self._playback, turns=session.turns, journal=journal)
-        self._conv, self._functions = self._make_functions(agent, kit or Kit())
-        self._briefing = Briefing(session, agent, self._transcript, memory, self._functions.functions, endpoint)
+        kit = kit or Kit()
+        self._conv, self._functions = self._make_functions(agent, kit)
+        functions = self._functions.functions
+        self._briefing = Briefing(session, agent, self._transcript, memory, functions, endpoint, kit.personas)
         sorry = NOT_TRANSFERRED if session.end_reason is EndReason.TRANSFERRED else agent.sorry
         self._filler = self._make_filler(agent.filler)
         self._clock = TurnClock(observe)

@@ -81,15 +81,13 @@ class CallThinker:
         self._kept_seconds = kept_seconds
         self._answers: list[_SharedAnswer] = []
 
-    async def answer(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
+    def answer(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         """
         Text that can be spoken and whole tool calls, perhaps Usage, and in any case Finished as the last event.
 
         Close it to drop it. Equal requests share one answer; its upstream is left when the last of them is dropped.
         """
-        async with aclosing(self._answer_to(request).read()) as events:
-            async for event in events:
-                yield event
+        return self._answer_to(request).read()
 
     def watched_by(self, watch: TurnWatch) -> None:
         self._watch = watch

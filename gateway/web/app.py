@@ -23,13 +23,17 @@ from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier_rest import CallControl
 from gateway.links.recorder import RecordingRoom
 from gateway.links.sockets import Connector
+from gateway.memory.notes import CallerNotes
+from gateway.memory.personas import PersonaBook
 from gateway.memory.recall import Recall
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
+from gateway.memory.state import CallerState
 from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG
 from gateway.settings import Settings
 from gateway.web import chat_proxy, documents, health, sharing
 from gateway.web.blueprint import Blueprint, carriers, controls, remem, telnyx_control
+from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaDoor
 from gateway.web.public import PublicAddress
 from gateway.web.rooms import brain_room, kit_room, make_finalizer
@@ -120,6 +124,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         ENDINGS.reads(lambda: finalizer.unfinished)
         LOOP_LAG.reads(lambda: desk.loop_lag)
         await desk.recover(ended=await finalizer.resume())
+        notes = CallerNotes(store, CallerState(store))
         media_door = MediaDoor(desk, carriers(settings))
         yield _Parts(
             routes=[
@@ -127,6 +132,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
                 *telnyx.routes(),
                 *chat_proxy.routes(brains.bearers),
                 *documents.routes(store, blueprint.store_keys),
+                *create_mcp(PersonaBook(store), notes, blueprint.store_keys[0]).routes(),
                 *health.routes(lambda: _state(settings, desk, finalizer, others.neighbours), lambda: desk.takes_calls),
                 # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
                 *websockets_sockets.routes(media_door, CODECS),

@@ -113,7 +113,7 @@ def _is_admitted(headers: Headers, token: Secret) -> bool:
 
 
 def _server(tools: Mapping[str, "_Tool"]) -> "Server[Any]":
-    """Takes long the first time."""
+    """Loads the SDK: not for the event loop."""
     from mcp import types
     from mcp.server.context import ServerRequestContext
     from mcp.server.lowlevel import Server
@@ -148,9 +148,9 @@ def _session_manager(server: "Server[Any]") -> "StreamableHTTPSessionManager":
     return StreamableHTTPSessionManager(
         server,
         stateless=True,
-        json_response=True,  # nothing is told before the answer is whole, and proxies can't hold it up
-        # It is against web pages that reach a server by its address and its trust in it. We trust a token only, and
-        # a reverse proxy may give us any host.
+        json_response=True,  # an answer comes whole, so no proxy can hold up a part of it
+        # Against web pages that make a browser speak to a server on its machine. They don't have the token, and behind
+        # a reverse proxy the host may be any.
         security_settings=TransportSecuritySettings(enable_dns_rebinding_protection=False),
         max_request_body_size=MAX_BODY_BYTES,
     )

@@ -19,6 +19,7 @@ from gateway.calls.functions.text_side import OpenClawAgent, Recipient, Webhook
 from gateway.calls.journal import Journal
 from gateway.calls.thinking import hashed_caller
 from gateway.memory.knowledge import Knowledge
+from gateway.memory.personas import PersonaBook
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
@@ -59,6 +60,7 @@ async def kit_room(
             await stack.enter_async_context(at_work(knowledge.watch(KNOWLEDGE_SECONDS)))
         kits = KitRoom(
             blueprint.shelves,
+            personas=PersonaBook(store),
             state=CallerState(store) if memory is not None else None,
             search_memory=memory.search if memory is not None else None,
             knowledge=knowledge,

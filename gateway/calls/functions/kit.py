@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from gateway.calls import prompt
 from gateway.calls.agents import Agent
 from gateway.calls.functions import builtin
 from gateway.calls.functions.runner import Builtin
@@ -16,6 +17,7 @@ from gateway.calls.functions.toolbox import Toolbox, ToolboxShelf
 from gateway.engines.events import FunctionCall
 from gateway.errors import StoreError
 from gateway.memory.knowledge import Knowledge, rendered
+from gateway.memory.personas import PersonaBook
 from gateway.memory.state import CallerState, Value
 
 PATIENCE: Final = 0.3
@@ -37,6 +39,8 @@ class Kit:
     threads: Workers = field(default_factory=Workers)
     memory: Mapping[str, Value] = field(default_factory=dict)
     builtins: tuple[Builtin, ...] = ()
+    personas: Mapping[str, str] = field(default_factory=dict)
+    """Those that the agent's prompt names, as text for it."""
 
 
 def shelves_of(agents: Iterable[Agent]) -> dict[str, ToolboxShelf]:
@@ -55,12 +59,14 @@ class KitRoom:
         self,
         shelves: Mapping[str, ToolboxShelf] | None = None,
         *,
+        personas: PersonaBook | None = None,
         state: CallerState | None = None,
         search_memory: SearchMemory | None = None,
         knowledge: Knowledge | None = None,
         recipient: Callable[[Agent, str], Recipient] | None = None,
     ) -> None:
         self._shelves = shelves or {}
+        self._personas = personas
         self._state = state
         self._search_memory = search_memory
         self._knowledge = knowledge
@@ -79,7 +85,19 @@ class KitRoom:
         shelf = self._shelves.get(agent.name)
         toolbox = await shelf.current() if shelf is not None else Toolbox()
         memory = await self._remembered(agent, caller)
-        return Kit(toolbox, self._threads, memory, tuple(self._builtins(agent, caller)))
+        personas = await self._wanted_personas(agent)
+        return Kit(toolbox, self._threads, memory, tuple(self._builtins(agent, caller)), personas)
+
+    async def _wanted_personas(self, agent: Agent) -> dict[str, str]:
+        names = prompt.wanted_personas(agent.prompt)
+        if self._personas is None or not names:
+            return {}
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._personas.render(names)
+        except (StoreError, TimeoutError) as error:
+            _log.warning("personas could not be loaded", extra={"error": type(error).__name__})
+            return {}
 
     async def _remembered(self, agent: Agent, caller: str) -> dict[str, Value]:
         if self._state is None or not caller or not agent.state_keys:

@@ -1,0 +1,52 @@
+"""Personas and notes of a text agent, heard on the phone: one memory for both."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+
+from tests.stage import ADMIN, CALLER, Stage, make_carrier, staged
+
+PERSONA = {
+    "action": "create",
+    "persona_name": "jordan",
+    "memory_type": "identity",
+    "content": "Owns the shop on Harbour Street.",
+}
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    (tmp_path / "maya.md").write_text("You are Maya.\n{{persona:jordan}}\n{{memory}}")
+    (tmp_path / "gateway.toml").write_text('[agents.maya]\nprompt = "maya.md"\n')
+    async with staged(tmp_path, make_carrier("twilio")) as made:
+        yield made
+
+
+async def _tool(stage: Stage, name: str, arguments: dict[str, object]) -> dict[str, object]:
+    async with (
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {ADMIN}"}) as http,
+        Client(streamable_http_client(f"{stage.url}/mcp", http_client=http)) as client,
+    ):
+        result = await client.call_tool(name, arguments)
+        answer: dict[str, object] = json.loads(result.content[0].text)
+        return answer
+
+
+async def test_persona_is_in_the_prompt(stage: Stage) -> None:
+    assert (await _tool(stage, "persona", PERSONA))["success"] is True
+    _, conversation = await stage.dial()
+    assert "Owns the shop on Harbour Street." in conversation.prompt
+
+
+async def test_note_of_a_text_agent_is_found_on_the_phone(stage: Stage) -> None:
+    note = {"content": "Ordered a blue saddle by mail.", "caller": CALLER, "agent": "maya"}
+    await _tool(stage, "memory_remember", note)
+    _, conversation = await stage.dial()
+    asked = [{"name": "search_memory", "arguments": '{"query": "saddle"}'}]
+    [answer] = await conversation.call_functions(asked)
+    assert "blue saddle" in answer

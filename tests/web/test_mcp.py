@@ -1,0 +1,383 @@
+import asyncio
+import json
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+import httpx
+import httpx2
+import pytest
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
+from starlette.applications import Starlette
+
+from gateway.memory import personas
+from gateway.memory.documents import NewDocument
+from gateway.memory.personas import PersonaBook
+from gateway.memory.sqlite import SqliteStore
+from gateway.replay.loopback import served
+from gateway.settings import Secret
+from gateway.web.mcp import create_mcp
+
+TOKEN = "admin-token"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+START = datetime(2026, 3, 14, 12, 0, tzinfo=UTC)
+ANA, BEN = "+12025550101", "+12025550102"
+LIST_TOOLS = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+
+
+class NoteMemory:
+    """Notes about callers as documents of a store, under the tags that calls use."""
+
+    def __init__(self, store):
+        self._store = store
+
+    async def search(self, query, *, caller, agent, limit):
+        return await self._store.query(query, limit=limit, tags=tags_of(caller, agent))
+
+    async def remember(self, content, *, caller, agent):
+        return (await self._store.create(NewDocument("Note", content, "mcp", tags_of(caller, agent)))).id
+
+    async def forget(self, document_id):
+        await self._store.delete(document_id)
+
+    async def forget_caller(self, *, caller, agent):
+        documents = await self._store.newest(tags=tags_of(caller, agent), limit=1000)
+        for document in documents:
+            await self._store.delete(document.id)
+        return len(documents)
+
+
+def tags_of(caller, agent):
+    return tuple(f"{kind}:{name}" for kind, name in (("agent", agent), ("caller", caller)) if name)
+
+
+@pytest.fixture
+async def store(tmp_path):
+    store = await SqliteStore.open(tmp_path / "store.db", schema=personas.SCHEMA)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def url(store):
+    moments = (START + timedelta(days=day) for day in range(100))
+    door = create_mcp(PersonaBook(store, now=lambda: next(moments)), NoteMemory(store), Secret(TOKEN))
+    async with served(Starlette(routes=door.routes())) as address:
+        yield f"{address}/mcp"
+
+
+@asynccontextmanager
+async def connected(url, mode="auto", headers=BEARER):
+    async with (
+        httpx2.AsyncClient(headers=headers) as http,
+        Client(streamable_http_client(url, http_client=http), mode=mode) as client,
+    ):
+        yield client
+
+
+async def call(client, tool, **arguments):
+    result = await client.call_tool(tool, arguments)
+    answer = json.loads(result.content[0].text)
+    assert (result.is_error, result.structured_content) == (False, answer)
+    return answer
+
+
+async def refusal(client, tool, **arguments):
+    result = await client.call_tool(tool, arguments)
+    assert result.is_error
+    return result.content[0].text
+
+
+# The door
+
+
+@pytest.mark.parametrize(
+    "headers, status",
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer"}, 401),
+        ({"Authorization": f"Basic {TOKEN}"}, 401),
+        ({"Authorization": "Bearer admin-toke"}, 401),
+        ({"X-API-Key": "admin-tokén".encode()}, 401),
+        ({"Authorization": f"bearer {TOKEN}"}, 200),
+        ({"X-API-Key": TOKEN, "Authorization": "Bearer other"}, 200),
+    ],
+)
+async def test_token_opens_the_door(url, headers, status):
+    async with httpx.AsyncClient(headers=headers) as http:
+        response = await http.post(url, json=LIST_TOOLS)
+    assert response.status_code == status
+    if status == 401:
+        assert response.json() == {"detail": "missing or wrong admin token"}
+        assert response.headers["WWW-Authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "OPTIONS", "POST"])
+async def test_stranger_learns_nothing(url, method):
+    async with httpx.AsyncClient() as http:
+        response = await http.request(method, url, content=b"{ no JSON")
+    assert response.status_code == 401
+
+
+async def test_no_token_opens_to_nobody(store):
+    door = create_mcp(PersonaBook(store), None, Secret(""))
+    transport = httpx.ASGITransport(Starlette(routes=door.routes()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
+        response = await http.post("/mcp", json=LIST_TOOLS, headers={"X-API-Key": "", "Authorization": "Bearer "})
+    assert response.status_code == 401
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE"])
+async def test_there_are_no_sessions(url, method):
+    async with httpx.AsyncClient(headers=BEARER) as http:
+        response = await http.request(method, url, headers={"Accept": "text/event-stream"})
+    assert (response.status_code, response.headers["Allow"]) == (405, "POST")
+
+
+async def test_host_of_a_reverse_proxy_is_taken(url):
+    headers = {"Host": "voice.example.com", "Origin": "https://voice.example.com"}
+    async with httpx.AsyncClient(headers=BEARER | headers) as http:
+        response = await http.post(url, json=LIST_TOOLS)
+    assert response.status_code == 200
+
+
+async def test_large_body_is_refused(url):
+    async with httpx.AsyncClient(headers=BEARER) as http:
+        response = await http.post(url, json=LIST_TOOLS | {"params": {"cursor": "x" * 1_000_000}})
+    assert response.status_code == 413
+
+
+def test_sdk_is_not_loaded_at_start():
+    check = "import sys, gateway.web.mcp; sys.exit('mcp' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check]).returncode == 0
+
+
+# The protocol
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_tools_are_listed_and_called(url, mode):
+    """Clients of the old protocol, which opens with a handshake, and of the one of 2026."""
+    async with connected(url, mode) as client:
+        tools = (await client.list_tools()).tools
+        assert [tool.name for tool in tools] == ["persona", "memory_search", "memory_remember", "memory_forget"]
+        assert all(tool.description and tool.input_schema["type"] == "object" for tool in tools)
+        assert await call(client, "persona", action="list") == {"personas": []}
+
+
+async def test_key_header_does_for_a_client(url):
+    async with connected(url, headers={"X-API-Key": TOKEN}) as client:
+        assert await call(client, "persona", action="list") == {"personas": []}
+
+
+async def test_clients_do_not_disturb_each_other(url):
+    async with connected(url) as one, connected(url, "legacy") as other:
+        named = [call(client, "persona", action="load", names=[name]) for name in "abcd" for client in (one, other)]
+        answers = await asyncio.gather(*named)
+    assert [answer["personas"] for answer in answers] == [[name] for name in "aabbccdd"]
+
+
+async def test_without_memory_there_are_personas(store):
+    door = create_mcp(PersonaBook(store), None, Secret(TOKEN))
+    async with served(Starlette(routes=door.routes())) as address, connected(f"{address}/mcp") as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["persona"]
+        assert await refusal(client, "memory_search", query="x") == "there is no such tool; there are persona"
+
+
+async def test_broken_store_is_told_in_a_sentence(store, url):
+    async with connected(url) as client:
+        await store.close()
+        assert await refusal(client, "persona", action="list") == "the store is not available; try again later"
+
+
+# Personas
+
+
+async def create(client, persona, memory_type, content):
+    return await call(
+        client, "persona", action="create", persona_name=persona, memory_type=memory_type, content=content
+    )
+
+
+async def test_create_answers_what_was_kept(url):
+    async with connected(url) as client:
+        answer = await create(client, "jordan", "preference", "Likes short answers.")
+    assert answer.pop("memory_id").startswith("mem_")
+    assert answer == {
+        "success": True,
+        "persona": "jordan",
+        "memory_type": "preference",
+        "domain": "persona:jordan",
+        "has_facts": False,
+        "fact_count": 0,
+    }
+
+
+async def test_batch_of_facts_is_one_memory(url):
+    facts = [
+        {"subj": "jordan", "pred": "works_at", "val": "Acme", "conf": 0.9, "src": "chat"},
+        {"subj": "jordan", "pred": "floor", "val": 3},
+    ]
+    async with connected(url) as client:
+        answer = await call(client, "persona", action="create", persona_name="jordan", facts=facts, content=None)
+        loaded = await call(client, "persona", action="load", persona_name="jordan", format="prose")
+    assert (answer["memory_type"], answer["has_facts"], answer["fact_count"]) == ("context", True, 2)
+    (memory,) = loaded["memories"]
+    assert (memory["id"], memory["facts"]) == (answer["memory_id"], facts)
+    assert memory["observation"] == "jordan works_at Acme; jordan floor 3"
+
+
+async def test_load_is_compact(url):
+    async with connected(url) as client:
+        await create(client, "jordan", "identity", "Full name is\nJordan Example.")
+        await create(client, "acme", "context", "Sells kettles.")
+        await create(client, "jordan", "constraint", "Never called before nine.")
+        answer = await call(client, "persona", action="load", names=["acme", "jordan"])
+    estimate = answer.pop("token_estimate")
+    assert answer == {
+        "personas": ["acme", "jordan"],
+        "memory_count": 3,
+        "memories": [
+            "[context] Sells kettles. | persona:acme | 2026-03-15",
+            "[identity] Full name is Jordan Example. | persona:jordan | 2026-03-14",
+            "[constraint] Never called before nine. | persona:jordan | 2026-03-16",
+        ],
+    }
+    assert estimate["compact"] == 48  # 190 characters
+    saved = (estimate["prose"] - estimate["compact"]) * 100 // estimate["prose"]
+    assert saved > 50
+    assert estimate["savings"] == f"{saved}%"
+
+
+async def test_load_as_prose_or_both(url):
+    async with connected(url) as client:
+        memory_id = (await create(client, "jordan", "identity", "Full name is Jordan Example."))["memory_id"]
+        prose = await call(client, "persona", action="load", persona_name="jordan", format="prose")
+        both = await call(client, "persona", action="load", persona_name="jordan", format="both")
+    whole = {
+        "id": memory_id,
+        "timestamp": "2026-03-14T12:00:00Z",
+        "observation": "Full name is Jordan Example.",
+        "domain": "persona:jordan",
+        "task_type": "identity",
+        "outcome": "unknown",
+        "tags": ["persona", "identity"],
+    }
+    compact = "[identity] Full name is Jordan Example. | persona:jordan | 2026-03-14"
+    assert prose["memories"] == [whole]
+    assert both["memories"] == [whole | {"compact": compact}]
+    assert both["token_estimate"] == prose["token_estimate"]
+
+
+async def test_unknown_persona_is_empty(url):
+    async with connected(url) as client:
+        assert await call(client, "persona", action="load", persona_name="nobody") == {
+            "personas": ["nobody"],
+            "memory_count": 0,
+            "token_estimate": {"prose": 0, "compact": 0, "savings": "0%"},
+            "memories": [],
+        }
+
+
+async def test_personas_are_listed(url):
+    async with connected(url) as client:
+        for persona in ("maya", "acme", "maya"):
+            await create(client, persona, "context", "x")
+        answer = await call(client, "persona", action="list")
+    assert answer["personas"] == [
+        {"name": "acme", "domain": "persona:acme", "memory_count": 1, "last_updated": "2026-03-15T12:00:00Z"},
+        {"name": "maya", "domain": "persona:maya", "memory_count": 2, "last_updated": "2026-03-16T12:00:00Z"},
+    ]
+
+
+NAME = "a persona's name is up to 64 lower case letters a to z, digits, hyphens and underscores"
+
+
+@pytest.mark.parametrize(
+    "arguments, problem",
+    [
+        ({}, "action: Field required"),
+        ({"action": "drop"}, "action: Input should be 'list', 'load' or 'create'"),
+        ({"action": "load"}, "name the personas to load, as persona_name or as names"),
+        ({"action": "load", "names": ["maya", "Otto"]}, NAME),
+        ({"action": "load", "names": ["maya"], "limit": 0}, "limit: Input should be greater than or equal to 1"),
+        ({"action": "load", "name": "maya"}, "name: Extra inputs are not permitted"),
+        ({"action": "create", "content": "x"}, "persona_name is missing; it says whom the memory is of"),
+        ({"action": "create", "persona_name": "no body", "content": "x"}, NAME),
+        ({"action": "create", "persona_name": "maya"}, "a memory needs content or facts"),
+        (
+            {"action": "create", "persona_name": "maya", "facts": [{"subj": "a", "pred": "b", "val": 1, "conf": 2}]},
+            "facts.0.conf: Input should be less than or equal to 1",
+        ),
+    ],
+)
+async def test_mistake_is_told_in_a_sentence(url, arguments, problem):
+    async with connected(url) as client:
+        assert await refusal(client, "persona", **arguments) == problem
+
+
+# Memory
+
+
+async def test_what_is_remembered_is_found(url):
+    async with connected(url) as client:
+        for caller, agent, content in [(ANA, "maya", "Ana wants tea."), (BEN, "maya", "tea"), (ANA, "otto", "tea")]:
+            await call(client, "memory_remember", content=content, caller=caller, agent=agent)
+        (found,) = (await call(client, "memory_search", query="tea", caller="+1 202-555-0101", agent="maya"))["results"]
+        everything = await call(client, "memory_search", query="tea")
+        first = await call(client, "memory_search", query="tea", limit=1)
+    assert (found["title"], found["snippet"]) == ("Note", "Ana wants tea.")
+    assert found["tags"] == ["agent:maya", f"caller:{ANA}"]
+    assert (len(everything["results"]), len(first["results"])) == (3, 1)
+
+
+async def test_one_document_is_forgotten(url):
+    async with connected(url) as client:
+        ids = [
+            (await call(client, "memory_remember", content="tea", caller=ANA, agent="maya"))["document_id"]
+            for _ in range(2)
+        ]
+        assert await call(client, "memory_forget", document_id=ids[0]) == {"success": True, "forgotten": 1}
+        assert await refusal(client, "memory_forget", document_id=ids[0]) == f"no document {ids[0]}"
+        left = (await call(client, "memory_search", query="tea"))["results"]
+    assert [result["document_id"] for result in left] == ids[1:]
+
+
+async def test_one_agent_forgets_a_caller(url):
+    async with connected(url) as client:
+        for caller, agent in [(ANA, "maya"), (ANA, "maya"), (ANA, "otto"), (BEN, "maya")]:
+            await call(client, "memory_remember", content="tea", caller=caller, agent=agent)
+        assert await call(client, "memory_forget", caller=ANA, agent="maya") == {"success": True, "forgotten": 2}
+        left = (await call(client, "memory_search", query="tea"))["results"]
+    assert sorted(result["tags"] for result in left) == [
+        ["agent:maya", f"caller:{BEN}"],
+        ["agent:otto", f"caller:{ANA}"],
+    ]
+
+
+NUMBER = "caller must be a telephone number with its country code, like +12025550100"
+WHAT = "say what to forget: either document_id, or caller and agent"
+
+
+@pytest.mark.parametrize(
+    "tool, arguments, problem",
+    [
+        ("search", {"query": "tea", "caller": "Ana"}, NUMBER),
+        ("search", {"query": "tea", "limit": 101}, "limit: Input should be less than or equal to 100"),
+        ("remember", {"content": "tea", "caller": "2025550101", "agent": "maya"}, NUMBER),
+        (
+            "remember",
+            {"content": "", "caller": ANA, "agent": "maya"},
+            "content: String should have at least 1 character",
+        ),
+        ("remember", {"content": "tea", "caller": ANA}, "agent: Field required"),
+        ("forget", {}, WHAT),
+        ("forget", {"caller": ANA}, WHAT),
+        ("forget", {"document_id": "x", "caller": ANA, "agent": "maya"}, WHAT),
+    ],
+)
+async def test_memory_says_what_it_needs(url, tool, arguments, problem):
+    async with connected(url) as client:
+        assert await refusal(client, f"memory_{tool}", **arguments) == problem
