@@ -8,7 +8,7 @@ from gateway.calls import prompt
 from gateway.calls.agents import Agent
 from gateway.calls.bearers import Bearers, digest_of
 from gateway.calls.brains import Brain
-from gateway.calls.commons import Commons
+from gateway.calls.nodes.commons import Commons
 from gateway.calls.thinking import CallThinker, hashed_caller
 from gateway.calls.turn_memory import TurnMemory
 from gateway.engines.brief import ThinkEndpoint

@@ -17,13 +17,13 @@ from typing import Any, Final
 
 from gateway.calls.agents import AgentBook
 from gateway.calls.brain_room import BrainRoom, Thought
-from gateway.calls.commons import CallRecord, CallState, Commons, Word
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.finalize import Finalizer
 from gateway.calls.functions.kit import Kit, KitRoom
 from gateway.calls.journal import Journal, JournaledCall, TurnLog
 from gateway.calls.loop_watch import LoopWatch
-from gateway.calls.neighbours import Neighbours
+from gateway.calls.nodes.commons import CallRecord, CallState, Commons, Word
+from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.pipeline import Call
 from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, Registry, Ring
 from gateway.calls.remembering import Remembering

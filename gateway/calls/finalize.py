@@ -35,7 +35,7 @@ from gateway.logs import CallLog
 from gateway.metrics import ENDING_SECONDS, WATCHDOG
 
 if TYPE_CHECKING:  # Redis' client takes a while to import, and one node needs none
-    from gateway.calls.ending_stream import EndingStream
+    from gateway.calls.nodes.ending_stream import EndingStream
 
 PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 """Between tries, in seconds; the last one repeats."""

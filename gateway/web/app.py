@@ -17,7 +17,7 @@ from gateway.calls.desk import CallDesk, Memory
 from gateway.calls.finalize import Finalizer
 from gateway.calls.functions.kit import KitRoom
 from gateway.calls.journal import Journal
-from gateway.calls.neighbours import Neighbours
+from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.own_store import open_own_store
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier_rest import CallControl

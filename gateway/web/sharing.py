@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gateway.calls.commons import Commons
-from gateway.calls.file_board import FileBoard
-from gateway.calls.neighbours import Neighbours
+from gateway.calls.nodes.commons import Commons
+from gateway.calls.nodes.file_board import FileBoard
+from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.registry import TOKEN_SECONDS
 from gateway.errors import SettingsError
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.calls.ending_stream import EndingStream
+    from gateway.calls.nodes.ending_stream import EndingStream
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ async def shared(settings: Settings, *, shares_disk: bool) -> AsyncIterator[Shar
     sync_seconds = max(1, settings.voice_session_sync_interval)
     if settings.redis_url is not None:
         # Only here: its import takes 0.1 s, and one node needs none.
-        from gateway.calls import redis_board
-        from gateway.calls.ending_stream import EndingStream
+        from gateway.calls.nodes import redis_board
+        from gateway.calls.nodes.ending_stream import EndingStream
 
         client = redis_board.connect(settings.redis_url.reveal())
         board = redis_board.RedisBoard(client)

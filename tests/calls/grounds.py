@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
-from gateway.calls.board import Board
-from gateway.calls.file_board import FileBoard
-from gateway.calls.redis_board import RedisBoard, connect
+from gateway.calls.nodes.board import Board
+from gateway.calls.nodes.file_board import FileBoard
+from gateway.calls.nodes.redis_board import RedisBoard, connect
 from tests.redis_server import RedisServer, running_redis
 
 

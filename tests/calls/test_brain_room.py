@@ -10,8 +10,8 @@ import pytest
 from gateway.calls.agents import Agent
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import Brain
-from gateway.calls.commons import Commons
-from gateway.calls.file_board import FileBoard
+from gateway.calls.nodes.commons import Commons
+from gateway.calls.nodes.file_board import FileBoard
 from gateway.settings import Secret
 
 MAYA = Agent("maya", "You are Maya.\n{{memory}}")

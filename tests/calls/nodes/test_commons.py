@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.calls.board import Board
-from gateway.calls.commons import CallRecord, CallState, Commons, Word
+from gateway.calls.nodes.board import Board
+from gateway.calls.nodes.commons import CallRecord, CallState, Commons, Word
 from gateway.calls.session import VoiceSession
 from gateway.errors import BoardUnavailable
 from tests.calls.grounds import Ground, prepared

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
-from gateway.calls.commons import BEAT_SECONDS, CallRecord, CallState, Commons, Message, Word
 from gateway.calls.journal import entries_of, state_of, turns_of
+from gateway.calls.nodes.commons import BEAT_SECONDS, CallRecord, CallState, Commons, Message, Word
 from gateway.calls.registry import Ring
 from gateway.calls.session import CallKey, VoiceSession
 from gateway.carriers.events import StreamStarted

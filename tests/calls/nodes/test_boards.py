@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.calls.board import Board
-from gateway.calls.file_board import FileBoard
-from gateway.calls.redis_board import RedisBoard, connect
+from gateway.calls.nodes.board import Board
+from gateway.calls.nodes.file_board import FileBoard
+from gateway.calls.nodes.redis_board import RedisBoard, connect
 from gateway.errors import BoardUnavailable
 from tests.calls.grounds import Ground, prepared
 from tests.redis_server import RedisServer

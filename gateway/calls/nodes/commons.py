@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.calls.board import Board
+from gateway.calls.nodes.board import Board
 from gateway.calls.session import CallKey
 from gateway.errors import BoardUnavailable
 
