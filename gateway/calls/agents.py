@@ -10,6 +10,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import gateway
 from gateway.carriers.numbers import e164, transfer_target
 from gateway.errors import SettingsError
+from gateway.memory.identity import RepeatCallerSettings, read_repeat_caller
+from gateway.memory.trust import TrustPolicy, read_trust
 from gateway.settings import is_url
 
 DEFAULT_AGENT: Final = "maya"
@@ -65,8 +67,10 @@ class Agent:
     text_agent: str = ""
     """Who does what the agent hands over in a call: openclaw/AGENT, or a webhook's address."""
     filler: FillerChoice | None = None
-    state_keys: frozenset[str] = frozenset()
-    """What functions may keep of a caller from call to call."""
+    repeat_caller: RepeatCallerSettings = RepeatCallerSettings()
+    """Who counts as the same caller, and what functions may keep of one from call to call."""
+    trust: TrustPolicy = TrustPolicy()
+    """How much of a caller's memory is told to whom."""
 
 
 class AgentBook:
@@ -100,7 +104,8 @@ def _agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
     for key, value in {**defaults, **table}.items():
         field_name, read = _READERS[key]
         given[field_name] = read(value, f"{where}: {key}", folder)
-    return Agent(name=name, **given)
+    repeat_caller, trust = given.pop("memory", (RepeatCallerSettings(), TrustPolicy()))
+    return Agent(name=name, repeat_caller=repeat_caller, trust=trust, **given)
 
 
 def _prompt(value: Any, where: str, folder: Path) -> str:
@@ -241,11 +246,12 @@ def _filler(value: Any, where: str, folder: Path) -> FillerChoice:
     return FillerChoice(_seconds(table.get("after", 2.0), f"{where}.after", folder), sound, phrases)
 
 
-def _memory(value: Any, where: str, folder: Path) -> frozenset[str]:
-    keys = _table(_table(value, where).get("repeat_caller", {}), f"{where}.repeat_caller").get("state_keys", [])
-    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
-        raise SettingsError(f"{where}.repeat_caller.state_keys must be a list of names")
-    return frozenset(keys)
+def _memory(value: Any, where: str, folder: Path) -> tuple[RepeatCallerSettings, TrustPolicy]:
+    table = _table(value, where)
+    if unknown := sorted(set(table) - {"repeat_caller", "trust"}):
+        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are repeat_caller, trust")
+    repeat_caller = read_repeat_caller(table.get("repeat_caller", {}), f"{where}.repeat_caller")
+    return repeat_caller, read_trust(table.get("trust", {}), f"{where}.trust")
 
 
 _READERS: Final[Mapping[str, tuple[str, Callable[[Any, str, Path], Any]]]] = {
@@ -267,7 +273,7 @@ _READERS: Final[Mapping[str, tuple[str, Callable[[Any, str, Path], Any]]]] = {
     "transfer_to": ("transfer_to", _transfer_to),
     "text_agent": ("text_agent", _text_agent),
     "filler": ("filler", _filler),
-    "memory": ("state_keys", _memory),
+    "memory": ("memory", _memory),
 }
 """Each key of an agent's table: the field it becomes, and how it is read."""
 

@@ -10,9 +10,10 @@ from gateway.calls.bearers import Bearers, digest_of
 from gateway.calls.brains import Brain
 from gateway.calls.nodes.commons import Commons
 from gateway.calls.thinking import CallThinker, hashed_caller
-from gateway.calls.turn_memory import TurnMemory
+from gateway.calls.turn_memory import Search, TurnMemory
 from gateway.engines.brief import ThinkEndpoint
 from gateway.errors import BoardUnavailable
+from gateway.memory.trust import Clearance, Tier
 from gateway.settings import Secret
 
 PATH: Final = "/v1/chat/completions"
@@ -53,14 +54,14 @@ class BrainRoom:
         self._commons = commons
         self.bearers = Bearers(elsewhere=self._of_another_node if commons is not None else None)
 
-    def open(self, agent: Agent, caller: str, media_url: str) -> Thought | None:
+    def open(self, agent: Agent, caller: str, media_url: str, clearance: Clearance) -> Thought | None:
         """None for an agent that leaves thinking to the engine. The engine reaches us where the carrier does."""
-        thinker = self._thinker(agent, caller)
+        thinker = self._thinker(agent, caller, clearance)
         if thinker is None:
             return None
         bearer = self.bearers.open(thinker)
         if self._commons is not None:
-            self._commons.bearer_opened(digest_of(bearer), agent.name, caller)
+            self._commons.bearer_opened(digest_of(bearer), agent.name, caller, clearance.tier)
         origin = "https" + media_url.removeprefix("wss").rpartition("/")[0].rpartition("/")[0]
         return Thought(ThinkEndpoint(origin + PATH, bearer), thinker)
 
@@ -70,13 +71,13 @@ class BrainRoom:
         if self._commons is not None:
             self._commons.bearer_closed(digest_of(thought.endpoint.bearer))
 
-    def _thinker(self, agent: Agent, caller: str) -> CallThinker | None:
+    def _thinker(self, agent: Agent, caller: str, clearance: Clearance) -> CallThinker | None:
         brain = self._brains.get(agent.name)
         if brain is None:
             return None
         search, memory = self._search, None
         if search is not None and caller and prompt.wants_memory(agent.prompt):
-            memory = TurnMemory(lambda said: search(agent.name, caller, said))
+            memory = TurnMemory(_cleared(search, agent.name, caller, clearance))
         return CallThinker(agent.name, hashed_caller(agent.name, caller, self._secret), brain, memory=memory)
 
     async def _of_another_node(self, digest: str) -> CallThinker | None:
@@ -85,5 +86,14 @@ class BrainRoom:
             found = await self._commons.bearer(digest)
         except BoardUnavailable:
             return None
-        agent = self._agents.get(found[0]) if found else None
-        return self._thinker(agent, found[1]) if agent is not None and found is not None else None
+        if found is None or found[0] not in self._agents:
+            return None
+        name, caller, tier = found
+        return self._thinker(self._agents[name], caller, Clearance(Tier(tier)))
+
+
+def _cleared(search: SearchMemory, agent: str, caller: str, clearance: Clearance) -> Search:
+    async def look(said: str) -> list[str]:
+        return await search(agent, caller, said) if clearance.allows(Tier.EVERYTHING) else []
+
+    return look

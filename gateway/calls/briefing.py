@@ -13,6 +13,7 @@ from gateway.calls.transcript import Transcript
 from gateway.engines.brief import AgentFunction, Brief, Spoken, ThinkEndpoint
 from gateway.memory.call_notes import PastCall
 from gateway.memory.recall import render
+from gateway.memory.trust import Clearance, Tier
 
 NO_NOTES: Final = "Nothing: there are no notes of an earlier call."
 
@@ -27,8 +28,10 @@ class Briefing:
         transcript: Transcript,
         memory: Remembering | None,
         functions: Sequence[AgentFunction],
+        *,
         endpoint: ThinkEndpoint | None = None,
         personas: Mapping[str, str] | None = None,
+        clearance: Clearance | None = None,
     ) -> None:
         self._session = session
         self._agent = agent
@@ -37,6 +40,7 @@ class Briefing:
         self._functions = functions
         self._endpoint = endpoint
         self._personas = personas or {}
+        self._clearance = clearance or Clearance()
         self._opening: list[str] | None = []
         self._preparing: asyncio.Task[None] | None = None
         self._notes: list[PastCall] = []
@@ -59,7 +63,7 @@ class Briefing:
             await asyncio.wait({self._preparing}, timeout=max(memory_seconds, 0))
         if self._memory is not None:
             self._notes += await self._memory.by(memory_seconds)
-        self._told = len(self._notes)
+        self._told = len(self._notes) if self._clearance.allows(Tier.SUMMARIES) else 0
         history, opening = self._history(), self._opening or []
         self._opening = None
         return Brief(
@@ -80,7 +84,9 @@ class Briefing:
             self._notes += await self._memory.rest()
 
     def untold(self) -> str:
-        """Notes that came after the brief, as an addition to the prompt; empty where there are none. Tells once."""
+        """Notes that came after the brief, or may be told only now, for the prompt; empty for none. Tells once."""
+        if not self._clearance.allows(Tier.SUMMARIES):
+            return ""
         later, self._told = self._notes[self._told :], len(self._notes)
         return render(later, now=self._now()) if later else ""
 
@@ -91,9 +97,12 @@ class Briefing:
 
     def _prompt(self) -> str:
         now = self._now()
-        name = next((call.caller_name for call in self._notes if call.caller_name), "")
-        caller = f"{name} ({self._session.caller})" if name else self._session.caller
-        newest_first = sorted(self._notes, key=lambda call: call.started_at, reverse=True)
+        may_name = self._clearance.allows(Tier.NAME)
+        name = next((call.caller_name for call in self._notes if call.caller_name and may_name), "")
+        number = self._session.number or self._session.caller
+        caller = f"{name} ({number})" if name else number
+        notes = self._notes if self._clearance.allows(Tier.SUMMARIES) else []
+        newest_first = sorted(notes, key=lambda call: call.started_at, reverse=True)
         memory = render(newest_first, now=now) or NO_NOTES
         return prompt.render(self._agent.prompt, memory=memory, now=now, caller=caller, personas=self._personas)
 

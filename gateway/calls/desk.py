@@ -13,6 +13,7 @@ import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 from gateway.calls.agents import AgentBook
@@ -28,6 +29,7 @@ from gateway.calls.pipeline import Call
 from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, Registry, Ring
 from gateway.calls.remembering import Remembering
 from gateway.calls.session import CallKey, EndReason, VoiceSession
+from gateway.carriers.attestation import Attestation
 from gateway.carriers.events import StreamStarted
 from gateway.carriers.numbers import AllowList, caller_id, e164
 from gateway.errors import BoardUnavailable, CarrierRefused
@@ -35,7 +37,9 @@ from gateway.links.carrier import CarrierLink
 from gateway.links.carrier_rest import CallControl
 from gateway.links.recorder import FORMAT, CallRecorder, RecordingRoom
 from gateway.logs import last_four
+from gateway.memory.identity import identifier
 from gateway.memory.recall import Recall, render_known
+from gateway.memory.trust import Clearance, Tier
 from gateway.metrics import WATCHDOG
 
 TICK_SECONDS: Final = 0.1
@@ -230,12 +234,20 @@ class CallDesk:
         return self._neighbours is None or not event_id or await self._neighbours.is_new_event(event_id)
 
     async def ring(
-        self, key: CallKey, *, caller: str, called: str, media_url: str, account_id: str = ""
+        self,
+        key: CallKey,
+        *,
+        caller: str,
+        called: str,
+        media_url: str,
+        account_id: str = "",
+        attestation: Attestation = Attestation.NONE,
+        sip_headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Ring | Refusal:
         """
         A phone rings. The same call asked twice gets the same answer.
 
-        Loading of memory starts here, before the media socket opens.
+        Loading of memory starts here, before the media socket opens: as much as a caller of this attestation is told.
         """
         if ring := self._registry.ring(key):
             return ring
@@ -245,14 +257,22 @@ class CallDesk:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
             return refusal
         agent = self._agents.answering(called)
-        ring = Ring(key, account_id, number, called, agent, media_url, self._now() + TOKEN_SECONDS)
+        known_as = identifier(agent.repeat_caller, number, sip_headers=sip_headers)
+        ring = Ring(key, account_id, known_as, called, agent, media_url, self._now() + TOKEN_SECONDS, number=number)
+        listed = self._allowed.lists(number)
+        ring.clearance.tier = agent.trust.tier(attestation, withheld=not number, allow_listed=listed)
         self._prepare(ring)
-        if ring.memory is not None:
-            ring.session = VoiceSession(agent=agent.name, caller=number, carrier=key[0])
-        if self._neighbours is not None and (there := await self._neighbours.announce(ring)):
-            ring.cancel()
-            known = self._registry.ring(key)
-            return Refusal.OVER if there.state is not CallState.RINGING else known or self._ring_of(there)
+        if self._memory is not None and known_as:
+            ring.session = self._session_of(ring)
+        if self._neighbours is not None:
+            if there := await self._neighbours.announce(ring):
+                ring.cancel()
+                known = self._registry.ring(key)
+                return Refusal.OVER if there.state is not CallState.RINGING else known or self._ring_of(there)
+            if self._registry.is_over(key):  # the caller hung up while others were told
+                ring.cancel()
+                self._neighbours.commons.settled(key)
+                return Refusal.OVER
         if ring.session is not None:  # from here on a killed gateway knows that somebody is on the line
             self._journaled(ring.session, ring)
         self._registry.add_ring(ring)
@@ -341,8 +361,10 @@ class CallDesk:
         if ring is None or self._engine is None:
             _log.warning("media socket refused", extra={"carrier": link.carrier, "reason": "no valid token"})
             return None
-        kit = await (ring.kit or self._kits.pack(ring.agent, ring.caller))
-        thought = self._brains.open(ring.agent, ring.caller, ring.media_url) if self._brains is not None else None
+        kit = await (ring.kit or self._kits.pack(ring.agent, ring.caller, ring.clearance))
+        thought = None
+        if self._brains is not None:
+            thought = self._brains.open(ring.agent, ring.caller, ring.media_url, ring.clearance)
         call = self._call(ring, link, self._engine, kit, thought)
         self._registry.went_live(key, call)
         self._quiet.clear()
@@ -376,7 +398,7 @@ class CallDesk:
 
     def _call(self, ring: Ring, link: CarrierLink, engine: EngineAccess, kit: Kit, thought: Thought | None) -> Call:
         carrier, call_id = ring.key
-        session = ring.session or VoiceSession(agent=ring.agent.name, caller=ring.caller, carrier=carrier)
+        session = ring.session or self._session_of(ring)
         if not session.turns:
             session.started_at = datetime.now(UTC)  # not when it rang
         call = Call(
@@ -387,6 +409,7 @@ class CallDesk:
             line=CarrierLine(self._controls[carrier], call_id, ring.called, ring.media_url),
             apology=self._apology,
             memory=ring.memory,
+            clearance=ring.clearance,
             kit=kit,
             endpoint=thought.endpoint if thought is not None else None,
             journal=self._journaled(session, ring),
@@ -581,8 +604,9 @@ class CallDesk:
     def _prepare(self, ring: Ring) -> None:
         """Begin to load what the call will need: memory, and the agent's functions."""
         agent, caller = ring.agent, ring.caller
-        ring.kit = self._kits.pack(agent, caller)
-        if self._memory is not None and caller:
+        ring.kit = self._kits.pack(agent, caller, ring.clearance)
+        may_rise = agent.trust.pin is not None
+        if self._memory is not None and caller and (may_rise or ring.clearance.allows(Tier.NAME)):
             recall, limit = self._memory.recall, self._memory.limit
             ring.memory = Remembering(recall, agent=agent.name, caller=caller, limit=limit)
 
@@ -605,8 +629,14 @@ class CallDesk:
             session=session,
             attempt=record.attempt,
             token=record.token,
+            number=record.number,
+            clearance=Clearance(Tier(record.tier)),
             shared=True,
         )
+
+    def _session_of(self, ring: Ring) -> VoiceSession:
+        number = ring.number if ring.number != ring.caller else ""
+        return VoiceSession(agent=ring.agent.name, caller=ring.caller, carrier=ring.key[0], number=number)
 
     def _recorder(self, session: VoiceSession, ring: Ring) -> CallRecorder | None:
         recorder = self._recordings.record(session.uuid)
@@ -631,6 +661,8 @@ def _journal_header(ring: Ring) -> dict[str, Any]:
         "called": ring.called,
         "media_url": ring.media_url,
         "handed_over": ring.handed_over,
+        "number": ring.number,
+        "tier": ring.clearance.tier,
     }
 
 
@@ -640,7 +672,8 @@ def _ring_of_journal(left: JournaledCall, agents: AgentBook) -> Ring:
     called = header["called"]
     agent = agents.answering(called)
     ring = Ring((carrier, call_id), header["account_id"], left.session.caller, called, agent, header["media_url"], 0.0)
-    ring.handed_over = header["handed_over"]
+    ring.handed_over, ring.number = header["handed_over"], header["number"]
+    ring.clearance.tier = Tier(header["tier"])
     return ring
 
 
@@ -649,7 +682,7 @@ def _header(session: VoiceSession, ring: Ring) -> dict[str, object]:
     return {
         "format": FORMAT,
         "carrier": session.carrier,
-        "caller": ring.caller,
+        "caller": ring.number,
         "called": ring.called,
         "account_id": ring.account_id,
         "call_id": ring.key[1],

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from gateway.calls import endings
 from gateway.memory import personas, state
+from gateway.memory.embedding import Embedder
 from gateway.memory.sqlite import SqliteStore
 
 
@@ -11,6 +12,7 @@ def store_path(data_dir: Path) -> Path:
     return data_dir / "gateway.db"
 
 
-async def open_own_store(data_dir: Path) -> SqliteStore:
-    """Open it, making it if need be. StoreUnavailable if that can't be done."""
-    return await SqliteStore.open(store_path(data_dir), schema=(*endings.SCHEMA, *state.SCHEMA, *personas.SCHEMA))
+async def open_own_store(data_dir: Path, *, embedder: Embedder | None = None) -> SqliteStore:
+    """Open it, making it if need be; searched by meaning with an embedder. StoreUnavailable if that can't be done."""
+    schema = (*endings.SCHEMA, *state.SCHEMA, *personas.SCHEMA)
+    return await SqliteStore.open(store_path(data_dir), schema=schema, embedder=embedder)

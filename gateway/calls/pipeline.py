@@ -25,7 +25,7 @@ from gateway.calls.functions.runner import Builtin, FunctionRunner
 from gateway.calls.journal import TurnLog
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import EndReason, Turn, VoiceSession
+from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.calls.transcript import Transcript
 from gateway.calls.turn_timing import TurnClock, observe
 from gateway.engines.brief import ThinkEndpoint
@@ -50,6 +50,7 @@ from gateway.links.carrier import CarrierLink
 from gateway.links.engine import EngineLink
 from gateway.links.recorder import CallRecorder
 from gateway.logs import CallLog
+from gateway.memory.trust import Clearance, PinPad, PinResult
 from gateway.metrics import CALLS, WATCHDOG
 from gateway.sounds import bundled_sound
 
@@ -64,6 +65,7 @@ REMAINDER_SECONDS: Final = 0.1
 """Sound too short to be sent alone waits this long for more."""
 
 APOLOGY_TEXT: Final = "I'm sorry, I can't continue this call right now. Please call again a little later. Goodbye."
+PIN_REMOVED: Final = "[PIN removed]"
 NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
 GOODBYE_DUE: Final = {"status": "ok", "next": "say a short goodbye; the call ends after it"}
 
@@ -103,6 +105,7 @@ class Call:
         line: Line,
         apology: bytes,
         memory: Remembering | None = None,
+        clearance: Clearance | None = None,
         kit: Kit | None = None,
         endpoint: ThinkEndpoint | None = None,
         journal: TurnLog | None = None,
@@ -125,7 +128,19 @@ class Call:
         kit = kit or Kit()
         self._conv, self._functions = self._make_functions(agent, kit)
         functions = self._functions.functions
-        self._briefing = Briefing(session, agent, self._transcript, memory, functions, endpoint, kit.personas)
+        self._clearance = clearance or Clearance()
+        self._pin = PinPad(agent.trust.pin) if agent.trust.pin is not None else None
+        self._with_pin = agent.trust.with_pin
+        self._briefing = Briefing(
+            session,
+            agent,
+            self._transcript,
+            memory,
+            functions,
+            endpoint=endpoint,
+            personas=kit.personas,
+            clearance=self._clearance,
+        )
         sorry = NOT_TRANSFERRED if session.end_reason is EndReason.TRANSFERRED else agent.sorry
         self._filler = self._make_filler(agent.filler)
         self._clock = TurnClock(observe)
@@ -215,8 +230,10 @@ class Call:
             self._played[name].set()
 
     def on_digit(self, digit: str) -> None:
-        """A key was pressed. It shows that the caller is there; no agent asks for keys yet."""
+        """A key was pressed. It shows that the caller is there, and may be one of their PIN."""
         self._heard_at = self._loop.time()
+        if self._pin is not None:
+            self._judge_pin(self._pin.pressed(digit, self._heard_at))
 
     def on_stream_stopped(self) -> None:
         if self._handing_over:
@@ -314,13 +331,30 @@ class Call:
     def _caller_said(self, text: str) -> None:
         self._caller_speaking = False
         self._gate_open = True
-        self._transcript.caller_said(text, datetime.now(UTC))
+        self._transcript.caller_said(self._without_pin(text), datetime.now(UTC))
         self._caller_text.set()
         self._engine.answer_due_since = now = self._loop.time()
         self._clock.transcript(now)
         self._filler.caller_finished(now)
         self._functions.caller_spoke()
         self._farewell.caller_went_on()
+
+    def _without_pin(self, text: str) -> str:
+        """What the caller said. A PIN in it is heard, and not written down."""
+        if self._pin is None:
+            return text
+        question = next((turn.text for turn in reversed(self._transcript.so_far) if turn.speaker is Speaker.AGENT), "")
+        result = self._pin.heard(text, question=question)
+        self._judge_pin(result)
+        return text if result is None else PIN_REMOVED
+
+    def _judge_pin(self, result: PinResult | None) -> None:
+        if result is None:
+            return
+        self._log.info("PIN tried", extra={"result": result.name.lower()})
+        if result is PinResult.RIGHT:
+            self._clearance.tier = max(self._clearance.tier, self._with_pin)
+            self._engine.tell_untold()
 
     def _agent_said(self, text: str) -> None:
         if not self._gate_open or self._over.done() or self._filler.takes(text):

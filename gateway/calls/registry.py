@@ -15,6 +15,7 @@ from gateway.calls.pipeline import Call
 from gateway.calls.remembering import Remembering
 from gateway.calls.session import CallKey, VoiceSession
 from gateway.links.recorder import CallRecorder
+from gateway.memory.trust import Clearance
 
 TOKEN_SECONDS: Final = 30.0
 """From the webhook to the media socket it takes a second or two; a token older than this is dead."""
@@ -40,6 +41,7 @@ class Ring:
     key: CallKey
     account_id: str
     caller: str
+    """Under whom its memory is kept; empty: nothing is kept, or read."""
     called: str
     agent: Agent
     media_url: str
@@ -49,6 +51,10 @@ class Ring:
     session: VoiceSession | None = None
     recorder: CallRecorder | None = None
     attempt: int = 0
+    number: str = ""
+    """The caller's, as the network tells it."""
+    clearance: Clearance = field(default_factory=Clearance)
+    """How much of the caller's memory may be told."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     used: bool = False
     shared: bool = False

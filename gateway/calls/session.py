@@ -52,7 +52,10 @@ class Turn:
 
 @dataclass
 class VoiceSession:
-    """One call. `caller` is E.164, or empty for somebody who must stay nameless."""
+    """
+    One call. `caller` is under whom its memory is kept: the number in E.164, where an agent's settings name nothing
+    else; empty for somebody who must stay nameless.
+    """
 
     agent: str
     caller: str
@@ -62,6 +65,8 @@ class VoiceSession:
     ended_at: datetime | None = None
     end_reason: EndReason | None = None
     turns: list[Turn] = field(default_factory=list)
+    number: str = ""
+    """The caller's number, where `caller` is something else."""
     state: dict[str, Any] = field(default_factory=dict)
     """What the agent's functions want kept of this caller."""
     timings: list[dict[str, float | None]] = field(default_factory=list)
@@ -88,6 +93,7 @@ class VoiceSession:
                 {"speaker": turn.speaker, "text": turn.text, "at": turn.at.isoformat(), "unheard": turn.unheard}
                 for turn in self.turns
             ],
+            "number": self.number,
             "state": self.state,
             "timings": self.timings,
         }
@@ -106,6 +112,7 @@ class VoiceSession:
                 Turn(Speaker(turn["speaker"]), turn["text"], datetime.fromisoformat(turn["at"]), turn["unheard"])
                 for turn in stored["turns"]
             ],
+            number=stored.get("number", ""),
             state=dict(stored.get("state", {})),
             timings=list(stored.get("timings", [])),
         )

@@ -54,6 +54,10 @@ class AllowList:
     def __bool__(self) -> bool:
         return self.anyone or bool(self._numbers)
 
+    def lists(self, caller: str) -> bool:
+        """Whether this very number is on the list; a * there lists nobody."""
+        return caller in self._numbers
+
     def admits(self, caller: str) -> bool:
         """Whether this caller (as `caller_id` gave it) may call."""
         return self.anyone or caller in self._numbers

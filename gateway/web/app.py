@@ -23,6 +23,7 @@ from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier_rest import CallControl
 from gateway.links.recorder import RecordingRoom
 from gateway.links.sockets import Connector
+from gateway.memory.embedding import Embedder
 from gateway.memory.notes import CallerNotes
 from gateway.memory.personas import PersonaBook
 from gateway.memory.recall import Recall
@@ -82,7 +83,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
     settings = blueprint.settings
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient())
-        store = await open_own_store(settings.data_dir)
+        store = await open_own_store(settings.data_dir, embedder=Embedder())
         stack.push_async_callback(store.close)
         stack.push_async_callback(blueprint.writer.close)
         recordings = RecordingRoom(settings.record_dir)

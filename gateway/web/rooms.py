@@ -93,7 +93,7 @@ def make_finalizer(
         archive=archive,
         zones={agent.name: agent.timezone for agent in blueprint.agents},
         state=CallerState(store),
-        state_keys={agent.name: agent.state_keys for agent in blueprint.agents},
+        state_keys={agent.name: agent.repeat_caller.state_keys for agent in blueprint.agents},
     )
     return Finalizer(
         steps,

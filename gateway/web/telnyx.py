@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.calls.desk import CallDesk, Refusal
+from gateway.carriers.attestation import telnyx_attestation, telnyx_sip_headers
 from gateway.carriers.signatures import TelnyxVerifier
 from gateway.carriers.telnyx import WebhookEvent, read_webhook
 from gateway.errors import CarrierRefused, RemoteProtocolError, SignatureRejected
@@ -79,7 +80,12 @@ class TelnyxWebhooks:
         call_id = event.call_id
         command_key = event.text("call_leg_id") or call_id
         ring = await self._desk.ring(
-            ("telnyx", call_id), caller=event.text("from"), called=event.text("to"), media_url=media_url
+            ("telnyx", call_id),
+            caller=event.text("from"),
+            called=event.text("to"),
+            media_url=media_url,
+            attestation=telnyx_attestation(event.payload),
+            sip_headers=telnyx_sip_headers(event.payload),
         )
         if ring is Refusal.OVER:
             return

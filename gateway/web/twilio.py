@@ -12,6 +12,7 @@ from starlette.routing import Route
 from gateway.calls.desk import CallDesk, Refusal
 from gateway.calls.registry import Ring
 from gateway.carriers import twilio
+from gateway.carriers.attestation import twilio_attestation, twilio_sip_headers
 from gateway.carriers.signatures import check_twilio
 from gateway.errors import SignatureRejected
 from gateway.settings import Secret
@@ -54,6 +55,8 @@ class TwilioWebhooks:
             called=form.get("To", ""),
             media_url=self.public.socket_url(request, MEDIA_PATH),
             account_id=account_id,
+            attestation=twilio_attestation(form),
+            sip_headers=twilio_sip_headers(form),
         )
         if isinstance(ring, Refusal):
             return _xml(twilio.reject(busy=ring is Refusal.CLOSING))

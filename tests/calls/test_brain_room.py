@@ -12,6 +12,7 @@ from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import Brain
 from gateway.calls.nodes.commons import Commons
 from gateway.calls.nodes.file_board import FileBoard
+from gateway.memory.trust import Clearance
 from gateway.settings import Secret
 
 MAYA = Agent("maya", "You are Maya.\n{{memory}}")
@@ -41,18 +42,18 @@ async def commons(tmp_path: Path) -> AsyncIterator[tuple[Commons, Commons]]:
 
 
 async def test_engine_reaches_us_where_the_carrier_does() -> None:
-    thought = a_room().open(MAYA, CALLER, MEDIA_URL)
+    thought = a_room().open(MAYA, CALLER, MEDIA_URL, Clearance())
     assert thought is not None
     assert thought.endpoint.url == "https://voice.example.com/prefix/v1/chat/completions"
 
 
 async def test_agent_without_brain_leaves_thinking_to_the_engine() -> None:
-    assert a_room().open(Agent("ben", "You are Ben."), CALLER, MEDIA_URL) is None
+    assert a_room().open(Agent("ben", "You are Ben."), CALLER, MEDIA_URL, Clearance()) is None
 
 
 async def test_bearer_is_good_until_its_call_ends() -> None:
     room = a_room()
-    thought = room.open(MAYA, CALLER, MEDIA_URL)
+    thought = room.open(MAYA, CALLER, MEDIA_URL, Clearance())
     assert thought is not None
     assert await room.bearers.find(thought.endpoint.bearer) is thought.thinker
     room.close(thought)
@@ -61,7 +62,7 @@ async def test_bearer_is_good_until_its_call_ends() -> None:
 
 async def test_question_may_come_to_another_node(commons: tuple[Commons, Commons]) -> None:
     here, there = (a_room(one) for one in commons)
-    thought = here.open(MAYA, CALLER, MEDIA_URL)
+    thought = here.open(MAYA, CALLER, MEDIA_URL, Clearance())
     assert thought is not None
     await commons[0].written()
     thinker = await there.bearers.find(thought.endpoint.bearer)

@@ -101,7 +101,7 @@ class Conversation:
     @property
     def caller(self) -> str:
         """The caller's number in E.164; empty for somebody who hides it."""
-        return self._session.caller
+        return self._session.number or self._session.caller
 
     @property
     def agent(self) -> str:

@@ -19,10 +19,12 @@ from gateway.errors import StoreError
 from gateway.memory.knowledge import Knowledge, rendered
 from gateway.memory.personas import PersonaBook
 from gateway.memory.state import CallerState, Value
+from gateway.memory.trust import Clearance, Tier
 
 PATIENCE: Final = 0.3
 """What is not there by then is done without: a file that takes long to load, a store that does not answer."""
 NOTHING_FOUND: Final = "Nothing was found."
+NOT_CLEARED: Final = "It is not certain that this is the caller whose memory this is. Say nothing of earlier calls."
 HANDED_OVER: Final = "It was handed over. Tell the caller that it is being seen to."
 
 _log = logging.getLogger(__name__)
@@ -74,19 +76,19 @@ class KitRoom:
         self._text_side = TextSide()
         self._threads = Workers()
 
-    def pack(self, agent: Agent, caller: str) -> "asyncio.Task[Kit]":
+    def pack(self, agent: Agent, caller: str, clearance: Clearance) -> "asyncio.Task[Kit]":
         """Begin at once: the call needs it when its media comes."""
-        return asyncio.get_running_loop().create_task(self._pack(agent, caller), name="kit")
+        return asyncio.get_running_loop().create_task(self._pack(agent, caller, clearance), name="kit")
 
     async def close(self) -> None:
         await self._text_side.close()
 
-    async def _pack(self, agent: Agent, caller: str) -> Kit:
+    async def _pack(self, agent: Agent, caller: str, clearance: Clearance) -> Kit:
         shelf = self._shelves.get(agent.name)
         toolbox = await shelf.current() if shelf is not None else Toolbox()
-        memory = await self._remembered(agent, caller)
+        memory = await self._remembered(agent, caller if clearance.allows(Tier.EVERYTHING) else "")
         personas = await self._wanted_personas(agent)
-        return Kit(toolbox, self._threads, memory, tuple(self._builtins(agent, caller)), personas)
+        return Kit(toolbox, self._threads, memory, tuple(self._builtins(agent, caller, clearance)), personas)
 
     async def _wanted_personas(self, agent: Agent) -> dict[str, str]:
         names = prompt.wanted_personas(agent.prompt)
@@ -100,7 +102,7 @@ class KitRoom:
             return {}
 
     async def _remembered(self, agent: Agent, caller: str) -> dict[str, Value]:
-        if self._state is None or not caller or not agent.state_keys:
+        if self._state is None or not caller or not agent.repeat_caller.state_keys:
             return {}
         try:
             async with asyncio.timeout(PATIENCE):
@@ -109,9 +111,9 @@ class KitRoom:
             _log.warning("caller's state could not be loaded", extra={"error": type(error).__name__})
             return {}
 
-    def _builtins(self, agent: Agent, caller: str) -> Iterable[Builtin]:
+    def _builtins(self, agent: Agent, caller: str, clearance: Clearance) -> Iterable[Builtin]:
         if self._search_memory is not None and caller:
-            yield Builtin(builtin.SEARCH_MEMORY, _memory_search(self._search_memory, agent.name, caller))
+            yield Builtin(builtin.SEARCH_MEMORY, _memory_search(self._search_memory, agent.name, caller, clearance))
         if self._knowledge is not None and agent.knowledge is not None:
             yield Builtin(builtin.SEARCH_KNOWLEDGE, _knowledge_search(self._knowledge, agent.name))
         if self._recipient is not None and agent.text_agent:
@@ -129,9 +131,11 @@ class KitRoom:
 
 
 def _memory_search(
-    search: SearchMemory, agent: str, caller: str
+    search: SearchMemory, agent: str, caller: str, clearance: Clearance
 ) -> Callable[[FunctionCall, dict[str, Any]], Awaitable[str]]:
     async def look(call: FunctionCall, arguments: dict[str, Any]) -> str:
+        if not clearance.allows(Tier.EVERYTHING):
+            return NOT_CLEARED
         return await search(agent, caller, arguments["query"]) or NOTHING_FOUND
 
     return look

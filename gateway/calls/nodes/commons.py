@@ -67,6 +67,8 @@ class CallRecord:
     attempt: int = 0
     token: str = field(default="", repr=False)
     session: Mapping[str, Any] | None = None
+    number: str = ""
+    tier: int = 0
 
     def as_bytes(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -168,8 +170,9 @@ class Commons:
 
     async def ring_again(self, record: CallRecord) -> None:
         """A call of this node's gets a new token. On return every node honours it."""
+        # In its turn with what is queued: that the call is over may be said while this is on its way.
+        self._post(lambda: self._change(record))
         await self.written()
-        await self._change(record)
         if record.key in self._mine:
             await self._board.put(_token(record.key), record.token.encode(), self._token_seconds)
 
@@ -199,13 +202,13 @@ class Commons:
         """The journal entries of a call, as far as its node could share them."""
         return [orjson.loads(entry) for entry in await self._board.items(_journal(session_id))]
 
-    async def bearer(self, digest: str) -> tuple[str, str] | None:
-        """Agent and caller of the call that this bearer belongs to."""
+    async def bearer(self, digest: str) -> tuple[str, str, int] | None:
+        """Agent and caller of the call that this bearer belongs to, and how much may be told."""
         stored = await self._board.get(f"bearer:{digest}")
         if stored is None:
             return None
-        agent, caller = orjson.loads(stored)
-        return agent, caller
+        agent, caller, tier = orjson.loads(stored)
+        return agent, caller, tier
 
     async def is_new_event(self, event_id: str) -> bool:
         return await self._board.add(f"event:{event_id}", b"1", OVER_SECONDS)
@@ -271,9 +274,9 @@ class Commons:
         """One more entry of a call's journal."""
         self._post(lambda: self._board.append(_journal(session_id), [entry], CALL_SECONDS))
 
-    def bearer_opened(self, digest: str, agent: str, caller: str) -> None:
+    def bearer_opened(self, digest: str, agent: str, caller: str, tier: int) -> None:
         """The engine may ask any node for this call's answers, and shows a bearer with this digest."""
-        self._post(lambda: self._board.put(f"bearer:{digest}", orjson.dumps([agent, caller]), CALL_SECONDS))
+        self._post(lambda: self._board.put(f"bearer:{digest}", orjson.dumps([agent, caller, tier]), CALL_SECONDS))
 
     def bearer_closed(self, digest: str) -> None:
         async def write() -> None:

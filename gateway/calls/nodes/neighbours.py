@@ -20,6 +20,8 @@ KNOWN_PATIENCE: Final = 0.1
 """How long the board is asked about a call that this node knows itself: its settings leave within 150 ms."""
 PATIENCE: Final = 2.0
 RETRY_SECONDS: Final = 1.0
+ASK_AGAIN_SECONDS: Final = 0.2
+"""The same, while a caller waits: a server that was restarted fails once on each old connection."""
 
 _log = logging.getLogger(__name__)
 
@@ -126,34 +128,49 @@ class Neighbours:
 
     async def fetch(self, key: CallKey) -> tuple[CallRecord, VoiceSession | None] | None:
         """A call of another node's, whose carrier asks here for new media: it is this node's now."""
-        try:
-            record = await self.commons.find(key)
-            if record is None or record.state is CallState.OVER:
-                return None
-            if record.node != self.commons.node:
-                await self.commons.release(record)
-            return await self._adopted(key, record.node)
-        except BoardUnavailable as error:
-            _log.warning("other nodes can't be asked for a call", extra={"reason": str(error)})
+        give_up = asyncio.get_running_loop().time() + PATIENCE
+        while True:
+            try:
+                return await self._fetched(key)
+            except BoardUnavailable as error:
+                if asyncio.get_running_loop().time() > give_up:
+                    _log.warning("other nodes can't be asked for a call", extra={"reason": str(error)})
+                    return None
+            await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+    async def _fetched(self, key: CallKey) -> tuple[CallRecord, VoiceSession | None] | None:
+        record = await self.commons.find(key)
+        if record is None or record.state is CallState.OVER:
             return None
+        if record.node != self.commons.node:
+            await self.commons.release(record)
+        return await self._adopted(key, record.node)
 
     async def pass_on(self, desk: Desk, word: Word, key: CallKey) -> bool:
-        """Tell a call's node what its carrier says. If it is dead the call becomes ours. False: nobody knows it."""
-        try:
-            record = await self.commons.find(key)
-            if record is None:
-                return False
-            if record.node == self.commons.node or record.state is CallState.OVER:
-                return True
-            if await self.commons.reached(record.node, word, key):
-                return True
-            if adopted := await self._adopted(key, record.node):
-                desk.take_up(*adopted)
-                if word is Word.ENDED:
-                    desk.carrier_ended(key)
+        """
+        Tell a call's node what its carrier says. If it is dead the call becomes ours. False: nobody knows it.
+
+        Waits for the board as long as it takes: the carrier says it once, and the call's node may be dead.
+        """
+        while True:
+            try:
+                return await self._passed_on(desk, word, key)
+            except BoardUnavailable:
+                await asyncio.sleep(RETRY_SECONDS)
+
+    async def _passed_on(self, desk: Desk, word: Word, key: CallKey) -> bool:
+        record = await self.commons.find(key)
+        if record is None:
+            return False
+        if record.node == self.commons.node or record.state is CallState.OVER:
             return True
-        except BoardUnavailable:
-            return True  # its node will notice by itself
+        if await self.commons.reached(record.node, word, key):
+            return True
+        if adopted := await self._adopted(key, record.node):
+            desk.take_up(*adopted)
+            if word is Word.ENDED:
+                desk.carrier_ended(key)
+        return True
 
     async def is_ours(self, key: CallKey) -> bool:
         """Whether the call is still this node's; waits for an answer as long as it takes."""
@@ -243,6 +260,8 @@ class Neighbours:
             ring.attempt,
             ring.token,
             {**ring.session.as_json(), "turns": []} if ring.session is not None else None,
+            ring.number,
+            ring.clearance.tier,
         )
 
     async def _write_checkpoints(self, desk: Desk) -> None:

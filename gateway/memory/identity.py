@@ -1,0 +1,171 @@
+"""
+Who a caller is: under which name their memory is kept, and who of several people on one number is speaking.
+
+A number is kept as it is, in E.164. Any other identifier stands behind its source, so that nobody who can choose an
+identifier can choose somebody's number.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import quote
+
+from gateway.carriers.numbers import ANONYMOUS, caller_id
+from gateway.errors import SettingsError
+
+MOST_CHARACTERS: Final = 200
+"""Of an identifier behind its source. What is longer is no identifier of a person."""
+
+LONG_SILENCE: Final = 20.0
+"""After so many seconds without a word somebody else may have the phone."""
+
+_SOURCES: Final = ("sip_header", "integration_attribute", "state")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+# What systems send for a customer they don't know. Kept as an identifier, it would belong to all of these.
+_NOBODY: Final = frozenset({"", "0", "none", "null", "nil", "nan", "n/a", "undefined", "unknown", "anonymous", "guest"})
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class IdentifierSource:
+    """Where an identifier comes from: the kind of place, and its name there."""
+
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatCallerSettings:
+    """`[agents.NAME.memory.repeat_caller]`."""
+
+    analytics_enabled: bool = False
+    state_keys: frozenset[str] = frozenset()
+    """What functions may keep of a caller from call to call."""
+    identifier_blacklist: tuple[str, ...] = ()
+    """Of whom nothing is recorded or read: identifiers as they come, or their beginnings with a * at the end."""
+    identifier_source: IdentifierSource | None = None
+    """None: the caller's number, as wherever the source has nothing."""
+
+
+def read_repeat_caller(table: Any, where: str) -> RepeatCallerSettings:
+    """The settings in a table; `where` names it for a person. Raises SettingsError."""
+    if not isinstance(table, dict):
+        raise SettingsError(f"{where} must be a table")
+    if unknown := sorted(set(table) - set(_READERS)):
+        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(sorted(_READERS))}")
+    return RepeatCallerSettings(**{key: _READERS[key](value, f"{where}.{key}") for key, value in table.items()})
+
+
+def identifier(
+    settings: RepeatCallerSettings,
+    number: str,
+    *,
+    sip_headers: Mapping[str, str] = _NOTHING,
+    attributes: Mapping[str, str] = _NOTHING,
+    state: Mapping[str, Any] = _NOTHING,
+) -> str:
+    """
+    Under which name this caller's memory is kept; ANONYMOUS for somebody of whom nothing is recorded or read.
+
+    `number` may be any spelling that a carrier sends, `sip_headers` has its names in lower case, `attributes` are
+    stream parameters and what an outbound call was given. `state` may change during a call, and the answer with it.
+    """
+    source = settings.identifier_source
+    if source is not None:
+        places = {"sip_header": sip_headers, "integration_attribute": attributes, "state": state}
+        given = _text(places[source.kind].get(source.name))
+        found = f"{source.kind}:{source.name}:{quote(given, safe='@+')}"
+        if given.casefold() not in _NOBODY and len(found) <= MOST_CHARACTERS:
+            return ANONYMOUS if _is_listed(given, settings.identifier_blacklist) else found
+    found = caller_id(number)
+    return ANONYMOUS if _is_listed(found, settings.identifier_blacklist) else found
+
+
+class PersonOnLine:
+    """
+    Who of the people on one number is speaking, as far as they say so.
+
+    A name other than the one known, at the beginning of a call or after a long silence, is somebody else's: what is
+    remembered of the first person is locked for the rest of the call. In mid-talk it is a correction.
+    """
+
+    def __init__(self, known_name: str = "") -> None:
+        self.name = known_name
+        self.locked = False
+        self._maybe_another = True
+        self._heard_at: float | None = None
+
+    def heard(self, now: float, name: str = "") -> None:
+        """The caller has spoken, and perhaps said their name."""
+        if self._heard_at is not None and now - self._heard_at >= LONG_SILENCE:
+            self._maybe_another = True
+        self._heard_at = now
+        if name:
+            self.locked |= self._maybe_another and not _may_be_same(self.name, name)
+            self._maybe_another = False
+            self.name = name
+
+
+def _may_be_same(known: str, given: str) -> bool:
+    """Whether one name is part of the other: Ana, and Ana Lima."""
+    words, other_words = set(known.casefold().split()), set(given.casefold().split())
+    return words <= other_words or other_words <= words
+
+
+def _text(value: object) -> str:
+    """An identifier as text in one spelling; empty where there is none."""
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return ""
+    return unicodedata.normalize("NFC", str(value)).strip()
+
+
+def _is_listed(value: str, entries: Iterable[str]) -> bool:
+    value = value.casefold()
+    return any(value.startswith(entry[:-1]) if entry.endswith("*") else value == entry for entry in entries)
+
+
+# The keys of the table
+
+
+def _flag(value: Any, where: str) -> bool:
+    if not isinstance(value, bool):
+        raise SettingsError(f"{where} must be true or false")
+    return value
+
+
+def _names(value: Any, where: str) -> frozenset[str]:
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise SettingsError(f"{where} must be a list of names")
+    return frozenset(value)
+
+
+def _blacklist(value: Any, where: str) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(entry, str) and entry.strip() for entry in value):
+        raise SettingsError(f"{where} must be a list of numbers and other identifiers in quotes")
+    if any("*" in entry.strip()[:-1] for entry in value):
+        raise SettingsError(f'{where}: a * stands only at the end of an entry, like "+1202*"')
+    return tuple(map(_entry, value))
+
+
+def _entry(text: str) -> str:
+    entry = _text(text).casefold()
+    return re.sub(r"[\s().-]", "", entry) if entry.startswith("+") else entry
+
+
+def _source(value: Any, where: str) -> IdentifierSource:
+    kind, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
+    kind, name = kind.strip(), name.strip()
+    if kind not in _SOURCES or not _NAME.fullmatch(name):
+        raise SettingsError(f"{where} must be like sip_header:X-Customer-Id, integration_attribute:NAME or state:NAME")
+    return IdentifierSource(kind, name.lower() if kind == "sip_header" else name)
+
+
+_READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
+    "analytics_enabled": _flag,
+    "state_keys": _names,
+    "identifier_blacklist": _blacklist,
+    "identifier_source": _source,
+}

@@ -1,0 +1,246 @@
+"""
+How far a caller is trusted with what is remembered under their number.
+
+A number can be forged, so it proves little by itself. What does prove something (the network's attestation, the
+allow-list, a PIN) is mapped to a tier by `[agents.NAME.memory.trust]`; only what the tier allows may be told.
+"""
+
+import enum
+import hmac
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from gateway.carriers.attestation import Attestation
+from gateway.errors import SettingsError
+from gateway.settings import Secret
+
+MOST_TRIES: Final = 3
+KEY_PAUSE: Final = 10.0
+"""Seconds between two keys after which the number begins anew: a key hit by chance must not spoil the next try."""
+
+
+class Tier(enum.IntEnum):
+    """What may be told. Each tier has all of those below it; its text is the word used in settings and receipts."""
+
+    NONE = 0
+    NAME = 1
+    """The caller's name, and nothing else."""
+    SUMMARIES = 2
+    """Notes of earlier calls too."""
+    EVERYTHING = 3
+    """Also facts, state and pinned topics."""
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(slots=True)
+class Clearance:
+    """The tier in force in one call. It may rise, when the caller gives a PIN."""
+
+    tier: Tier = Tier.EVERYTHING
+
+    def allows(self, tier: Tier) -> bool:
+        return self.tier >= tier
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustPolicy:
+    """`[agents.NAME.memory.trust]`. Without it every number is believed, unless its attestation has failed."""
+
+    attested: Tier = Tier.EVERYTHING
+    partly_attested: Tier = Tier.EVERYTHING
+    unattested: Tier = Tier.EVERYTHING
+    """Also for a carrier that has only let the call into the network."""
+    failed: Tier = Tier.NONE
+    withheld: Tier = Tier.NONE
+    allow_listed: Tier = Tier.NONE
+    """At least this for the numbers in ALLOWED_CALLERS; a * there lists nobody."""
+    with_pin: Tier = Tier.EVERYTHING
+    """At least this once the PIN was given."""
+    pin: Secret | None = None
+
+    def tier(
+        self, attestation: Attestation, *, withheld: bool = False, allow_listed: bool = False, pin_given: bool = False
+    ) -> Tier:
+        """The tier in force. Being on the list proves nothing for a number that is forged or not there."""
+        tier = self.withheld if withheld else self._attested(attestation)
+        if allow_listed and not withheld and attestation is not Attestation.FAILED:
+            tier = max(tier, self.allow_listed)
+        return max(tier, self.with_pin) if pin_given else tier
+
+    def _attested(self, attestation: Attestation) -> Tier:
+        match attestation:
+            case Attestation.FULL:
+                return self.attested
+            case Attestation.PARTIAL:
+                return self.partly_attested
+            case Attestation.GATEWAY | Attestation.NONE:
+                return self.unattested
+            case Attestation.FAILED:
+                return self.failed
+
+
+_NUMBER_BESIDE_PIN: Final = dict.fromkeys(("attested", "partly_attested", "unattested"), Tier.NAME)
+
+
+def read_trust(table: Any, where: str) -> TrustPolicy:
+    """
+    The policy in a table; `where` names it for a person. Raises SettingsError, which never quotes the PIN.
+
+    With a PIN, a number alone opens no more than the name, unless the table says so.
+    """
+    known = {field.name for field in fields(TrustPolicy)}
+    if not isinstance(table, dict):
+        raise SettingsError(f"{where} must be a table")
+    if unknown := sorted(set(table) - known):
+        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(sorted(known))}")
+    given: dict[str, Any] = {
+        key: (_pin if key == "pin" else _tier)(value, f"{where}.{key}") for key, value in table.items()
+    }
+    if "pin" in given:
+        return TrustPolicy(**_NUMBER_BESIDE_PIN | given)
+    if "with_pin" in given:
+        raise SettingsError(f"{where}.with_pin needs a pin")
+    return TrustPolicy(**given)
+
+
+def _tier(value: Any, where: str) -> Tier:
+    words = {str(tier): tier for tier in Tier}
+    if not isinstance(value, str) or value not in words:
+        raise SettingsError(f"{where} must be one of {', '.join(words)}")
+    return words[value]
+
+
+def _pin(value: Any, where: str) -> Secret:
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9]{4,12}", value):
+        raise SettingsError(f"{where} must be 4 to 12 digits in quotes")
+    return Secret(value)
+
+
+# The PIN
+
+
+class PinResult(enum.Enum):
+    """What came of a try."""
+
+    RIGHT = enum.auto()
+    WRONG = enum.auto()
+    LOCKED = enum.auto()
+    """Wrong, and the last try in this call."""
+
+
+class PinPad:
+    """One call's PIN, by keypad or by voice. Once it was given, or tried too often, nothing more is a try."""
+
+    def __init__(self, pin: Secret, *, tries: int = MOST_TRIES) -> None:
+        self.given = False
+        self.tries_left = tries
+        self._pin = pin
+        self._keys = ""
+        self._pressed_at = 0.0
+
+    def pressed(self, key: str, now: float) -> PinResult | None:
+        """A key: # ends the number, as its last digit does; * begins anew. None while it is not complete."""
+        if now - self._pressed_at > KEY_PAUSE or key == "*":
+            self._keys = ""
+        self._pressed_at = now
+        if re.fullmatch("[0-9]", key):
+            self._keys += key
+        if not self._keys or key != "#" and len(self._keys) < self._length:
+            return None
+        tried, self._keys = self._keys, ""
+        return self._try(tried)
+
+    def heard(self, text: str, *, question: str = "") -> PinResult | None:
+        """
+        What the caller said, and what the agent had said before it. None where that is no try.
+
+        A number is one if either of them calls it a PIN, and it has the PIN's length: a shorter or longer one was
+        misheard.
+        """
+        words = _words(text)
+        if named := next((place for place, word in enumerate(words, 1) if word in _PIN), 0):
+            numbers = [spoken_digits(words[named:]), spoken_digits(words)]
+        else:
+            numbers = [spoken_digits(words)] if _PIN.intersection(_words(question)) else []
+        tried = next((number for number in numbers if len(number) == self._length), "")
+        return self._try(tried) if tried else None
+
+    @property
+    def _length(self) -> int:
+        return len(self._pin.reveal())
+
+    def _try(self, tried: str) -> PinResult | None:
+        if self.given or not self.tries_left:
+            return None
+        if hmac.compare_digest(tried.encode(), self._pin.reveal().encode()):
+            self.given = True
+            return PinResult.RIGHT
+        self.tries_left -= 1
+        return PinResult.WRONG if self.tries_left else PinResult.LOCKED
+
+
+# Spoken digits: English, German, Spanish and French at once, as no word means one digit here and another there
+
+_PIN: Final = frozenset("pin pins pincode passcode geheimzahl geheimnummer clave código contraseña".split())
+_LINKS: Final = frozenset(
+    "is it its code number the my uh um er and so yes okay"
+    " ist lautet die mein meine nummer zahl äh ähm ja es la mi número sí est cest le mon euh oui".split()
+)
+_DIGITS: Final = {
+    word: str(digit)
+    for digit, words in enumerate(
+        (
+            "zero oh o nought null cero zéro",
+            "one eins uno un",
+            "two zwei zwo dos deux",
+            "three drei tres trois",
+            "four vier cuatro quatre",
+            "five fünf cinco cinq",
+            "six sechs seis",
+            "seven sieben siete sept",
+            "eight acht ocho huit",
+            "nine niner neun nueve neuf",
+            "ten zehn diez dix",
+            "eleven elf once onze",
+            "twelve zwölf doce douze",
+            "thirteen dreizehn trece treize",
+            "fourteen vierzehn catorce quatorze",
+            "fifteen fünfzehn quince quinze",
+            "sixteen sechzehn dieciséis seize",
+            "seventeen siebzehn diecisiete",
+            "eighteen achtzehn dieciocho",
+            "nineteen neunzehn diecinueve",
+        )
+    )
+    for word in words.split()
+}
+_TENS: Final = {
+    word: str(tens) for tens, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split(), 2)
+}
+_REPEATS: Final = {"double": 2, "doppel": 2, "doble": 2, "triple": 3, "treble": 3, "dreifach": 3}
+
+
+def spoken_digits(words: Iterable[str]) -> str:
+    """The digits of a number that is spoken first thing, as "four double seven" or "forty seven eleven"."""
+    digits, repeat, in_tens = "", 1, False
+    for word in words:
+        digit = word if re.fullmatch("[0-9]+", word) else _DIGITS.get(word)
+        if word in _REPEATS:
+            repeat = _REPEATS[word]
+        elif word in _TENS:
+            digits, in_tens = f"{digits}{_TENS[word]}0", True
+        elif digit is not None:
+            joins = in_tens and len(digit) == 1 and digit != "0"
+            digits = (digits[:-1] if joins else digits) + digit * repeat
+            repeat, in_tens = 1, False
+        elif word not in _LINKS:
+            break
+    return digits
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"\w+", re.sub("['’]", "", text.casefold()))

@@ -1,0 +1,180 @@
+"""
+What a caller can ask of their memory aloud, understood without a language model.
+
+A command is a sentence of its own, one of the phrases in voice_commands.toml; the same words inside another sentence
+are talk. What could do harm is asked back first, and only a plain yes to that very question makes it happen.
+"""
+
+import enum
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Final
+
+from gateway.memory.trust import Tier
+
+CONFIRM_SECONDS: Final = 30.0
+"""How long a question of ours can be answered."""
+_DEFAULT_LANGUAGE: Final = "en"
+_OPENING_CLAUSES: Final = 4
+"""How far into a sentence we look for "off the record": beyond a few words of address it is talk."""
+
+
+class Wish(enum.StrEnum):
+    """What the caller wants."""
+
+    TELL_KNOWN = "tell_known"
+    """Hear what is remembered of them, as far as their tier allows."""
+    FORGET_THAT = "forget_that"
+    """What they said before this, in this call."""
+    FORGET_EVERYTHING = "forget_everything"
+    """All that is remembered of them, for good."""
+    OFF_RECORD = "off_record"
+    """Keep nothing from this turn on, the turn itself included."""
+    ON_RECORD = "on_record"
+    START_FRESH = "start_fresh"
+    """Go on as with a new caller: earlier calls are put aside for the rest of this one. Deletes nothing."""
+
+    @property
+    def needs(self) -> Tier:
+        """The lowest tier that may have it: who forges a number must not wipe out its owner's memory."""
+        return Tier.EVERYTHING if self is Wish.FORGET_EVERYTHING else Tier.NONE
+
+
+_ASKED_BACK: Final = frozenset({Wish.FORGET_THAT, Wish.FORGET_EVERYTHING, Wish.START_FRESH})
+
+
+class Step(enum.Enum):
+    """What is to be done about a wish now."""
+
+    ASK = enum.auto()
+    """Nothing yet: ask back."""
+    DO = enum.auto()
+    DROP = enum.auto()
+    """The caller said no."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A wish, what to do about it, and what the caller is told."""
+
+    wish: Wish
+    step: Step
+    say: str
+    """The question, or after it was done that it was. What is known follows it."""
+    nothing: str
+    """Said instead where there was nothing to tell or to forget."""
+    failed: str
+    """Said instead where it was not allowed, or could not be done."""
+
+
+class VoiceCommands:
+    """One call's. `name` is what the agent is called; a language without phrases is heard as English."""
+
+    def __init__(self, language: str = _DEFAULT_LANGUAGE, *, name: str = "") -> None:
+        self._phrases = _load(language, " ".join(_words(name)))
+        self._asked: Wish | None = None
+        self._asked_at = 0.0
+
+    def heard(self, text: str, now: float) -> Command | None:
+        """
+        What the caller said in one turn; None where that is talk.
+
+        Only the next thing they say answers a question of ours: a later yes is meant for somebody else.
+        """
+        spoken = _spoken(text)
+        if self._phrases.filler.fullmatch(spoken):
+            return None
+        asked, self._asked = self._asked, None
+        if asked is not None and now - self._asked_at <= CONFIRM_SECONDS:
+            if self._phrases.yes.fullmatch(spoken):
+                return self._command(asked, Step.DO)
+            if self._phrases.no.match(spoken):
+                return self._command(asked, Step.DROP)
+        wish = self._phrases.wish(text)
+        if wish is None:
+            return None
+        if wish not in _ASKED_BACK:
+            return self._command(wish, Step.DO)
+        self._asked, self._asked_at = wish, now
+        return self._command(wish, Step.ASK)
+
+    def _command(self, wish: Wish, step: Step) -> Command:
+        texts, common = self._phrases.texts[wish], self._phrases.common
+        say = {Step.ASK: texts.get("ask", ""), Step.DO: texts["done"], Step.DROP: common["kept"]}[step]
+        return Command(wish, step, say, texts["nothing"], common["failed"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Phrases:
+    """One language: its patterns, which match text as `_spoken` gives it, and its texts."""
+
+    wishes: Mapping[Wish, re.Pattern[str]]
+    yes: re.Pattern[str]
+    no: re.Pattern[str]
+    filler: re.Pattern[str]
+    """Sounds that answer nothing."""
+    texts: Mapping[Wish, Mapping[str, str]]
+    common: Mapping[str, str]
+
+    def wish(self, text: str) -> Wish | None:
+        """The wish that the last sentence is; what follows one, as in "Forget that. Make it two.", makes it talk."""
+        sentences = [sentence for sentence in re.split(r"[.!?;:…]+", text) if _words(sentence)]
+        if any(map(self._goes_off_record, sentences)):
+            return Wish.OFF_RECORD
+        last = _spoken(sentences[-1]) if sentences else ""
+        return next((wish for wish, pattern in self.wishes.items() if pattern.fullmatch(last)), None)
+
+    def _goes_off_record(self, sentence: str) -> bool:
+        """Also before a comma, as in "Off the record, I have never liked it": the rest must not be kept either."""
+        clauses = sentence.split(",")[:_OPENING_CLAUSES]
+        openings = (" ".join(clauses[: end + 1]) for end in range(len(clauses)))
+        return any(self.wishes[Wish.OFF_RECORD].fullmatch(_spoken(opening)) for opening in openings)
+
+
+@lru_cache(maxsize=64)
+def _load(language: str, name: str) -> _Phrases:
+    file = resources.files("gateway.memory") / "voice_commands.toml"
+    languages = tomllib.loads(file.read_text(encoding="utf-8"))
+    tag = language.lower().replace("_", "-").partition("-")[0]
+    rules: dict[str, Any] = languages.get(tag, languages[_DEFAULT_LANGUAGE])
+    names = [name] if name else []
+    # Bounded: a caller who repeats a word for ever must not keep the expression busy for as long.
+    before = f"(?:{_any_of([*rules['before'], *names])}){{0,6}}"
+    after = f"(?:{_any_of([*rules['after'], *names])}){{0,4}}"
+    return _Phrases(
+        wishes={wish: re.compile(f"{before}(?:{_any_of(rules[wish]['phrases'])}){after}") for wish in Wish},
+        yes=re.compile(f"{before}(?:{_any_of(rules['yes'])}){{1,4}}{after}"),
+        no=re.compile(f"{before}(?:{_any_of(rules['no'])})"),
+        filler=re.compile(before),
+        texts={wish: rules[wish] for wish in Wish},
+        common=rules,
+    )
+
+
+_SYNTAX: Final = {"[": "(?:", "]": ")?", "(": "(?:", ")": ")", "|": "|"}
+
+
+def _any_of(phrases: Iterable[str]) -> str:
+    return "|".join(map(_pattern, phrases))
+
+
+def _pattern(phrase: str) -> str:
+    """A phrase of the file as a regular expression: every word with a space behind it."""
+    parts = re.findall(r"[][()|]|[^][()|]+", phrase)
+    return "".join(_SYNTAX.get(part) or _spoken(part) for part in parts)
+
+
+def _spoken(text: str) -> str:
+    """The bare words, each with a space behind it."""
+    return "".join(f"{word} " for word in _words(text))
+
+
+def _words(text: str) -> list[str]:
+    """Words in lower case, without accents and apostrophes: recognisers are not of one mind about them."""
+    parts = unicodedata.normalize("NFKD", re.sub("['’]", "", text.casefold()))
+    return re.findall(r"\w+", "".join(part for part in parts if not unicodedata.combining(part)))

@@ -1,0 +1,332 @@
+import re
+import tomllib
+from importlib import resources
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.memory.trust import Tier
+from gateway.memory.voice_commands import CONFIRM_SECONDS, Step, VoiceCommands, Wish
+
+RULES = tomllib.loads((resources.files("gateway.memory") / "voice_commands.toml").read_text(encoding="utf-8"))
+
+SAID = {
+    ("en", Wish.TELL_KNOWN): [
+        "What do you know about me?",
+        "what do you remember about me",
+        "Okay, Maya, what else do you know about me?",
+        "So, um, what exactly do you know about me so far?",
+        "Could you tell me what you know about me?",
+        "Tell me everything you know about me, please.",
+        "Do you know anything about me?",
+        "What have you got stored about me?",
+        "What do you have on file about me?",
+        "What information do you have on me?",
+        "I'd like to know what you know about me.",
+        "I like that. What do you know about me?",
+    ],
+    ("en", Wish.FORGET_THAT): [
+        "Forget that.",
+        "forget this",
+        "Please forget that, Maya.",
+        "Could you please forget that?",
+        "Forget what I just said.",
+        "Forget that I said that.",
+        "Forget the last thing I told you.",
+        "Don’t remember that.",
+        "My sister is moving to Ulm. Forget that.",
+        "Please delete that from your memory.",
+    ],
+    ("en", Wish.FORGET_EVERYTHING): [
+        "Forget everything about me.",
+        "Can you forget everything you know about me, please?",
+        "I want you to forget all that you know about me.",
+        "Delete everything you have stored about me.",
+        "Erase all my data.",
+        "Please delete all of my information now.",
+        "Please forget me.",
+    ],
+    ("en", Wish.OFF_RECORD): [
+        "Off the record.",
+        "This is off the record.",
+        "Let's go off the record.",
+        "Can we talk off the record?",
+        "Off the record. I have never liked him.",
+        "Off the record, I have never liked him.",
+        "Okay, Maya, off the record, I have never liked him.",
+        "He is leaving. That's off the record. Where were we?",
+        "Please stop recording this.",
+        "Don't save any of this.",
+    ],
+    ("en", Wish.ON_RECORD): [
+        "Back on the record.",
+        "Okay, we're back on the record now.",
+        "Let's go back on the record.",
+        "You can remember things again.",
+        "Resume recording again, please.",
+    ],
+    ("en", Wish.START_FRESH): ["Start fresh.", "Let's start fresh, please.", "Can we start with a clean slate?"],
+    ("de", Wish.TELL_KNOWN): [
+        "Was weißt du über mich?",
+        "Was wissen Sie alles über mich?",
+        "was weisst du von mir",
+        "Sagen Sie mir bitte, was Sie über mich wissen.",
+    ],
+    ("de", Wish.FORGET_THAT): ["Vergiss das bitte.", "Vergessen Sie, was ich gerade gesagt habe."],
+    ("de", Wish.FORGET_EVERYTHING): ["Vergiss alles über mich.", "Löschen Sie bitte alle meine Daten."],
+    ("de", Wish.OFF_RECORD): ["Das ist nicht fürs Protokoll.", "Off the record, ich mag ihn nicht."],
+    ("de", Wish.ON_RECORD): ["Jetzt wieder fürs Protokoll.", "Du darfst dir jetzt wieder alles merken."],
+    ("de", Wish.START_FRESH): ["Fangen wir ganz neu an.", "Okay, lass uns ganz neu anfangen."],
+    ("es", Wish.TELL_KNOWN): ["¿Qué sabes de mí?", "que sabe sobre mi", "Dígame todo lo que sabe de mí."],
+    ("es", Wish.FORGET_THAT): ["Olvida eso, por favor.", "Olvide lo que acabo de decir."],
+    ("es", Wish.FORGET_EVERYTHING): ["Olvida todo lo que sabes de mí.", "Borre todos mis datos."],
+    ("es", Wish.OFF_RECORD): ["Esto es extraoficial.", "No guarde nada más."],
+    ("es", Wish.ON_RECORD): ["Puede volver a grabar."],
+    ("es", Wish.START_FRESH): ["Empecemos de cero."],
+    ("fr", Wish.TELL_KNOWN): [
+        "Que sais-tu de moi ?",
+        "Qu’est-ce que vous savez sur moi ?",
+        "Dis-moi ce que tu sais de moi.",
+    ],
+    ("fr", Wish.FORGET_THAT): ["Oublie ça, s'il te plaît.", "Oubliez ce que je viens de dire."],
+    ("fr", Wish.FORGET_EVERYTHING): ["Oubliez tout ce que vous savez sur moi.", "Efface toutes mes données."],
+    ("fr", Wish.OFF_RECORD): ["C'est en off.", "N'enregistrez plus rien."],
+    ("fr", Wish.ON_RECORD): ["Reprenez l'enregistrement."],
+    ("fr", Wish.START_FRESH): ["D'accord, repartons de zéro."],
+}
+
+TALK = {
+    "en": [
+        "",
+        "...",
+        "I forget that all the time.",
+        "I always forget that.",
+        "Don't forget that.",
+        "Please don't forget that!",
+        "Never forget that.",
+        "Did you forget that?",
+        "How could I forget that?",
+        "You can forget that.",
+        "Let's not forget that.",
+        "Let's forget that for now and book the room.",
+        "Forget it.",
+        "Just forget about it.",
+        "Forget about the second one.",
+        "Forget that idea.",
+        "Forget that guy, he never calls back.",
+        "Forget that, make it two.",
+        "Forget that. Make it two.",
+        "No wait, forget that.",
+        "Actually, forget that.",
+        "My husband told me to forget that.",
+        "Forget everything about the meeting.",
+        "Forget everything.",
+        "Don't forget me.",
+        "They forget me every time.",
+        "I want to forget everything about men.",
+        "What do you know about bikes?",
+        "What do you know about me and my wife coming on Friday?",
+        "What do you know about me being charged twice?",
+        "What do you know about Miami?",
+        "What does the doctor know about me?",
+        "What do you know?",
+        "Do you know me?",
+        "Do you know anything about mediation?",
+        "My boss asked what you know about me.",
+        "Tell me everything you know about the garden.",
+        "He said off the record that they are closing.",
+        "Was that off the record?",
+        "It fell off the record player.",
+        "Is anything off the record here?",
+        "What I say is never off the record.",
+        "That was a remark, off the record, from my boss.",
+        "The needle is back on the record player.",
+        "I want to go on the record as being against it.",
+        "For the record, I called on Monday.",
+        "We want to start fresh in Boston.",
+        "I'd like to start fresh with a new bike.",
+        "Do you sell fresh start cereal?",
+        "The kids start fresh every September.",
+        "Can we start over?",
+        "Stop recording my favourite show at nine.",
+        "Delete my appointment.",
+        "Delete that.",
+        "Scratch that.",
+        "Remove that from my order.",
+        "Please remember that.",
+        "I don't remember that.",
+        "Yes.",
+        "Please do.",
+    ],
+    "de": [
+        "Das vergesse ich immer.",
+        "Vergiss das nicht.",
+        "Das kannst du vergessen.",
+        "Vergiss es.",
+        "Was weißt du über Fahrräder?",
+        "Was weißt du über mich und meine Frau?",
+        "Ist das fürs Protokoll?",
+        "Ja, bitte.",
+    ],
+    "es": [
+        "Siempre olvido eso.",
+        "No olvides eso.",
+        "Olvídalo.",
+        "¿Qué sabes de mi coche?",
+        "¿Qué sabes de Miami?",
+        "Mi hijo empieza de cero.",
+        "Sí.",
+    ],
+    "fr": [
+        "J'oublie ça tout le temps.",
+        "N'oublie pas ça.",
+        "Que sais-tu de mon vélo ?",
+        "Que savez-vous de moins cher ?",
+        "Je suis en off demain.",
+        "Oui.",
+    ],
+}
+
+
+def heard(text: str, language: str = "en") -> Wish | None:
+    command = VoiceCommands(language, name="Maya").heard(text, 100.0)
+    return command.wish if command else None
+
+
+@pytest.mark.parametrize(("language", "wish", "text"), [(*key, text) for key, texts in SAID.items() for text in texts])
+def test_command_is_understood(language, wish, text):
+    assert heard(text, language) is wish
+
+
+@pytest.mark.parametrize(("language", "text"), [(key, text) for key, texts in TALK.items() for text in texts])
+def test_talk_is_no_command(language, text):
+    assert heard(text, language) is None
+
+
+@given(
+    st.sampled_from([text for (language, _), texts in SAID.items() if language == "en" for text in texts]), st.data()
+)
+def test_command_inside_a_sentence_is_talk(text, data):
+    """Whatever word stands before or after it, unless it is known to mean nothing."""
+    sentence = max(re.split("[.?,]", text), key=len).strip()
+    word = data.draw(st.text("bcdfghjklpqrtvwxz", min_size=3))
+    assert heard(f"{word} {sentence}") is None
+    assert heard(f"{sentence} {word}") is None
+
+
+@given(st.text(), st.sampled_from(sorted(RULES)))
+def test_any_text_is_taken(text, language):
+    VoiceCommands(language).heard(text, 0.0)
+
+
+@pytest.mark.parametrize("words", ["yes", "sure", "please", "can you please", "forget that", "I am", "well, so,"])
+def test_endless_repetition_is_talk(words):
+    """And is judged at once: the test has a time limit."""
+    commands = VoiceCommands()
+    commands.heard("Forget that.", 0.0)
+    assert commands.heard(f"{words} " * 500, 1.0) is None
+
+
+# Asking back
+
+ASKED_BACK = [Wish.FORGET_THAT, Wish.FORGET_EVERYTHING, Wish.START_FRESH]
+
+
+def asked(wish: Wish, language: str = "en") -> VoiceCommands:
+    commands = VoiceCommands(language)
+    command = commands.heard(SAID[language, wish][0], 100.0)
+    assert (command.wish, command.step, command.say) == (wish, Step.ASK, RULES[language][wish]["ask"])
+    return commands
+
+
+@pytest.mark.parametrize("wish", [wish for wish in Wish if wish not in ASKED_BACK])
+def test_harmless_wish_is_done_at_once(wish):
+    command = VoiceCommands().heard(SAID["en", wish][0], 100.0)
+    assert (command.step, command.say) == (Step.DO, RULES["en"][wish]["done"])
+
+
+@pytest.mark.parametrize("wish", ASKED_BACK)
+@pytest.mark.parametrize(
+    ("language", "answer"),
+    [
+        ("en", "Yes."),
+        ("en", "Yes, please."),
+        ("en", "Please do."),
+        ("en", "Um, yes. Yes, I'm sure."),
+        ("en", "Yeah, go ahead, please"),
+        ("en", "Okay, do it."),
+        ("de", "Ja, bitte."),
+        ("es", "Sí, por favor."),
+        ("fr", "Oui, allez-y."),
+    ],
+)
+def test_yes_has_it_done(wish, language, answer):
+    command = asked(wish, language).heard(answer, 100.0 + CONFIRM_SECONDS)
+    assert (command.wish, command.step, command.say) == (wish, Step.DO, RULES[language][wish]["done"])
+
+
+@pytest.mark.parametrize(
+    "answer", ["No.", "No, thanks.", "Nope, leave it.", "Don't.", "Um, no, yes was wrong", "Never mind."]
+)
+def test_no_drops_it(answer):
+    commands = asked(Wish.FORGET_EVERYTHING)
+    command = commands.heard(answer, 101.0)
+    assert (command.wish, command.step) == (Wish.FORGET_EVERYTHING, Step.DROP)
+    assert command.say == "All right, I leave everything as it is."
+    assert commands.heard("Yes.", 102.0) is None
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["I'm not sure.", "Yes, but what happens then?", "What time is it?", "Yes and no", "sure thing is he said"],
+)
+def test_only_a_plain_yes_counts(answer):
+    """And after anything else, a yes is meant for somebody else."""
+    commands = asked(Wish.FORGET_EVERYTHING)
+    assert commands.heard(answer, 101.0) is None
+    assert commands.heard("Yes.", 102.0) is None
+
+
+def test_filler_leaves_the_question_open():
+    commands = asked(Wish.FORGET_THAT)
+    assert commands.heard("Um...", 101.0) is None
+    assert commands.heard("", 101.5) is None
+    assert commands.heard("Yes.", 102.0).step is Step.DO
+
+
+def test_late_yes_does_nothing():
+    assert asked(Wish.FORGET_THAT).heard("Yes.", 100.1 + CONFIRM_SECONDS) is None
+
+
+def test_one_yes_does_one_thing():
+    commands = asked(Wish.FORGET_THAT)
+    assert commands.heard("Yes.", 101.0).step is Step.DO
+    assert commands.heard("Yes.", 102.0) is None
+
+
+def test_wish_said_again_is_asked_again():
+    commands = asked(Wish.FORGET_THAT)
+    assert commands.heard("Forget everything about me!", 120.0).step is Step.ASK
+    assert commands.heard("Yes", 120.0 + CONFIRM_SECONDS).wish is Wish.FORGET_EVERYTHING
+
+
+# What comes with a command
+
+
+def test_forged_number_cannot_wipe_out_memory():
+    assert [wish for wish in Wish if wish.needs > Tier.NONE] == [Wish.FORGET_EVERYTHING]
+    assert Wish.FORGET_EVERYTHING.needs is Tier.EVERYTHING
+
+
+@pytest.mark.parametrize("language", sorted(RULES))
+def test_every_language_can_say_everything(language):
+    for wish in Wish:
+        command = VoiceCommands(language).heard(SAID[language, wish][0], 0.0)
+        assert command.say and command.nothing and command.failed
+        assert ("ask" in RULES[language][wish]) == (wish in ASKED_BACK)
+
+
+def test_language_is_found_by_its_tag():
+    assert VoiceCommands("de-AT").heard("Was weißt du über mich?", 0.0).say == "Das weiß ich über Sie."
+    assert VoiceCommands("xx").heard("What do you know about me?", 0.0).say == "Here is what I know about you."
