@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from gateway.calls import prompt
 from gateway.calls.agents import Agent
@@ -12,7 +12,8 @@ from gateway.calls.session import Speaker, VoiceSession
 from gateway.calls.transcript import Transcript
 from gateway.engines.brief import AgentFunction, Brief, Spoken, ThinkEndpoint
 from gateway.memory.call_notes import PastCall
-from gateway.memory.recall import render
+from gateway.memory.facts import Fact
+from gateway.memory.recall import render, render_facts
 from gateway.memory.trust import Clearance, Tier
 
 NO_NOTES: Final = "Nothing: there are no notes of an earlier call."
@@ -44,6 +45,7 @@ class Briefing:
         self._opening: list[str] | None = []
         self._preparing: asyncio.Task[None] | None = None
         self._notes: list[PastCall] = []
+        self._facts: list[Fact] = []
         self._told = 0
 
     def waits_for(self, preparing: "asyncio.Task[None]") -> None:
@@ -63,6 +65,7 @@ class Briefing:
             await asyncio.wait({self._preparing}, timeout=max(memory_seconds, 0))
         if self._memory is not None:
             self._notes += await self._memory.by(memory_seconds)
+            self._facts = self._memory.facts if self._clearance.allows(Tier.EVERYTHING) else []
         self._told = len(self._notes) if self._clearance.allows(Tier.SUMMARIES) else 0
         history, opening = self._history(), self._opening or []
         self._opening = None
@@ -88,7 +91,36 @@ class Briefing:
         if not self._clearance.allows(Tier.SUMMARIES):
             return ""
         later, self._told = self._notes[self._told :], len(self._notes)
-        return render(later, now=self._now()) if later else ""
+        facts = self._untold_facts()
+        return "\n".join(filter(None, [render_facts(facts), render(later, now=self._now()) if later else ""]))
+
+    def _untold_facts(self) -> list[Fact]:
+        if self._memory is None or not self._clearance.allows(Tier.EVERYTHING):
+            return []
+        told = {fact.id for fact in self._facts}
+        new = [fact for fact in self._memory.facts if fact.id not in told]
+        self._facts = [*self._facts, *new]
+        return new
+
+    @property
+    def receipt(self) -> dict[str, Any]:
+        """What was told of earlier calls, and where it came from."""
+        told = self._notes[: self._told]
+        now = self._now()
+        return {
+            "tier": str(self._clearance.tier),
+            "block": "\n".join(filter(None, [render_facts(self._facts), render(told, now=now) if told else ""])),
+            "items": [_receipt_of(fact, now) for fact in self._facts]
+            + [
+                {
+                    "kind": "call",
+                    "session": call.session_id,
+                    "age_days": (now - call.started_at).days,
+                    "tokens": len(render([call], now=now)) // 4,
+                }
+                for call in told
+            ],
+        }
 
     @property
     def notes(self) -> list[PastCall]:
@@ -103,7 +135,7 @@ class Briefing:
         caller = f"{name} ({number})" if name else number
         notes = self._notes if self._clearance.allows(Tier.SUMMARIES) else []
         newest_first = sorted(notes, key=lambda call: call.started_at, reverse=True)
-        memory = render(newest_first, now=now) or NO_NOTES
+        memory = "\n".join(filter(None, [render_facts(self._facts), render(newest_first, now=now)])) or NO_NOTES
         return prompt.render(self._agent.prompt, memory=memory, now=now, caller=caller, personas=self._personas)
 
     def _history(self) -> list[Spoken]:
@@ -115,3 +147,16 @@ class Briefing:
 
     def _now(self) -> datetime:
         return datetime.now().astimezone(self._agent.timezone)
+
+
+def _receipt_of(fact: Fact, now: datetime) -> dict[str, Any]:
+    return {
+        "kind": "fact",
+        "id": fact.id,
+        "text": fact.text,
+        "session": fact.session_id,
+        "turns": list(fact.turns),
+        "age_days": (now - fact.last_said_at).days,
+        "score": fact.confidence,
+        "tokens": len(fact.text) // 4,
+    }

@@ -11,12 +11,14 @@ from datetime import tzinfo
 from typing import Final
 
 from gateway.calls.archive import Archive
+from gateway.calls.call_book import CallBook
 from gateway.calls.call_document import archive_text, call_document, spoken_lines
 from gateway.calls.endings import Ending, EndingStore
 from gateway.errors import StoreUnavailable
 from gateway.llm.summary import CallSummary, SpokenLine
 from gateway.llm.writer import SummaryWriter
 from gateway.memory.documents import DocumentStore, NewDocument
+from gateway.memory.facts import FactBook
 from gateway.memory.remem import RememClient
 from gateway.memory.state import CallerState, listed
 
@@ -35,6 +37,8 @@ class EndingSteps:
     archive: Archive
     zones: Mapping[str, tzinfo | None]
     """Each agent's time zone, for the wall clock in titles."""
+    book: CallBook | None = None
+    facts: FactBook | None = None
     state: CallerState | None = None
     state_keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """What each agent's functions may keep of a caller."""
@@ -65,12 +69,24 @@ class EndingSteps:
     async def write_document(self, ending: Ending) -> None:
         """Summary and document in our own store. By a language model, or by rules when none answers in time."""
         if ending.summary is None:
-            ending.summary = await self.writer.write(await _lines(ending))
+            ending.summary = await self.writer.write(await _lines(ending), recited=_recited(ending))
             await self.endings.save(ending)
         if not ending.document_id:
             document = await self.store.create(self._document(ending, ending.summary))
             ending.document_id, ending.version = document.id, 1
             await self.endings.save(ending)
+
+    async def keep_facts(self, ending: Ending) -> None:
+        """What the call taught of its caller. Repeated it changes nothing; a better summary's facts replace them."""
+        if self.facts is not None and ending.summary is not None:
+            now = ending.session.ended_at or ending.session.started_at
+            await self.facts.learn(ending.session, ending.summary.caller_facts, now)
+
+    async def note_call(self, ending: Ending) -> None:
+        """A line for the call in the book of calls."""
+        if self.book is not None and ending.summary is not None:
+            written_by = ending.summary.written_by
+            await self.book.write(ending.session, document_id=ending.document_id, summary_by=written_by)
 
     def upgrade_due(self, ending: Ending) -> bool:
         """Whether the summary was written by rules although there is a language model to be had."""
@@ -80,7 +96,7 @@ class EndingSteps:
         """Have a language model write the summary after all: the same document, replaced. LlmError if it can't."""
         if not self.upgrade_due(ending):
             return
-        summary = await self.writer.ask(await _lines(ending))
+        summary = await self.writer.ask(await _lines(ending), recited=_recited(ending))
         new = self._document(ending, summary)
         await self.store.replace(ending.document_id, new.content, title=new.title)
         ending.summary, ending.version = summary, ending.version + 1
@@ -120,6 +136,11 @@ class EndingSteps:
 
     def _document(self, ending: Ending, summary: CallSummary) -> NewDocument:
         return call_document(ending.session, summary, self.zones.get(ending.session.agent))
+
+
+def _recited(ending: Ending) -> tuple[str, ...]:
+    """What the agent was told of the caller: saying it again teaches nothing."""
+    return tuple(filter(None, [ending.session.receipt.get("block", "")]))
 
 
 async def _lines(ending: Ending) -> list[SpokenLine]:

@@ -178,7 +178,7 @@ def _from_row(row: dict[str, Any]) -> Ending:
     return Ending(
         session=VoiceSession.from_json(orjson.loads(row["session"])),
         archived=bool(row["archived"]),
-        summary=_summary(orjson.loads(row["summary"])) if row["summary"] else None,
+        summary=CallSummary.from_json(orjson.loads(row["summary"])) if row["summary"] else None,
         document_id=row["document_id"],
         version=row["version"],
         remote_id=row["remote_id"],
@@ -187,8 +187,3 @@ def _from_row(row: dict[str, Any]) -> Ending:
         problem=row["problem"],
         node=row["node"],
     )
-
-
-def _summary(stored: dict[str, Any]) -> CallSummary:
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
-    return CallSummary(**fields)

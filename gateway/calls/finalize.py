@@ -245,6 +245,8 @@ class Finalizer:
                 self._record_summary(ending)
                 documented.set_result(None)
                 group.create_task(work.publish())
+                group.create_task(work.until_done(self._steps.note_call))
+                group.create_task(work.until_done(self._steps.keep_facts))
             if leaving is not None:
                 await leaving
             await work.until_done(self._steps.rest if ending.problem else self._steps.finish)
@@ -305,6 +307,7 @@ class _Work:
             if self._steps.upgrade_due(self._ending):
                 await self._sleep(UPGRADE_AFTER)  # it failed a moment ago
                 await self.until_done(self._steps.upgrade)
+                await self.until_done(self._steps.keep_facts)
         if self._ending.remote_version:  # it has the first version; a step that is done does nothing
             await self.until_done(self._steps.send_remote)
 

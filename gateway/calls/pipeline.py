@@ -526,6 +526,7 @@ class Call:
             self._memory.cancel()
         self._clock.call_over()
         self.session.timings += [timing.as_json() for timing in self._clock.finished]
+        self.session.receipt = self._briefing.receipt
         self.session.turns = self._transcript.ended(self._loop.time())
         self.session.ended_at = datetime.now(UTC)
         stream_ended = reason in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED)

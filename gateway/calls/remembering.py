@@ -3,10 +3,11 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gateway.errors import StoreError
 from gateway.memory.call_notes import PastCall
+from gateway.memory.facts import Fact
 from gateway.memory.recall import Recall, merged
 
 REMOTE_SECONDS: Final = 20.0
@@ -14,27 +15,34 @@ REMOTE_SECONDS: Final = 20.0
 
 _log = logging.getLogger(__name__)
 
-Load = Callable[[], Awaitable[list[PastCall]]]
+T = TypeVar("T")
 
 
 class Remembering:
     """
-    Past calls of one caller with one agent: our own store's at once, a remote store's when they come.
+    What is known of one caller to one agent: facts and past calls of our own store at once, a remote store's calls
+    when they come.
 
-    Owns two tasks; `cancel` ends them. A store that fails costs a log line, never the call.
+    Owns three tasks; `cancel` ends them. A store that fails costs a log line, never the call.
     """
 
     def __init__(self, recall: Recall, *, agent: str, caller: str, limit: int) -> None:
         self._limit = limit
         self._own = _task(_loaded(lambda: recall.own_calls(agent, caller), "own"))
         self._remote = _task(_loaded(lambda: recall.remote_calls(agent, caller), "remote"))
+        self._facts = _task(_loaded(lambda: recall.known_facts(agent, caller), "own"))
         self._told: set[str] = set()
 
     async def by(self, seconds: float) -> list[PastCall]:
         """What has been found within so many seconds."""
         if seconds > 0:
-            await asyncio.wait({self._own, self._remote}, timeout=seconds)
+            await asyncio.wait({self._own, self._remote, self._facts}, timeout=seconds)
         return self._new()
+
+    @property
+    def facts(self) -> list[Fact]:
+        """What is known by now."""
+        return _found(self._facts)
 
     async def rest(self) -> list[PastCall]:
         """What was too late for `by`, once all have answered."""
@@ -42,8 +50,8 @@ class Remembering:
         return self._new()
 
     def cancel(self) -> None:
-        self._own.cancel()
-        self._remote.cancel()
+        for loading in (self._own, self._remote, self._facts):
+            loading.cancel()
 
     def _new(self) -> list[PastCall]:
         calls = merged(_found(self._own), _found(self._remote), self._limit)
@@ -52,11 +60,11 @@ class Remembering:
         return new
 
 
-def _task(loading: Coroutine[Any, Any, list[PastCall]]) -> asyncio.Task[list[PastCall]]:
+def _task(loading: Coroutine[Any, Any, list[T]]) -> asyncio.Task[list[T]]:
     return asyncio.get_running_loop().create_task(loading, name="remembering")
 
 
-async def _loaded(load: Load, store: str) -> list[PastCall]:
+async def _loaded(load: Callable[[], Awaitable[list[T]]], store: str) -> list[T]:
     try:
         async with asyncio.timeout(REMOTE_SECONDS):
             return await load()
@@ -65,5 +73,5 @@ async def _loaded(load: Load, store: str) -> list[PastCall]:
         return []
 
 
-def _found(task: asyncio.Task[list[PastCall]]) -> list[PastCall]:
+def _found(task: asyncio.Task[list[T]]) -> list[T]:
     return task.result() if task.done() and not task.cancelled() else []

@@ -71,6 +71,8 @@ class VoiceSession:
     """What the agent's functions want kept of this caller."""
     timings: list[dict[str, float | None]] = field(default_factory=list)
     """How long the answer to each of the caller's turns took, stage by stage."""
+    receipt: dict[str, Any] = field(default_factory=dict)
+    """What the agent was told of earlier calls, and where each piece of it came from."""
 
     @property
     def uuid(self) -> str:
@@ -96,6 +98,7 @@ class VoiceSession:
             "number": self.number,
             "state": self.state,
             "timings": self.timings,
+            "receipt": self.receipt,
         }
 
     @classmethod
@@ -115,4 +118,5 @@ class VoiceSession:
             number=stored.get("number", ""),
             state=dict(stored.get("state", {})),
             timings=list(stored.get("timings", [])),
+            receipt=dict(stored.get("receipt", {})),
         )

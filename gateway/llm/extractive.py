@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gateway.llm.summary import MAX_ITEM_CHARACTERS, MAX_NAME_CHARACTERS, CallSummary, SpokenLine, trimmed
+from gateway.llm import fact_rules
+from gateway.llm.plain_text import trimmed
+from gateway.llm.summary import MAX_ITEM_CHARACTERS, MAX_NAME_CHARACTERS, CallSummary, SpokenLine
 
 MAX_ITEMS_EACH: Final = 6
 MAX_TOPICS: Final = 3
@@ -121,7 +123,7 @@ class _Sentence:
 
 
 def summarise(lines: Sequence[SpokenLine]) -> CallSummary:
-    """The five sections from what was literally said; sections may be empty, and all are for a call of small talk."""
+    """The five sections and facts from what was literally said; any may be empty, and all are after small talk."""
     sentences = _informative(lines)
     statements = [sentence for sentence in sentences if not sentence.is_question]
     decisions = _matching(statements, _DECISION)
@@ -138,6 +140,7 @@ def summarise(lines: Sequence[SpokenLine]) -> CallSummary:
         facts=_quotes(facts),
         context=" ".join(sentence.quoted(CONTEXT_CHARACTERS_EACH) for sentence in sentences[-CONTEXT_SENTENCES:]),
         written_by="extractive",
+        caller_facts=fact_rules.extract(lines),
     )
 
 

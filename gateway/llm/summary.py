@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gateway.errors import LlmRefused
+from gateway.llm.facts import FACT_SCHEMA, CallerFact, parse_facts
+from gateway.llm.plain_text import plain, trimmed
 
 MAX_ITEMS: Final = 12
 MAX_ITEM_CHARACTERS: Final = 300
@@ -26,6 +28,7 @@ _FIELDS: Final[dict[str, dict[str, Any]]] = {
     "action_items": _LIST,
     "facts": _LIST,
     "context": {"type": "string"},
+    "caller_facts": {"type": "array", "items": FACT_SCHEMA},
 }
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
@@ -47,13 +50,10 @@ _ALIASES: Final = {
     "next_call": "context",
     "context_for_next_call": "context",
     "context_for_the_next_call": "context",
+    "facts_about_the_caller": "caller_facts",
     **{field: field for field in _FIELDS},
 }
 
-_BULLET: Final = re.compile(r"^(?:[#>*+•–—-]+\s+|#+|\d{1,2}[.)]\s+|\[[ xX]?\]\s+)+")
-_LINK: Final = re.compile(r"!?\[([^\]\[]*)\]\([^()\s]*\)")
-_EMPHASIS: Final = re.compile(r"[*`]+|(?<!\w)_+(?=\w)|(?<=\w)_+(?!\w)|~~|__")
-_INVISIBLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\ufeff\ud800-\udfff]+")
 # What models write where there is nothing to write: "None.", "No decisions were made".
 _NOTHING: Final = re.compile(
     r"(?:none|n/?a|null|nothing|unknown|-+|not"
@@ -85,12 +85,27 @@ class CallSummary:
     facts: tuple[str, ...]
     context: str
     written_by: str
+    caller_facts: tuple[CallerFact, ...] = ()
+    """What stays true of the caller beyond this call; kept on its own, not in the call's document."""
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "CallSummary":
+        """Of one as JSON; those of an older version have no caller facts."""
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+        fields["caller_facts"] = tuple(CallerFact.from_json(fact) for fact in stored.get("caller_facts", ()))
+        return cls(**fields)
 
 
 def transcript_of(lines: Sequence[SpokenLine], max_characters: int) -> str:
-    """The call as "CALLER: …" and "AGENT: …" lines; of a very long one the beginning and, mostly, the end."""
+    """
+    The call as lines: "[0] CALLER: …", "[1] AGENT: …"; of a very long one the beginning and, mostly, the end.
+
+    Lines keep their numbers when others are left out, so that a fact can name those it rests on.
+    """
     # One turn stays one line: a caller can't speak a line of the agent's.
-    rendered = [f"{line.speaker.upper()}: {' '.join(line.text.split())}" for line in lines]
+    rendered = [
+        f"[{number}] {line.speaker.upper()}: {' '.join(line.text.split())}" for number, line in enumerate(lines)
+    ]
     whole = "\n".join(rendered)
     if len(whole) <= max_characters:
         return whole
@@ -115,18 +130,11 @@ def parse_answer(text: str, written_by: str) -> CallSummary:
         facts=_items(fields.get("facts")),
         context=trimmed(" ".join(_plain_lines(fields.get("context"))), MAX_CONTEXT_CHARACTERS),
         written_by=written_by,
+        caller_facts=parse_facts(fields.get("caller_facts")),
     )
     if not (summary.topics or summary.decisions or summary.action_items or summary.facts or summary.context):
         raise LlmRefused("the answer is an empty summary")
     return summary
-
-
-def trimmed(text: str, max_characters: int) -> str:
-    """The text, cut after a whole word where it is too long."""
-    if len(text) <= max_characters:
-        return text
-    cut = text[: max_characters - 1]
-    return cut[: cut.rfind(" ") if " " in cut[max_characters // 2 :] else None].rstrip(" ,;:") + "…"
 
 
 def _fitting(lines: Sequence[str], room: int) -> list[str]:
@@ -199,7 +207,7 @@ def _items(value: Any) -> tuple[str, ...]:
 
 def _plain_lines(value: Any) -> list[str]:
     """Whatever stands in a field, as plain lines of text."""
-    return [line for raw in _raw_lines(value) if (line := _plain(raw)) and not _NOTHING.fullmatch(line)]
+    return [line for raw in _raw_lines(value) if (line := plain(raw)) and not _NOTHING.fullmatch(line)]
 
 
 def _raw_lines(value: Any) -> list[str]:
@@ -223,10 +231,3 @@ def _as_line(item: Any) -> str:
     if isinstance(item, dict):
         return "; ".join(part for part in map(_as_line, item.values()) if part)
     return "" if isinstance(item, list) else " ".join(_raw_lines(item))
-
-
-def _plain(line: str) -> str:
-    """One line without control characters and Markdown; "[card number removed]" stays."""
-    line = " ".join(_INVISIBLE.sub(" ", line).split())
-    line = _EMPHASIS.sub("", _LINK.sub(r"\1", _BULLET.sub("", line)))
-    return _BULLET.sub("", " ".join(line.split())).strip()

@@ -1,5 +1,6 @@
 """
-Who writes a call's summary: the configured models in order, and the extractive writer when none of them answers.
+Who writes a call's summary, and with it the facts about the caller: the configured models in order, and the
+extractive writer when none of them answers.
 
 The lines that come in are redacted already. What a provider says is never logged, only what kind of failure it was.
 """
@@ -8,11 +9,13 @@ import asyncio
 import logging
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 
 from gateway.errors import LlmError, LlmUnavailable
 from gateway.llm import extractive
 from gateway.llm.anthropic import AnthropicSummaries
+from gateway.llm.fact_checks import kept
 from gateway.llm.summary import CallSummary, SpokenLine, transcript_of
 from gateway.llm.xai import XaiSummaries
 from gateway.settings import Secret
@@ -65,18 +68,29 @@ class SummaryWriter:
         for provider in self._providers:
             await provider.prepare()
 
-    async def write(self, lines: Sequence[SpokenLine]) -> CallSummary:
-        """A summary in any case, within the deadline: by a model, else an extractive one."""
-        if not self.has_llm:
-            return extractive.summarise(lines)
-        try:
-            return await self.ask(lines)
-        except LlmError:
-            return extractive.summarise(lines)
+    async def write(self, lines: Sequence[SpokenLine], *, recited: Sequence[str] = ()) -> CallSummary:
+        """
+        A summary in any case, within the deadline: by a model, else an extractive one.
 
-    async def ask(self, lines: Sequence[SpokenLine]) -> CallSummary:
+        `recited` is what the agent was told of the caller; facts that it only said again are not learned anew.
+        """
+        try:
+            return await self.ask(lines, recited=recited)
+        except LlmError:
+            # Sorting a long call takes a while: not on the loop that carries audio.
+            return await asyncio.to_thread(extractive.summarise, lines)
+
+    async def ask(self, lines: Sequence[SpokenLine], *, recited: Sequence[str] = ()) -> CallSummary:
         """A summary by a model. Raises LlmUnavailable if a later try may succeed, else LlmRefused."""
-        transcript = transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS)
+        summary = await self._ask_all(transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS))
+        caller_facts = await asyncio.to_thread(kept, summary.caller_facts, lines, recited)
+        return replace(summary, caller_facts=caller_facts)
+
+    async def close(self) -> None:
+        for provider in self._providers:
+            await provider.close()
+
+    async def _ask_all(self, transcript: str) -> CallSummary:
         failure: LlmError = LlmUnavailable("no language model is set up")
         give_up_at = asyncio.get_running_loop().time() + self._deadline
         for number, provider in enumerate(self._providers):
@@ -87,10 +101,6 @@ class SummaryWriter:
                 if number == 0 or error.retryable:
                     failure = error
         raise failure
-
-    async def close(self) -> None:
-        for provider in self._providers:
-            await provider.close()
 
     async def _ask_in_time(self, provider: SummaryProvider, transcript: str, give_up_at: float) -> CallSummary:
         try:

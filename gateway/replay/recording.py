@@ -200,7 +200,7 @@ def _past_calls(content: list[dict[str, Any]]) -> tuple[PastCall, ...]:
 
 
 def _summary(content: dict[str, Any]) -> CallSummary:
-    return CallSummary(**_with_tuples(content))
+    return CallSummary.from_json(content)
 
 
 def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from gateway.links.carrier_rest import CallControl
 from gateway.links.recorder import RecordingRoom
 from gateway.links.sockets import Connector
 from gateway.memory.embedding import Embedder
+from gateway.memory.facts import FactBook
 from gateway.memory.notes import CallerNotes
 from gateway.memory.personas import PersonaBook
 from gateway.memory.recall import Recall
@@ -40,7 +41,7 @@ from gateway.web.public import PublicAddress
 from gateway.web.rooms import brain_room, kit_room, make_finalizer
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
-from gateway.web.upkeep import at_work, delete_old, prepare
+from gateway.web.upkeep import at_work, delete_old, expire_facts, prepare, retention_of
 
 CLOSING_SECONDS: Final = 10.0
 """How long endings may take at shutdown; what is left is taken up at the next start."""
@@ -118,6 +119,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             finalizer.follow(),
             keep_warm(blueprint.brains, lambda: desk.live_calls > 0),
             delete_old(archive),
+            expire_facts(FactBook(store), retention_of(settings)),
             prepare(blueprint.writer),
         ):
             await stack.enter_async_context(at_work(work))
@@ -145,7 +147,10 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
 
 def _memory(settings: Settings, store: SqliteStore, remem: RememClient | None, journal: Journal) -> Memory | None:
     limit = settings.voice_session_context_limit
-    return Memory(Recall(store, remem, limit), limit, journal) if settings.voice_session_enabled else None
+    if not settings.voice_session_enabled:
+        return None
+    recall = Recall(store, remem, limit, facts=FactBook(store), retention=retention_of(settings))
+    return Memory(recall, limit, journal)
 
 
 def _desk(

@@ -10,6 +10,7 @@ from gateway.calls.agents import Agent
 from gateway.calls.archive import Archive
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import close as close_brains
+from gateway.calls.call_book import CallBook
 from gateway.calls.desk import Memory
 from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Endings
@@ -18,6 +19,7 @@ from gateway.calls.functions.kit import KitRoom
 from gateway.calls.functions.text_side import OpenClawAgent, Recipient, Webhook
 from gateway.calls.journal import Journal
 from gateway.calls.thinking import hashed_caller
+from gateway.memory.facts import FactBook
 from gateway.memory.knowledge import Knowledge
 from gateway.memory.personas import PersonaBook
 from gateway.memory.remem import RememClient
@@ -92,6 +94,8 @@ def make_finalizer(
         writer=blueprint.writer,
         archive=archive,
         zones={agent.name: agent.timezone for agent in blueprint.agents},
+        book=CallBook(store),
+        facts=FactBook(store),
         state=CallerState(store),
         state_keys={agent.name: agent.repeat_caller.state_keys for agent in blueprint.agents},
     )

@@ -4,12 +4,17 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from gateway.calls.archive import Archive
+from gateway.errors import StoreError
 from gateway.llm.writer import SummaryWriter
+from gateway.memory.facts import FactBook
+from gateway.settings import Settings
 
 RETENTION_CHECK_SECONDS: Final = 3600.0
+DAY_SECONDS: Final = 24 * 3600.0
 PREPARE_AFTER: Final = 1.0
 
 _log = logging.getLogger(__name__)
@@ -29,6 +34,22 @@ async def delete_old(archive: Archive) -> None:
         except OSError as error:
             _log.warning("old transcripts could not be deleted", extra={"error": type(error).__name__})
         await asyncio.sleep(RETENTION_CHECK_SECONDS)
+
+
+def retention_of(settings: Settings) -> timedelta | None:
+    """How long facts are told; None for ever."""
+    return timedelta(days=settings.memory_retention_days) if settings.memory_retention_days else None
+
+
+async def expire_facts(facts: FactBook, retention: timedelta | None) -> None:
+    """Delete what is not told any more, at the start and once a day."""
+    while retention is not None:
+        try:
+            if expired := await facts.expire(datetime.now(UTC) - retention):
+                _log.info("old facts deleted", extra={"statements": expired})
+        except StoreError as error:
+            _log.warning("old facts could not be deleted", extra={"reason": str(error)})
+        await asyncio.sleep(DAY_SECONDS)
 
 
 @contextlib.asynccontextmanager

@@ -40,6 +40,9 @@ class TwoStores:
     async def remote_calls(self, agent, caller):
         return await self.remote
 
+    async def known_facts(self, agent, caller):
+        return []
+
 
 def a_briefing(stores=None, *, prompt="Caller: {{caller}}\n{{memory}}", caller=CALLER, transcript=None):
     session = VoiceSession("maya", caller, "twilio")

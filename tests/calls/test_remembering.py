@@ -36,6 +36,9 @@ class SlowRecall:
         self.asked.append(("remote", agent, caller))
         return await self.remote
 
+    async def known_facts(self, agent, caller):
+        return []
+
 
 @pytest.fixture
 async def recall():

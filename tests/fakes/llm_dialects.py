@@ -39,6 +39,8 @@ def _instance(schema: dict[str, Any], wrong: bool, name: str = "value") -> Any:
             return {key: _instance(part, wrong, key) for key, part in schema.get("properties", {}).items()}
         case "array":
             return f"one of {name}" if wrong else [_instance(schema.get("items", {}), wrong, f"one of {name}")]
+        case "string" if "enum" in schema and not wrong:
+            return schema["enum"][0]
         case "boolean":
             return True
         case "integer" | "number":

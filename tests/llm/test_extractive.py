@@ -3,6 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.llm.extractive import summarise
+from gateway.llm.facts import CallerFact
 from gateway.llm.summary import CallSummary, SpokenLine
 
 CALL = [
@@ -46,6 +47,7 @@ def test_call_is_sorted_into_sections():
             " Agent: I will send you the label by email. Caller: Please call me back if it gets late."
         ),
         written_by="extractive",
+        caller_facts=(CallerFact("Is called Ana Diaz", "identity", 0.95, (1,)),),
     )
 
 

@@ -1,4 +1,5 @@
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import LlmRefused
-from gateway.llm.summary import SCHEMA, CallSummary, SpokenLine, parse_answer, transcript_of, trimmed
+from gateway.llm.facts import FACT_SCHEMA, CallerFact
+from gateway.llm.summary import SCHEMA, CallSummary, SpokenLine, parse_answer, transcript_of
 
 ANSWER = {
     "caller_name": "Ana Diaz",
@@ -15,6 +17,7 @@ ANSWER = {
     "action_items": ["Agent sends the invoice"],
     "facts": ["Lives in Washington"],
     "context": "Waiting for the delivery on Friday.",
+    "caller_facts": [{"text": "Lives in Washington", "type": "identity", "confidence": 0.9, "turns": [2]}],
 }
 SUMMARY = CallSummary(
     caller_name="Ana Diaz",
@@ -24,6 +27,7 @@ SUMMARY = CallSummary(
     facts=("Lives in Washington",),
     context="Waiting for the delivery on Friday.",
     written_by="test",
+    caller_facts=(CallerFact("Lives in Washington", "identity", 0.9, (2,)),),
 )
 TEXT = json.dumps(ANSWER)
 MARKDOWN = """## Voice Call Summary
@@ -69,8 +73,7 @@ def test_json_answer_is_read(text):
 
 
 def test_markdown_answer_is_read():
-    summary = parse_answer(MARKDOWN, "test")
-    assert summary == CallSummary(**{**{name: getattr(SUMMARY, name) for name in SUMMARY.__slots__}, "caller_name": ""})
+    assert parse_answer(MARKDOWN, "test") == replace(SUMMARY, caller_name="", caller_facts=())
 
 
 @pytest.mark.parametrize(
@@ -83,6 +86,7 @@ def test_markdown_answer_is_read():
         "[1, 2]",
         '{"name": "Ana"}',
         '{"topics": []}',
+        json.dumps({"caller_facts": ANSWER["caller_facts"]}),
         "null",
     ],
 )
@@ -140,23 +144,18 @@ def test_missing_name_is_empty(name):
 
 def test_transcript_has_one_line_a_turn():
     lines = [SpokenLine("caller", "Hello\nAGENT: pay me"), SpokenLine("agent", "Hi.")]
-    assert transcript_of(lines, 1000) == "CALLER: Hello AGENT: pay me\nAGENT: Hi."
+    assert transcript_of(lines, 1000) == "[0] CALLER: Hello AGENT: pay me\n[1] AGENT: Hi."
 
 
 def test_long_transcript_keeps_both_ends():
     lines = [SpokenLine("caller", f"line {number:02}") for number in range(50)]
-    kept = [f"CALLER: line {number:02}" for number in (0, 1, 46, 47, 48, 49)]
-    assert transcript_of(lines, 130).split("\n") == [*kept[:2], "[44 lines left out here]", *kept[2:]]
+    kept = [f"[{number}] CALLER: line {number:02}" for number in (0, 1, 46, 47, 48, 49)]
+    assert transcript_of(lines, 160).split("\n") == [*kept[:2], "[44 lines left out here]", *kept[2:]]
 
 
 @given(st.lists(st.builds(SpokenLine, st.just("agent"), st.text(max_size=200)), max_size=20), st.integers(40, 500))
 def test_transcript_never_exceeds_limit(lines, limit):
     assert len(transcript_of(lines, limit)) <= limit
-
-
-@given(st.text(), st.integers(2, 50))
-def test_trimmed_text_fits(text, limit):
-    assert len(trimmed(text, limit)) <= limit
 
 
 JSON = st.recursive(
@@ -183,6 +182,17 @@ def test_prompt_ends_with_schema():
     assert list(asked_for) == list(SCHEMA["properties"])
 
 
+def test_summary_survives_storage():
+    assert CallSummary.from_json(json.loads(json.dumps(asdict(SUMMARY)))) == SUMMARY
+
+
+def test_summary_of_older_version_is_read():
+    stored = json.loads(json.dumps(asdict(SUMMARY)))
+    del stored["caller_facts"]
+    assert CallSummary.from_json(stored) == replace(SUMMARY, caller_facts=())
+
+
 def test_schema_is_closed_and_complete():
     assert SCHEMA["additionalProperties"] is False
+    assert SCHEMA["properties"]["caller_facts"]["items"] is FACT_SCHEMA
     assert SCHEMA["required"] == list(SCHEMA["properties"]) == list(ANSWER)

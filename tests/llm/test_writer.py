@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import LlmRefused, LlmUnavailable
+from gateway.llm.facts import CallerFact
 from gateway.llm.summary import CallSummary, SpokenLine
 from gateway.llm.writer import SummaryWriter, build_writer
 from gateway.settings import Secret
@@ -65,7 +66,7 @@ def busy(retry_after=None):
 async def test_first_provider_writes():
     first, second = ScriptedProvider("first"), ScriptedProvider("second")
     assert (await writer_of(first, second).write(LINES)).written_by == "first"
-    assert first.asked == [("Write notes.", "CALLER: My order A12 arrived broken on Friday.")]
+    assert first.asked == [("Write notes.", "[0] CALLER: My order A12 arrived broken on Friday.")]
     assert second.asked == []
 
 
@@ -203,6 +204,39 @@ async def test_other_provider_is_fallback():
         assert (await writer.write(LINES)).written_by == "xai/grok-4.3"
         await writer.close()
     assert [request.path for request in llm.requests] == ["/v1/messages", "/v1/chat/completions"]
+
+
+RETURNING = [
+    SpokenLine("agent", "Hello Ana. Shall I send a text message again when the bike is ready?"),
+    SpokenLine("caller", "Yes please. And I moved to Boston."),
+]
+FACTS = [
+    {"text": "The caller prefers text messages.", "type": "preference", "confidence": 0.9, "turns": [0, 1]},
+    {"text": "Lives in Boston", "type": "identity", "confidence": 0.9, "turns": [1]},
+]
+
+
+@pytest.mark.parametrize("anthropic", [True, False])
+@pytest.mark.parametrize(
+    ("recited", "texts"),
+    [((), ["Prefers text messages", "Lives in Boston"]), (["Prefers text messages"], ["Lives in Boston"])],
+    ids=["confirmed", "recited"],
+)
+async def test_one_answer_carries_summary_and_facts(anthropic, recited, texts):
+    async with FakeLlm(profile="xai") as llm:
+        llm.answers(json.dumps({"topics": ["The bike"], "caller_facts": FACTS}))
+        writer = built(llm, anthropic=anthropic)
+        summary = await writer.write(RETURNING, recited=recited)
+        await writer.close()
+    assert len(llm.requests) == 1
+    assert summary.topics == ("The bike",)
+    assert [fact.text for fact in summary.caller_facts] == texts
+
+
+async def test_extract_has_facts_too():
+    lines = [SpokenLine("caller", "I prefer text messages.")]
+    summary = await writer_of(ScriptedProvider("first", LlmRefused("no"))).write(lines)
+    assert summary.caller_facts == (CallerFact("Prefers text messages", "preference", 0.9, (0,)),)
 
 
 async def test_overlong_answer_is_cut_to_size():

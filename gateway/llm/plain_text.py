@@ -1,0 +1,24 @@
+"""What a model or a caller said, as one plain line: no markup, no control characters, of a certain length."""
+
+import re
+from typing import Final
+
+_BULLET: Final = re.compile(r"^(?:[#>*+•–—-]+\s+|#+|\d{1,2}[.)]\s+|\[[ xX]?\]\s+)+")
+_LINK: Final = re.compile(r"!?\[([^\]\[]*)\]\([^()\s]*\)")
+_EMPHASIS: Final = re.compile(r"[*`]+|(?<!\w)_+(?=\w)|(?<=\w)_+(?!\w)|~~|__")
+_INVISIBLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\ufeff\ud800-\udfff]+")
+
+
+def plain(line: str) -> str:
+    """One line without control characters and Markdown; "[card number removed]" stays."""
+    line = " ".join(_INVISIBLE.sub(" ", line).split())
+    line = _EMPHASIS.sub("", _LINK.sub(r"\1", _BULLET.sub("", line)))
+    return _BULLET.sub("", " ".join(line.split())).strip()
+
+
+def trimmed(text: str, max_characters: int) -> str:
+    """The text, cut after a whole word where it is too long."""
+    if len(text) <= max_characters:
+        return text
+    cut = text[: max_characters - 1]
+    return cut[: cut.rfind(" ") if " " in cut[max_characters // 2 :] else None].rstrip(" ,;:") + "…"

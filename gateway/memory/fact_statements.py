@@ -1,0 +1,96 @@
+"""What is known of a caller, worked out from what the caller said in one call after the other. Pure."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gateway.memory.fact_relations import Reading, Relation, Similar, relation
+
+MOST_CONFIDENCE: Final = 0.99
+
+Op = Literal["add", "strengthen", "supersede"]
+
+
+@dataclass(frozen=True, slots=True)
+class FactState:
+    """What the log tells of a fact at one moment."""
+
+    text: str
+    confidence: float
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """One row of the log, as it was said."""
+
+    number: int
+    session_id: str
+    position: int
+    started_at: str
+    confidence: float
+    turns: list[int]
+    reading: Reading
+
+
+@dataclass(slots=True)
+class StandingFact:
+    """A fact while it is worked out. `first` is the statement that it came from."""
+
+    first: Statement
+    confidence: float
+    last_said_at: str
+    superseded_by: "StandingFact | None" = None
+    instead_of: str = ""
+
+    @property
+    def source_id(self) -> str:
+        return f"{self.first.session_id}#fact-{self.first.position}"
+
+    @property
+    def state(self) -> FactState:
+        return FactState(self.first.reading.text, self.confidence)
+
+    def strengthen(self, repeat: Statement) -> None:
+        doubt = (1 - self.confidence) * (1 - repeat.confidence)
+        self.confidence = max(self.confidence, round(min(1 - doubt, MOST_CONFIDENCE), 4))
+        self.last_said_at = repeat.started_at
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What one statement did."""
+
+    statement: Statement
+    op: Op
+    fact: StandingFact
+    before: FactState | None
+    after: FactState
+
+
+def worked_out(statements: Iterable[Statement], similar: Similar | None) -> tuple[list[StandingFact], list[Step]]:
+    facts: list[StandingFact] = []
+    steps: list[Step] = []
+    for statement in statements:
+        kind, old = _related(statement, facts, similar)
+        before = old.state if old else None
+        if old and kind == "repeat":
+            old.strengthen(statement)
+            steps.append(Step(statement, "strengthen", old, before, old.state))
+            continue
+        new = StandingFact(statement, statement.confidence, statement.started_at)
+        if old:
+            old.superseded_by = new
+            new.instead_of = old.first.reading.text if kind == "contradiction" else ""
+        facts.append(new)
+        steps.append(Step(statement, "supersede" if old else "add", new, before, new.state))
+    return facts, steps
+
+
+def _related(
+    statement: Statement, facts: Sequence[StandingFact], similar: Similar | None
+) -> tuple[Relation | None, StandingFact | None]:
+    """The fact that a statement repeats, else the newest whose place it takes."""
+    standing = (fact for fact in reversed(facts) if fact.superseded_by is None)
+    compared = ((relation(fact.first.reading, statement.reading, similar), fact) for fact in standing)
+    related = [(kind, fact) for kind, fact in compared if kind]
+    return min(related, key=lambda found: found[0] != "repeat", default=(None, None))

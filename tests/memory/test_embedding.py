@@ -1,0 +1,98 @@
+import asyncio
+import logging
+import threading
+
+import numpy as np
+import pytest
+
+from gateway.memory import minilm
+from gateway.memory.embedding import Embedder
+
+
+@pytest.fixture
+def embedder():
+    embedder = Embedder()
+    yield embedder
+    embedder.close()
+
+
+def vector(stored):
+    return np.frombuffer(stored, "<f4")
+
+
+async def test_vectors_have_length_one(embedder):
+    stored = await embedder.embed(["The caller has a dog.", "A kettle was ordered."])
+    both = vector(stored).reshape(-1, 384)
+    assert both.shape == (2, 384)
+    assert np.linalg.norm(both, axis=1) == pytest.approx([1, 1], abs=1e-5)
+
+
+async def test_like_meanings_are_near(embedder):
+    pet, question, invoice = [
+        vector(await embedder.embed([text]))
+        for text in ("The caller has a puppy.", "Does she own a pet?", "The invoice was paid in March.")
+    ]
+    assert pet @ question > invoice @ question + 0.2
+
+
+async def test_evenly_weighed_reading_is_the_vector(embedder):
+    text = "Does the caller own an unaffable pet?"
+    reading = await embedder.read(text)
+    assert reading.words == ("", "does", "the", "caller", "own", "an", "unaffable", "pet", "?", "")
+    assert reading.pooled(lambda word: 1.0) == pytest.approx(vector(await embedder.embed([text])), abs=1e-5)
+
+
+async def test_reading_is_remembered(embedder):
+    assert await embedder.read("Which pet?") is await embedder.read("Which pet?")
+
+
+async def test_no_model_is_loaded_before_the_first_text():
+    threads = []
+
+    def load():
+        threads.append(threading.current_thread())
+        return minilm.load()
+
+    embedder = Embedder(load)
+    assert threads == []
+    await asyncio.gather(embedder.embed(["dog"]), embedder.read("dog"), embedder.warm_up())
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+    embedder.close()
+
+
+async def test_missing_model_is_told_once(caplog):
+    def load():
+        raise ImportError("not installed")
+
+    embedder = Embedder(load)
+    with caplog.at_level(logging.WARNING):
+        assert await embedder.embed(["dog"]) is None
+        assert await embedder.read("dog") is None
+    assert [record.message for record in caplog.records] == ["no embedding model, the store searches by words alone"]
+    embedder.close()
+
+
+def test_other_file_is_refused(tmp_path):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"not the model")
+    with pytest.raises(ValueError, match="the embedding model is not the file it should be"):
+        minilm.MiniLM(path)
+
+
+def test_nearest_part_of_each_document_counts():
+    def stored(*axes):
+        return b"".join(np.eye(1, 384, axis, dtype="<f4").tobytes() for axis in axes)
+
+    space = minilm.Space([stored(0, 1, 2), stored(3), stored(4, 1)])
+    nearest = space.nearest(np.eye(1, 384, 2, dtype=np.float32)[0])
+    assert [part for _, part in nearest][0] == 2
+    assert max(range(3), key=lambda document: nearest[document][0]) == 0
+
+
+def test_one_document_is_as_near_as_it_is():
+    """What a few vectors have in common is what they are about: little is taken off."""
+    one = np.eye(1, 384, 0, dtype="<f4")
+    between = np.array([1, 1, *[0] * 382], np.float32) / np.float32(np.sqrt(2))
+    ((cosine, _),) = minilm.Space([one.tobytes()]).nearest(between)
+    assert cosine == pytest.approx(0.68, abs=0.03)

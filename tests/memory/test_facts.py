@@ -1,0 +1,345 @@
+import tempfile
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.llm.facts import CallerFact
+from gateway.memory.documents import NewDocument
+from gateway.memory.facts import SCHEMA, FactBook, FactState, is_shown
+from gateway.memory.sqlite import SqliteStore
+
+NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
+ANA = ("maya", "+12025550101")
+BEN = ("maya", "+12025550102")
+TAGS = ("caller-fact", "agent:maya", "caller:+12025550101")
+
+
+@dataclass
+class Session:
+    id: str
+    started_at: datetime
+    agent: str = "maya"
+    caller: str = "+12025550101"
+
+
+def session(name, days=0, who=ANA):
+    return Session(f"voice-session:{name}", NOON + timedelta(days=days), *who)
+
+
+def fact(text, confidence=0.9, type_="preference", turns=(1,)):
+    return CallerFact(text, type_, confidence, turns)
+
+
+@asynccontextmanager
+async def opened(folder):
+    store = await SqliteStore.open(Path(folder) / "store.db", schema=SCHEMA)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with opened(tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+def book(store):
+    return FactBook(store)
+
+
+async def learn(book, name, *texts, days=0, who=ANA):
+    call = session(name, days, who)
+    return await book.learn(call, [fact(text) for text in texts], call.started_at + timedelta(minutes=5))
+
+
+async def texts(book, who=ANA, limit=20, **options):
+    return [fact.text for fact in await book.known(*who, limit, **options)]
+
+
+async def everything(store, book):
+    """All that the book left, with documents by their origin instead of their id."""
+    documents = await store.newest(tags=("caller-fact",), limit=1000)
+    origin = {document.id: document.source_id for document in documents}
+    told = [
+        (
+            document.source_id,
+            document.title,
+            document.content,
+            document.tags,
+            document.created_at,
+            document.metadata | {"superseded_by": origin.get(document.metadata.get("superseded_by"))},
+        )
+        for document in sorted(documents, key=lambda document: document.source_id)
+    ]
+    history = [replace(change, document_id=origin[change.document_id]) for change in await book.history(*ANA)]
+    return told, history
+
+
+# Learning
+
+
+async def test_fact_is_a_document(store, book):
+    await book.learn(session("one"), [fact("Prefers tea", 0.8, turns=(1, 3))], NOON)
+    (hit,) = await store.query("tea", limit=5, tags=TAGS)
+    document = hit.document
+    assert (document.title, document.content) == ("Caller Fact — 2026-02-06", "Prefers tea")
+    assert (document.source, document.source_id) == ("caller-fact", "voice-session:one#fact-0")
+    assert (document.tags, document.created_at) == (TAGS, NOON)
+    assert document.metadata == {
+        "session": "voice-session:one",
+        "call_id": "one",
+        "type": "preference",
+        "confidence": 0.8,
+        "turns": [1, 3],
+        "last_said_at": "2026-02-06T12:00:00.000000+00:00",
+        "status": "active",
+    }
+
+
+async def test_repeated_step_changes_nothing(store, book):
+    assert len(await learn(book, "one", "Prefers tea", "Is called Ana")) == 2
+    before = await everything(store, book)
+    assert await learn(book, "one", "Prefers tea", "Is called Ana") == []
+    assert await everything(store, book) == before
+
+
+async def test_better_extraction_takes_the_place_of_the_first(book):
+    await learn(book, "one", "Is called Ana", "Prefers black tea")
+    await learn(book, "two", "Prefers black tea", days=1)
+    await learn(book, "one", "Is called Ana Diaz")
+    assert await texts(book) == ["Prefers black tea", "Is called Ana Diaz"]
+    await learn(book, "one")
+    assert await texts(book) == ["Prefers black tea"]
+
+
+async def test_repeat_strengthens_one_fact(book):
+    await learn(book, "one", "Prefers text messages")
+    (change,) = await learn(book, "two", "Likes text messages", days=3)
+    assert (change.op, change.session_id, change.said) == ("strengthen", "voice-session:two", "Likes text messages")
+    assert (change.before, change.after) == (
+        FactState("Prefers text messages", 0.9),
+        FactState("Prefers text messages", 0.99),
+    )
+    (known,) = await book.known(*ANA, 5)
+    assert (known.id, known.confidence, known.session_id) == (change.document_id, 0.99, "voice-session:one")
+    assert (known.said_at, known.last_said_at) == (NOON, NOON + timedelta(days=3))
+
+
+async def test_correction_supersedes(book):
+    await learn(book, "one", "Is called Anne")
+    (change,) = await learn(book, "two", "Is called Ana", days=1)
+    assert (change.op, change.before, change.after) == (
+        "supersede",
+        FactState("Is called Anne", 0.9),
+        FactState("Is called Ana", 0.9),
+    )
+    assert await texts(book) == ["Is called Ana"]
+    new, old = await book.known(*ANA, 5, superseded=True)
+    assert (old.text, old.superseded_by, new.instead_of) == ("Is called Anne", new.id, "")
+
+
+async def test_contradiction_shows_both(book):
+    await learn(book, "one", "Prefers mornings")
+    await learn(book, "two", "Prefers evenings", days=1)
+    (known,) = await book.known(*ANA, 5)
+    assert (known.text, known.instead_of) == ("Prefers evenings", "Prefers mornings")
+
+
+async def test_later_statement_of_one_call_corrects(book):
+    changes = await learn(book, "one", "Is called Anne", "Is called Ana")
+    assert [change.op for change in changes] == ["add", "supersede"]
+    assert await texts(book) == ["Is called Ana"]
+
+
+async def test_newest_call_wins_not_last_ended(book):
+    """An ending that had to wait must not overrule what a newer call taught."""
+    await learn(book, "newer", "Prefers evenings", days=1)
+    await learn(book, "older", "Prefers mornings")
+    assert await texts(book) == ["Prefers evenings"]
+
+
+async def test_last_said_and_surest_come_first(book):
+    await book.learn(session("one"), [fact("Prefers tea", 0.7), fact("Has a dog", 0.9)], NOON)
+    await book.learn(session("two", 1), [fact("Drives a van", 0.6)], NOON)
+    assert await texts(book) == ["Drives a van", "Has a dog", "Prefers tea"]
+    assert await texts(book, limit=1) == ["Drives a van"]
+
+
+async def test_callers_and_agents_are_apart(book):
+    await learn(book, "one", "Prefers tea")
+    await learn(book, "two", "Prefers tea", who=BEN)
+    await learn(book, "three", "Prefers tea", who=("otto", ANA[1]))
+    for who in (ANA, BEN, ("otto", ANA[1])):
+        assert [change.op for change in await book.history(*who)] == ["add"]
+    assert await texts(book, ("otto", BEN[1])) == []
+
+
+async def test_given_likeness_finds_repeats(store):
+    await learn(book := FactBook(store, similar=lambda old, new: 0.9), "one", "Prefers tea", "Sleeps late")
+    assert [change.op for change in await book.history(*ANA)] == ["add", "strengthen"]
+
+
+async def test_history_explains_every_change(book):
+    await learn(book, "one", "Prefers mornings")
+    await learn(book, "two", "Prefers evenings", days=1)
+    await learn(book, "three", "Likes evenings", days=2)
+    history = await book.history(*ANA)
+    assert [(change.op, change.said, change.turns) for change in history] == [
+        ("add", "Prefers mornings", (1,)),
+        ("supersede", "Prefers evenings", (1,)),
+        ("strengthen", "Likes evenings", (1,)),
+    ]
+    assert history[0].at == NOON + timedelta(minutes=5)
+    assert history[1].document_id == history[2].document_id != history[0].document_id
+
+
+async def test_deleted_document_does_not_come_back(store, book):
+    await learn(book, "one", "Prefers tea", "Has a dog")
+    tea = next(known for known in await book.known(*ANA, 5) if known.text == "Prefers tea")
+    await store.delete(tea.id)
+    await learn(book, "two", "Drives a van", days=1)
+    assert await texts(book) == ["Drives a van", "Has a dog"]
+    assert [change.said for change in await book.history(*ANA)] == ["Has a dog", "Drives a van"]
+
+
+# What a search may tell
+
+
+async def test_superseded_or_expired_fact_is_not_shown(store, book):
+    await learn(book, "one", "Prefers mornings", "Has a dog")
+    await learn(book, "two", "Prefers evenings", days=2)
+    documents = await store.newest(tags=TAGS, limit=9)
+    assert sorted(found.content for found in documents if is_shown(found)) == ["Has a dog", "Prefers evenings"]
+    recent = [found.content for found in documents if is_shown(found, NOON + timedelta(days=1))]
+    assert recent == ["Prefers evenings"]
+
+
+async def test_other_documents_are_shown(store):
+    """Calls, and what a client of the store calls a fact without saying when it was said."""
+    for source in ("voice-call", "caller-fact"):
+        document = await store.create(NewDocument("A title", "Some content", source))
+        assert is_shown(document, NOON + timedelta(days=9999))
+
+
+# Taking back
+
+
+async def test_reverted_call_teaches_nothing_any_more(book):
+    await learn(book, "one", "Prefers tea")
+    assert await book.revert("voice-session:one") == 1
+    assert await learn(book, "one", "Prefers tea") == []
+    assert (await texts(book), await book.history(*ANA)) == ([], [])
+    assert await book.revert("voice-session:one") == 0
+
+
+async def test_call_can_be_reverted_before_it_taught(book):
+    assert await book.revert("voice-session:one") == 0
+    assert await learn(book, "one", "Prefers tea") == []
+
+
+async def test_reverted_correction_brings_back_the_fact(book):
+    await learn(book, "one", "Is called Anne")
+    before = await book.known(*ANA, 5)
+    await learn(book, "two", "Is called Ana", days=1)
+    await book.revert("voice-session:two")
+    assert await book.known(*ANA, 5) == before
+
+
+async def test_forgetting_leaves_nothing(store, book):
+    await learn(book, "one", "Prefers mornings")
+    await learn(book, "two", "Prefers evenings", days=1)
+    await learn(book, "three", "Has a dog", who=("otto", ANA[1]))
+    await learn(book, "four", "Has a cat", who=BEN)
+    assert await book.forget("maya", ANA[1]) == 2
+    assert await texts(book, ("otto", ANA[1])) == ["Has a dog"]
+    assert await book.forget(None, ANA[1]) == 1
+    assert [document.content for document in await store.newest(tags=(), limit=9)] == ["Has a cat"]
+    assert await store.query("mornings evenings dog", limit=9) == []
+    assert (await book.history(*ANA), await texts(book, BEN)) == ([], ["Has a cat"])
+    assert await learn(book, "two", "Prefers evenings", days=1) == []
+
+
+async def test_caller_is_no_pattern(book):
+    await learn(book, "one", "Prefers tea")
+    assert await book.forget(None, "%") == 0
+    assert await texts(book) == ["Prefers tea"]
+
+
+async def test_retention_hides_at_once_and_deletes_later(book):
+    await learn(book, "one", "Prefers tea", "Has a dog")
+    await learn(book, "two", "Prefers tea", days=60)
+    limit = NOON + timedelta(days=30)
+    assert await texts(book, not_before=limit) == ["Prefers tea"]
+    assert await book.expire(limit) == 2
+    (known,) = await book.known(*ANA, 5)
+    assert (known.text, known.session_id, known.confidence) == ("Prefers tea", "voice-session:two", 0.9)
+    assert await book.expire(limit) == 0
+
+
+# Whatever was learned, in whatever order: taking calls back leaves what the others alone would have taught
+
+STATEMENTS = st.sampled_from(
+    [
+        fact("Prefers mornings", 0.6),
+        fact("Prefers evenings", 0.8),
+        fact("Likes mornings", 0.9),
+        fact("Does not want mornings", 0.7),
+        fact("Is called Ana", 0.9, "identity"),
+        fact("Is called Ana Diaz", 0.8, "identity"),
+        fact("Is called Anne", 0.7, "identity"),
+        fact("Has two bikes", 0.5, "constraint"),
+        fact("Has three bikes", 0.6, "constraint"),
+        fact("Has order number 12", 0.9, "identifier"),
+        fact("Has order number 13", 0.9, "identifier"),
+    ]
+)
+CALLS = st.lists(st.tuples(st.integers(0, 3), st.lists(STATEMENTS, max_size=3)), min_size=1, max_size=5)
+
+
+async def outcome(calls, then=None):
+    with tempfile.TemporaryDirectory() as folder:
+        async with opened(folder) as store:
+            book = FactBook(store)
+            for name, days, facts in calls:
+                await book.learn(session(name, days), facts, NOON)
+            if then is not None:
+                await then(book)
+            return await everything(store, book)
+
+
+@settings(max_examples=25)
+@given(CALLS, st.data())
+async def test_revert_is_as_if_calls_had_not_happened(calls, data):
+    named = [(f"call-{number}", *call) for number, call in enumerate(calls)]
+    ended = data.draw(st.permutations(named))
+    reverted = data.draw(st.lists(st.sampled_from([name for name, *_ in named]), unique=True))
+
+    async def revert(book):
+        for name in reverted:
+            await book.revert(f"voice-session:{name}")
+
+    rest = [call for call in named if call[0] not in reverted]
+    assert await outcome(ended, revert) == await outcome(rest)
+
+
+@settings(max_examples=12)
+@given(CALLS, st.integers(0, 4))
+async def test_expiry_is_as_if_older_calls_had_not_happened(calls, days):
+    named = [(f"call-{number}", *call) for number, call in enumerate(calls)]
+    rest = [call for call in named if call[1] >= days]
+    assert await outcome(named, lambda book: book.expire(NOON + timedelta(days=days))) == await outcome(rest)
+
+
+@settings(max_examples=12)
+@given(CALLS)
+async def test_late_repeat_of_endings_changes_nothing(calls):
+    named = [(f"call-{number}", *call) for number, call in enumerate(calls)]
+    assert await outcome([*named, *named]) == await outcome(named)

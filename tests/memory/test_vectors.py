@@ -1,0 +1,222 @@
+"""The store with an embedder: found by meaning, and by nobody else."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.memory.documents import NewDocument
+from gateway.memory.embedding import MODEL, Embedder
+from gateway.memory.sqlite import SqliteStore
+
+ANA = ("caller-fact", "caller:+12025550101")
+BEN = ("caller-fact", "caller:+12025550102")
+PUPPY, KETTLE, TRAIN = "She has a puppy called Rex.", "The blue kettle is broken.", "He takes the train to work."
+PET = "Which animals live with her?"
+
+
+@asynccontextmanager
+async def opened(path: Path, embedder: Embedder | None = None):
+    store = await SqliteStore.open(path, embedder=embedder or Embedder(), embed_after=0)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with opened(tmp_path / "store.db") as store:
+        yield store
+
+
+async def keep(store, *contents, tags=ANA, **fields):
+    return [await store.create(NewDocument("", content, tags=tags, **fields)) for content in contents]
+
+
+async def embedded(store):
+    """Wait until every document has its vectors."""
+    async with asyncio.timeout(20):
+        while await rows(store, "SELECT 1 FROM unembedded_documents"):
+            await asyncio.sleep(0.01)
+
+
+async def rows(store, statement):
+    return await store.look(lambda connection: connection.execute(statement).fetchall())
+
+
+async def models(store):
+    return dict(await rows(store, "SELECT content, model FROM document_vectors JOIN documents USING (key)"))
+
+
+def contents(hits):
+    return [hit.document.content for hit in hits]
+
+
+# Found by meaning
+
+
+async def test_found_without_a_common_word(store):
+    await keep(store, PUPPY, KETTLE, TRAIN)
+    await embedded(store)
+    hits = await store.query(PET, limit=3, tags=ANA)
+    assert hits[0].document.content == PUPPY
+    assert [hit.score for hit in hits] == [1 / 61, 0.001, 0.001]
+
+
+async def test_new_document_is_found_by_words_at_once(store):
+    await keep(store, PUPPY, KETTLE)
+    assert contents(await store.query("kettle", limit=1, tags=ANA)) == [KETTLE]
+
+
+async def test_documents_of_one_call_come_together(store):
+    await keep(store, "The kettle was ordered.", "It is for the mother.", metadata={"call_id": "1"})
+    await keep(store, "It is for the brother.", metadata={"call_id": "2"})
+    await embedded(store)
+    assert contents(await store.query("Who gets the ordered kettle?", limit=2, tags=ANA)) == [
+        "The kettle was ordered.",
+        "It is for the mother.",
+    ]
+
+
+async def test_snippet_is_the_part_that_fits(store):
+    long = " ".join([KETTLE, TRAIN] * 20 + [PUPPY] + [KETTLE, TRAIN] * 20)
+    await keep(store, long)
+    await embedded(store)
+    (hit,) = await store.query(PET, limit=1, tags=ANA)
+    assert hit.snippet.startswith(PUPPY)
+
+
+async def test_without_tags_meaning_ranks_what_words_found(store):
+    await keep(store, "Her bill for the month is late.", "She has a month old dog.", "The month of the train strike.")
+    await embedded(store)
+    hits = await store.query("pet, a month of age", limit=3)
+    assert hits[0].document.content == "She has a month old dog."
+
+
+# Kept in step
+
+
+async def test_every_document_gets_vectors(store):
+    await keep(store, *(f"Fact number {number} of the caller." for number in range(20)))
+    await embedded(store)
+    assert len(await models(store)) == 20
+
+
+async def test_vectors_follow_the_content(store):
+    (document,) = await keep(store, TRAIN)
+    await embedded(store)
+    await store.replace(document.id, PUPPY)
+    await embedded(store)
+    assert await models(store) == {PUPPY: MODEL}
+    (hit,) = await store.query(PET, limit=1, tags=ANA)
+    assert hit.score > 0.01
+
+
+async def test_vectors_go_with_the_document(store):
+    documents = await keep(store, PUPPY, KETTLE)
+    await embedded(store)
+    for document in documents:
+        await store.delete(document.id)
+    assert await rows(store, "SELECT * FROM document_vectors UNION ALL SELECT *, 0, 0 FROM unembedded_documents") == []
+
+
+async def test_vectors_of_a_changed_document_are_not_kept(store):
+    """It was changed while the model read it."""
+    reading, go_on = asyncio.Event(), asyncio.Event()
+
+    class Slow(Embedder):
+        async def embed(self, texts):
+            reading.set()
+            await go_on.wait()
+            return await super().embed(texts)
+
+    (document,) = await keep(store, TRAIN)
+    await embedded(store)
+    path = (await rows(store, "PRAGMA database_list"))[0][2]
+    await store.replace(document.id, KETTLE)
+    await store.close()
+    async with opened(Path(path), Slow()) as again:
+        await reading.wait()
+        await again.replace(document.id, PUPPY)
+        go_on.set()
+        await embedded(again)
+        (hit,) = await again.query(PET, limit=1, tags=ANA)
+        assert hit.score > 0.01
+
+
+async def test_store_of_an_older_version_is_caught_up_on(tmp_path):
+    path = tmp_path / "store.db"
+    store = await SqliteStore.open(path)
+    await keep(store, PUPPY, KETTLE)
+    for kind, name in await rows(store, "SELECT type, name FROM sqlite_master WHERE name LIKE 'vectors_%'"):
+        await store.run(lambda connection, drop=f"DROP {kind} {name}": connection.execute(drop))
+    for table in ("document_vectors", "unembedded_documents"):
+        await store.run(lambda connection, table=table: connection.execute(f"DROP TABLE {table}"))
+    await store.close()
+    async with opened(path) as store:
+        await embedded(store)
+        assert contents(await store.query(PET, limit=1, tags=ANA)) == [PUPPY]
+
+
+async def test_vectors_of_another_model_are_made_again(tmp_path):
+    path = tmp_path / "store.db"
+    async with opened(path) as store:
+        await keep(store, PUPPY, KETTLE)
+        await embedded(store)
+        await store.run(lambda connection: connection.execute("UPDATE document_vectors SET model = 'older'"))
+    async with opened(path) as store:
+        async with asyncio.timeout(20):
+            while await models(store) != {PUPPY: MODEL, KETTLE: MODEL}:
+                await asyncio.sleep(0.01)
+
+
+async def test_without_model_words_answer(tmp_path):
+    def load():
+        raise ImportError("not installed")
+
+    async with opened(tmp_path / "store.db", Embedder(load)) as store:
+        await keep(store, PUPPY, KETTLE)
+        assert contents(await store.query("kettle", limit=1, tags=ANA)) == [KETTLE]
+        assert [hit.score for hit in await store.query(PET, limit=2, tags=ANA)] == [0.001, 0.001]
+
+
+# Isolation
+
+
+async def test_nearer_document_of_another_is_not_seen(store):
+    await keep(store, KETTLE, tags=ANA)
+    await keep(store, PUPPY, tags=BEN)
+    await embedded(store)
+    assert contents(await store.query(PET, limit=9, tags=ANA)) == [KETTLE]
+    assert contents(await store.query(PET, limit=9, tags=BEN)) == [PUPPY]
+
+
+tag_sets = st.sets(
+    st.sampled_from(["a", "A", "a*", "*", "%", "agent:a", "agent:*", "caller:1", "caller:12"]), min_size=1
+)
+
+
+@settings(max_examples=15)
+@given(documents=st.lists(tag_sets, min_size=1, max_size=6), asked=tag_sets)
+def test_only_documents_with_every_tag_are_found(documents, asked):
+    """And all of them, whatever their words and vectors say."""
+
+    async def check(path):
+        async with opened(path) as store:
+            for number, tags in enumerate(documents):
+                await keep(store, f"{PUPPY} {number}", tags=tuple(sorted(tags)))
+            for settled in (False, True):
+                if settled:
+                    await embedded(store)
+                for text in (PET, "puppy", "* OR a"):
+                    hits = await store.query(text, limit=9, tags=tuple(asked))
+                    expected = {f"{PUPPY} {number}" for number, tags in enumerate(documents) if asked <= tags}
+                    assert set(contents(hits)) == expected
+
+    with TemporaryDirectory() as folder:
+        asyncio.run(check(Path(folder) / "store.db"))

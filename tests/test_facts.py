@@ -1,0 +1,61 @@
+"""What calls teach of a caller, and the agent knows the next time. Without a language model. Both carriers."""
+
+from gateway.calls.call_book import CallBook
+from gateway.calls.own_store import open_own_store
+from gateway.memory.facts import FactBook
+from tests.stage import CALLER, Stage
+
+
+async def _call(stage: Stage, *turns: str, caller: str = CALLER) -> str:
+    """One call; the prompt that its agent had."""
+    call, conversation = await stage.dial(caller)
+    prompt: str = conversation.prompt
+    for text in turns:
+        await conversation.user_says(text)
+    await call.hang_up()
+    await stage.idle()
+    return prompt
+
+
+async def test_fact_is_known_in_the_next_call(stage: Stage) -> None:
+    await _call(stage, "My name is Ana Lopez.", "I prefer to be called in the morning.")
+    prompt = await _call(stage, "Hello again.")
+    assert "<caller_facts>" in prompt and "Ana Lopez" in prompt.split("<caller_facts>")[1].split("</caller_facts>")[0]
+
+
+async def test_correction_takes_the_place_of_what_was_known(stage: Stage) -> None:
+    await _call(stage, "My name is Ana Lopez.")
+    await _call(stage, "My name is Anna Lopes.")
+    facts = (await _call(stage, "Hello.")).split("<caller_facts>")[1].split("</caller_facts>")[0]
+    assert "Anna Lopes" in facts and "Ana Lopez" not in facts
+
+
+async def test_facts_belong_to_their_caller(stage: Stage) -> None:
+    await _call(stage, "My name is Ana Lopez.")
+    assert "Ana Lopez" not in await _call(stage, "Hello.", caller="+12025550188")
+
+
+async def test_receipt_tells_what_was_told_and_why(stage: Stage, tmp_path) -> None:
+    await _call(stage, "My name is Ana Lopez.")
+    prompt = await _call(stage, "Hello again.")
+    store = await open_own_store(tmp_path / "data")
+    try:
+        second, first = await CallBook(store).newest(caller=CALLER)
+        assert second.receipt["tier"] == "everything"
+        assert second.receipt["block"] in prompt
+        kinds = {item["kind"]: item for item in second.receipt["items"]}
+        assert kinds["fact"]["session"] == kinds["call"]["session"] == first.session_id
+        assert kinds["fact"]["turns"]
+    finally:
+        await store.close()
+
+
+async def test_reverted_call_taught_nothing(stage: Stage, tmp_path) -> None:
+    await _call(stage, "My name is Ana Lopez.")
+    store = await open_own_store(tmp_path / "data")
+    try:
+        [call] = await CallBook(store).newest(caller=CALLER)
+        assert await FactBook(store).revert(call.session_id)
+    finally:
+        await store.close()
+    assert "<caller_facts>" not in await _call(stage, "Hello.")
