@@ -50,6 +50,9 @@ def _count(text: str) -> int:
 def run(options: argparse.Namespace) -> int:
     given = {name: value for name, value in (("HOST", options.host), ("PORT", options.port)) if value is not None}
     loaded = settings.load({**os.environ, **given}, Path.cwd())
+    if any("functions" in table for table in loaded.agents.values()):
+        # Their threads share the interpreter with the audio: at Python's 5 ms a busy one delays frames by up to 16 ms.
+        sys.setswitchinterval(FUNCTION_SWITCH_SECONDS)
     logs.set_up(loaded.log_format or ("text" if sys.stderr.isatty() else "json"), loaded.log_level)
     is_worker = options.fd is not None
     make_config = _picows if options.sockets == "picows" else _websockets
@@ -67,9 +70,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _serve(server: uvicorn.Server, listener: socket.socket) -> int:
     _spare_the_living()
-    if any("functions" in table for table in loaded.agents.values()):
-        # Their threads share the interpreter with the audio: at Python's 5 ms a busy one delays frames by up to 16 ms.
-        sys.setswitchinterval(FUNCTION_SWITCH_SECONDS)
     server.run(sockets=[listener])
     return 0 if server.started else 1
 
