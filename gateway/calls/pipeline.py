@@ -11,17 +11,15 @@ import contextlib
 import logging
 import math
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gateway.calls.agents import Agent, FillerChoice
 from gateway.calls.briefing import Briefing
 from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess, EngineKeeper
 from gateway.calls.farewell import FAREWELL_SECONDS, Farewell, happens
 from gateway.calls.filler import Filler
-from gateway.calls.functions import builtin
-from gateway.calls.functions.conversation import Conversation
 from gateway.calls.functions.kit import Kit
-from gateway.calls.functions.runner import Builtin, FunctionRunner
+from gateway.calls.hands import NOT_TRANSFERRED, Hands, Line
 from gateway.calls.journal import TurnLog
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
@@ -35,7 +33,6 @@ from gateway.engines.events import (
     EngineEvent,
     EngineFailed,
     EngineWarned,
-    FunctionCall,
     FunctionsCancelled,
     FunctionsRequested,
     InjectionRefused,
@@ -47,7 +44,6 @@ from gateway.engines.events import (
 )
 from gateway.errors import CarrierRefused, EngineError, EngineRefused
 from gateway.links.carrier import CarrierLink
-from gateway.links.engine import EngineLink
 from gateway.links.recorder import CallRecorder
 from gateway.logs import CallLog
 from gateway.memory.trust import Clearance, PinPad, PinResult
@@ -66,24 +62,9 @@ REMAINDER_SECONDS: Final = 0.1
 
 APOLOGY_TEXT: Final = "I'm sorry, I can't continue this call right now. Please call again a little later. Goodbye."
 PIN_REMOVED: Final = "[PIN removed]"
-NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
-GOODBYE_DUE: Final = {"status": "ok", "next": "say a short goodbye; the call ends after it"}
 
 _MAY_GO_ON: Final = (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED, EndReason.TRANSFERRED)
 """Only the stream has ended: the caller may still be there, or come back from somebody who did not pick up."""
-
-
-class Line(Protocol):
-    """What can be done about the call itself, at its carrier. Both raise CarrierRefused."""
-
-    @property
-    def stop_ends_call(self) -> bool:
-        """Whether the end of the stream is the end of the call."""
-
-    async def hang_up(self) -> None: ...
-
-    async def transfer(self, target: str) -> None:
-        """Put the caller through to a number or SIP address; the stream ends."""
 
 
 class Call:
@@ -117,7 +98,6 @@ class Call:
         self._memory = memory
         self._line = line
         self._apology = apology
-        self._journal = journal
         self._loop = asyncio.get_running_loop()
         self._log = CallLog(logging.getLogger(__name__), {"call": session.uuid[:8], "agent": agent.name})
         self._tasks = asyncio.TaskGroup()
@@ -126,8 +106,10 @@ class Call:
         self._playback = Playback()
         self._transcript = Transcript(self._playback, turns=session.turns, journal=journal)
         kit = kit or Kit()
-        self._conv, self._functions = self._make_functions(agent, kit)
-        functions = self._functions.functions
+        self._farewell = Farewell(self._tasks, self._everything_played)
+        self._hands = Hands(
+            self, self._tasks, agent, kit, line=line, farewell=self._farewell, journal=journal, log=self._log
+        )
         self._clearance = clearance or Clearance()
         self._pin = PinPad(agent.trust.pin) if agent.trust.pin is not None else None
         self._with_pin = agent.trust.with_pin
@@ -136,7 +118,7 @@ class Call:
             agent,
             self._transcript,
             memory,
-            functions,
+            self._hands.functions,
             endpoint=endpoint,
             personas=kit.personas,
             clearance=self._clearance,
@@ -151,9 +133,6 @@ class Call:
         self._caller_speaking = False
         self._caller_text = asyncio.Event()
         self._heard_at = self._spoke_at = self._loop.time()
-        self._farewell = Farewell(self._tasks, self._everything_played)
-        self._handing_over = False
-        self._asked: dict[FunctionCall, EngineLink | None] = {}
         self._played: dict[str, asyncio.Event] = {}
 
     # The desk's side
@@ -164,7 +143,8 @@ class Call:
         self._log.info("call answered", extra={"carrier": self.session.carrier})
         try:
             async with self._tasks:
-                self._start_functions()
+                if not self.session.turns:
+                    self._briefing.waits_for(self._hands.start_up())
                 work = [
                     self._tasks.create_task(self._hold_engine(), name="engine"),
                     self._tasks.create_task(self._remember_more(), name="memory"),
@@ -174,12 +154,9 @@ class Call:
                     self._tasks.create_task(self._hang_up_carrier(), name="hang-up")
                 await self._hear_last_words()
                 self._farewell.cancel()
-                self._functions.close()
                 for task in work:
                     task.cancel()
-                if reason not in _MAY_GO_ON:
-                    await self._functions.run_end()
-                self._keep_state()
+                await self._hands.rest(call_is_over=reason not in _MAY_GO_ON)
         finally:
             self._complete_session(reason)
             self._carrier.close()
@@ -236,7 +213,7 @@ class Call:
             self._judge_pin(self._pin.pressed(digit, self._heard_at))
 
     def on_stream_stopped(self) -> None:
-        if self._handing_over:
+        if self._hands.handing_over:
             self.end(EndReason.TRANSFERRED, carrier_over=True)
         elif self._line.stop_ends_call:
             self.end(EndReason.CALLER_HUNG_UP, carrier_over=True)
@@ -244,7 +221,7 @@ class Call:
             self.end(EndReason.STREAM_STOPPED)
 
     def on_stream_lost(self) -> None:
-        self.end(EndReason.TRANSFERRED if self._handing_over else EndReason.STREAM_LOST)
+        self.end(EndReason.TRANSFERRED if self._hands.handing_over else EndReason.STREAM_LOST)
 
     # The language model's side, where it is the agent's own
 
@@ -296,10 +273,10 @@ class Call:
                 self._clock.speech_ended(self._loop.time())
             case FunctionsRequested(calls):
                 self._gate_open = True
-                for call in calls:
-                    self._run_function(call)
+                for call in calls if not self._over.done() else ():
+                    self._hands.use(call, self._engine.link)
             case FunctionsCancelled(call_ids):
-                self._functions.cancel(call_ids)
+                self._hands.cancel(call_ids)
                 self._farewell.taken_back(call_ids)
             case SettingsApplied():
                 self._gate_open, self._caller_speaking = True, False
@@ -336,7 +313,7 @@ class Call:
         self._engine.answer_due_since = now = self._loop.time()
         self._clock.transcript(now)
         self._filler.caller_finished(now)
-        self._functions.caller_spoke()
+        self._hands.caller_spoke()
         self._farewell.caller_went_on()
 
     def _without_pin(self, text: str) -> str:
@@ -389,83 +366,15 @@ class Call:
         self._carrier.stop_filler()
         self._playback.cleared()
 
-    # What the agent does beside talking
-
-    def _make_functions(self, agent: Agent, kit: Kit) -> tuple[Conversation, FunctionRunner]:
-        conv = Conversation(self.session, self, memory=kit.memory, state=self.session.state)
-        own = [Builtin(builtin.END_CALL, self._end_call)]
-        if agent.transfer_to:
-            schema = builtin.transfer_schema(tuple(agent.transfer_to))
-            own.append(Builtin(schema, lambda call, given: self._transfer_call(call, agent.transfer_to[given["to"]])))
-        functions = FunctionRunner(
-            self._tasks,
-            conv,
-            toolbox=kit.toolbox,
-            workers=kit.threads,
-            answer=self._answer_function,
-            builtins=(*own, *kit.builtins),
-        )
-        return conv, functions
-
-    def _start_functions(self) -> None:
-        """The file's `start_function`, once in a call. What it says in time is said with the greeting."""
-        if not self.session.turns:
-            starting = self._tasks.create_task(self._functions.run_start(), name="start function")
-            starting.add_done_callback(lambda _: self._keep_state())
-            self._briefing.waits_for(starting)
-
-    def _run_function(self, call: FunctionCall) -> None:
-        if not self._over.done():
-            self._asked[call] = self._engine.link
-            self._functions.start(call)
-
-    def _answer_function(self, call: FunctionCall, content: str) -> None:
-        self._keep_state()
-        link = self._engine.link
-        if link is not None and link is self._asked.pop(call, None):  # a later connection has not asked
-            link.function_result(call, content)
-
-    def _keep_state(self) -> None:
-        state = self._conv.state.fields()
-        if state != self.session.state:
-            self.session.state = state
-            if self._journal is not None:
-                self._journal.state_is(state)
-
-    async def _end_call(self, call: FunctionCall, arguments: dict[str, Any]) -> object:
-        self._farewell.wished(call.id, lambda: self.end(EndReason.AGENT_HUNG_UP))
-        return GOODBYE_DUE
-
-    async def _transfer_call(self, call: FunctionCall, target: str) -> object:
-        self._farewell.wished(call.id, lambda: self.transfer(target))
-        return GOODBYE_DUE
-
-    # What an agent's functions can do to the call
+    # What its functions do
 
     def say(self, text: str) -> None:
+        """Now, or with the greeting while nothing has been said."""
         if not self._briefing.opens_with(text):
             self._engine.say(text)
 
-    def hang_up(self) -> None:
-        self._farewell.wished("", lambda: self.end(EndReason.AGENT_HUNG_UP))
-
-    def transfer(self, target: str) -> None:
-        if not self._over.done():
-            self._tasks.create_task(self._put_through(target), name="transfer")
-
     def turns(self) -> list[Turn]:
         return self._transcript.so_far
-
-    async def _put_through(self, target: str) -> None:
-        self._handing_over = True  # the stream may end before the carrier has answered
-        try:
-            await self._line.transfer(target)
-        except CarrierRefused as error:
-            self._handing_over = False
-            self._log.error("call could not be transferred", extra={"reason": str(error)})
-            self._engine.say(NOT_TRANSFERRED)
-        else:
-            self.end(EndReason.TRANSFERRED, carrier_over=True)
 
     # What takes time
 

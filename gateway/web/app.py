@@ -123,26 +123,32 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             prepare(blueprint.writer),
         ):
             await stack.enter_async_context(at_work(work))
-        LIVE_CALLS.reads(lambda: desk.live_calls)
-        ENDINGS.reads(lambda: finalizer.unfinished)
-        LOOP_LAG.reads(lambda: desk.loop_lag)
+        _measure(desk, finalizer)
         await desk.recover(ended=await finalizer.resume())
-        notes = CallerNotes(store, CallerState(store))
         media_door = MediaDoor(desk, carriers(settings))
-        yield _Parts(
-            routes=[
-                *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
-                *telnyx.routes(),
-                *chat_proxy.routes(brains.bearers),
-                *documents.routes(store, blueprint.store_keys),
-                *create_mcp(PersonaBook(store), notes, blueprint.store_keys[0]).routes(),
-                *health.routes(lambda: _state(settings, desk, finalizer, others.neighbours), lambda: desk.takes_calls),
-                # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
-                *websockets_sockets.routes(media_door, CODECS),
-            ],
-            media_door=media_door,
-            desk=desk,
-        )
+        routes = [
+            *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
+            *telnyx.routes(),
+            *chat_proxy.routes(brains.bearers),
+            *_store_routes(blueprint, store),
+            *health.routes(lambda: _state(settings, desk, finalizer, others.neighbours), lambda: desk.takes_calls),
+            # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
+            *websockets_sockets.routes(media_door, CODECS),
+        ]
+        yield _Parts(routes, media_door, desk)
+
+
+def _store_routes(blueprint: Blueprint, store: SqliteStore) -> list[BaseRoute]:
+    """What clients of the store and text agents may ask."""
+    notes = CallerNotes(store, CallerState(store))
+    mcp = create_mcp(PersonaBook(store), notes, blueprint.store_keys[0])
+    return [*documents.routes(store, blueprint.store_keys), *mcp.routes()]
+
+
+def _measure(desk: CallDesk, finalizer: Finalizer) -> None:
+    LIVE_CALLS.reads(lambda: desk.live_calls)
+    ENDINGS.reads(lambda: finalizer.unfinished)
+    LOOP_LAG.reads(lambda: desk.loop_lag)
 
 
 def _memory(settings: Settings, store: SqliteStore, remem: RememClient | None, journal: Journal) -> Memory | None:

@@ -1,0 +1,270 @@
+"""
+All that is known of callers, read back for whoever runs the gateway: by caller, as findings, as figures.
+
+Numbers are whole here. Figures hold none.
+"""
+
+import re
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import pairwise
+from statistics import median
+from typing import Any, Final
+
+import orjson
+
+from gateway.calls.call_book import BookedCall, CallBook
+from gateway.llm.redaction import redact
+from gateway.memory.documents import Document
+from gateway.memory.facts import Fact, FactBook
+from gateway.memory.sqlite import SqliteStore
+from gateway.memory.state import CallerState, Value
+
+_ALL: Final = 1_000_000
+_DAY: Final = 86_400
+
+_SCOPES: Final = """
+    SELECT agent, caller FROM calls UNION SELECT agent, caller FROM memory_log
+    UNION SELECT agent, caller FROM caller_state_log ORDER BY caller, agent"""
+_STATE_CHANGES: Final = """
+    SELECT at, session_id, key, value, lag(value) OVER (PARTITION BY key ORDER BY at, number)
+    FROM caller_state_log WHERE agent = ? AND caller = ? ORDER BY at, number"""
+
+_INSTRUCTION: Final = re.compile(
+    r"^(?:please|ignore|disregard|forget|pretend|always|never|from now on|tell|say|give|grant|transfer|reveal)\b"
+    r"|\b(?:system prompt|instructions|(?:agent|assistant)s? (?:must|should|has to)|verified|admin)\b",
+    re.IGNORECASE,
+)
+# Letters and digits in one long word: a key or a token, no word of any language.
+_CODE: Final = re.compile(r"\b(?=\w*\d)(?=\w*[A-Za-z])[\w-]{20,}\b")
+
+
+@dataclass(frozen=True)
+class KnownFact:
+    """A fact, and the agent that knows it."""
+
+    agent: str
+    fact: Fact
+
+
+@dataclass(frozen=True)
+class Changed:
+    """One change to what is known: a fact's (add, strengthen, supersede) or a state key's (set)."""
+
+    at: datetime
+    op: str
+    agent: str
+    session_id: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Dossier:
+    """What is known of one caller. `reverted` are the calls that were taken back. Newest first, changes last."""
+
+    caller: str
+    facts: Sequence[KnownFact]
+    state: Mapping[str, Mapping[str, Value]]
+    """By agent."""
+    calls: Sequence[BookedCall]
+    reverted: Sequence[str]
+    documents: Sequence[Document]
+    """Of calls, facts and notes."""
+    changes: Sequence[Changed]
+
+    def __bool__(self) -> bool:
+        return bool(self.facts or self.state or self.calls or self.documents)
+
+
+@dataclass(frozen=True)
+class Acquaintance:
+    """A caller whom an agent knows."""
+
+    caller: str
+    agent: str
+    calls: int
+    last_call: str
+    facts: int
+    state_keys: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that a person should look at."""
+
+    kind: str
+    agent: str
+    caller: str
+    session_id: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Figures:
+    """How much is known, and used."""
+
+    calls: int
+    callers: int
+    first_time: int
+    returning: int
+    days_between_calls: float | None
+    """In the median; None while nobody has called twice."""
+    facts_per_caller: float
+    state_keys: Mapping[str, int]
+    """How many callers have a value for each."""
+    share_told: float
+    """Of calls whose agent was told something of earlier ones."""
+
+
+class DossierRoom:
+    """Reads what is known. An empty agent stands for all. Raises StoreUnavailable."""
+
+    def __init__(self, store: SqliteStore) -> None:
+        self._store = store
+        self._book = CallBook(store)
+        self._facts = FactBook(store)
+        self._state = CallerState(store)
+
+    async def of(self, caller: str, agent: str = "") -> Dossier:
+        """Everything about one caller; false when there is nothing."""
+        agents = [name for name, whose in await self._scopes(agent) if whose == caller]
+        facts = [KnownFact(name, fact) for name in agents for fact in await self._facts.known(name, caller, _ALL)]
+        state = {name: kept for name in agents if (kept := await self._state.load(name, caller))}
+        calls = await self._book.newest(caller=caller, agent=agent, limit=_ALL)
+        tags = (f"caller:{caller}", *([f"agent:{agent}"] if agent else []))
+        documents = await self._store.newest(tags=tags, limit=_ALL)
+        changes = [change for name in agents for change in await self._changes(name, caller)]
+        changes.sort(key=lambda change: change.at)
+        reverted = await self._reverted()
+        taken_back = [call.session_id for call in calls if call.session_id in reverted]
+        return Dossier(caller, facts, state, calls, taken_back, documents, changes)
+
+    async def acquaintances(self, agent: str = "") -> list[Acquaintance]:
+        return [await self._acquaintance(*scope) for scope in await self._scopes(agent)]
+
+    async def audit(self, agent: str = "") -> list[Finding]:
+        """What looks wrong in what is known: doubled, contradicted, useless, or nothing that should be known."""
+        found: list[Finding] = []
+        for name, caller in await self._scopes(agent):
+            facts = await self._facts.known(name, caller, _ALL)
+            calls = await self._book.newest(caller=caller, agent=name, limit=_ALL)
+            state = await self._state.load(name, caller)
+            told = {item.get("id") for call in calls for item in call.receipt.get("items", ())}
+            kinds = [*_of_facts(facts, told), *_of_state(state)]
+            found += [Finding(kind, name, caller, session_id, text) for kind, session_id, text in kinds]
+        return found
+
+    async def figures(self, agent: str = "") -> Figures:
+        scopes = await self._scopes(agent)
+        calls = await self._book.newest(agent=agent, limit=_ALL)
+        known = sum([len(await self._facts.known(name, caller, _ALL)) for name, caller in scopes])
+        keys = Counter([key for name, caller in scopes for key in await self._state.load(name, caller)])
+        callers = {caller for _, caller in scopes}
+        times = _times_by_caller(calls)
+        gaps = [(later - earlier).total_seconds() / _DAY for of_one in times for earlier, later in pairwise(of_one)]
+        return Figures(
+            calls=len(calls),
+            callers=len(callers),
+            first_time=sum(len(of_one) == 1 for of_one in times),
+            returning=sum(len(of_one) > 1 for of_one in times),
+            days_between_calls=round(median(gaps), 2) if gaps else None,
+            facts_per_caller=round(known / len(callers), 2) if callers else 0.0,
+            state_keys=dict(sorted(keys.items())),
+            share_told=round(sum(bool(call.receipt.get("items")) for call in calls) / len(calls), 3) if calls else 0.0,
+        )
+
+    async def _acquaintance(self, agent: str, caller: str) -> Acquaintance:
+        calls = await self._book.newest(caller=caller, agent=agent, limit=_ALL)
+        return Acquaintance(
+            caller,
+            agent,
+            calls=len(calls),
+            last_call=calls[0].started_at if calls else "",
+            facts=len(await self._facts.known(agent, caller, _ALL)),
+            state_keys=len(await self._state.load(agent, caller)),
+        )
+
+    async def _scopes(self, agent: str) -> list[tuple[str, str]]:
+        """Agents and the callers they know."""
+        rows = await self._store.look(lambda connection: connection.execute(_SCOPES).fetchall())
+        return [(name, caller) for name, caller in rows if agent in ("", name)]
+
+    async def _reverted(self) -> frozenset[str]:
+        query = "SELECT session_id FROM memory_taken_back"
+        rows = await self._store.look(lambda connection: connection.execute(query).fetchall())
+        return frozenset(session_id for (session_id,) in rows)
+
+    async def _changes(self, agent: str, caller: str) -> list[Changed]:
+        of_facts = [
+            Changed(
+                change.at,
+                change.op,
+                agent,
+                change.session_id,
+                f"{change.before.text} ({change.before.confidence:.2f})" if change.before else "",
+                f"{change.after.text} ({change.after.confidence:.2f})",
+            )
+            for change in await self._facts.history(agent, caller)
+        ]
+
+        def work(connection: sqlite3.Connection) -> list[Any]:
+            return connection.execute(_STATE_CHANGES, (agent, caller)).fetchall()
+
+        return of_facts + [
+            Changed(
+                datetime.fromisoformat(at), "set", agent, session_id, _state_text(key, before), _state_text(key, after)
+            )
+            for at, session_id, key, after, before in await self._store.look(work)
+        ]
+
+
+def _state_text(key: str, value: str | None) -> str:
+    return "" if value is None else f"{key} = {value}"
+
+
+def _times_by_caller(calls: Iterable[BookedCall]) -> list[list[datetime]]:
+    """When each caller called, in order."""
+    times: dict[str, list[datetime]] = {}
+    for call in calls:
+        times.setdefault(call.caller, []).append(datetime.fromisoformat(call.started_at))
+    return [sorted(of_one) for of_one in times.values()]
+
+
+# Findings: kind, session and text
+
+
+def _of_facts(facts: Sequence[Fact], told: set[Any]) -> list[tuple[str, str, str]]:
+    spellings = Counter(_spelling(fact.text) for fact in facts)
+    found = []
+    for fact in facts:
+        kinds = _of_text(fact.text) | {
+            "duplicate": spellings[_spelling(fact.text)] > 1,
+            "contradiction": bool(fact.instead_of),
+            "never used": fact.id not in told,
+        }
+        text = f"{fact.text} (not: {fact.instead_of})" if fact.instead_of else fact.text
+        found += [(kind, fact.session_id, text) for kind, is_so in kinds.items() if is_so]
+    return found
+
+
+def _of_state(state: Mapping[str, Value]) -> list[tuple[str, str, str]]:
+    texts = {key: value if isinstance(value, str) else orjson.dumps(value).decode() for key, value in state.items()}
+    return [
+        (kind, "", f"{key} = {text}") for key, text in texts.items() for kind, is_so in _of_text(text).items() if is_so
+    ]
+
+
+def _of_text(text: str) -> dict[str, bool]:
+    return {
+        "like an instruction": bool(_INSTRUCTION.search(text)),
+        "like a secret": redact(text) != text or bool(_CODE.search(text)),
+    }
+
+
+def _spelling(text: str) -> str:
+    """The same for texts that differ in case, order of words and punctuation alone."""
+    return " ".join(sorted(re.findall(r"\w+", text.casefold())))

@@ -1,0 +1,306 @@
+"""
+Undoing what calls left behind: everything of one caller, or what one call taught.
+
+A remote store is asked first. Only what is kept here tells which documents there are meant, so while it can't be
+reached nothing is deleted, and the same again goes on where it stopped.
+"""
+
+import asyncio
+import mmap
+import re
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+from gateway.calls.call_book import BookedCall, CallBook
+from gateway.calls.call_document import SOURCE as CALL_SOURCE
+from gateway.calls.endings import Endings
+from gateway.calls.thinking import hashed_caller
+from gateway.errors import StoreUnavailable
+from gateway.memory.facts import FactBook
+from gateway.memory.remem import RememClient
+from gateway.memory.sqlite import SqliteStore
+from gateway.memory.state import CallerState
+from gateway.settings import Secret
+
+SCRUB_TRIES: Final = 5
+BUSY_SECONDS: Final = 2.0
+"""How long one try waits for whoever else has the database."""
+_MOST_REMOTE: Final = 100
+
+# That somebody was forgotten, and when; not who. Made by the first forgetting, since nothing else needs it.
+_TOMBSTONES: Final = "CREATE TABLE IF NOT EXISTS forgotten (caller TEXT PRIMARY KEY, at TEXT NOT NULL) WITHOUT ROWID"
+
+_TAGGED: Final = """? IN (SELECT value FROM json_each(tags))
+    AND (? = '' OR 'agent:' || ? IN (SELECT value FROM json_each(tags)))"""
+_SESSIONS: Final = f"""
+    SELECT session_id, agent FROM calls WHERE caller = :caller AND :agent IN ('', agent)
+    UNION SELECT session_id, agent FROM memory_log WHERE caller = :caller AND :agent IN ('', agent)
+    UNION SELECT session_id, agent FROM caller_state_log WHERE caller = :caller AND :agent IN ('', agent)
+    UNION SELECT source_id, coalesce(json_extract(metadata, '$.agent'), '') AS agent FROM documents
+        WHERE source = '{CALL_SOURCE}' AND source_id <> '' AND :agent IN ('', json_extract(metadata, '$.agent'))
+        AND 'caller:' || :caller IN (SELECT value FROM json_each(tags))"""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where calls leave something, beside the store."""
+
+    data_dir: Path
+    archive_dir: Path
+    record_dir: Path | None = None
+
+    @property
+    def journal(self) -> Path:
+        return self.data_dir / "journal.db"
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        return tuple(folder for folder in (self.data_dir, self.archive_dir, self.record_dir) if folder is not None)
+
+
+@dataclass(frozen=True)
+class Traces:
+    """
+    What there is of a caller, with one agent or all (empty).
+
+    `sessions` are the ids of calls, each with its agent; `unfinished` those of them that are live, or whose ending is
+    not done.
+    """
+
+    caller: str
+    agent: str
+    sessions: Mapping[str, str]
+    unfinished: frozenset[str]
+    documents: int
+    files: tuple[Path, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.sessions or self.documents or self.files)
+
+
+@dataclass(frozen=True)
+class Undone:
+    """
+    What was deleted, by kind, and what could not be.
+
+    `remote_left` counts documents that the remote store did not delete. `unscrubbed` are databases whose freed pages
+    may still hold words: another process kept them busy.
+    """
+
+    deleted: Mapping[str, int]
+    remote_left: int = 0
+    unscrubbed: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.remote_left and not self.unscrubbed
+
+
+class Forgetting:
+    """Takes back what was learned. Raises StoreError, and OSError for a file that can't be deleted."""
+
+    def __init__(self, store: SqliteStore, places: Places, remem: RememClient | None, secret: Secret) -> None:
+        self._store = store
+        self._places = places
+        self._remem = remem
+        self._secret = secret
+        self._facts = FactBook(store)
+        self._state = CallerState(store)
+
+    async def revert(self, call: BookedCall) -> Undone:
+        """Make it as if a call had taught nothing, and see that it stays so. Its line in the book of calls stays."""
+        removed, left = await self._delete_remote([call.session_id])
+        return Undone(
+            {
+                "fact statements": await self._facts.revert(call.session_id),
+                "state entries": await self._state.revert(call.session_id),
+                **await self._store.run(lambda connection: _delete_call(connection, call.session_id, call.agent)),
+                "remote documents": removed,
+            },
+            left,
+        )
+
+    async def traces(self, caller: str, agent: str = "") -> Traces:
+        """Look for everything of a caller. Changes nothing."""
+        whose = {"caller": caller, "agent": agent}
+        sessions = dict(await self._store.look(lambda connection: connection.execute(_SESSIONS, whose).fetchall()))
+        open_ones = [ending.session.as_json() for ending in await Endings(self._store).open_ones()]
+        journaled = await asyncio.to_thread(_journaled, self._places.journal)
+        unfinished = {call["id"]: call["agent"] for call in open_ones + journaled if _is_of(call, caller, agent)}
+        sessions |= unfinished
+        tagged = (f"caller:{caller}", agent, agent)
+        count = f"SELECT count(*) FROM documents WHERE {_TAGGED}"
+        (documents,) = await self._store.look(lambda connection: connection.execute(count, tagged).fetchone())
+        files = await asyncio.to_thread(lambda: tuple(_files(self._places, sessions, caller, agent)))
+        return Traces(caller, agent, sessions, frozenset(unfinished), documents, files)
+
+    async def forget(self, traces: Traces) -> Undone:
+        """
+        Delete all of it and leave a tombstone without content.
+
+        The line in the book of calls goes last: until then a second try finds whatever the first has left.
+        """
+        caller, agent = traces.caller, traces.agent
+        agents = {*traces.sessions.values(), agent} - {""}
+        removed, left = await self._delete_remote(traces.sessions, [(name, caller) for name in sorted(agents)])
+        await asyncio.to_thread(_delete_files, traces.files)
+        journaled = await asyncio.to_thread(_forget_journal, self._places.journal, traces.sessions)
+        await self._store.look(lambda connection: connection.execute("PRAGMA secure_delete = ON").fetchall())
+        deleted = {
+            "files": len(traces.files),
+            "journal entries": journaled,
+            "fact statements": await self._facts.forget(agent or None, caller),
+            "state entries": sum([await self._state.forget(name, caller) for name in sorted(agents)]),
+            **await self._store.run(lambda connection: self._delete_rest(connection, traces)),
+            "calls": len(await CallBook(self._store).forget(caller=caller, agent=agent)),
+            "remote documents": removed,
+        }
+        databases = sorted(self._places.data_dir.glob("*.db"))
+        unscrubbed = [path.name for path in databases if not await _scrub(path)]
+        return Undone(deleted, left, tuple(unscrubbed))
+
+    def _delete_rest(self, connection: sqlite3.Connection, traces: Traces) -> dict[str, int]:
+        """What no book of its own sees to, in a transaction."""
+        tagged = (f"caller:{traces.caller}", traces.agent, traces.agent)
+        documents = connection.execute(f"DELETE FROM documents WHERE {_TAGGED}", tagged).rowcount
+        calls = [_delete_call(connection, *session) for session in traces.sessions.items()]
+        connection.executemany(
+            "INSERT OR IGNORE INTO memory_taken_back VALUES (?)", [(session_id,) for session_id in traces.sessions]
+        )
+        # A deleted document's words stand in the full text index until it is made anew.
+        connection.execute("INSERT INTO document_words (document_words) VALUES ('rebuild')")
+        connection.execute(_TOMBSTONES)
+        tombstone = hashed_caller(traces.agent, traces.caller, self._secret), datetime.now(UTC).isoformat()
+        connection.execute("INSERT OR REPLACE INTO forgotten VALUES (?, ?)", tombstone)
+        return {
+            "documents": documents + sum(call["documents"] for call in calls),
+            "endings": sum(call["endings"] for call in calls),
+        }
+
+    async def _delete_remote(self, sessions: Iterable[str], pairs: Sequence[tuple[str, str]] = ()) -> tuple[int, int]:
+        """Of these sessions, and of these agents with these callers; how many were deleted, and how many were not."""
+        if self._remem is None:
+            return 0, 0
+        found = [await self._remem.find_by_session(session_id) for session_id in sessions]
+        ids = {document_id for document_id in found if document_id is not None}
+        for agent, caller in pairs:
+            ids |= {document.id for document in await self._remem.past_calls(agent, caller, _MOST_REMOTE, timeout=10)}
+        # A server that names no ids can't be asked to delete one.
+        deleted = [bool(document_id) and await self._remem.delete(document_id) for document_id in sorted(ids)]
+        return sum(deleted), len(deleted) - sum(deleted)
+
+
+def holding(words: Iterable[str], places: Places) -> list[Path]:
+    """The files that hold one of these words, in whatever case."""
+    pattern = re.compile(b"|".join(re.escape(word.encode()) for word in words), re.IGNORECASE)
+    paths = {path.resolve() for folder in places.folders for path in folder.rglob("*") if path.is_file()}
+    return sorted(path for path in paths if _holds(path, pattern))
+
+
+def _holds(path: Path, pattern: re.Pattern[bytes]) -> bool:
+    with path.open("rb") as file:
+        if not path.stat().st_size:  # which can't be mapped
+            return False
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return pattern.search(content) is not None
+
+
+# One call
+
+
+def _delete_call(connection: sqlite3.Connection, session_id: str, agent: str) -> dict[str, int]:
+    """Its document and its ending; a late repeat of that is to bring back no state either."""
+    connection.execute("INSERT OR IGNORE INTO caller_state_saves VALUES (?, ?)", (session_id, agent))
+    return {
+        "documents": connection.execute("DELETE FROM documents WHERE source_id = ?", (session_id,)).rowcount,
+        "endings": connection.execute("DELETE FROM endings WHERE session_id = ?", (session_id,)).rowcount,
+    }
+
+
+def _is_of(session: Mapping[str, Any], caller: str, agent: str) -> bool:
+    return caller in (session["caller"], session.get("number")) and agent in ("", session["agent"])
+
+
+# Files
+
+
+def _files(places: Places, sessions: Iterable[str], caller: str, agent: str) -> Iterator[Path]:
+    uuids = {session_id.removeprefix("voice-session:") for session_id in sessions}
+    for name in (f"voice-session-{uuid}.{suffix}" for uuid in sorted(uuids) for suffix in ("txt", "part")):
+        if (path := places.archive_dir / name).is_file():
+            yield path
+    for path in sorted(places.record_dir.glob("*.jsonl")) if places.record_dir is not None else ():
+        # A call without a word is recorded too, and nothing else knows of it.
+        if path.stem in uuids or _is_recording_of(path, caller, agent):
+            yield path
+
+
+def _is_recording_of(path: Path, caller: str, agent: str) -> bool:
+    with path.open("rb") as file:
+        try:
+            call = orjson.loads(file.readline())["content"]
+            return bool(_is_of({**call, "agent": call["agent"]["name"]}, caller, agent))
+        except (ValueError, KeyError, TypeError):
+            return False
+
+
+def _delete_files(paths: Iterable[Path]) -> None:
+    for path in paths:
+        path.unlink(missing_ok=True)
+
+
+# Databases
+
+
+def _journaled(path: Path) -> list[dict[str, Any]]:
+    """The sessions in the journal."""
+    if not path.is_file():
+        return []
+    with _opened(path) as connection:
+        headers = connection.execute("SELECT header FROM sessions").fetchall()
+    return [orjson.loads(header)["session"] for (header,) in headers]
+
+
+def _forget_journal(path: Path, sessions: Iterable[str]) -> int:
+    """Delete what these calls said; entries that belong to no call any more go with them."""
+    if not path.is_file():
+        return 0
+    with _opened(path) as connection, connection:
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.executemany("DELETE FROM sessions WHERE id = ?", [(session_id,) for session_id in sessions])
+        return connection.execute("DELETE FROM entries WHERE session NOT IN (SELECT id FROM sessions)").rowcount
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
+    try:
+        with closing(sqlite3.connect(path, timeout=SCRUB_TRIES * BUSY_SECONDS)) as connection:
+            yield connection
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"{path.name} failed: {error}") from error
+
+
+async def _scrub(path: Path) -> bool:
+    """Leave nothing of what was deleted in the file or its log; false when others keep it busy."""
+    for _ in range(SCRUB_TRIES):
+        if await asyncio.to_thread(_vacuum, path):
+            return True
+        await asyncio.sleep(0.1)
+    return False
+
+
+def _vacuum(path: Path) -> bool:
+    with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
+        try:
+            connection.execute("VACUUM")
+            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        except sqlite3.OperationalError:
+            return False
+    return not busy

@@ -1,0 +1,169 @@
+"""What the agent of one call does beside talking: it calls functions, hangs up, and puts the caller through."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Protocol
+
+from gateway.calls.agents import Agent
+from gateway.calls.farewell import Farewell
+from gateway.calls.functions import builtin
+from gateway.calls.functions.conversation import Conversation
+from gateway.calls.functions.kit import Kit
+from gateway.calls.functions.runner import Builtin, FunctionRunner
+from gateway.calls.journal import TurnLog
+from gateway.calls.session import EndReason, Turn, VoiceSession
+from gateway.engines.brief import AgentFunction
+from gateway.engines.events import FunctionCall
+from gateway.errors import CarrierRefused
+from gateway.links.engine import EngineLink
+
+NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
+GOODBYE_DUE: Final = {"status": "ok", "next": "say a short goodbye; the call ends after it"}
+
+
+class Line(Protocol):
+    """What can be done about the call itself, at its carrier. Both raise CarrierRefused."""
+
+    @property
+    def stop_ends_call(self) -> bool:
+        """Whether the end of the stream is the end of the call."""
+
+    async def hang_up(self) -> None: ...
+
+    async def transfer(self, target: str) -> None:
+        """Put the caller through to a number or SIP address; the stream ends."""
+
+
+class Body(Protocol):
+    """The call that these hands belong to."""
+
+    session: VoiceSession
+
+    def end(self, reason: EndReason, *, carrier_over: bool = False) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    def turns(self) -> Sequence[Turn]: ...
+
+
+class Hands:
+    """The functions of one call, and what they do to it. Used on the gateway's loop."""
+
+    def __init__(
+        self,
+        body: Body,
+        tasks: asyncio.TaskGroup,
+        agent: Agent,
+        kit: Kit,
+        *,
+        line: Line,
+        farewell: Farewell,
+        journal: TurnLog | None,
+        log: logging.LoggerAdapter[logging.Logger],
+    ) -> None:
+        self._body = body
+        self._tasks = tasks
+        self._transfer_to = agent.transfer_to
+        self._line = line
+        self._farewell = farewell
+        self._journal = journal
+        self._log = log
+        self._asked: dict[FunctionCall, EngineLink] = {}
+        self._conv = Conversation(body.session, self, memory=kit.memory, state=body.session.state)
+        self._runner = FunctionRunner(
+            tasks,
+            self._conv,
+            toolbox=kit.toolbox,
+            workers=kit.threads,
+            answer=self._answer,
+            builtins=(*self._own(), *kit.builtins),
+        )
+        self.handing_over = False
+        """The caller is being put through: when the stream ends now, that is why."""
+
+    @property
+    def functions(self) -> tuple[AgentFunction, ...]:
+        return self._runner.functions
+
+    # What happens in the call
+
+    def start_up(self) -> "asyncio.Task[None]":
+        """Run the file's `start_function`. What it says in time is said with the greeting."""
+        starting = self._tasks.create_task(self._runner.run_start(), name="start function")
+        starting.add_done_callback(lambda _: self._keep_state())
+        return starting
+
+    def use(self, call: FunctionCall, link: EngineLink | None) -> None:
+        """The agent calls a function, over this connection."""
+        if link is not None:
+            self._asked[call] = link
+            self._runner.start(call)
+
+    def cancel(self, call_ids: Iterable[str]) -> None:
+        self._runner.cancel(call_ids)
+
+    def caller_spoke(self) -> None:
+        self._runner.caller_spoke()
+
+    async def rest(self, *, call_is_over: bool) -> None:
+        """Nothing is begun any more. At the end of the call, and not only of its stream, `end_function` runs."""
+        self._runner.close()
+        if call_is_over:
+            await self._runner.run_end()
+        self._keep_state()
+
+    # What functions do to the call
+
+    def say(self, text: str) -> None:
+        self._body.say(text)
+
+    def hang_up(self) -> None:
+        self._farewell.wished("", lambda: self._body.end(EndReason.AGENT_HUNG_UP))
+
+    def transfer(self, target: str) -> None:
+        self._tasks.create_task(self._put_through(target), name="transfer")
+
+    def turns(self) -> Sequence[Turn]:
+        return self._body.turns()
+
+    async def _put_through(self, target: str) -> None:
+        self.handing_over = True  # the stream may end before the carrier has answered
+        try:
+            await self._line.transfer(target)
+        except CarrierRefused as error:
+            self.handing_over = False
+            self._log.error("call could not be transferred", extra={"reason": str(error)})
+            self._body.say(NOT_TRANSFERRED)
+        else:
+            self._body.end(EndReason.TRANSFERRED, carrier_over=True)
+
+    # Itself
+
+    def _own(self) -> list[Builtin]:
+        own = [Builtin(builtin.END_CALL, self._end_call)]
+        if self._transfer_to:
+            own.append(Builtin(builtin.transfer_schema(tuple(self._transfer_to)), self._transfer_call))
+        return own
+
+    async def _end_call(self, call: FunctionCall, arguments: dict[str, Any]) -> object:
+        self._farewell.wished(call.id, lambda: self._body.end(EndReason.AGENT_HUNG_UP))
+        return GOODBYE_DUE
+
+    async def _transfer_call(self, call: FunctionCall, arguments: dict[str, Any]) -> object:
+        target = self._transfer_to[arguments["to"]]
+        self._farewell.wished(call.id, lambda: self.transfer(target))
+        return GOODBYE_DUE
+
+    def _answer(self, call: FunctionCall, content: str) -> None:
+        """To the connection that asked; a later one has not, and would not understand."""
+        self._keep_state()
+        if link := self._asked.pop(call, None):
+            link.function_result(call, content)
+
+    def _keep_state(self) -> None:
+        state = self._conv.state.fields()
+        if state != self._body.session.state:
+            self._body.session.state = state
+            if self._journal is not None:
+                self._journal.state_is(state)
