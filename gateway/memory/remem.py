@@ -75,6 +75,17 @@ class RememClient:
                     raise
                 return document_id
 
+    async def delete(self, document_id: str, *, timeout: float = AFTER_CALL) -> bool:
+        """Delete the document; false when it is not there, or the server deletes none."""
+        async with _border(timeout, writes=True):
+            try:
+                await self._ask("DELETE", _path_of(document_id), writes=True)
+            except StoreRefused as refused:
+                if refused.status not in _NOT_OFFERED:
+                    raise
+                return False
+        return True
+
     async def _create(self, new: NewDocument) -> Any:
         if not self._ingests:
             try:

@@ -1,29 +1,31 @@
 """
-The embedded store: one SQLite file with a full text index.
+The embedded store: one SQLite file with a full text index and, where there is a model, vectors.
 
-A tag is data, never a pattern: the index holds a number for each tag, and the tags of what it finds are compared
-whole. A query looks at its scope first and ranks only there, so its cost follows the size of the scope and not that
-of the store. All SQL runs on one thread that the store owns.
+All SQL runs on one thread that the store owns. A document is found by its words as soon as it is stored, by its
+meaning a little later: vectors are made in the background, for the newest documents first.
 """
 
 import asyncio
-import hashlib
-import math
+import logging
 import os
-import re
 import sqlite3
 import uuid
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 import orjson
 
 from gateway.errors import DocumentNotFound, StoreUnavailable
+from gateway.memory import search, vectors
 from gateway.memory.documents import Document, Hit, NewDocument
+from gateway.memory.embedding import Embedder
+from gateway.memory.passages import parts, snippet
+
+if TYPE_CHECKING:
+    from gateway.memory.minilm import Reading
 
 T = TypeVar("T")
 
@@ -66,23 +68,14 @@ _SCHEMA: Final = (
         INSERT INTO document_words (rowid, title, content, scope)
             VALUES (new.key, new.title, new.content, new.scope);
     END""",
+    *vectors.SCHEMA,
 )
 
 _FIELDS: Final = "id, title, content, source, tags, created_at, updated_at, metadata, source_id"
-_NARROW_SCOPE: Final = 5000  # documents; above this FTS5 ranks faster than we do, and tags tell little
-_MOST_WORDS: Final = 64
-_MOST_QUERY_CHARACTERS: Final = 2000  # Remem's own clients cut here
-_SNIPPET_CHARACTERS: Final = 500
 _FILL_SCORE: Final = 0.001
-_K1: Final = 1.2  # BM25's usual saturation, and a gentle preference for short documents
-_B: Final = 0.4
+_RETRY_SECONDS: Final = 10.0
 
-# They stand in nearly every document: costly to look up, and they say nothing about which one is meant.
-_STOP_WORDS: Final = frozenset(
-    """a an and are as at be been but by can could did do does for from had has have he her him his how i if in is it
-    its me my of on or our s she so t that the their them they this to was we were what when where which who whom
-    whose why will with would you your""".split()
-)
+_log = logging.getLogger(__name__)
 
 
 class SqliteStore:
@@ -93,17 +86,41 @@ class SqliteStore:
     moments, always whole transactions.
     """
 
-    def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor, now: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        thread: ThreadPoolExecutor,
+        now: Callable[[], datetime],
+        embedder: Embedder | None,
+        embed_after: float,
+    ) -> None:
         self._connection = connection
         self._thread = thread
         self._now = now
         self._open = True
+        self._scopes = search.Scopes()
+        self._embedder = embedder
+        self._has_vectors = False
+        self._wanted: list[int] = []  # documents that a query would have liked to know by meaning
+        self._lacks_vectors = asyncio.Event()
+        self._embedding = asyncio.create_task(self._embed_all(embedder, embed_after)) if embedder else None
 
     @classmethod
     async def open(
-        cls, path: Path, *, schema: Sequence[str] = (), now: Callable[[], datetime] = lambda: datetime.now(UTC)
+        cls,
+        path: Path,
+        *,
+        schema: Sequence[str] = (),
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        embedder: Embedder | None = None,
+        embed_after: float = 2.0,
     ) -> Self:
-        """Open the file, making it and its folder if need be. `schema` is for other tables that live in it."""
+        """
+        Open the file, making it and its folder if need be. `schema` is for other tables that live in it.
+
+        With an embedder, which is the store's to close from then on, documents are also found by their meaning. It
+        starts on them after some seconds: whoever has just opened the store has other things to do.
+        """
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         try:
             loop = asyncio.get_running_loop()
@@ -111,12 +128,16 @@ class SqliteStore:
         except (sqlite3.Error, OSError) as error:
             thread.shutdown(wait=False)
             raise StoreUnavailable(f"can't open {path}: {error}") from error
-        return cls(connection, thread, now)
+        return cls(connection, thread, now, embedder, embed_after)
 
     async def close(self) -> None:
         """Finish what is under way and close the file. Doing it twice does no harm."""
         if self._open:
             self._open = False
+            if self._embedder and self._embedding:
+                self._embedding.cancel()
+                await asyncio.wait([self._embedding])
+                self._embedder.close()
             await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
             self._thread.shutdown(wait=False)
 
@@ -146,14 +167,14 @@ class SqliteStore:
 
     async def create(self, new: NewDocument) -> Document:
         moment = self._now()
-        return await self.run(lambda connection: _create(connection, new, moment))
+        return await self._store(lambda connection: _create(connection, new, moment))
 
     async def get(self, document_id: str) -> Document:
         return await self.look(lambda connection: _get(connection, document_id))
 
     async def replace(self, document_id: str, content: str, *, title: str | None = None) -> Document:
         moment = self._now()
-        return await self.run(lambda connection: _replace(connection, document_id, content, title, moment))
+        return await self._store(lambda connection: _replace(connection, document_id, content, title, moment))
 
     async def append(self, document_id: str, content: str) -> Document:
         moment = self._now()
@@ -162,7 +183,7 @@ class SqliteStore:
             before = _get(connection, document_id).content
             return _replace(connection, document_id, f"{before}\n{content}", None, moment)
 
-        return await self.run(work)
+        return await self._store(work)
 
     async def delete(self, document_id: str) -> None:
         def work(connection: sqlite3.Connection) -> None:
@@ -172,10 +193,68 @@ class SqliteStore:
         await self.run(work)
 
     async def query(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
-        return await self.look(lambda connection: _query(connection, text, limit, tuple(tags)))
+        every = tuple(tags)
+        reading = await self._read(text, every)
+        question = search.Question(text, reading)
+        return await self.look(lambda connection: _query(connection, question, limit, every, self._scopes))
 
     async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
         return await self.look(lambda connection: _newest(connection, tuple(tags), limit))
+
+    async def _store(self, work: Callable[[sqlite3.Connection], Document]) -> Document:
+        document = await self.run(work)
+        self._lacks_vectors.set()
+        return document
+
+    # Vectors
+
+    async def _read(self, text: str, tags: tuple[str, ...]) -> "Reading | None":
+        """A question as the model sees it. No model is loaded before a document has vectors."""
+        if self._embedder is None or not self._open:
+            return None
+        self._has_vectors = self._has_vectors or await self.look(vectors.are_there)
+        if not self._has_vectors:
+            return None
+        # The scope is looked up meanwhile, so that the search finds it at hand.
+        reading, _ = await asyncio.gather(
+            self._embedder.read(text), self.look(lambda connection: self._prepare(connection, tags))
+        )
+        return reading
+
+    def _prepare(self, connection: sqlite3.Connection, tags: tuple[str, ...]) -> None:
+        if search.is_narrow(connection, tags):
+            self._wanted = self._scopes.get(connection, tags).without_vectors or self._wanted
+
+    async def _embed_all(self, embedder: Embedder, after: float) -> None:
+        """Give documents their vectors, until cancelled or there is no model."""
+        await asyncio.sleep(after)
+        while True:
+            try:
+                if await self.look(vectors.are_there):  # then a question is likely, and should not wait for the model
+                    await embedder.warm_up()
+                if await self.look(vectors.are_outdated):
+                    await self.run(vectors.renew)
+                while await self._embed_some(embedder):
+                    pass
+                return
+            except StoreUnavailable as error:
+                _log.warning("vectors can't be kept", extra={"reason": str(error)})
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _embed_some(self, embedder: Embedder) -> bool:
+        """The next few documents, or wait until there are some; false without a model."""
+        self._lacks_vectors.clear()
+        documents = await self.look(lambda connection: vectors.missing(connection, self._wanted))
+        if not documents:
+            return await self._lacks_vectors.wait()
+        made: list[tuple[vectors.Unembedded, bytes]] = []
+        for document in documents:
+            embedded = await embedder.embed(parts(document.content))
+            if embedded is None:
+                return False
+            made.append((document, embedded))
+        await self.run(lambda connection: vectors.keep(connection, made))
+        return True
 
 
 # The file
@@ -218,7 +297,7 @@ def _create(connection: sqlite3.Connection, new: NewDocument, moment: datetime) 
             _time_text(moment),
             orjson.dumps(new.metadata).decode(),
             new.source_id,
-            " ".join(_token(tag) for tag in new.tags),
+            search.index_text(new.tags),
         ),
     )
     return _get(connection, document_id)
@@ -265,120 +344,40 @@ def _time_text(time: datetime) -> str:
     return time.astimezone(UTC).isoformat(timespec="microseconds")
 
 
-# Scope
-
-
-def _token(tag: str) -> str:
-    """A tag in the index: a number, which the stemmer leaves alone."""
-    return str(int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=16).digest(), "big"))
-
-
-def _rarest(connection: sqlite3.Connection, tags: tuple[str, ...]) -> tuple[str, int]:
-    """The tag that fewest documents carry, and how many those are."""
-    counts = dict.fromkeys(tags, 0)
-    marks = ", ".join("?" * len(tags))
-    counts.update(connection.execute(f"SELECT tag, documents FROM document_tags WHERE tag IN ({marks})", tags))
-    return min(counts.items(), key=lambda item: item[1])
-
-
-def _in_scope(connection: sqlite3.Connection, tags: tuple[str, ...], columns: str) -> Iterator[tuple[str, ...]]:
-    """`columns` of the documents that carry every tag, newest first."""
-    if not tags:
-        yield from connection.execute(f"SELECT {columns} FROM documents d ORDER BY created_at DESC, key DESC")
-        return
-    rows = connection.execute(
-        f"""SELECT d.tags, {columns} FROM document_words w JOIN documents d ON d.key = w.rowid
-            WHERE document_words MATCH ? ORDER BY d.created_at DESC, d.key DESC""",
-        (_scope_match(_rarest(connection, tags)[0]),),
-    )
-    yield from (rest for own_tags, *rest in rows if set(tags) <= set(orjson.loads(own_tags)))
-
-
-def _scope_match(*tags: str) -> str:
-    return f"scope : ({' AND '.join(_token(tag) for tag in tags)})"
-
-
-def _newest(connection: sqlite3.Connection, tags: tuple[str, ...], limit: int) -> list[Document]:
-    columns = ", ".join(f"d.{name}" for name in _FIELDS.split(", "))
-    rows = _in_scope(connection, tags, columns)
-    return [_document(row) for _, row in zip(range(limit), rows, strict=False)]
-
-
 # Search
 
 
-def _query(connection: sqlite3.Connection, text: str, limit: int, tags: tuple[str, ...]) -> list[Hit]:
-    words = _words(text)
-    if tags and _rarest(connection, tags)[1] <= _NARROW_SCOPE:
-        keys = _ranked_in_scope(connection, words, tags)[:limit]
-    else:
-        keys = _ranked_overall(connection, words, tags, limit)
-    found = [document for key in keys if (document := _find(connection, "key = ?", key))]
-    hits = [Hit(document, _snippet(document.content, words), 1 / (60 + rank)) for rank, document in enumerate(found, 1)]
-    return hits + _fill(connection, tags, found, limit) if tags else hits
+def _query(
+    connection: sqlite3.Connection,
+    question: search.Question,
+    limit: int,
+    tags: tuple[str, ...],
+    scopes: search.Scopes,
+) -> list[Hit]:
+    if search.is_narrow(connection, tags):
+        matches = search.search_scope(connection, scopes.get(connection, tags), tags, question)
+        return _hits(connection, matches[:limit], question.words)
+    hits = _hits(connection, search.search_all(connection, tags, question)[:limit], question.words)
+    return hits + _fill(connection, tags, hits, limit) if tags else hits
 
 
-def _words(text: str) -> list[str]:
-    """What to look for: plain words only, so nothing in a query can act as search syntax."""
-    words = dict.fromkeys(re.findall(r"[^\W_]+", text[:_MOST_QUERY_CHARACTERS].lower()))
-    return ([word for word in words if word not in _STOP_WORDS] or list(words))[:_MOST_WORDS]
+def _hits(connection: sqlite3.Connection, matches: Iterable[search.Match], words: Sequence[str]) -> list[Hit]:
+    hits = []
+    for rank, match in enumerate(matches, 1):
+        if document := _find(connection, "key = ?", match.key):
+            score = 1 / (60 + rank) if match.found else _FILL_SCORE
+            hits.append(Hit(document, snippet(document.content, words, match.part), score))
+    return hits
 
 
-def _ranked_in_scope(connection: sqlite3.Connection, words: list[str], tags: tuple[str, ...]) -> list[int]:
-    """
-    Keys of matching documents, best first: BM25 with the scope's own statistics.
-
-    FTS5's bm25() counts each word over the whole store first, which would let strangers' documents slow down and
-    colour the search. A word counts once for a document, however often it stands there.
-    """
-    sizes = {int(key): int(size) for key, size in _in_scope(connection, tags, "d.key, length(d.content)")}
-    average = sum(sizes.values()) / len(sizes) if sizes else 0
-    scope = _scope_match(_rarest(connection, tags)[0])
-    scores: dict[int, float] = defaultdict(float)
-    for word in words:
-        rows = connection.execute(
-            "SELECT rowid FROM document_words WHERE document_words MATCH ?", (f"{scope} AND {_word_match([word])}",)
-        )
-        keys = [key for (key,) in rows if key in sizes]
-        rarity = math.log(1 + (len(sizes) - len(keys) + 0.5) / (len(keys) + 0.5))
-        for key in keys:
-            scores[key] += rarity / (1 + _K1 * (1 - _B + _B * sizes[key] / max(average, 1)))
-    return sorted((key for key in sizes if key in scores), key=lambda key: -scores[key])
-
-
-def _ranked_overall(connection: sqlite3.Connection, words: list[str], tags: tuple[str, ...], limit: int) -> list[int]:
-    if not words:
-        return []
-    match = _word_match(words)
-    rows = connection.execute(
-        """SELECT d.key, d.tags FROM document_words w JOIN documents d ON d.key = w.rowid
-            WHERE document_words MATCH ? ORDER BY bm25(document_words, 1, 1, 0), d.created_at DESC, d.key DESC""",
-        (f"{_scope_match(*tags)} AND {match}" if tags else match,),
-    )
-    exact = (key for key, own_tags in rows if set(tags) <= set(orjson.loads(own_tags)))
-    return [key for _, key in zip(range(limit), exact, strict=False)]
-
-
-def _word_match(words: list[str]) -> str:
-    quoted = " OR ".join(f'"{word}"' for word in words)
-    return f"{{title content}} : ({quoted})"
-
-
-def _fill(connection: sqlite3.Connection, tags: tuple[str, ...], found: list[Document], limit: int) -> list[Hit]:
+def _fill(connection: sqlite3.Connection, tags: tuple[str, ...], found: list[Hit], limit: int) -> list[Hit]:
     """The newest of the scope, where words found too few: who asks about a caller gets what there is."""
-    known = {document.id for document in found}
-    newest = _newest(connection, tags, limit) if len(found) < limit else []
-    others = [document for document in newest if document.id not in known]
-    return [Hit(document, _snippet(document.content, []), _FILL_SCORE) for document in others[: limit - len(found)]]
+    known = {hit.document.id for hit in found}
+    others = _newest(connection, tags, limit) if len(found) < limit else []
+    fill = [Hit(document, snippet(document.content, (), None), _FILL_SCORE) for document in others]
+    return [hit for hit in fill if hit.document.id not in known][: limit - len(found)]
 
 
-def _snippet(content: str, words: list[str]) -> str:
-    """At most 500 characters of `content`, those where most of the words stand."""
-    if len(content) <= _SNIPPET_CHARACTERS or not words:
-        return content[:_SNIPPET_CHARACTERS].strip()
-    pattern = re.compile(rf"\b(?:{'|'.join(words)})", re.IGNORECASE)
-    places = [match.start() for match in pattern.finditer(content)] or [0]
-    best = max(places, key=lambda start: sum(start <= place < start + _SNIPPET_CHARACTERS for place in places))
-    start = content.rfind("\n", 0, best) + 1 if best else 0
-    start = start if best - start <= 100 else best
-    return content[start : start + _SNIPPET_CHARACTERS].strip()
+def _newest(connection: sqlite3.Connection, tags: tuple[str, ...], limit: int) -> list[Document]:
+    keys = search.newest(connection, tags, limit)
+    return [document for key in keys if (document := _find(connection, "key = ?", key))]

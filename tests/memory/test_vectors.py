@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.errors import StoreUnavailable
 from gateway.memory.documents import NewDocument
 from gateway.memory.embedding import MODEL, Embedder
 from gateway.memory.sqlite import SqliteStore
@@ -220,3 +221,12 @@ def test_only_documents_with_every_tag_are_found(documents, asked):
 
     with TemporaryDirectory() as folder:
         asyncio.run(check(Path(folder) / "store.db"))
+
+
+async def test_closed_store_is_unavailable(store):
+    await keep(store, PUPPY)
+    await embedded(store)
+    await store.query(PET, limit=1, tags=ANA)
+    await store.close()
+    with pytest.raises(StoreUnavailable):
+        await store.query(PET, limit=1, tags=ANA)
