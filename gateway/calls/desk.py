@@ -11,7 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
@@ -378,11 +378,21 @@ class CallDesk:
         if self._neighbours is not None and (known is None or known.shared):
             with contextlib.suppress(BoardUnavailable):  # then only what this node itself has given counts
                 record = await self._neighbours.redeem(key, started, known=known is not None)
-                if record is None or self._registry.is_over(key):
+                if record is None:
+                    return None
+                if self._registry.is_over(key):
+                    await self._came_too_late(record, self._neighbours)
                     return None
                 if record.node != self._neighbours.commons.node:
                     return await self._moved_here(record, self._neighbours)
         return self._registry.redeem(key, started.token, started.account_id, self._now())
+
+    async def _came_too_late(self, record: CallRecord, neighbours: Neighbours) -> None:
+        """The carrier said that the call is over while its media came here: it ends here."""
+        if record.node == neighbours.commons.node:
+            neighbours.commons.settled(record.key)
+        else:
+            self.take_up(replace(record, state=CallState.OVER), await neighbours.session_of(record))
 
     async def _moved_here(self, record: CallRecord, neighbours: Neighbours) -> Ring:
         """A call that rang at another node, and goes on here."""

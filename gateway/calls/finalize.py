@@ -150,6 +150,8 @@ class Finalizer:
         for ending in unfinished:
             id_ = ending.session.id
             if id_ not in self._running and not ending.problem and await self._falls_to_us(ending):
+                # It may have been handed over, done, and forgotten by Redis: the store is asked first.
+                ending.remote_sent |= self._stream is not None
                 self._start(ending)
         return frozenset(ending.session.id for ending in unfinished)
 

@@ -6,7 +6,6 @@ reached nothing is deleted, and the same again goes on where it stopped.
 """
 
 import asyncio
-import mmap
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,10 +28,11 @@ from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
 from gateway.settings import Secret
 
-SCRUB_TRIES: Final = 5
-BUSY_SECONDS: Final = 2.0
-"""How long one try waits for whoever else has the database."""
+PATIENCE: Final = 10.0
+"""How long whoever else has a database is waited for."""
+_SCRUB_TRIES: Final = 5
 _MOST_REMOTE: Final = 100
+_CHUNK_BYTES: Final = 1 << 20
 
 # That somebody was forgotten, and when; not who. Made by the first forgetting, since nothing else needs it.
 _TOMBSTONES: Final = "CREATE TABLE IF NOT EXISTS forgotten (caller TEXT PRIMARY KEY, at TEXT NOT NULL) WITHOUT ROWID"
@@ -91,7 +91,7 @@ class Undone:
     What was deleted, by kind, and what could not be.
 
     `remote_left` counts documents that the remote store did not delete. `unscrubbed` are databases whose freed pages
-    may still hold words: another process kept them busy.
+    may still hold words: another process kept them busy, or there was no room to rewrite them.
     """
 
     deleted: Mapping[str, int]
@@ -104,13 +104,22 @@ class Undone:
 
 
 class Forgetting:
-    """Takes back what was learned. Raises StoreError, and OSError for a file that can't be deleted."""
+    """Takes back what was learned. Raises StoreError."""
 
-    def __init__(self, store: SqliteStore, places: Places, remem: RememClient | None, secret: Secret) -> None:
+    def __init__(
+        self,
+        store: SqliteStore,
+        places: Places,
+        remem: RememClient | None,
+        secret: Secret,
+        *,
+        patience: float = PATIENCE,
+    ) -> None:
         self._store = store
         self._places = places
         self._remem = remem
         self._secret = secret
+        self._patience = patience
         self._facts = FactBook(store)
         self._state = CallerState(store)
 
@@ -163,7 +172,7 @@ class Forgetting:
             "remote documents": removed,
         }
         databases = sorted(self._places.data_dir.glob("*.db"))
-        unscrubbed = [path.name for path in databases if not await _scrub(path)]
+        unscrubbed = [path.name for path in databases if not await _scrub(path, self._patience)]
         return Undone(deleted, left, tuple(unscrubbed))
 
     def _delete_rest(self, connection: sqlite3.Connection, traces: Traces) -> dict[str, int]:
@@ -197,19 +206,27 @@ class Forgetting:
         return sum(deleted), len(deleted) - sum(deleted)
 
 
-def holding(words: Iterable[str], places: Places) -> list[Path]:
+def holding(words: Sequence[str], places: Places) -> list[Path]:
     """The files that hold one of these words, in whatever case."""
     pattern = re.compile(b"|".join(re.escape(word.encode()) for word in words), re.IGNORECASE)
+    overlap = max(len(word.encode()) for word in words)
     paths = {path.resolve() for folder in places.folders for path in folder.rglob("*") if path.is_file()}
-    return sorted(path for path in paths if _holds(path, pattern))
+    return sorted(path for path in paths if _holds(path, pattern, overlap))
 
 
-def _holds(path: Path, pattern: re.Pattern[bytes]) -> bool:
-    with path.open("rb") as file:
-        if not path.stat().st_size:  # which can't be mapped
-            return False
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            return pattern.search(content) is not None
+def _holds(path: Path, pattern: re.Pattern[bytes], overlap: int) -> bool:
+    seen = b""
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                seen = seen[-overlap:] + chunk
+                if pattern.search(seen):
+                    return True
+    except FileNotFoundError:  # a running gateway deletes some of its own
+        return False
+    except OSError as error:
+        raise StoreUnavailable(f"{path} can't be read: {error.strerror}") from None
+    return False
 
 
 # One call
@@ -253,7 +270,10 @@ def _is_recording_of(path: Path, caller: str, agent: str) -> bool:
 
 def _delete_files(paths: Iterable[Path]) -> None:
     for path in paths:
-        path.unlink(missing_ok=True)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreUnavailable(f"{path} can't be deleted: {error.strerror}") from None
 
 
 # Databases
@@ -281,26 +301,26 @@ def _forget_journal(path: Path, sessions: Iterable[str]) -> int:
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     try:
-        with closing(sqlite3.connect(path, timeout=SCRUB_TRIES * BUSY_SECONDS)) as connection:
+        with closing(sqlite3.connect(path, timeout=PATIENCE)) as connection:
             yield connection
     except sqlite3.Error as error:
         raise StoreUnavailable(f"{path.name} failed: {error}") from error
 
 
-async def _scrub(path: Path) -> bool:
+async def _scrub(path: Path, patience: float) -> bool:
     """Leave nothing of what was deleted in the file or its log; false when others keep it busy."""
-    for _ in range(SCRUB_TRIES):
-        if await asyncio.to_thread(_vacuum, path):
+    for _ in range(_SCRUB_TRIES):  # who finds another's checkpoint under way is turned away at once
+        if await asyncio.to_thread(_vacuum, path, patience / _SCRUB_TRIES):
             return True
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(patience / 100)
     return False
 
 
-def _vacuum(path: Path) -> bool:
-    with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as connection:
+def _vacuum(path: Path, patience: float) -> bool:
+    with closing(sqlite3.connect(path, timeout=patience)) as connection:
         try:
             connection.execute("VACUUM")
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        except sqlite3.OperationalError:
+        except sqlite3.Error:
             return False
     return not busy

@@ -144,7 +144,9 @@ class Commons:
     async def redeem(self, key: CallKey, token: str, account_id: str) -> CallRecord | None:
         """Spend a token. Of all sockets at all nodes one gets the call, as it was; it is this node's from then on."""
         record = await self.find(key)
-        if record is None or record.state is not CallState.RINGING or account_id not in ("", record.account_id):
+        if record is None:  # it may have lost the call; who gave the token knows
+            raise BoardUnavailable("the call is not known")
+        if record.state is not CallState.RINGING or account_id not in ("", record.account_id):
             return None
         stored = await self._board.get(_token(key)) or b""
         if not (stored and hmac.compare_digest(stored, token.encode()) and await self._board.delete(_token(key))):

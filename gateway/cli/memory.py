@@ -1,0 +1,226 @@
+"""`gateway memory`: what is known of callers and why; and how to take it back."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+import httpx
+import orjson
+
+from gateway import settings
+from gateway.calls.call_book import BookedCall, CallBook
+from gateway.calls.dossier import Dossier, DossierRoom
+from gateway.calls.forgetting import Forgetting, Places, Undone, holding
+from gateway.calls.own_store import open_own_store, store_path
+from gateway.carriers.numbers import e164
+from gateway.cli import memory_text
+from gateway.errors import SettingsError
+from gateway.memory.sqlite import SqliteStore
+from gateway.settings import Settings
+from gateway.web.admin_token import admin_token
+from gateway.web.blueprint import remem
+
+
+@dataclass(frozen=True)
+class _Desk:
+    """What every action works with."""
+
+    options: argparse.Namespace
+    settings: Settings
+    store: SqliteStore
+
+    @property
+    def places(self) -> Places:
+        given = self.settings
+        return Places(given.data_dir, given.voice_session_archive_dir, given.record_dir)
+
+    def show(self, content: Any, text: str) -> None:
+        print(orjson.dumps(content, default=str).decode() if self.options.json else text)
+
+    def forgetting(self, http: httpx.AsyncClient) -> Forgetting:
+        return Forgetting(self.store, self.places, remem(self.settings, http), admin_token(self.settings))
+
+    async def dossier(self) -> Dossier:
+        dossier = await DossierRoom(self.store).of(_caller(self.options.caller), self.options.agent)
+        return dossier or _nobody()
+
+    async def call(self) -> BookedCall:
+        found = await CallBook(self.store).find(self.options.session)
+        if found is None or self.options.agent not in ("", found.agent):
+            session = self.options.session
+            raise SettingsError(f"no call {session} is known, or several begin so; `gateway memory show` lists them")
+        return found
+
+    async def confirmed(self, question: str) -> bool:
+        if self.options.yes:
+            return True
+        if not sys.stdin.isatty():
+            raise SettingsError("this can't be undone; say --yes where nobody can be asked")
+        print(f"{question} This can't be undone. [y/N] ", end="", file=sys.stderr, flush=True)
+        answer = await asyncio.to_thread(sys.stdin.readline)
+        if answer.strip().lower() in ("y", "yes"):
+            return True
+        print("nothing was deleted", file=sys.stderr)
+        return False
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "memory",
+        help="show what is known of callers, and take it back",
+        description="What is known of callers, why, and how to undo it. Reads DATA_DIR; a gateway may run meanwhile.",
+    )
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, (act, meaning, arguments) in _ACTIONS.items():
+        action = actions.add_parser(name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}.")
+        for argument in arguments:
+            action.add_argument(argument.lower(), metavar=argument, help=_MEANINGS[argument])
+        action.add_argument("--agent", default="", metavar="NAME", help="with this agent alone")
+        action.add_argument("--json", action="store_true", help="for machines")
+        if act in (_revert, _forget):
+            action.add_argument("--yes", action="store_true", help="do not ask")
+        if act is _forget:
+            action.add_argument(
+                "--verify", nargs="+", default=[], metavar="WORD", help="then look for these in all files"
+            )
+        action.set_defaults(run=run, act=act)
+
+
+def run(options: argparse.Namespace) -> int:
+    given = settings.load(os.environ, Path.cwd())
+    where = store_path(given.data_dir)
+    if not where.is_file():
+        raise SettingsError(f"there is no {where}; has a gateway run here? DATA_DIR says where it keeps its files")
+    return asyncio.run(_act(options, given))
+
+
+async def _act(options: argparse.Namespace, given: Settings) -> int:
+    store = await open_own_store(given.data_dir)
+    try:
+        act: Callable[[_Desk], Awaitable[int]] = options.act
+        return await act(_Desk(options, given, store))
+    finally:
+        await store.close()
+
+
+# Looking
+
+
+async def _list(desk: _Desk) -> int:
+    known = await DossierRoom(desk.store).acquaintances(desk.options.agent)
+    desk.show(known, memory_text.acquaintances(known))
+    return 0
+
+
+async def _show(desk: _Desk) -> int:
+    dossier = await desk.dossier()
+    content = {"facts": dossier.facts, "state": dossier.state, "calls": dossier.calls[: memory_text.MOST_CALLS]}
+    desk.show({"caller": dossier.caller, **content, "reverted": dossier.reverted}, memory_text.dossier(dossier))
+    return 0
+
+
+async def _log(desk: _Desk) -> int:
+    changes = (await desk.dossier()).changes
+    desk.show(changes, memory_text.changes(changes))
+    return 0
+
+
+async def _diff(desk: _Desk) -> int:
+    dossier, call = await desk.dossier(), await desk.call()
+    if call.caller != dossier.caller:
+        raise SettingsError(f"{call.session_id} is not a call of that caller")
+    changes = [change for change in dossier.changes if change.session_id == call.session_id]
+    desk.show(changes, memory_text.changes(changes))
+    return 0
+
+
+async def _explain(desk: _Desk) -> int:
+    call = await desk.call()
+    desk.show({"session": call.session_id, **call.receipt}, memory_text.receipt(call))
+    return 0
+
+
+async def _export(desk: _Desk) -> int:
+    print(orjson.dumps(await desk.dossier(), default=str, option=orjson.OPT_INDENT_2).decode())
+    return 0
+
+
+async def _audit(desk: _Desk) -> int:
+    findings = await DossierRoom(desk.store).audit(desk.options.agent)
+    counts = dict(Counter(finding.kind for finding in findings))
+    desk.show({"counts": counts, "findings": findings}, memory_text.findings(counts, findings))
+    return 0
+
+
+async def _stats(desk: _Desk) -> int:
+    figures = await DossierRoom(desk.store).figures(desk.options.agent)
+    desk.show(figures, memory_text.figures(figures))
+    return 0
+
+
+# Undoing
+
+
+async def _revert(desk: _Desk) -> int:
+    call = await desk.call()
+    if not await desk.confirmed(f"Take back everything that the call {call.session_id} taught?"):
+        return 1
+    async with httpx.AsyncClient() as http:
+        undone = await desk.forgetting(http).revert(call)
+    desk.show(undone, memory_text.undone(undone))
+    return _code(undone)
+
+
+async def _forget(desk: _Desk) -> int:
+    caller, words = _caller(desk.options.caller), [word for word in desk.options.verify if word]
+    async with httpx.AsyncClient() as http:
+        forgetting = desk.forgetting(http)
+        traces = await forgetting.traces(caller, desk.options.agent)
+        # With one agent named, a remote store may have documents that nothing here tells of.
+        if not traces and not words and not (desk.options.agent and desk.settings.remem_api_url):
+            _nobody()
+        if not await desk.confirmed(f"Forget {caller}, with {len(traces.sessions)} calls?"):
+            return 1
+        undone = await forgetting.forget(traces)
+    held_by = [str(path) for path in await asyncio.to_thread(holding, words, desk.places)] if words else []
+    told = memory_text.forgotten(undone, held_by, under_way=len(traces.unfinished), verified=bool(words))
+    desk.show({"undone": undone, "under_way": len(traces.unfinished), "still_in": held_by}, told)
+    return 1 if held_by else _code(undone)
+
+
+def _code(undone: Undone) -> int:
+    return 0 if undone.is_complete else 1
+
+
+def _caller(text: str) -> str:
+    """A number in one spelling; another identifier, where an agent's settings have such, as it is."""
+    return e164(text) or text.strip()
+
+
+def _nobody() -> NoReturn:
+    raise SettingsError("nothing is known of this caller; `gateway memory list` names who is known")
+
+
+_MEANINGS: Final = {
+    "CALLER": "a number in E.164, like +12025550143",
+    "SESSION": "a call's id, or the beginning of it",
+}
+
+_ACTIONS: Final[dict[str, tuple[Callable[[_Desk], Awaitable[int]], str, tuple[str, ...]]]] = {
+    "list": (_list, "who is known", ()),
+    "show": (_show, "what is known of a caller: facts, state, the newest calls", ("CALLER",)),
+    "log": (_log, "every change to what is known of a caller", ("CALLER",)),
+    "diff": (_diff, "what one call changed", ("CALLER", "SESSION")),
+    "explain": (_explain, "what the agent was told before a call, and where it came from", ("SESSION",)),
+    "revert": (_revert, "take back everything that one call taught", ("SESSION",)),
+    "forget": (_forget, "delete everything about a caller", ("CALLER",)),
+    "export": (_export, "everything about a caller, as one JSON document", ("CALLER",)),
+    "audit": (_audit, "facts that a person should look at", ()),
+    "stats": (_stats, "how much is known and used, without a number of anybody", ()),
+}

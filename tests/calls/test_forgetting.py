@@ -1,0 +1,257 @@
+import sqlite3
+from contextlib import AsyncExitStack, asynccontextmanager, closing
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import httpx
+import orjson
+import pytest
+
+from gateway.calls.archive import Archive
+from gateway.calls.call_book import CallBook
+from gateway.calls.call_document import call_document
+from gateway.calls.endings import Ending, Endings
+from gateway.calls.forgetting import Forgetting, Places, holding
+from gateway.calls.journal import Journal
+from gateway.calls.own_store import open_own_store
+from gateway.calls.session import Speaker, Turn, VoiceSession
+from gateway.errors import StoreUnavailable
+from gateway.llm.facts import CallerFact
+from gateway.memory.documents import NewDocument
+from gateway.memory.facts import FactBook
+from gateway.memory.remem import RememClient
+from gateway.memory.sqlite import SqliteStore
+from gateway.memory.state import CallerState
+from gateway.settings import Secret
+from tests.calls.aftermath import CALLER, START, SUMMARY, a_session
+from tests.fakes.remem import FakeRemem
+from tests.stage import ADMIN, running_gateway
+
+OTHER = "+12025550188"
+WORD, OTHER_WORD = "pomegranates", "walnuts"
+KEY = Secret("key of the tests")
+
+
+@dataclass
+class House:
+    """All places where calls leave something."""
+
+    store: SqliteStore
+    journal: Journal
+    places: Places
+
+    def forgetting(self, remem: RememClient | None = None, **options) -> Forgetting:
+        return Forgetting(self.store, self.places, remem, KEY, **options)
+
+    async def remembers(self, session: VoiceSession, word: str) -> None:
+        """The call left its word everywhere."""
+        await CallBook(self.store).write(replace(session, receipt={"block": word}), document_id="d", summary_by="test")
+        await FactBook(self.store).learn(session, [CallerFact(f"Likes {word}", "preference", 0.9, (1,))], START)
+        now = session.started_at
+        await CallerState(self.store).save(
+            session.agent, session.caller, {"fruit": word}, session_id=session.id, now=now
+        )
+        summary = replace(SUMMARY, context=f"Wants {word}.")
+        await self.store.create(call_document(session, summary, None))
+        spoken = replace(session, turns=[Turn(Speaker.CALLER, word, START)])
+        await Endings(self.store).save(Ending(spoken, summary=summary))
+        self.journal.open_session(session, {}).caller_said(word, START)
+        await self.journal.flushed()
+        await Archive(self.places.archive_dir, retention_days=7).write(session.uuid, f"CALLER: {word}\n")
+        self.records(session.uuid, session.caller, session.agent, word)
+
+    def records(self, name: str, caller: str, agent: str, word: str) -> None:
+        header = {"t": 0, "note": "call", "content": {"caller": caller, "agent": {"name": agent}}}
+        (self.places.record_dir / f"{name}.jsonl").write_bytes(orjson.dumps(header) + b"\n" + word.encode())
+
+    async def tells(self, caller: str = CALLER, agent: str = "maya") -> tuple[list[str], dict]:
+        facts = await FactBook(self.store).known(agent, caller, 10)
+        return [fact.text for fact in facts], await CallerState(self.store).load(agent, caller)
+
+
+@pytest.fixture
+async def house(tmp_path):
+    places = Places(tmp_path / "data", tmp_path / "archive", tmp_path / "recordings")
+    places.record_dir.mkdir()
+    journal = Journal(places.journal)
+    store = await open_own_store(places.data_dir)
+    yield House(store, journal, places)
+    await store.close()
+    journal.close()
+
+
+@asynccontextmanager
+async def another_gateway(tmp_path):
+    """A second gateway as the remote store."""
+    environ = {
+        "DATA_DIR": str(tmp_path / "remote"),
+        "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "remote-archive"),
+        "GATEWAY_ADMIN_TOKEN": ADMIN,
+    }
+    async with AsyncExitStack() as stack:
+        url = await stack.enter_async_context(running_gateway(environ, tmp_path))
+        http = await stack.enter_async_context(httpx.AsyncClient())
+        yield RememClient(url, Secret(ADMIN), http)
+
+
+# Forgetting a caller
+
+
+async def test_forget_leaves_no_word_in_any_file(house):
+    """The house is open all the while, as by a running gateway."""
+    await house.remembers(a_session(), WORD)
+    await house.remembers(a_session(caller=OTHER), OTHER_WORD)
+    house.records("call-without-a-word", CALLER, "maya", WORD)
+    assert len(holding([WORD], house.places)) >= 5
+    forgetting = house.forgetting()
+    undone = await forgetting.forget(await forgetting.traces(CALLER))
+    assert undone.is_complete
+    assert undone.deleted == {
+        "files": 3,
+        "journal entries": 1,
+        "fact statements": 1,
+        "state entries": 1,
+        "documents": 1,
+        "endings": 1,
+        "calls": 1,
+        "remote documents": 0,
+    }
+    assert holding([WORD, "pomegran", CALLER], house.places) == []
+    assert not await forgetting.traces(CALLER)
+
+
+async def test_forget_clears_pages_that_were_freed_before(house):
+    """What was said in a call stands in its ending until that is done, and in free pages afterwards."""
+    session = a_session()
+    await house.remembers(session, OTHER_WORD)
+    off = "PRAGMA secure_delete = OFF"  # some builds of SQLite have it on
+    await house.store.look(lambda connection: connection.execute(off).fetchall())
+    ending = Ending(replace(session, turns=[Turn(Speaker.CALLER, f"{WORD} " * 30_000, START)]))
+    await Endings(house.store).save(ending)
+    await Endings(house.store).finish(ending)
+    assert holding([WORD], house.places) != []
+    await house.forgetting().forget(await house.forgetting().traces(CALLER))
+    assert holding([WORD], house.places) == []
+
+
+async def test_forget_leaves_others_alone(house):
+    await house.remembers(a_session(), WORD)
+    await house.remembers(other := a_session(caller=OTHER), OTHER_WORD)
+    before = await house.forgetting().traces(OTHER)
+    await house.forgetting().forget(await house.forgetting().traces(CALLER))
+    assert await house.forgetting().traces(OTHER) == before
+    assert list(before.sessions) == [other.id] and before.unfinished == {other.id} and len(before.files) == 2
+    assert await house.tells(OTHER) == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
+    [hit] = await house.store.query(OTHER_WORD, limit=1, tags=[f"caller:{OTHER}", "voice-session"])
+    assert OTHER_WORD in hit.document.content
+
+
+async def test_forget_with_one_agent_leaves_the_other(house):
+    await house.remembers(a_session(), WORD)
+    await house.remembers(a_session(agent="leo"), OTHER_WORD)
+    undone = await house.forgetting().forget(await house.forgetting().traces(CALLER, "maya"))
+    assert (undone.deleted["calls"], undone.deleted["documents"], undone.deleted["files"]) == (1, 1, 2)
+    assert holding([WORD], house.places) == []
+    assert await house.tells(agent="leo") == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
+
+
+async def test_forgotten_call_teaches_nothing_any_more(house):
+    session = a_session()
+    await house.remembers(session, WORD)
+    await house.forgetting().forget(await house.forgetting().traces(CALLER))
+    await FactBook(house.store).learn(session, [CallerFact("Likes tea", "preference", 0.9, (1,))], START)
+    await CallerState(house.store).save("maya", CALLER, {"fruit": "tea"}, session_id=session.id, now=START)
+    assert await house.tells() == ([], {})
+
+
+async def test_tombstone_tells_when_and_not_who(house):
+    await house.remembers(a_session(), WORD)
+    await house.forgetting().forget(await house.forgetting().traces(CALLER))
+    query = "SELECT caller, at FROM forgotten"
+    [(caller, at)] = await house.store.look(lambda connection: connection.execute(query).fetchall())
+    assert len(caller) == 32 and at.startswith("20")
+
+
+async def test_note_about_a_caller_is_forgotten(house):
+    await house.store.create(NewDocument("Note", WORD, "note", ("caller-note", f"caller:{CALLER}")))
+    undone = await house.forgetting().forget(await house.forgetting().traces(CALLER))
+    assert undone.deleted["documents"] == 1 and holding([WORD], house.places) == []
+
+
+async def test_database_that_is_read_is_named(house):
+    """A reader keeps the old pages alive: that is said, not passed over."""
+    await house.remembers(a_session(), WORD)
+    with closing(sqlite3.connect(house.places.data_dir / "gateway.db")) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM calls").fetchall()
+        undone = await house.forgetting(patience=0.1).forget(await house.forgetting().traces(CALLER))
+    assert undone.unscrubbed == ("gateway.db",) and not undone.is_complete
+
+
+async def test_verification_finds_a_word_anywhere(house):
+    stray = house.places.data_dir / "deep" / "notes.txt"
+    stray.parent.mkdir()
+    stray.write_text("She likes POMEGRANATES.")
+    assert holding(["nothing", WORD], house.places) == [stray.resolve()]
+
+
+async def test_verification_finds_a_word_between_two_pieces(house):
+    """Large files are read piece by piece, a mebibyte each."""
+    (house.places.record_dir / "long.jsonl").write_text("x" * ((1 << 20) - 3) + WORD)
+    assert [path.name for path in holding(["tea", WORD], house.places)] == ["long.jsonl"]
+
+
+# Reverting a call
+
+
+async def test_reverted_call_taught_nothing(house):
+    earlier, later = a_session(), a_session(started_at=START + timedelta(days=1))
+    await house.remembers(earlier, OTHER_WORD)
+    await house.remembers(later, WORD)
+    [call, _] = await CallBook(house.store).newest(caller=CALLER)
+    undone = await house.forgetting().revert(call)
+    assert undone.deleted == {
+        "fact statements": 1,
+        "state entries": 1,
+        "documents": 1,
+        "endings": 1,
+        "remote documents": 0,
+    }
+    assert await house.tells() == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
+    assert [booked.session_id for booked in await CallBook(house.store).newest()] == [later.id, earlier.id]
+
+
+# The remote store
+
+
+async def test_remote_documents_go_too(house, tmp_path):
+    reverted, forgotten = a_session(), a_session()
+    async with another_gateway(tmp_path) as remem:
+        for session in (reverted, forgotten):
+            await house.remembers(session, WORD)
+            await remem.store(call_document(session, SUMMARY, None))
+        call = await CallBook(house.store).find(reverted.id)
+        assert (await house.forgetting(remem).revert(call)).deleted["remote documents"] == 1
+        assert [document.source_id for document in await remem.past_calls("maya", CALLER, 5)] == [forgotten.id]
+        undone = await house.forgetting(remem).forget(await house.forgetting().traces(CALLER))
+        assert (undone.deleted["remote documents"], undone.remote_left) == (1, 0)
+        assert await remem.past_calls("maya", CALLER, 5) == []
+
+
+async def test_remote_store_that_deletes_nothing_is_told_of(house):
+    session = a_session()
+    await house.remembers(session, WORD)
+    async with FakeRemem() as fake, httpx.AsyncClient() as http:
+        remem = RememClient(fake.url, Secret(fake.api_key), http)
+        await remem.store(call_document(session, SUMMARY, None))
+        undone = await house.forgetting(remem).forget(await house.forgetting().traces(CALLER))
+    assert (undone.deleted["remote documents"], undone.remote_left) == (0, 1)
+
+
+async def test_nothing_is_deleted_while_the_remote_store_is_away(house):
+    await house.remembers(a_session(), WORD)
+    traces = await house.forgetting().traces(CALLER)
+    async with httpx.AsyncClient() as http:
+        with pytest.raises(StoreUnavailable):
+            await house.forgetting(RememClient("http://127.0.0.1:1", Secret(""), http)).forget(traces)
+    assert await house.forgetting().traces(CALLER) == traces

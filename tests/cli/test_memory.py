@@ -1,0 +1,162 @@
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.cli.main import main
+from tests.stage import CALLER, Stage, make_carrier, staged
+
+Run = Callable[..., Awaitable[tuple[int, str, str]]]
+"""`gateway memory` with these arguments; its exit code, output and complaint."""
+
+UNKNOWN = "+12025550177"
+
+
+@pytest.fixture
+def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("VOICE_SESSION_ARCHIVE_DIR", str(tmp_path / "archive"))
+    monkeypatch.setenv("RECORD_DIR", str(tmp_path / "recordings"))
+    monkeypatch.chdir(tmp_path)
+
+    async def run(*arguments: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = await asyncio.to_thread(main, ["memory", *arguments])
+        said = capsys.readouterr()
+        return code, said.out, said.err
+
+    return run
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[Stage]:
+    """A running gateway that has had two calls of one caller."""
+    environ = {"RECORD_DIR": str(tmp_path / "recordings"), "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive")}
+    async with staged(tmp_path, make_carrier("twilio"), **environ) as stage:
+        for words in ("My name is Ana Quibble.", "Hello again."):
+            call, conversation = await stage.dial()
+            await conversation.user_says(words)
+            await call.hang_up()
+            await stage.idle()
+        yield stage
+
+
+async def sessions(memory: Run) -> tuple[str, str]:
+    """The first call and the second."""
+    _, out, _ = await memory("show", CALLER, "--json")
+    second, first = json.loads(out)["calls"]
+    return first["session_id"], second["session_id"]
+
+
+async def test_show_tells_facts_and_calls(gateway: Stage, memory: Run) -> None:
+    code, out, _ = await memory("show", "+1 202 555 0143")
+    first, second = await sessions(memory)
+    assert code == 0 and out.startswith(f"{CALLER}\n\n1 fact\n  ")
+    [fact] = [line for line in out.splitlines() if "Ana Quibble" in line]
+    assert first.removeprefix("voice-session:")[:8] in fact
+    assert "0 state keys" in out and "2 calls" in out and out.index(second) < out.index(first)
+
+
+async def test_list_names_who_is_known(gateway: Stage, memory: Run) -> None:
+    assert (await memory("list"))[1].startswith(f"{CALLER}  maya  2 calls  1 fact  0 state keys  last 20")
+
+
+async def test_log_and_diff_tell_changes(gateway: Stage, memory: Run) -> None:
+    first, second = await sessions(memory)
+    _, log, _ = await memory("log", CALLER)
+    assert "  add  " in log and "Ana Quibble" in log
+    assert (await memory("diff", CALLER, first))[1] == log
+    assert (await memory("diff", CALLER, second))[1] == "nothing was changed\n"
+
+
+async def test_explain_shows_what_the_agent_was_told(gateway: Stage, memory: Run) -> None:
+    first, second = await sessions(memory)
+    _, out, _ = await memory("explain", second.removeprefix("voice-session:")[:8])
+    assert out.startswith("tier everything\n\n") and "<caller_facts>" in out
+    [item] = [line for line in out.splitlines() if line.startswith("fact")]
+    assert first.removeprefix("voice-session:")[:8] in item and "turns " in item and "score " in item
+    assert (await memory("explain", first))[1].startswith("the agent was told nothing of earlier calls")
+
+
+async def test_export_is_one_document(gateway: Stage, memory: Run) -> None:
+    exported = json.loads((await memory("export", CALLER))[1])
+    assert exported["caller"] == CALLER and len(exported["calls"]) == 2
+    assert {document["source"] for document in exported["documents"]} == {"voice-call", "caller-fact"}
+
+
+async def test_audit_and_stats(gateway: Stage, memory: Run) -> None:
+    assert (await memory("audit"))[1] == "nothing was found\n"
+    stats = (await memory("stats", "--json"))[1]
+    assert json.loads(stats)["returning"] == 1 and json.loads(stats)["share_told"] == 0.5
+    assert CALLER not in stats and "share" not in (await memory("stats"))[1]
+
+
+async def test_revert_takes_back_what_a_call_taught(gateway: Stage, memory: Run) -> None:
+    first, _ = await sessions(memory)
+    code, out, _ = await memory("revert", first, "--yes")
+    assert (code, out) == (0, "deleted: fact statements 1, documents 1\n")
+    shown = (await memory("show", CALLER))[1]
+    assert "0 facts" in shown and shown.count("  reverted") == 1
+    _, conversation = await gateway.dial()
+    assert "Quibble" not in conversation.prompt
+
+
+async def test_forget_leaves_nothing_while_a_gateway_runs(gateway: Stage, memory: Run) -> None:
+    code, out, err = await memory("forget", CALLER, "--yes", "--verify", "Quibble", CALLER)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == "the words are in no file any more"
+    assert (await memory("show", CALLER))[0] == 2
+    _, conversation = await gateway.dial()
+    assert "Quibble" not in conversation.prompt
+
+
+async def test_word_that_stays_is_reported(gateway: Stage, memory: Run, tmp_path: Path) -> None:
+    stray = tmp_path / "data" / "export.json"
+    stray.write_text("Ana Quibble")
+    code, out, _ = await memory("forget", CALLER, "--yes", "--verify", "quibble")
+    assert code == 1 and out.endswith(f"the words are still in:\n  {stray.resolve()}\n")
+
+
+async def test_nothing_is_deleted_unasked(gateway: Stage, memory: Run) -> None:
+    first, _ = await sessions(memory)
+    for arguments in (("forget", CALLER), ("revert", first)):
+        code, _, err = await memory(*arguments)
+        assert (code, err) == (2, "gateway: this can't be undone; say --yes where nobody can be asked\n")
+    assert "1 fact\n" in (await memory("show", CALLER))[1]
+
+
+@pytest.mark.parametrize(("answer", "code", "facts"), [("n", 1, 1), ("y", 0, 0)])
+async def test_person_is_asked_first(gateway: Stage, memory: Run, answer: str, code: int, facts: int) -> None:
+    first, _ = await sessions(memory)
+    person, terminal = os.openpty()
+    try:
+        command = (sys.executable, "-c", "from gateway.cli.main import main; raise SystemExit(main())")
+        process = await asyncio.create_subprocess_exec(
+            *command, "memory", "revert", first, stdin=terminal, stdout=asyncio.subprocess.PIPE, stderr=terminal
+        )
+        os.write(person, f"{answer}\n".encode())
+        await process.communicate()
+    finally:
+        os.close(terminal)
+        os.close(person)
+    assert process.returncode == code
+    assert len(json.loads((await memory("show", CALLER, "--json"))[1])["facts"]) == facts
+
+
+async def test_unknown_caller_or_call_is_one_line(gateway: Stage, memory: Run) -> None:
+    for action in ("show", "log", "export", "forget"):
+        code, out, err = await memory(action, UNKNOWN)
+        assert (code, out, err.count("\n")) == (2, "", 1) and "nothing is known of this caller" in err
+    for action in ("explain", "revert"):
+        code, out, err = await memory(action, "voice-session:nobody")
+        assert (code, out, err.count("\n")) == (2, "", 1) and "no call voice-session:nobody is known" in err
+    assert (await memory("show", CALLER, "--agent", "leo"))[0] == 2
+
+
+async def test_no_gateway_here_is_one_line(memory: Run) -> None:
+    code, _, err = await memory("list")
+    assert code == 2 and err.count("\n") == 1
