@@ -210,7 +210,10 @@ class CallDesk:
             self._continue(ring, left.session)
         elif ours is False and self._memory is not None:
             self._memory.journal.claim(left.session.id)
-            self._memory.journal.forget(left.session.id)
+            if await neighbours.is_over(ring.key) and await self._finalizer.knows_nothing_of(left.session):
+                self._finish(ring.key, left.session)  # whoever had it last was told no word of it
+            else:
+                self._memory.journal.forget(left.session.id)
 
     def _continue(self, ring: Ring, session: VoiceSession) -> None:
         """A call whose process died: it may go on."""

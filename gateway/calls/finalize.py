@@ -109,6 +109,15 @@ class Finalizer:
         self._close_recorder(session.id)
         begun()
 
+    async def knows_nothing_of(self, session: VoiceSession) -> bool:
+        """Whether no node has ever begun the ending of this call."""
+        if self._stream is None:
+            return False
+        try:
+            return await self._stream.whereabouts(Ending(session)) == "lost"
+        except BoardUnavailable:
+            return False
+
     async def resume(self) -> frozenset[str]:
         """
         Take up what an earlier process left unfinished; what it could not do may be possible now.

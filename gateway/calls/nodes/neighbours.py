@@ -181,6 +181,15 @@ class Neighbours:
             except BoardUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
 
+    async def is_over(self, key: CallKey) -> bool:
+        """Whether the call has ended, whoever had it last; waits for an answer as long as it takes."""
+        while True:
+            try:
+                record = await self.commons.find(key)
+                return record is None or record.state is CallState.OVER
+            except BoardUnavailable:
+                await asyncio.sleep(RETRY_SECONDS)
+
     async def reclaim(self, key: CallKey, writer: str) -> bool | None:
         """
         Whether a call in this machine's journal is to be taken up here; if not, whether it is to be forgotten.

@@ -8,7 +8,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from redis.exceptions import ConnectionError, RedisError
 
 from gateway.errors import BoardUnavailable
 
@@ -28,12 +28,17 @@ T = TypeVar("T")
 
 
 def connect(url: str) -> Redis:
-    """A client that answers or fails within seconds and tries nothing twice: who uses it knows better when to."""
+    """
+    A client that answers or fails within seconds.
+
+    It tries once more, at once, when a connection was lost: those that it keeps are all dead after Redis was restarted.
+    Everything else its users repeat when they see fit.
+    """
     return Redis.from_url(
         url,
         socket_timeout=ANSWER_SECONDS,
         socket_connect_timeout=ANSWER_SECONDS,
-        retry=Retry(NoBackoff(), 0),
+        retry=Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
         health_check_interval=0,
     )
 
