@@ -5,6 +5,7 @@ import time
 from base64 import b64encode
 from binascii import a2b_base64
 from typing import Final
+from uuid import uuid4
 from xml.etree import ElementTree
 
 import httpx
@@ -36,8 +37,8 @@ class SimulatedCall(WSListener):
         self.talking = asyncio.Event()
         """Set when sound has reached the engine."""
         self._phase = phase
-        self._call_sid = f"CA{number:032x}"
-        self._stream_sid = f"MZ{number:032x}"
+        self._call_sid = f"CA{uuid4().hex}"
+        self._stream_sid = f"MZ{uuid4().hex}"
         self._transport: WSTransport | None = None
         self._sequence = 1
 
@@ -47,13 +48,13 @@ class SimulatedCall(WSListener):
 
     # The load's side
 
-    async def place(self, http: httpx.AsyncClient, url: str) -> None:
+    async def place(self, http: httpx.AsyncClient) -> None:
         """Ring, and stream as the gateway says. httpx.HTTPError, ValueError or picows.WSError where it does not."""
         form = {"CallSid": self._call_sid, "AccountSid": ACCOUNT_SID, "From": self.caller, "To": CALLED}
         form |= {"CallStatus": "ringing", "Direction": "inbound", "ApiVersion": "2010-04-01"}
-        webhook = f"{url}/twilio/incoming"
-        signature = RequestValidator(AUTH_TOKEN).compute_signature(webhook, form)
-        answer = await http.post(webhook, data=form, headers={"X-Twilio-Signature": signature})
+        webhook = http.build_request("POST", "/twilio/incoming", data=form)
+        webhook.headers["X-Twilio-Signature"] = RequestValidator(AUTH_TOKEN).compute_signature(str(webhook.url), form)
+        answer = await http.send(webhook)
         stream_url, token = stream_of(answer.raise_for_status().text)
         # It names the public, secure address; on loopback there is no proxy to make it so.
         await ws_connect(lambda: self, stream_url.replace("wss:", "ws:", 1))

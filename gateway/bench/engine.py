@@ -12,16 +12,17 @@ from gateway.bench.stamps import Ledger, call_of
 
 _WELCOME: Final = b'{"type":"Welcome","request_id":"00000000-0000-0000-0000-000000000000"}'
 _APPLIED: Final = b'{"type":"SettingsApplied"}'
-_TURN: Final = (
+_TURNS: Final = (
     b'{"type":"UserStartedSpeaking"}',
     b'{"type":"ConversationText","role":"user","content":"Could you tell me whether my order has left the workshop?"}',
     b'{"type":"ConversationText","role":"assistant","content":"It has. The parcel should be with you on Friday."}',
 )
 _DONE: Final = b'{"type":"AgentAudioDone"}'
 
-CYCLE_FRAMES: Final = 250
-SPOKEN_FRAMES: Final = 150
-"""Of each five seconds the agent speaks three, in frames of 20 ms: small ones are what costs."""
+CYCLE_FRAMES: Final = 150
+"""Three seconds: each side takes its turn once in them."""
+SPOKEN_FRAMES: Final = 90
+"""Of the cycle the agent speaks so many, in frames of 20 ms: small ones are what costs."""
 
 
 class Conversation(Protocol):
@@ -41,14 +42,18 @@ class EngineConnection(WSListener):
         self._call: Conversation | None = None
         self._transport: WSTransport | None = None
         self._position = 0
+        self.settings = b""
+        """As the gateway sent them."""
         self.settings_ns = 0
+        self.turns = 0
+        """Of each side."""
         self.silent = False
 
     # The load's side
 
     def begin(self, position: int) -> None:
-        """Say the first turn, then go on from `position` of the cycle: calls do not speak all at once."""
-        self._say(*_TURN)
+        """Say the first turns, then go on from `position` of the cycle: calls do not speak all at once."""
+        self._take_turns()
         self._position = position
 
     def beat(self) -> None:
@@ -57,7 +62,7 @@ class EngineConnection(WSListener):
             return
         position, self._position = self._position, (self._position + 1) % CYCLE_FRAMES
         if position == 0:
-            self._say(*_TURN)
+            self._take_turns()
         if position < SPOKEN_FRAMES:
             self._transport.send(WSMsgType.BINARY, self._call.down.send(time.monotonic_ns()))
         elif position == SPOKEN_FRAMES:
@@ -77,7 +82,7 @@ class EngineConnection(WSListener):
         if frame.msg_type == WSMsgType.BINARY:
             self._hear(frame.get_payload_as_bytes(), now_ns)
         elif frame.msg_type == WSMsgType.TEXT and self.settings_ns == 0:
-            self.settings_ns = now_ns
+            self.settings, self.settings_ns = frame.get_payload_as_bytes(), now_ns
             self._say(_APPLIED)
         elif frame.msg_type == WSMsgType.CLOSE:
             transport.disconnect()
@@ -92,6 +97,10 @@ class EngineConnection(WSListener):
             self._call = self._find_call(number)
             self._call.up.arrive(audio, now_ns)
             self._call.engine_came(self)
+
+    def _take_turns(self) -> None:
+        self.turns += 1
+        self._say(*_TURNS)
 
     def _say(self, *messages: bytes) -> None:
         if self._transport is not None:

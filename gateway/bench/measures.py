@@ -9,6 +9,9 @@ from gateway.bench.stamps import FrameCount
 LIMIT_MS: Final = 20.0
 """Added delay at p99, either way, up to which calls are sustained: the length of one frame."""
 
+BRAIN_LIMIT_MS: Final = 3.0
+"""Added at p99 to the first word of an answer."""
+
 LATE_MS: Final = 5.0
 DISTURBED_SHARE: Final = 0.01
 """A hundredth of the time is a hundredth of the frames: it can move the 99th percentile by itself."""
@@ -44,10 +47,13 @@ def _ms(nanoseconds: int) -> float:
 class Measurement:
     """One run with so many calls at once."""
 
-    sockets: str
+    variant: str
+    """How the gateway was started."""
     calls: int
     connected: int
     """Calls that came up, and were up at the end."""
+    replaced: int
+    """Calls that ended meanwhile, each for another one of the same caller."""
     seconds: float
     delay_up: Spread
     """From the carrier to the engine."""
@@ -57,6 +63,10 @@ class Measurement:
     hangup_to_document: Spread
     cpu_ms_per_call_second: float
     memory_kib_per_call: float
+    turns_per_second: float
+    """Of each side, all calls together."""
+    disk_kib_per_second: float
+    """What the gateway had written meanwhile, its log included."""
     frames: FrameCount
     generator_lag: Spread
     """How late the load generator was itself. It stands between the gateway and the clock."""
@@ -65,8 +75,12 @@ class Measurement:
 
     @property
     def sustained(self) -> bool:
-        slowest = max(self.delay_up.p99_ms, self.delay_down.p99_ms)
-        return self.connected == self.calls and self.frames.faultless and slowest < LIMIT_MS
+        return self.connected == self.calls and self.frames.faultless and self.slower_p99_ms < LIMIT_MS
+
+    @property
+    def slower_p99_ms(self) -> float:
+        """Of both directions."""
+        return max(self.delay_up.p99_ms, self.delay_down.p99_ms)
 
     @property
     def disturbed(self) -> bool:
@@ -75,9 +89,52 @@ class Measurement:
 
     @property
     def disturbances(self) -> list[str]:
-        found = []
-        if self.generator_lag.p99_ms > LATE_MS:
-            found.append(f"the load generator itself was {self.generator_lag.p99_ms:.1f} ms late at p99")
-        if self.core_taken > DISTURBED_SHARE:
-            found.append(f"something else had the gateway's core {self.core_taken:.0%} of the time")
-        return found
+        return _disturbances(self.generator_lag, self.core_taken)
+
+
+@dataclass(frozen=True)
+class BrainMeasurement:
+    """One run with so many answers of a language model at once, each in a call of its own."""
+
+    turns: int
+    seconds: float
+    answers: int
+    """That were asked for through the gateway."""
+    failed: int
+    """Answers that did not come, or without the language model's words."""
+    direct: Spread
+    """From the language model's first word to the engine, without the gateway."""
+    through: Spread
+    """The same through the gateway."""
+    cpu_ms_per_turn: float
+    """What the gateway needs beside the sound of the calls."""
+    frames: FrameCount
+    """That sound, in both directions."""
+    generator_lag: Spread
+    core_taken: float
+
+    @property
+    def added_ms(self) -> dict[str, float]:
+        """What the gateway adds."""
+        return {
+            "p50": round(self.through.p50_ms - self.direct.p50_ms, 3),
+            "p99": round(self.through.p99_ms - self.direct.p99_ms, 3),
+            "max": round(self.through.max_ms - self.direct.max_ms, 3),
+        }
+
+    @property
+    def held(self) -> bool:
+        return not self.failed and bool(self.through.count) and self.added_ms["p99"] < BRAIN_LIMIT_MS
+
+    @property
+    def disturbances(self) -> list[str]:
+        return _disturbances(self.generator_lag, self.core_taken)
+
+
+def _disturbances(generator_lag: Spread, core_taken: float) -> list[str]:
+    found = []
+    if generator_lag.p99_ms > LATE_MS:
+        found.append(f"the load generator itself was {generator_lag.p99_ms:.1f} ms late at p99")
+    if core_taken > DISTURBED_SHARE:
+        found.append(f"something else had the gateway's core {core_taken:.0%} of the time")
+    return found

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ import orjson
 
 import gateway
 from gateway.bench.carriers import ACCOUNT_SID, AUTH_TOKEN
+from gateway.bench.variants import Variant
 from gateway.errors import BenchFailed
 
 ADMIN_TOKEN: Final = "bench-admin-token"
@@ -38,6 +39,11 @@ class GatewayProcess:
 
     def resident_bytes(self) -> int:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def written_bytes(self) -> int:
+        """What it has had written to disk. A temporary folder in memory is no disk, and counts nothing."""
+        fields = dict(line.split(": ") for line in Path(f"/proc/{self.pid}/io").read_text().splitlines())
+        return int(fields["write_bytes"])
 
     def waited_seconds(self) -> float:
         """How long its event loop was ready to run and could not: others had the core, or the hypervisor took it."""
@@ -66,11 +72,13 @@ def pinned(to: set[int]) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def running_gateway(engine_url: str, *, sockets: str, core: int) -> AsyncIterator[GatewayProcess]:
+async def running_gateway(engine_url: str, variant: Variant, *, core: int) -> AsyncIterator[GatewayProcess]:
     """A fresh gateway with an empty store. It ends with a kill: nothing in it is worth an orderly end."""
     with tempfile.TemporaryDirectory(prefix="gateway-bench-", ignore_cleanup_errors=True) as folder:
         log = Path(folder) / "log"
-        process = _start(Path(folder), log, sockets, _environment(Path(folder), engine_url))
+        (Path(folder) / "gateway.toml").write_text(variant.toml)
+        environment = {**_environment(Path(folder), engine_url), **variant.environment}
+        process = _start(Path(folder), log, variant.arguments, environment)
         try:
             os.sched_setaffinity(process.pid, {core})
             async with asyncio.timeout(_READY_SECONDS):
@@ -101,9 +109,9 @@ def _environment(folder: Path, engine_url: str) -> dict[str, str]:
     }
 
 
-def _start(folder: Path, log: Path, sockets: str, environment: dict[str, str]) -> subprocess.Popen[bytes]:
+def _start(folder: Path, log: Path, arguments: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
     code = "import sys; from gateway.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "serve", "--host", "127.0.0.1", "--port", "0", "--sockets", sockets]
+    command = [sys.executable, "-c", code, "serve", "--host", "127.0.0.1", "--port", "0", *arguments]
     with log.open("wb") as stderr:
         return subprocess.Popen(
             command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr

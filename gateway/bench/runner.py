@@ -1,22 +1,24 @@
-"""Holds the bench: one run with so many calls, the search for the most, the comparison of both socket shells."""
+"""Holds the bench: one run with so many calls, the search for the most, the comparison of two variants."""
 
 import asyncio
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Final
 
+import httpx
 import uvloop
 
 from gateway.bench.engine import start_engine
-from gateway.bench.load import Load
+from gateway.bench.load import Load, client
 from gateway.bench.measures import Measurement, Spread
 from gateway.bench.processes import GatewayProcess, cores, pinned, running_gateway
+from gateway.bench.variants import Pair, Variant
 
 FIRST_CALLS: Final = 100
 COMPARED_CALLS: Final = 50
-SHELLS: Final = ("picows", "websockets")
 _SETTLE_SECONDS: Final = 1.5
-"""After the last call was placed: what ringing costs is not what talking costs."""
+"""After the last call was placed: all of them ringing at once is not the load that is measured."""
 
 Measure = Callable[[int], Measurement]
 Tell = Callable[[str], None]
@@ -24,17 +26,21 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class _Usage:
-    """What the gateway has taken of the machine."""
+    """What the gateway has taken of the machine until now, or between two moments, and the turns it has heard."""
 
+    seconds: float
     cpu_seconds: float
     waited_seconds: float
+    written_bytes: int
+    turns: int
 
     @classmethod
-    def of(cls, process: GatewayProcess) -> "_Usage":
-        return cls(process.cpu_seconds(), process.waited_seconds())
+    def of(cls, process: GatewayProcess, load: Load) -> "_Usage":
+        cpu, waited, written = process.cpu_seconds(), process.waited_seconds(), process.written_bytes()
+        return cls(time.monotonic(), cpu, waited, written, load.turns)
 
     def since(self, before: "_Usage") -> "_Usage":
-        return _Usage(self.cpu_seconds - before.cpu_seconds, self.waited_seconds - before.waited_seconds)
+        return _Usage(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,11 @@ class Search:
     best: Measurement | None
 
 
-def measure(calls: int, *, seconds: float, sockets: str) -> Measurement:
+def measure(calls: int, variant: Variant, *, seconds: float) -> Measurement:
     """One run against a fresh gateway. BenchFailed if it can't be held."""
     core, others = cores()
     with pinned(others), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_measure(calls, seconds, sockets, core))
+        return runner.run(_measure(calls, seconds, variant, core))
 
 
 def search(measure: Measure, *, first: int = FIRST_CALLS, tell: Tell) -> Search:
@@ -79,17 +85,22 @@ def next_step(held: int, failed: int | None) -> int | None:
     return middle - middle % 5 if middle >= 20 else middle
 
 
-def compare(measure: Callable[..., Measurement], calls: int, *, tell: Tell) -> list[Measurement]:
+def compare(measure: Callable[[Variant], Measurement], pair: Pair, *, tell: Tell) -> tuple[Measurement, Measurement]:
     """
-    The same with each of SHELLS, given to `measure` as `sockets`; the better of two runs each, in turn.
+    The same load on each of a pair, in turn; the better of two runs each.
 
-    What else happens on the machine only ever makes a run worse.
+    What else happens on the machine only ever adds delay. It takes away CPU time, too: a starved gateway finds its
+    work in heaps and looks cheap, so that the cheaper run is not the better one.
     """
     runs: list[Measurement] = []
-    for shell in SHELLS * 2:
-        runs.append(measure(calls, sockets=shell))
+    for variant in pair * 2:
+        runs.append(measure(variant))
         tell(summary(runs[-1]))
-    return [min(runs[first :: len(SHELLS)], key=lambda run: run.cpu_ms_per_call_second) for first in range(len(SHELLS))]
+    return _better(*runs[::2]), _better(*runs[1::2])
+
+
+def _better(*runs: Measurement) -> Measurement:
+    return min(runs, key=lambda run: run.slower_p99_ms)
 
 
 def _undisturbed(measure: Measure, calls: int, tell: Tell) -> Measurement:
@@ -107,41 +118,46 @@ def summary(result: Measurement) -> str:
     """A run in one line."""
     verdict = "held" if result.sustained else "not held"
     up, down = result.delay_up.p99_ms, result.delay_down.p99_ms
-    line = f"{result.calls} calls ({result.sockets}): {verdict}, p99 {up:.1f} ms up, {down:.1f} ms down"
+    line = f"{result.calls} calls ({result.variant}): {verdict}, p99 {up:.1f} ms up, {down:.1f} ms down"
     return "; ".join([f"{line}, {result.frames.lost} frames lost, {result.connected} up", *result.disturbances])
 
 
-async def _measure(calls: int, seconds: float, sockets: str, core: int) -> Measurement:
+async def _measure(calls: int, seconds: float, variant: Variant, core: int) -> Measurement:
     load = Load(calls)
     async with await start_engine(lambda number: load.calls[number]) as engine:
         engine_url = f"ws://127.0.0.1:{engine.sockets[0].getsockname()[1]}"
-        async with running_gateway(engine_url, sockets=sockets, core=core) as process:
-            return await _run(load, process, seconds, sockets)
+        async with running_gateway(engine_url, variant, core=core) as process, client(process.url) as http:
+            return await _run(load, process, http, seconds, variant)
 
 
-async def _run(load: Load, process: GatewayProcess, seconds: float, sockets: str) -> Measurement:
+async def _run(
+    load: Load, process: GatewayProcess, http: httpx.AsyncClient, seconds: float, variant: Variant
+) -> Measurement:
     idle_bytes = process.resident_bytes()
-    await load.place(process.url)
+    await load.place(http)
     await asyncio.sleep(_SETTLE_SECONDS)
-    before = _Usage.of(process)
-    lag = await load.measure(seconds)
-    used = _Usage.of(process).since(before)
+    before = _Usage.of(process, load)
+    lag = await load.measure(http, seconds)
+    used = _Usage.of(process, load).since(before)
     grown_bytes = process.resident_bytes() - idle_bytes
     connected, calls = load.connected, len(load.calls)
-    documents = await load.hang_up_some(process.url)
+    documents = await load.hang_up_some(http, variant.document_seconds)
     frames = await load.finish()
     return Measurement(
-        sockets=sockets,
+        variant=variant.name,
         calls=calls,
         connected=connected,
+        replaced=len(load.past),
         seconds=seconds,
         delay_up=Spread.of_ns(load.up.values_ns),
         delay_down=Spread.of_ns(load.down.values_ns),
         start_to_settings=load.start_to_settings(),
         hangup_to_document=documents,
-        cpu_ms_per_call_second=round(used.cpu_seconds * 1000 / calls / seconds, 2),
+        cpu_ms_per_call_second=round(used.cpu_seconds * 1000 / calls / used.seconds, 2),
         memory_kib_per_call=round(grown_bytes / 1024 / calls, 1),
+        turns_per_second=round(used.turns / used.seconds, 1),
+        disk_kib_per_second=round(used.written_bytes / 1024 / used.seconds, 1),
         frames=frames,
         generator_lag=lag,
-        core_taken=round(used.waited_seconds / seconds, 3),
+        core_taken=round(used.waited_seconds / used.seconds, 3),
     )

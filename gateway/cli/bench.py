@@ -6,7 +6,8 @@ import sys
 from functools import partial
 from typing import Any
 
-from gateway.bench import report, runner
+from gateway.bench import brain, report, runner
+from gateway.bench.variants import COMPARISONS, SOCKETS
 
 
 def register(commands: Any) -> None:
@@ -17,21 +18,36 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("--calls", type=_positive, metavar="N", help="one run with N calls instead of the search")
     parser.add_argument("--seconds", type=_seconds, default=6.0, metavar="S", help="how long each run measures (6)")
-    parser.add_argument("--sockets", choices=runner.SHELLS, default="picows", help="who carries the audio (picows)")
-    parser.add_argument("--compare", action="store_true", help=f"both kinds of sockets at N ({runner.COMPARED_CALLS})")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--sockets", choices=SOCKETS, default="picows", help="who carries the audio (picows)")
+    what.add_argument(
+        "--compare",
+        choices=COMPARISONS,
+        nargs="?",
+        const="sockets",
+        help=f"two gateways at N ({runner.COMPARED_CALLS}): both kinds of sockets, or memory off and on",
+    )
+    what.add_argument(
+        "--brain",
+        action="store_true",
+        help=f"what N ({brain.TURNS}) answers of a language model at once are delayed by on their way to the engine",
+    )
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """1 when frames were lost, or nothing was sustained."""
+    """1 when frames or answers were lost, or nothing was sustained."""
+    if options.brain:
+        return _ask_brain(options)
     if options.compare:
         return _compare(options)
     return _run_once(options) if options.calls else _search(options)
 
 
 def _search(options: argparse.Namespace) -> int:
-    found = runner.search(partial(runner.measure, seconds=options.seconds, sockets=options.sockets), tell=_tell)
+    measure = partial(runner.measure, variant=SOCKETS[options.sockets], seconds=options.seconds)
+    found = runner.search(measure, tell=_tell)
     sustained = found.best.calls if found.best is not None else 0
     _print(options, report.as_json(found.steps, calls_sustained=sustained), report.search_as_text(found))
     return 0 if found.best is not None else 1
@@ -39,16 +55,24 @@ def _search(options: argparse.Namespace) -> int:
 
 def _run_once(options: argparse.Namespace) -> int:
     _tell(f"{options.calls} calls for {options.seconds:g} s")
-    result = runner.measure(options.calls, seconds=options.seconds, sockets=options.sockets)
+    result = runner.measure(options.calls, SOCKETS[options.sockets], seconds=options.seconds)
     _print(options, report.as_json([result]), report.run_as_text(result))
     return 0 if result.frames.faultless else 1
 
 
 def _compare(options: argparse.Namespace) -> int:
-    calls = options.calls or runner.COMPARED_CALLS
-    picows, websockets = runner.compare(partial(runner.measure, seconds=options.seconds), calls, tell=_tell)
-    _print(options, report.comparison_as_json(picows, websockets), report.comparison_as_text(picows, websockets))
-    return 0 if picows.frames.faultless and websockets.frames.faultless else 1
+    measure = partial(runner.measure, options.calls or runner.COMPARED_CALLS, seconds=options.seconds)
+    first, second = runner.compare(measure, COMPARISONS[options.compare], tell=_tell)
+    _print(options, report.comparison_as_json(first, second), report.comparison_as_text(first, second))
+    return 0 if first.frames.faultless and second.frames.faultless else 1
+
+
+def _ask_brain(options: argparse.Namespace) -> int:
+    turns = options.calls or brain.TURNS
+    _tell(f"{turns} answers at once, {options.seconds:g} s past the gateway and {options.seconds:g} s through it")
+    result = brain.measure(turns, seconds=options.seconds)
+    _print(options, report.brain_as_json(result), report.brain_as_text(result))
+    return 0 if not result.failed and result.frames.faultless else 1
 
 
 def _print(options: argparse.Namespace, machine: dict[str, Any], person: str) -> None:

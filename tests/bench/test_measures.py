@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from gateway.bench.measures import Measurement, Spread
+from gateway.bench.measures import BrainMeasurement, Measurement, Spread
 from gateway.bench.stamps import FrameCount
 
 FINE = Spread(count=100, p50_ms=0.25, p99_ms=4.5, max_ms=6.0)
@@ -10,9 +10,10 @@ FINE = Spread(count=100, p50_ms=0.25, p99_ms=4.5, max_ms=6.0)
 
 def measurement(**changes):
     good = Measurement(
-        sockets="picows",
+        variant="picows",
         calls=50,
         connected=50,
+        replaced=3,
         seconds=6.0,
         delay_up=FINE,
         delay_down=FINE,
@@ -20,6 +21,24 @@ def measurement(**changes):
         hangup_to_document=FINE,
         cpu_ms_per_call_second=3.2,
         memory_kib_per_call=70.5,
+        turns_per_second=16.7,
+        disk_kib_per_second=310.25,
+        frames=FrameCount(sent=24000, lost=0, reordered=0, changed=0),
+        generator_lag=FINE,
+        core_taken=0.0,
+    )
+    return dataclasses.replace(good, **changes)
+
+
+def brain_measurement(**changes):
+    good = BrainMeasurement(
+        turns=100,
+        seconds=6.0,
+        answers=500,
+        failed=0,
+        direct=Spread(count=400, p50_ms=0.2, p99_ms=0.7, max_ms=1.5),
+        through=Spread(count=400, p50_ms=0.6, p99_ms=2.1, max_ms=3.0),
+        cpu_ms_per_turn=3.75,
         frames=FrameCount(sent=24000, lost=0, reordered=0, changed=0),
         generator_lag=FINE,
         core_taken=0.0,
@@ -61,3 +80,17 @@ def test_late_generator_is_named():
         "the load generator itself was 7.3 ms late at p99",
         "something else had the gateway's core 17% of the time",
     ]
+
+
+def test_added_is_the_difference():
+    assert brain_measurement().added_ms == {"p50": 0.4, "p99": 1.4, "max": 1.5}
+    assert brain_measurement().held
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [{"failed": 1}, {"through": Spread(400, 0.6, 3.7, 3.7)}, {"through": Spread(0, 0.0, 0.0, 0.0)}],
+    ids=["lost answer", "slow", "no answer"],
+)
+def test_any_fault_is_not_held(fault):
+    assert not brain_measurement(**fault).held

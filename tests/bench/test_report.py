@@ -4,10 +4,11 @@ from gateway.bench import report
 from gateway.bench.measures import Spread
 from gateway.bench.runner import Search
 from gateway.bench.stamps import FrameCount
-from tests.bench.test_measures import measurement
+from tests.bench.test_measures import brain_measurement, measurement
 
 RUN = """\
-50 calls at once for 6 s, picows sockets, gateway on one core
+50 calls at once for 6 s (picows), gateway on one core
+3 of them ended meanwhile, and their callers rang again
                                         p50          p99
 added delay, caller to engine          0.25 ms      4.50 ms
 added delay, engine to caller          0.25 ms      4.50 ms
@@ -15,6 +16,18 @@ start to Settings                      0.25 ms      4.50 ms
 hangup to document                     0.25 ms      4.50 ms
 CPU per call                           3.20 ms a second
 memory per call                        70.5 KiB
+turns of each side                     16.7 a second, 310.2 KiB a second to disk
+frames sent                           24000 (every one arrived once, in order, unchanged)
+load generator late by                 0.25 ms      4.50 ms"""
+
+BRAIN = """\
+100 answers at once for 6 s, each in a call that talks, gateway on one core
+                                        p50          p99          max
+first word, past the gateway           0.20 ms      0.70 ms      1.50 ms
+first word, through the gateway        0.60 ms      2.10 ms      3.00 ms
+added by the gateway                   0.40 ms      1.40 ms      1.50 ms
+CPU per answer                         3.75 ms
+answers                                 500 (every one came)
 frames sent                           24000 (every one arrived once, in order, unchanged)
 load generator late by                 0.25 ms      4.50 ms"""
 
@@ -55,14 +68,15 @@ def test_nothing_sustained_is_said():
 
 
 def test_comparison_gives_ratios():
-    other = measurement(sockets="websockets", cpu_ms_per_call_second=8.0, memory_kib_per_call=141.0)
+    other = measurement(variant="websockets", cpu_ms_per_call_second=8.0, memory_kib_per_call=141.0)
     assert report.ratios(measurement(), other) == {
         "cpu": 2.5,
         "memory": 2.0,
         "delay_up_p99": 1.0,
         "delay_down_p99": 1.0,
     }
-    assert "CPU per call                           2.50 times" in report.comparison_as_text(measurement(), other)
+    ending = "websockets to picows\nCPU per call                           2.50 times\n"
+    assert ending in report.comparison_as_text(measurement(), other)
 
 
 def test_json_has_documented_keys():
@@ -71,3 +85,19 @@ def test_json_has_documented_keys():
     (run,) = found["measurements"]
     assert set(run) <= {word.strip("`(),.") for word in (report.__doc__ or "").split()}
     assert run["delay_up"] == {"count": 100, "p50_ms": 0.25, "p99_ms": 4.5, "max_ms": 6.0}
+
+
+def test_brain_reads_as_table():
+    assert report.brain_as_text(brain_measurement()) == BRAIN
+
+
+def test_missing_answers_and_disturbances_are_told():
+    text = report.brain_as_text(brain_measurement(failed=3, core_taken=0.3))
+    assert "answers                                 500 (3 failed)" in text
+    assert text.endswith("\nnote: something else had the gateway's core 30% of the time")
+
+
+def test_json_of_brain_has_documented_keys():
+    found = orjson.loads(orjson.dumps(report.brain_as_json(brain_measurement())))
+    assert set(found) <= {word.strip("`(),.;") for word in (report.__doc__ or "").split()}
+    assert (found["limit_ms"], found["held"], found["added_ms"]["p99"]) == (3.0, True, 1.4)

@@ -1,5 +1,6 @@
 """The search on made-up machines, and one short run against a real gateway."""
 
+import argparse
 import dataclasses
 import json
 import os
@@ -8,10 +9,19 @@ import pytest
 
 from gateway.bench import runner
 from gateway.bench.measures import Spread
+from gateway.bench.variants import COMPARISONS, MEMORY_OFF, MEMORY_ON, SOCKETS
+from gateway.cli import bench
 from gateway.cli.main import main
 from tests.bench.test_measures import measurement
 
 SLOW = Spread(100, 30.0, 40.0, 50.0)
+FAST = Spread(100, 0.1, 0.5, 1.0)
+
+
+def parsed(*arguments):
+    parser = argparse.ArgumentParser()
+    bench.register(parser.add_subparsers())
+    return parser.parse_args(arguments)
 
 
 def machine(*, holds, tried):
@@ -58,16 +68,19 @@ def test_disturbed_failure_is_tried_again():
 
 
 def test_comparison_takes_better_runs():
-    costs = {"picows": [4.0, 3.0], "websockets": [9.0, 10.0]}
+    """The one with less delay. A starved gateway takes little of the CPU."""
+    delays = {"memory off": [4.0, 3.0], "memory on": [9.0, 10.0]}
     measured = []
 
-    def measure(calls, *, sockets):
-        measured.append(sockets)
-        return measurement(calls=calls, sockets=sockets, cpu_ms_per_call_second=costs[sockets].pop(0))
+    def measure(variant):
+        measured.append(variant.name)
+        p99_ms = delays[variant.name].pop(0)
+        delay = Spread(100, 0.25, p99_ms, 20.0)
+        return measurement(variant=variant.name, delay_up=FAST, delay_down=delay, cpu_ms_per_call_second=20 - p99_ms)
 
-    best = runner.compare(measure, 50, tell=lambda _: None)
-    assert measured == ["picows", "websockets", "picows", "websockets"]
-    assert [(run.sockets, run.cpu_ms_per_call_second) for run in best] == [("picows", 3.0), ("websockets", 9.0)]
+    best = runner.compare(measure, COMPARISONS["memory"], tell=lambda _: None)
+    assert measured == ["memory off", "memory on", "memory off", "memory on"]
+    assert [(run.variant, run.slower_p99_ms) for run in best] == [("memory off", 3.0), ("memory on", 9.0)]
 
 
 def test_wrong_number_of_calls_is_explained(capsys):
@@ -77,13 +90,31 @@ def test_wrong_number_of_calls_is_explained(capsys):
     assert "'0' is not a number of calls" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("sockets", runner.SHELLS)
+def test_bare_comparison_is_of_sockets():
+    assert parsed("bench", "--compare").compare == "sockets"
+    assert parsed("bench", "--compare", "--calls", "7").compare == "sockets"
+    assert parsed("bench", "--compare", "memory").compare == "memory"
+
+
+def test_comparison_chooses_its_own_sockets(capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", "--compare", "memory", "--sockets", "websockets"])
+    assert "argument --sockets: not allowed with argument --compare" in capsys.readouterr().err
+
+
+def test_brain_is_measured_alone(capsys):
+    with pytest.raises(SystemExit):
+        main(["bench", "--brain", "--compare", "memory"])
+    assert "argument --compare: not allowed with argument --brain" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("sockets", SOCKETS)
 def test_three_real_calls_lose_nothing(sockets, capsys):
     """Every frame of three calls arrives once, in order, unchanged, and their documents are found."""
     cores = os.sched_getaffinity(0)
     code = main(["bench", "--calls", "3", "--seconds", "1", "--sockets", sockets, "--json"])
     (run,) = json.loads(capsys.readouterr().out)["measurements"]
-    assert (code, run["sockets"], run["calls"], run["connected"]) == (0, sockets, 3, 3)
+    assert (code, run["variant"], run["calls"], run["connected"]) == (0, sockets, 3, 3)
     assert run["frames"]["sent"] > 0
     assert {kind: run["frames"][kind] for kind in ("lost", "reordered", "changed")} == dict.fromkeys(
         ("lost", "reordered", "changed"), 0
@@ -91,3 +122,13 @@ def test_three_real_calls_lose_nothing(sockets, capsys):
     assert [run[name]["count"] for name in ("start_to_settings", "hangup_to_document")] == [3, 3]
     assert run["delay_up"]["count"] > 0 and run["delay_down"]["count"] > 0
     assert os.sched_getaffinity(0) == cores
+
+
+@pytest.mark.parametrize(("variant", "documents"), [(MEMORY_OFF, 0), (MEMORY_ON, 20)], ids=["memory off", "memory on"])
+def test_calls_come_and_go_without_loss(variant, documents):
+    """One of 21 calls ends and its caller rings again among the others; memory leaves documents only when it is on."""
+    run = runner.measure(21, variant, seconds=0.5)
+    assert (run.variant, run.connected, run.replaced) == (variant.name, 21, 1)
+    assert run.frames.faultless
+    assert run.hangup_to_document.count == documents
+    assert run.turns_per_second > 0

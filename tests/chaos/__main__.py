@@ -9,40 +9,54 @@ import statistics
 import sys
 import time
 from dataclasses import asdict
+from pathlib import Path
 
-from tests.chaos.points import POINTS
-from tests.chaos.runner import RANDOM, Job, Matrix, Outcome, run
+from tests.chaos.catalogue import POINTS
+from tests.chaos.lane import Job, Outcome
+from tests.chaos.runner import RANDOM, RANDOM_NODES, Matrix, nodes_of, run
+from tests.chaos.shim import COMPILER, MISSING
 
-HEAD = ("point", "kills", "turns spoken", "turns kept", "own", "remote", "seconds until whole")
+NAMES = (*POINTS, RANDOM, RANDOM_NODES)
+HEAD = ("point", "kills", "turns spoken", "turns kept", "documents", "seconds until whole", "until heard again")
 
 
 def main() -> int:
     options = _options()
     dice = random.Random(options.seed)
-    names = options.point or [*POINTS, RANDOM]
+    names = options.point or [name for name in _playable() if options.nodes in (None, nodes_of(name))]
     jobs = [Job(names[number % len(names)], dice.getrandbits(32)) for number in range(options.kills)]
     sys.stderr.write(f"seed {options.seed}, {len(jobs)} kills\n")
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # the simulators': a request cut off is what we want
     began = time.monotonic()
-    matrix = asyncio.run(run(jobs, parallel=options.parallel, tell=_tell))
+    matrix = asyncio.run(run(jobs, parallel=options.parallel, tell=_tell, logs=options.logs))
     sys.stderr.write(f"\n{time.monotonic() - began:.0f} s\n\n")
     sys.stdout.write((_as_json(matrix) if options.json else table(matrix, names)) + "\n")
-    return 0 if all(outcome.whole for outcome in matrix.outcomes) and not matrix.problems else 1
+    return 0 if all(outcome.fine for outcome in matrix.outcomes) and not matrix.problems else 1
+
+
+def _playable() -> list[str]:
+    """All names, without those that this machine has no means for."""
+    if COMPILER:
+        return list(NAMES)
+    sys.stderr.write(f"{MISSING}\n")
+    return [name for name in NAMES if name not in POINTS or not POINTS[name].needs_shim]
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/chaos", description="Kill the gateway, and see what is left.")
     parser.add_argument("--kills", type=int, default=60, help="how many; dealt out to the points in turn")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().getrandbits(32), help="to repeat a run")
-    parser.add_argument("--point", action="append", choices=[*POINTS, RANDOM], help="only this one; may be repeated")
+    parser.add_argument("--point", action="append", choices=NAMES, help="only this one; may be repeated")
+    parser.add_argument("--nodes", type=int, choices=(1, 2), help="only points of so many gateways")
     parser.add_argument("--parallel", type=int, default=4, help="gateways at a time")
+    parser.add_argument("--logs", type=Path, help="a folder for the gateways' logs where a call went wrong")
     parser.add_argument("--json", action="store_true", help="for machines")
     return parser.parse_args()
 
 
 def _tell(outcome: Outcome) -> None:
     """One mark a kill, one line for what went wrong."""
-    sys.stderr.write("." if outcome.whole and not outcome.silent else f"\n{outcome}\n")
+    sys.stderr.write("." if outcome.fine else f"\n{outcome}\n")
     sys.stderr.flush()
 
 
@@ -60,16 +74,20 @@ def table(matrix: Matrix, names: list[str]) -> str:
 def _line(name: str, outcomes: list[Outcome]) -> tuple[str, ...] | None:
     if not outcomes:
         return None
-    seconds = [outcome.seconds for outcome in outcomes]
+    heard = [outcome.heard_after for outcome in outcomes if outcome.heard_after is not None]
     return (
         name,
         str(len(outcomes)),
         str(sum(outcome.words.due for outcome in outcomes)),
         str(sum(outcome.words.kept for outcome in outcomes)),
-        _documents([outcome.own for outcome in outcomes]),
-        _documents([outcome.remote for outcome in outcomes]),
-        f"{statistics.median(seconds):.1f} / {max(seconds):.1f}",
+        _documents([outcome.documents for outcome in outcomes]),
+        _median_and_worst([outcome.seconds for outcome in outcomes], decimals=1),
+        _median_and_worst(heard, decimals=2),
     )
+
+
+def _median_and_worst(seconds: list[float], *, decimals: int) -> str:
+    return f"{statistics.median(seconds):.{decimals}f} / {max(seconds):.{decimals}f}" if seconds else "-"
 
 
 def _documents(counts: list[int]) -> str:

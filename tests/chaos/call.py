@@ -8,13 +8,15 @@ the archive shows exactly which of them it has.
 import asyncio
 import contextlib
 import itertools
+import time
 from typing import Any
 
 from websockets.exceptions import ConnectionClosed
 
+from tests.chaos.patience import LIMIT, happens, until
 from tests.chaos.verdict import Said, said_in
 from tests.fakes.deepgram import Conversation, ConversationOver, FakeDeepgram
-from tests.stage import SOUND, until
+from tests.stage import SOUND
 
 MOMENTS = (
     "ring",
@@ -44,28 +46,34 @@ class ScriptedCall:
         self.moment = ""
         self.conversations: list[Conversation] = []
         self.caller = caller
+        self._past = len(engine.conversations)
         self._stop_at = stop_at
         self._pause = pause
         self._reached = asyncio.Event()
         self._gone_on = asyncio.Event()
+        self.went_on = False
+        """Whether the conversation was taken up again after the kill."""
+        self.heard_after: float | None = None
+        """Seconds from the carrier's new stream until the caller heard the agent again."""
         self._marks_before = self._echoes_before = self._bytes_before = 0
         self._tag = _pronounceable(next(_numbers))
         self._lines = itertools.count(1)
 
     @property
     def said(self) -> list[Said]:
-        return [one for conversation in self.conversations for one in said_in(conversation.log)]
+        """On every socket that the engine had since the call began, whoever asked for it."""
+        return [one for conversation in self.engine.conversations[self._past :] for one in said_in(conversation.log)]
 
-    async def stopped(self, *, timeout: float = 20) -> None:
+    async def stopped(self) -> None:
         """Until the call stands at its moment."""
-        async with asyncio.timeout(timeout):
-            await self._reached.wait()
+        await happens(self._reached.wait())
 
     def let_go(self, stop_at: str = "") -> None:
         """On from where it stands, to another moment or to the end."""
         self._stop_at = stop_at
         self._reached.clear()
         self._gone_on.set()
+        self.carrier.media.set()
 
     # Before the kill
 
@@ -77,7 +85,7 @@ class ScriptedCall:
             await self._end()
 
     async def _begin(self) -> None:
-        await self._unclaimed()  # those of calls before this one
+        await self._pass_over()
         if self._stop_at == "ring":
             self.carrier.media.clear()
         dialling = asyncio.create_task(self.carrier.dial(self.caller))
@@ -89,7 +97,7 @@ class ScriptedCall:
         finally:
             dialling.cancel()
         conversation = await self._next_conversation()
-        await conversation.configured()
+        await conversation.configured(timeout=LIMIT)
         await self._reach("settings")
         await self._first_words(conversation, beyond=0)
         await self._reach("greeting")
@@ -113,7 +121,7 @@ class ScriptedCall:
         await self._reach("barge-in")
         await conversation.end_turn(self._line("Wait, what about"))
         await self._reach("text after barge-in")
-        await conversation.call_functions(["look_it_up"])
+        await conversation.call_functions(["look_it_up"], timeout=LIMIT)
         await self._reach("function call")
 
     async def _end(self) -> None:
@@ -126,7 +134,7 @@ class ScriptedCall:
         stream = self.phone.stream
         hanging_up = asyncio.create_task(self.phone.hang_up())
         try:
-            await self.phone.until(lambda: stream is None or not stream.is_open, "stop")
+            await self.phone.until(lambda: stream is None or not stream.is_open, "stop", LIMIT)
             await self._reach("stop")
             await conversation.end_turn(self._line("Goodbye and thanks for"))
             await self._reach("last words")
@@ -137,26 +145,32 @@ class ScriptedCall:
     # After it
 
     async def lost(self) -> None:
-        """The gateway is dead: what its stream had queued will never be played."""
-        self.conversations += await self._unclaimed()
+        """The gateway is dead: what its stream had queued will never be played. Nothing new comes before this."""
+        if self.phone is not None and self.phone.streams:
+            await self.phone.streams[-1].ended.wait()
+        await self._pass_over()
         if self.phone is not None:
             self._marks_before, self._echoes_before = len(_marks(self.phone)), len(self.phone.marks_echoed)
             self._bytes_before = len(self.phone.heard_bytes)
 
-    async def go_on(self, *, patience: float) -> bool:
-        """Where the call has a stream again, a few words more and a hangup; whether it had."""
+    async def go_on(self, *, patience: float) -> None:
+        """Where the call has a stream again, a few words more and a hangup."""
         with contextlib.suppress(TimeoutError, ConnectionClosed, ConversationOver):
             async with asyncio.timeout(patience):
                 conversation = await self._next_conversation()
-                await conversation.configured()
+                await conversation.configured(timeout=LIMIT)
+                await self._hears_again()
                 await self._first_words(conversation, beyond=self._marks_before)
                 await conversation.user_says(self._line("You are back with"))
                 marks = len(_marks(self.phone))
                 await conversation.agent_says(self._line("We go on with"))
                 await self._heard(conversation, beyond=marks)
                 await self.phone.hang_up()
-                return True
-        return False
+                self.went_on = True
+
+    async def _hears_again(self) -> None:
+        await self.phone.until(lambda: len(self.phone.heard_bytes) > self._bytes_before, "sound", LIMIT)
+        self.heard_after = time.monotonic() - self.carrier.dialled_at
 
     async def leave(self) -> None:
         """Whoever is still on the line hangs up."""
@@ -176,13 +190,11 @@ class ScriptedCall:
             if self.phone.ended_by:
                 raise TimeoutError
 
-    async def _unclaimed(self) -> list[Conversation]:
-        """What has arrived at the engine and nobody asked for."""
-        found: list[Conversation] = []
+    async def _pass_over(self) -> None:
+        """Sockets that have arrived at the engine and nobody asked for are nobody's."""
         with contextlib.suppress(TimeoutError):
             while True:
-                found.append(await self.engine.next_conversation(timeout=0))
-        return found
+                await self.engine.next_conversation(timeout=0)
 
     async def _first_words(self, conversation: Conversation, *, beyond: int) -> None:
         """
@@ -190,11 +202,11 @@ class ScriptedCall:
 
         It may not have begun when its settings are applied, and there is a mark after each of its sentences.
         """
-        await conversation.until(lambda: bool(conversation.sent("AgentAudioDone")))
+        await conversation.until(lambda: bool(conversation.sent("AgentAudioDone")), timeout=LIMIT)
         spoken = sum(len(entry.frame) for entry in conversation.log if _is_speech(entry))
         phone = self.phone
         await phone.until(
-            lambda: len(phone.heard_bytes) >= self._bytes_before + spoken or phone.stream is None, "words"
+            lambda: len(phone.heard_bytes) >= self._bytes_before + spoken or phone.stream is None, "words", LIMIT
         )
         await self._heard(conversation, beyond=beyond)
 
@@ -206,10 +218,10 @@ class ScriptedCall:
         """
         phone = self.phone
         await until(lambda: not conversation.voice.locked())
-        await phone.until(lambda: self._all_echoed(beyond) or phone.stream is None, "echoes")
+        await phone.until(lambda: self._all_echoed(beyond) or phone.stream is None, "echoes", LIMIT)
         before = len(conversation.heard)
         await phone.speak(SOUND)
-        await conversation.hears(before + len(SOUND))
+        await conversation.hears(before + len(SOUND), timeout=LIMIT)
 
     def _all_echoed(self, beyond: int) -> bool:
         marks = len(_marks(self.phone))

@@ -1,29 +1,23 @@
 """
-The world around a gateway that gets killed: carriers that wait for it, a store that can hold its breath, the process.
+The world around a gateway that gets killed: carriers that wait for it, a store that can hold its breath, its databases.
 
 The simulators are those of the other tests; here they only learn to stop at a chosen moment.
 """
 
 import asyncio
 import contextlib
-import resource
-import signal
-import socket
 import sqlite3
-import sys
+import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx
-
 from tests.fakes.carrier import Exchange
-from tests.fakes.remem import FakeRemem, Request, Response
+from tests.fakes.llm import FakeLlm
+from tests.fakes.remem import FakeRemem, Fault, Request, Response
 from tests.fakes.telnyx import FakeTelnyx
 from tests.fakes.twilio import FakeTwilio
-from tests.stage import until_it
-
-START = "import sys; from gateway.cli.main import main; sys.exit(main(['serve']))"
 
 
 class Patience:
@@ -36,9 +30,12 @@ class Patience:
         self.gateway_up = asyncio.Event()
         self.asks_again = True
         """Whether what to do with a call is asked when the gateway is back; else at once, and in vain."""
+        self.dialled_at = 0.0
+        """When the newest media socket was asked for."""
 
     async def open_socket(self, url: str, headers: dict[str, str]) -> Any:
         await self.media.wait()
+        self.dialled_at = time.monotonic()
         return await super().open_socket(url, headers)  # type: ignore[misc]
 
     async def request(self, entry: Exchange, **how: Any) -> Exchange:
@@ -65,6 +62,8 @@ class HoldingRemem(FakeRemem):
 
     def __init__(self, **dialect: Any) -> None:
         super().__init__(**dialect)
+        self.spoils: deque[Fault] = deque()
+        """What goes wrong with the next writes."""
         self.holding = asyncio.Event()
         self.release = asyncio.Event()
 
@@ -72,6 +71,8 @@ class HoldingRemem(FakeRemem):
         writes = request.method == "PUT" or request.path.startswith("/v1/documents") and request.method == "POST"
         if writes and self.hold == "before":
             await self._stop_here()
+        if writes and self.spoils:
+            self.faults.appendleft(self.spoils.popleft())
         response = await super()._respond(request)
         if writes and self.hold == "after":
             await self._stop_here()
@@ -94,60 +95,17 @@ class HoldingRemem(FakeRemem):
             await super()._serve(reader, writer)
 
 
-class GatewayProcess:
-    """A real `gateway serve`, killed and started again on the same port and folder."""
+class HoldingLlm(FakeLlm):
+    """A language model that answers when it may."""
 
-    def __init__(self, environ: dict[str, str], folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.log: list[str] = []
-        self._environ = {**environ, "PORT": str(self.port)}
-        self._folder = folder
-        self._process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
-    async def launch(self) -> None:
-        self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", START, env=self._environ, cwd=self._folder, stderr=asyncio.subprocess.PIPE
-        )
-        self._reading = asyncio.create_task(self._read(self._process))
-
-    async def start(self, http: httpx.AsyncClient) -> None:
-        """Launch, and wait until /health answers."""
-        await self.launch()
-
-        async def healthy() -> bool:
-            with contextlib.suppress(httpx.HTTPError):
-                return (await http.get(f"{self.url}/health")).status_code == 200
-            return False
-
-        await until_it(healthy, timeout=30)
-
-    def kill(self) -> None:
-        """At once: nothing else runs here between the decision and the signal."""
-        self.send(signal.SIGKILL)
-
-    def send(self, number: int) -> None:
-        assert self._process is not None
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(number)
-
-    async def gone(self) -> None:
-        assert self._process is not None and self._reading is not None
-        await asyncio.wait_for(self._process.wait(), 20)
-        await self._reading
-
-    def may_write(self, most_bytes: int) -> None:
-        """No file of the process may grow beyond this; a disk without room looks the same to it."""
-        assert self._process is not None
-        _, hard = resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE)
-        resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (most_bytes, hard))
-
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None
-        async for line in process.stderr:
-            self.log.append(line.decode(errors="replace"))
+    async def _answer(self, request: Any, writer: asyncio.StreamWriter) -> None:
+        await self.may_answer.wait()
+        await super()._answer(request, writer)
 
 
 @contextlib.contextmanager

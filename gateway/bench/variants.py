@@ -1,0 +1,32 @@
+"""What can be measured and compared: ways to start the gateway."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to start it, beside what all have in common."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    """Of `gateway serve`."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    toml: str = ""
+    """What stands in its gateway.toml."""
+    document_seconds: float = 30.0
+    """How long to wait for a call's document; no time where there will be none."""
+
+
+SOCKETS: Final = {name: Variant(name, ("--sockets", name)) for name in ("picows", "websockets")}
+MEMORY_OFF: Final = Variant("memory off", environment={"VOICE_SESSION_ENABLED": "false"}, document_seconds=0.0)
+MEMORY_ON: Final = Variant("memory on", environment={"VOICE_SESSION_ENABLED": "true"})
+
+Pair = tuple[Variant, Variant]
+
+COMPARISONS: Final[Mapping[str, Pair]] = {
+    "sockets": (SOCKETS["picows"], SOCKETS["websockets"]),
+    "memory": (MEMORY_OFF, MEMORY_ON),
+}
+"""The second of a pair is told in terms of the first."""

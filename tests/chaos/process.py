@@ -1,0 +1,109 @@
+"""A real gateway: started, killed, and started again on the same port and folders."""
+
+import asyncio
+import contextlib
+import os
+import random
+import resource
+import signal
+import socket
+from pathlib import Path
+
+import httpx
+
+from tests.chaos.nursery import nursery, start_alone
+from tests.chaos.patience import happens, until_it
+
+
+class GatewayProcess:
+    """`gateway serve` in a process of its own."""
+
+    def __init__(self, environ: dict[str, str], folder: Path, data_dir: Path) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.data_dir = data_dir
+        self.log: list[str] = []
+        self.dead = True
+        """Killed, or gone by itself, since it was last started."""
+        self.pid = 0
+        self._environ = {**environ, "PORT": str(self.port), "DATA_DIR": str(data_dir)}
+        self._folder = folder
+        self._watched = -1
+        self._reading: asyncio.Task[None] | None = None
+
+    async def launch(self) -> None:
+        reader, writer = os.pipe()
+        begin = start_alone if "LD_PRELOAD" in self._environ else nursery().start
+        self.pid = await asyncio.to_thread(begin, self._environ, self._folder, writer)
+        os.close(writer)
+        self._watched = os.pidfd_open(self.pid)
+        self._reading = asyncio.create_task(self._read(reader))
+        self.dead = False
+
+    async def start(self, http: httpx.AsyncClient) -> None:
+        """Launch, and wait until /health answers."""
+        await self.launch()
+
+        async def healthy() -> bool:
+            assert self._reading is not None and not self._reading.done(), f"it did not start: {self.log[-1:]}"
+            with contextlib.suppress(httpx.HTTPError):
+                return (await http.get(f"{self.url}/health")).status_code == 200
+            return False
+
+        await until_it(healthy)
+
+    def kill(self) -> None:
+        """At once: nothing else runs here between the decision and the signal."""
+        self.send(signal.SIGKILL)
+        self.dead = True
+
+    def send(self, number: int) -> None:
+        if self._watched >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._watched, number)
+
+    async def gone(self) -> None:
+        """Until the process is no more and its log is complete."""
+        if self._watched < 0 or self._reading is None:
+            return
+        ended = asyncio.Event()
+        asyncio.get_running_loop().add_reader(self._watched, ended.set)
+        try:
+            await happens(ended.wait())
+        finally:
+            asyncio.get_running_loop().remove_reader(self._watched)
+        await self._reading
+        self._forget()
+
+    async def end(self) -> None:
+        """When nothing is to come any more."""
+        if self._watched >= 0:
+            self.kill()
+            await self.gone()
+
+    def may_write(self, most_bytes: int) -> None:
+        """No file of the process may grow beyond this; a disk without room looks the same to it."""
+        _, hard = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (most_bytes, hard))
+
+    def _forget(self) -> None:
+        with contextlib.suppress(ChildProcessError):  # one from the nursery is nobody's
+            os.waitid(os.P_PIDFD, self._watched, os.WEXITED)
+        os.close(self._watched)
+        self._watched, self.dead = -1, True
+
+    async def _read(self, pipe: int) -> None:
+        lines = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(lines)
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(pipe, "rb", 0))
+        async for line in lines:
+            self.log.append(line.decode(errors="replace"))
+        transport.close()
+
+
+def free_port() -> int:
+    """A port that stays free while nobody listens: the system gives those from 32768 on to any connection."""
+    while True:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
