@@ -87,6 +87,7 @@ class Settings:
     voice_session_archive_dir: Path = setting(Path("/tmp/voice-sessions"), "raw transcripts; mode 0700")
     voice_session_retention_days: int = setting(7, "raw transcripts older than this are deleted; 0 keeps them")
 
+    memory_vectors: bool = setting(True, "false: memory is searched by words alone, which saves 250 MB")
     memory_retention_days: int = setting(90, "facts older than this are not told any more, and deleted; 0 keeps them")
 
     gateway_admin_token: Secret | None = setting(None, "unset: made at first start, kept under DATA_DIR")

@@ -151,6 +151,7 @@ async def staged(
                     "DEEPGRAM_API_KEY": "dg-test-key",
                     "DEEPGRAM_AGENT_URL": engine.url,
                     "GATEWAY_ADMIN_TOKEN": ADMIN,
+                    "MEMORY_VECTORS": "false",
                     **carrier.settings(),
                     **environ,
                 },

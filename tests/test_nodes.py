@@ -87,6 +87,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
                     "DEEPGRAM_API_KEY": engine.api_key,
                     "DEEPGRAM_AGENT_URL": engine.url,
                     "GATEWAY_ADMIN_TOKEN": ADMIN,
+                    "MEMORY_VECTORS": "false",
                     "REDIS_URL": redis.url,
                     "REMEM_API_URL": remem.url,
                     "REMEM_API_KEY": remem.api_key,

@@ -168,6 +168,7 @@ async def scene(carrier_name: str, tmp_path: Path) -> AsyncIterator[Scene]:
             "DEEPGRAM_API_KEY": "dg-test-key",
             "DEEPGRAM_AGENT_URL": engine.url,
             "GATEWAY_ADMIN_TOKEN": ADMIN,
+            "MEMORY_VECTORS": "false",
             **carrier.settings(),
         }
         gateway = GatewayProcess(environ, tmp_path)

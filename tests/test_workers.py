@@ -147,6 +147,7 @@ async def opened(carrier_name: str, folder: Path, **environ: str) -> AsyncIterat
                 "DEEPGRAM_API_KEY": engine.api_key,
                 "DEEPGRAM_AGENT_URL": engine.url,
                 "GATEWAY_ADMIN_TOKEN": ADMIN,
+                "MEMORY_VECTORS": "false",
                 **carrier.settings(),
                 **environ,
             },

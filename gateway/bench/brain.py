@@ -1,8 +1,9 @@
 """
 How much later the first word of an answer reaches the engine because it passes through the gateway.
 
-All calls talk, and each asks for one answer after the other: first straight from the language model, then through the
-gateway with the bearer that its engine was given. The difference is what the gateway adds, delay and work alike.
+All calls are up, the caller's sound goes on, the agent thinks: each asks for one answer after the other, first straight
+from the language model, then through the gateway with the bearer that its engine was given. The difference is what the
+gateway adds, delay and work alike.
 
 Memory is off: it is searched before the language model is asked, and that is another measurement.
 """
@@ -58,6 +59,7 @@ async def _measure(turns: int, seconds: float, core: int) -> BrainMeasurement:
             await load.place(http)
             if load.connected != turns:
                 raise BenchFailed(f"only {load.connected} of {turns} calls came up")
+            load.fall_silent()
             await asyncio.sleep(_SETTLE_SECONDS)
             direct = await _phase(load, process, seconds, f"{model_url}/chat/completions")
             through = await _phase(load, process, seconds)

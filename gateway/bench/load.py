@@ -143,6 +143,12 @@ class Load:
         self.calls[number] = self._call(number, of=len(self.calls))
         await self._place(number, http)
 
+    def fall_silent(self) -> None:
+        """The agents stop speaking; callers are heard as before."""
+        for call in self.calls:
+            if call.engine is not None:
+                call.engine.silent = True
+
     @property
     def connected(self) -> int:
         return sum(call.connected for call in self.calls)

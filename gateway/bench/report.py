@@ -115,7 +115,7 @@ def brain_as_json(run: BrainMeasurement) -> dict[str, Any]:
 def brain_as_text(run: BrainMeasurement) -> str:
     added = run.added_ms
     lines = [
-        f"{run.turns} answers at once for {run.seconds:g} s, each in a call that talks, gateway on one core",
+        f"{run.turns} answers at once for {run.seconds:g} s, each in a call of its own, gateway on one core",
         _line("", f"{'p50':>9} {'p99':>12} {'max':>12}"),
         _three_times("first word, past the gateway", run.direct.p50_ms, run.direct.p99_ms, run.direct.max_ms),
         _three_times("first word, through the gateway", run.through.p50_ms, run.through.p99_ms, run.through.max_ms),

@@ -84,7 +84,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
     settings = blueprint.settings
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient())
-        store = await open_own_store(settings.data_dir, embedder=Embedder())
+        store = await open_own_store(settings.data_dir, embedder=Embedder() if settings.memory_vectors else None)
         stack.push_async_callback(store.close)
         stack.push_async_callback(blueprint.writer.close)
         recordings = RecordingRoom(settings.record_dir)
