@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from gateway.calls.nodes.commons import ALIVE_SECONDS
-from tests.chaos.call import ScriptedCall
+from tests.chaos.call import MOMENTS, ScriptedCall
 from tests.chaos.patience import happens, until
 from tests.chaos.points import Arrangement, Point, Surroundings
 from tests.fakes.remem import Fault
@@ -144,13 +144,13 @@ async def _model_babbles(around: Surroundings, call: ScriptedCall) -> AsyncItera
 
 
 def _redis_dies(*, next_moment: str, forgets: bool) -> Arrangement:
-    """Killed; the call goes on while it is away, or when it is back."""
+    """Killed; the call goes on while it is away, or when it is back. Last words are not waited for so long."""
 
     @contextlib.asynccontextmanager
     async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
         await call.stopped()
         async with around.board.away(forgets=forgets):
-            if around.dice.random() < 0.5:
+            if next_moment == MOMENTS[-1] or around.dice.random() < 0.5:
                 call.let_go(next_moment)
                 await call.stopped()
         call.let_go()

@@ -6,7 +6,9 @@ nor a Redis that forgets loses one. A node reads an entry, or claims a dead node
 another one has claimed it. So a step with an effect outside is not begun by two.
 """
 
+import asyncio
 import contextlib
+from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
@@ -58,6 +60,7 @@ class EndingStream:
         self._save = client.register_script(_SAVE)
         self._leave = client.register_script(_LEAVE)
         self._entries: dict[str, bytes] = {}
+        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     # Where the call ended
 
@@ -145,7 +148,9 @@ class EndingStream:
     @foreign_errors
     async def save(self, ending: Ending) -> None:
         keys = [_owner(ending.session.id), _state(ending.session.id)]
-        if not await self._save(keys=keys, args=[self._node, orjson.dumps(ending.as_json())]):
+        async with self._turns[ending.session.id]:  # on two connections, an older state could come after a newer one
+            saved = await self._save(keys=keys, args=[self._node, orjson.dumps(ending.as_json())])
+        if not saved:
             raise TakenOver("another node carries out this ending")
 
     async def finish(self, ending: Ending) -> None:
@@ -162,6 +167,7 @@ class EndingStream:
         if not await self._leave(keys=keys, args=[self._node, GROUP, entry_id, state, DONE_SECONDS]):
             raise TakenOver("another node carries out this ending")
         del self._entries[session_id]
+        self._turns.pop(session_id, None)
 
 
 def _read(stored: bytes) -> Ending:
