@@ -41,7 +41,7 @@ from gateway.web.public import PublicAddress
 from gateway.web.rooms import brain_room, kit_room, make_finalizer
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
-from gateway.web.upkeep import at_work, delete_old, expire_facts, prepare, retention_of
+from gateway.web.upkeep import at_work, collect_garbage, delete_old, expire_facts, prepare, retention_of
 
 CLOSING_SECONDS: Final = 10.0
 """How long endings may take at shutdown; what is left is taken up at the next start."""
@@ -121,6 +121,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             delete_old(archive),
             expire_facts(FactBook(store), retention_of(settings)),
             prepare(blueprint.writer),
+            collect_garbage(lambda: desk.live_calls == 0),
         ):
             await stack.enter_async_context(at_work(work))
         _measure(desk, finalizer)

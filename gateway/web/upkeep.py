@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -16,6 +17,10 @@ from gateway.settings import Settings
 RETENTION_CHECK_SECONDS: Final = 3600.0
 DAY_SECONDS: Final = 24 * 3600.0
 PREPARE_AFTER: Final = 1.0
+_GARBAGE_SECONDS: Final = 5.0
+_SOME_OBJECTS: Final = 10_000
+_MANY_OBJECTS: Final = 1_000_000
+"""About 100 MB, more than all calls of a full gateway hold at once."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +55,19 @@ async def expire_facts(facts: FactBook, retention: timedelta | None) -> None:
         except StoreError as error:
             _log.warning("old facts could not be deleted", extra={"reason": str(error)})
         await asyncio.sleep(DAY_SECONDS)
+
+
+async def collect_garbage(is_quiet: Callable[[], bool]) -> None:
+    """
+    Collect cycles while no call is live, and under way only when there may be many: it holds up every call's sound.
+
+    For a process that has switched the collector off, as `gateway serve` does. Calls leave hardly any cycles.
+    """
+    while True:
+        await asyncio.sleep(_GARBAGE_SECONDS)
+        new_objects = gc.get_count()[0]
+        if not gc.isenabled() and new_objects > (_SOME_OBJECTS if is_quiet() else _MANY_OBJECTS):
+            gc.collect()
 
 
 @contextlib.asynccontextmanager
