@@ -23,7 +23,7 @@ from gateway.memory.embedding import MODEL
 from gateway.memory.wordpiece import without_accents
 
 if TYPE_CHECKING:
-    from gateway.memory.minilm import Reading, Space
+    from gateway.memory.meaning import Reading, Space
 
 _NARROW_SCOPE: Final = 5000  # documents; of a wider one only those that share most words are looked at
 _MOST_CANDIDATES: Final = 200
@@ -100,7 +100,7 @@ class Scope:
 
     @cached_property
     def _space(self) -> "Space":
-        from gateway.memory.minilm import Space  # who has a reading has it loaded already
+        from gateway.memory.meaning import Space  # who has a reading has it loaded already
 
         return Space([member.vectors for member in self.members if member.vectors])
 

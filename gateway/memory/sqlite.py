@@ -25,7 +25,7 @@ from gateway.memory.embedding import Embedder
 from gateway.memory.passages import parts, snippet
 
 if TYPE_CHECKING:
-    from gateway.memory.minilm import Reading
+    from gateway.memory.meaning import Reading
 
 T = TypeVar("T")
 
