@@ -5,7 +5,6 @@ Numbers are whole here. Figures hold none.
 """
 
 import re
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,10 +17,11 @@ import orjson
 
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.llm.redaction import redact
+from gateway.memory.database import Connection
 from gateway.memory.documents import Document
 from gateway.memory.facts import Fact, FactBook
-from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState, Value
+from gateway.memory.store import MemoryStore
 
 _ALL: Final = 1_000_000
 _DAY: Final = 86_400
@@ -123,7 +123,7 @@ class Figures:
 class DossierRoom:
     """Reads what is known. An empty agent stands for all. Raises StoreUnavailable."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._book = CallBook(store)
         self._facts = FactBook(store)
@@ -211,7 +211,7 @@ class DossierRoom:
             for change in await self._facts.history(agent, caller)
         ]
 
-        def work(connection: sqlite3.Connection) -> list[Any]:
+        def work(connection: Connection) -> list[Any]:
             return connection.execute(_STATE_CHANGES, (agent, caller)).fetchall()
 
         return of_facts + [

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import sqlite3
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
 
@@ -11,7 +10,8 @@ import orjson
 from gateway.calls.session import VoiceSession
 from gateway.errors import StoreUnavailable, TakenOver
 from gateway.llm.summary import CallSummary
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.database import Connection
+from gateway.memory.store import MemoryStore
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS endings (
@@ -76,7 +76,7 @@ class EndingStore(Protocol):
 class Endings:
     """The table of endings. Workers that share it each see to those with their name on them."""
 
-    def __init__(self, store: SqliteStore, node: str = "") -> None:
+    def __init__(self, store: MemoryStore, node: str = "") -> None:
         self._store = store
         self._node = node
 
@@ -87,7 +87,7 @@ class Endings:
         names = ", ".join(row)
         marks = ", ".join(f":{name}" for name in row)
 
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: Connection) -> None:
             query = "SELECT node FROM endings WHERE session_id = ?"
             before = connection.execute(query, (ending.session.id,)).fetchone()
             if before is not None and before[0] not in ("", self._node, ending.node):
@@ -97,7 +97,7 @@ class Endings:
         await self._store.run(work)
 
     async def finish(self, ending: Ending) -> None:
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: Connection) -> None:
             connection.execute("DELETE FROM endings WHERE session_id = ?", (ending.session.id,))
 
         await self._store.run(work)
@@ -108,7 +108,7 @@ class Endings:
     async def adopt(self, ending: Ending, node: str) -> bool:
         """See to what a dead worker left, if no other one does yet."""
 
-        def work(connection: sqlite3.Connection) -> int:
+        def work(connection: Connection) -> int:
             change = "UPDATE endings SET node = ? WHERE session_id = ? AND node = ?"
             return connection.execute(change, (node, ending.session.id, ending.node)).rowcount
 
@@ -119,7 +119,7 @@ class Endings:
     async def make_durable(self) -> None:
         """On return, what was saved so far outlives a power cut too. The store alone outlives a killed process."""
 
-        def done(connection: sqlite3.Connection) -> bool:
+        def done(connection: Connection) -> bool:
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
             return not busy
 
@@ -132,7 +132,7 @@ class Endings:
     async def try_again(self, session_id: str = "") -> int:
         """Wake the endings that rest, or the one of this call; how many those were."""
 
-        def work(connection: sqlite3.Connection) -> int:
+        def work(connection: Connection) -> int:
             resting = "UPDATE endings SET problem = '', node = '' WHERE problem <> '' AND ? IN ('', session_id)"
             return connection.execute(resting, (session_id,)).rowcount
 
@@ -141,7 +141,7 @@ class Endings:
     async def open_ones(self) -> list[Ending]:
         """Endings that an earlier process did not finish. One that can't be read is left alone, and logged."""
 
-        def work(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+        def work(connection: Connection) -> list[dict[str, Any]]:
             cursor = connection.execute("SELECT * FROM endings ORDER BY rowid")
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]

@@ -16,7 +16,7 @@ import orjson
 from gateway import settings
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.dossier import Dossier, DossierRoom
-from gateway.calls.forgetting import Forgetting, Places, Undone, holding
+from gateway.calls.forgetting import Forgetting, Places, Undone
 from gateway.calls.own_store import open_own_store, store_path
 from gateway.carriers.numbers import e164
 from gateway.cli import memory_text
@@ -188,7 +188,7 @@ async def _forget(desk: _Desk) -> int:
         if not await desk.confirmed(f"Forget {caller}, with {len(traces.sessions)} calls?"):
             return 1
         undone = await forgetting.forget(traces)
-    held_by = [str(path) for path in await asyncio.to_thread(holding, words, desk.places)] if words else []
+    held_by = await forgetting.holding(words) if words else []
     told = memory_text.forgotten(undone, held_by, under_way=len(traces.unfinished), verified=bool(words))
     desk.show({"undone": undone, "under_way": len(traces.unfinished), "still_in": held_by}, told)
     return 1 if held_by else _code(undone)
