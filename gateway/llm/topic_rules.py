@@ -25,7 +25,7 @@ _MATTERS: Final = frozenset(
     subscription ticket transfer trip upgrade visa warranty wedding""".split()
 )
 _MATTER: Final = rf"(?:{'|'.join(sorted(_MATTERS, key=len, reverse=True))})s?"
-_WHOSE: Final = r"(?:the|my|our|this|that|his|her|their)"
+_WHOSE: Final = r"(?:the|my|our|this|that)"
 _WORD: Final = r"[^\W\d_][\w'’-]*"
 _PHRASES: Final = tuple(
     re.compile(pattern, re.IGNORECASE)
@@ -42,16 +42,18 @@ _PHRASES: Final = tuple(
 )
 # They join words, or stand beside any matter: none of them tells one from another.
 _COMMON: Final = frozenset(
-    """a about after afternoon again all also an and any are as ask asked at back be because been before big but by
-    call called came can come comes could current day did do does done down each earlier early ended ends entire
-    evening every failed fails fallen fell finally first for friday from get gets go goes going gone good got great
-    had happened happens has have he her here him his how i if in into is it its just keeps kept know large last
-    late later like little long looks made main makes may me might monday month morning must my need needs new next
-    night no not now of off old on one only or other our out over own please previous quick really recent right said
-    same saturday say says second seems she should small so some started starts still stopped stops such sunday
-    takes tell than that the their them then there they thing this through thursday time to today told tomorrow
-    tonight took tuesday under up upcoming us usual very want wants was we wednesday week went were what when where
-    which while who whole why will with worked works would wrong year yesterday you your""".split()
+    """a about actual after afternoon again all also amazing an and another any are as ask asked at awesome back be
+    because been before best better big biggest both but by call called came can come comes cool could current day
+    did do does done down each earlier early ended ends entire evening every failed fails fallen favorite favourite
+    fell few final finally first for friday from get gets go goes going gone good got great greatest had happened
+    happens has have he her here him his how i if in into is it its just keeps kept kind know large last late later
+    latest like little long looks lot lots lovely made main makes many may me might monday month more morning most
+    much must my need needs new next nice night no not now of off old on one only or other our out over own please
+    previous quick really recent right said same saturday say says second seems several she should small so some
+    special started starts still stopped stops such sunday takes tell than that the their them then there these they
+    thing this those through thursday time to today told tomorrow tonight took tuesday under up upcoming us usual
+    very want wants was we wednesday week went were what whatever when where which while who whole why will with
+    worked works worse worst would wrong year yesterday you your""".split()
 )
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
 # It only says what comes next.
@@ -225,12 +227,18 @@ def _known_as(title: str, known: Sequence[str]) -> str:
 
 
 def _place(sentence: str, title: str) -> tuple[int, int] | None:
-    """Where all that tells a known topic from others stands in a sentence."""
+    """
+    Where all that tells a known topic from others stands in a sentence: a name, as in "Orlando is sold".
+
+    A name has a capital. The first word has one too, and counts only if the sentence goes on as of a matter.
+    """
     own = _words(title) - _MATTERS
-    spans = {_singular(match[0].casefold()): match.span() for match in re.finditer(r"[^\W_]+", sentence)}
+    names = (match for match in re.finditer(r"[^\W_]+", sentence) if match[0][0].isupper() or match[0].isdigit())
+    spans = {_singular(name[0].casefold()): name.span() for name in names}
     if not own or not own <= spans.keys():
         return None
-    return min(spans[word][0] for word in own), max(spans[word][1] for word in own)
+    start, end = min(spans[word][0] for word in own), max(spans[word][1] for word in own)
+    return (start, end) if start > 0 or _ENDED_AFTER.match(sentence, end) else None
 
 
 def _ends(sentence: str, name: _Named) -> bool:

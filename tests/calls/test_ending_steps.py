@@ -1,6 +1,7 @@
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -277,7 +278,7 @@ async def test_better_summary_brings_its_topics(after, pins):
 
 
 async def test_writer_is_told_of_known_topics(after, pins):
-    await pins.note(a_session(), [SALE], START)
+    await pins.note(a_session(started_at=START - timedelta(days=1)), [SALE], START)
     session = a_session(turns=[Turn(Speaker.CALLER, "Orlando is sold.", START)])
     await after.finishes(session)
     [topic] = await pins.topics("maya", session.caller)
