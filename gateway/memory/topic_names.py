@@ -6,11 +6,12 @@ is in the name of the other.
 """
 
 import re
-from array import array
 from dataclasses import dataclass
 from functools import cached_property
-from operator import mul
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from gateway.memory.meaning import Vectors
 
 SAME_WORDS: Final = 0.6
 """The share of words from which on two names are of the same topic."""
@@ -52,6 +53,7 @@ _KINDS: Final = {
     )
     for word in line.split()
 }
+_KIND_WORDS: Final = frozenset(_KINDS.values())
 _FILLERS: Final = frozenset(
     """a about an and at by caller client customer for from getting her his in into issue its matter my new of on or our
     question request situation the their thing to topic with""".split()
@@ -72,22 +74,25 @@ class Name:
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        return self.words & frozenset(_KINDS.values())
+        return self.words & _KIND_WORDS
 
     @cached_property
     def codes(self) -> frozenset[str]:
         return frozenset(word for word in self.words if any(character.isdigit() for character in word))
 
     @cached_property
-    def vector(self) -> "array[float]":
-        return array("f", self.meaning)
+    def vector(self) -> "Vectors":
+        import numpy as np  # who has a vector has loaded it already, or can wait
+
+        return np.frombuffer(self.meaning, "<f4")
 
     def is_same(self, other: "Name") -> bool:
         if self.words == other.words:
             return bool(self.words) or self.text.casefold() == other.text.casefold()
         if self.codes and other.codes and not self.codes & other.codes:
             return False
-        return self._likeness(other) >= self._needed(other)
+        needed = self._needed(other)
+        return not needed or self._likeness(other) >= needed
 
     def _needed(self, other: "Name") -> float:
         """From which cosine on they are the same; 0 where words are enough."""
@@ -100,9 +105,9 @@ class Name:
         return 0.0 if own <= others or others <= own or overlap >= SAME_WORDS else LIKE
 
     def _likeness(self, other: "Name") -> float:
-        if len(self.vector) != len(other.vector):
+        if not self.meaning or len(self.meaning) != len(other.meaning):
             return 0.0
-        return float(sum(map(mul, self.vector, other.vector)))
+        return float(self.vector @ other.vector)
 
 
 def _singular(word: str) -> str:

@@ -63,6 +63,8 @@ class Topic:
     history: list[Event] = field(default_factory=list)
     calls: set[str] = field(default_factory=set)
     mentions: list[Mention] = field(default_factory=list)
+    spellings: set[str] = field(default_factory=set)
+    """All that it was ever called."""
     pinned_by_hand: bool = False
     unpinned: bool = False
 
@@ -101,19 +103,16 @@ class Topic:
         parts = [f"{self.title} ({self.state})", self.status, ", ".join(self.open_items)]
         return "; ".join(filter(None, parts))
 
-    def is_called(self, text: str) -> bool:
-        """Whether somebody has called it exactly so."""
-        return any(mention.name.text.casefold() == text.casefold() for mention in self.mentions)
-
     def is_named(self, name: Name) -> bool:
         """Whether the name is like its own. Any that it was given would not do: a vague one joins what is not one."""
-        return self.name.is_same(name) or self.first.name.is_same(name)
+        return self.name.is_same(name) or self.first.name is not self.name and self.first.name.is_same(name)
 
     def take(self, mention: Mention) -> Op:
         """Take in what was said; what that did."""
         was_pinned, before = self.is_pinned, (self.state, self.status, self.open_items)
         self.last = mention
         self.mentions.append(mention)
+        self.spellings.add(mention.name.text.casefold())
         if mention.unpins:
             self.unpinned, self.pinned_by_hand = True, False
             return "unpin"
@@ -194,6 +193,6 @@ def worked_out(mentions: Iterable[Mention]) -> tuple[list[Topic], list[Step]]:
 def find(topics: Sequence[Topic], name: Name) -> Topic | None:
     """The topic of this name: of exactly this one before a like one, the last spoken of before others."""
     newest_first = sorted(topics, key=lambda topic: topic.last.started_at, reverse=True)
-    exact = (topic for topic in newest_first if topic.is_called(name.text))
+    exact = (topic for topic in newest_first if name.text.casefold() in topic.spellings)
     like = (topic for topic in newest_first if topic.is_named(name))
     return next(exact, None) or next(like, None)
