@@ -177,9 +177,7 @@ class _Reader:
 
     def _matter(self, title: str) -> _Matter:
         """The one of this name, or whose name says the same with fewer words or more."""
-        words = _words(title)
-        same = (m for m in self.matters if words <= _words(m.title) or words >= _words(m.title))
-        if (matter := next(same, None)) is None:
+        if (matter := next((matter for matter in self.matters if _is_same(title, matter.title)), None)) is None:
             self.matters.append(matter := _Matter(title))
         return matter
 
@@ -222,8 +220,13 @@ def _until_common(words: Iterable[str]) -> list[str]:
 
 
 def _known_as(title: str, known: Sequence[str]) -> str:
-    words = _words(title)
-    return next((other for other in known if words <= _words(other) or words >= _words(other)), title)
+    return next((other for other in known if _is_same(title, other)), title)
+
+
+def _is_same(title: str, other: str) -> bool:
+    """Whether one has all the words of the other, and that one more than what any matter may be called."""
+    fewer, more = sorted((_words(title), _words(other)), key=len)
+    return fewer <= more and not fewer <= _MATTERS
 
 
 def _place(sentence: str, title: str) -> tuple[int, int] | None:
