@@ -16,9 +16,11 @@ from gateway.calls.call_document import archive_text, call_document, spoken_line
 from gateway.calls.endings import Ending, EndingStore
 from gateway.errors import StoreUnavailable
 from gateway.llm.summary import CallSummary, SpokenLine
+from gateway.llm.topics import KnownTopic
 from gateway.llm.writer import SummaryWriter
 from gateway.memory.documents import DocumentStore, NewDocument
 from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook
 from gateway.memory.remem import RememClient
 from gateway.memory.state import CallerState, listed
 
@@ -39,6 +41,7 @@ class EndingSteps:
     """Each agent's time zone, for the wall clock in titles."""
     book: CallBook | None = None
     facts: FactBook | None = None
+    pins: PinBook | None = None
     state: CallerState | None = None
     state_keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """What each agent's functions may keep of a caller."""
@@ -69,7 +72,8 @@ class EndingSteps:
     async def write_document(self, ending: Ending) -> None:
         """Summary and document in our own store. By a language model, or by rules when none answers in time."""
         if ending.summary is None:
-            ending.summary = await self.writer.write(await _lines(ending), recited=_recited(ending))
+            lines, topics = await _lines(ending), await self._topics(ending)
+            ending.summary = await self.writer.write(lines, recited=_recited(ending), topics=topics)
             await self.endings.save(ending)
         if not ending.document_id:
             document = await self.store.create(self._document(ending, ending.summary))
@@ -81,6 +85,12 @@ class EndingSteps:
         if self.facts is not None and ending.summary is not None:
             now = ending.session.ended_at or ending.session.started_at
             await self.facts.learn(ending.session, ending.summary.caller_facts, now)
+
+    async def keep_topics(self, ending: Ending) -> None:
+        """What the call said of topics that run on. Repeated it changes nothing; a better summary's replace them."""
+        if self.pins is not None and ending.summary is not None:
+            now = ending.session.ended_at or ending.session.started_at
+            await self.pins.note(ending.session, ending.summary.running_topics, now)
 
     async def note_call(self, ending: Ending) -> None:
         """A line for the call in the book of calls."""
@@ -96,7 +106,8 @@ class EndingSteps:
         """Have a language model write the summary after all: the same document, replaced. LlmError if it can't."""
         if not self.upgrade_due(ending):
             return
-        summary = await self.writer.ask(await _lines(ending), recited=_recited(ending))
+        lines, topics = await _lines(ending), await self._topics(ending)
+        summary = await self.writer.ask(lines, recited=_recited(ending), topics=topics)
         new = self._document(ending, summary)
         await self.store.replace(ending.document_id, new.content, title=new.title)
         ending.summary, ending.version = summary, ending.version + 1
@@ -133,6 +144,13 @@ class EndingSteps:
             ending.remote_sent = was_sent or error.answer_lost
             await self.endings.save(ending)
             raise
+
+    async def _topics(self, ending: Ending) -> list[KnownTopic]:
+        """What earlier calls were about, so that this one's topics get the same names."""
+        if self.pins is None:
+            return []
+        known = await self.pins.topics(ending.session.agent, ending.session.caller)
+        return [KnownTopic(topic.title, topic.status, topic.open_items) for topic in known]
 
     def _document(self, ending: Ending, summary: CallSummary) -> NewDocument:
         return call_document(ending.session, summary, self.zones.get(ending.session.agent))

@@ -258,6 +258,7 @@ class Finalizer:
                 group.create_task(work.publish())
                 group.create_task(work.until_done(self._steps.note_call))
                 group.create_task(work.until_done(self._steps.keep_facts))
+                group.create_task(work.until_done(self._steps.keep_topics))
             if leaving is not None:
                 await leaving
             await work.until_done(self._steps.rest if ending.problem else self._steps.finish)
@@ -319,6 +320,7 @@ class _Work:
                 await self._sleep(UPGRADE_AFTER)  # it failed a moment ago
                 await self.until_done(self._steps.upgrade)
                 await self.until_done(self._steps.keep_facts)
+                await self.until_done(self._steps.keep_topics)
         if self._ending.remote_version:  # it has the first version; a step that is done does nothing
             await self.until_done(self._steps.send_remote)
 

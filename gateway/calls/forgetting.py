@@ -25,6 +25,7 @@ from gateway.errors import StoreUnavailable
 from gateway.memory.database import Connection
 from gateway.memory.facts import FactBook
 from gateway.memory.index import carrying
+from gateway.memory.pins import PinBook
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
@@ -43,7 +44,9 @@ SCHEMA: Final = ("CREATE TABLE IF NOT EXISTS forgotten (caller TEXT PRIMARY KEY,
 _SESSIONS: Final = """
     SELECT session_id, agent FROM calls WHERE caller = :caller AND :agent IN ('', agent)
     UNION SELECT session_id, agent FROM memory_log WHERE caller = :caller AND :agent IN ('', agent)
-    UNION SELECT session_id, agent FROM caller_state_log WHERE caller = :caller AND :agent IN ('', agent)"""
+    UNION SELECT session_id, agent FROM caller_state_log WHERE caller = :caller AND :agent IN ('', agent)
+    UNION SELECT session_id, agent FROM pin_log
+        WHERE caller = :caller AND :agent IN ('', agent) AND substr(session_id, 1, 14) = 'voice-session:'"""
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,7 @@ class Forgetting:
         self._secret = secret
         self._patience = patience
         self._facts = FactBook(store)
+        self._pins = PinBook(store)
         self._state = CallerState(store)
 
     async def revert(self, call: BookedCall) -> Undone:
@@ -133,6 +137,7 @@ class Forgetting:
         return Undone(
             {
                 "fact statements": await self._facts.revert(call.session_id),
+                "topic entries": await self._pins.revert(call.session_id),
                 "state entries": await self._state.revert(call.session_id),
                 "documents": await self._store.run(
                     lambda connection: _delete_call(connection, call.session_id, call.agent)
@@ -173,6 +178,7 @@ class Forgetting:
             "files": len(traces.files),
             "journal entries": journaled,
             "fact statements": await self._facts.forget(agent or None, caller),
+            "topic entries": await self._pins.forget(agent or None, caller),
             "state entries": sum([await self._state.forget(name, caller) for name in sorted(agents)]),
             "endings": await self._local.run(lambda connection: _delete_endings(connection, traces.sessions)),
             "documents": await self._store.run(lambda connection: self._delete_rest(connection, traces)),

@@ -12,6 +12,7 @@ from gateway.calls.archive import Archive
 from gateway.errors import StoreError
 from gateway.llm.writer import SummaryWriter
 from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook
 from gateway.settings import Settings
 
 RETENTION_CHECK_SECONDS: Final = 3600.0
@@ -42,15 +43,16 @@ async def delete_old(archive: Archive) -> None:
 
 
 def retention_of(settings: Settings) -> timedelta | None:
-    """How long facts are told; None for ever."""
+    """How long facts and topics are told; None for ever."""
     return timedelta(days=settings.memory_retention_days) if settings.memory_retention_days else None
 
 
-async def expire_facts(facts: FactBook, retention: timedelta | None) -> None:
+async def expire_facts(facts: FactBook, pins: PinBook, retention: timedelta | None) -> None:
     """Delete what is not told any more, at the start and once a day."""
     while retention is not None:
         try:
-            if expired := await facts.expire(datetime.now(UTC) - retention):
+            oldest = datetime.now(UTC) - retention
+            if expired := await facts.expire(oldest) + await pins.expire(oldest):
                 _log.info("old facts deleted", extra={"statements": expired})
         except StoreError as error:
             _log.warning("old facts could not be deleted", extra={"reason": str(error)})
