@@ -68,6 +68,10 @@ class CarrierRefused(CarrierError):
         self.retryable = retryable
 
 
+class StreamInUse(CarrierRefused):
+    """The call has a media stream already; there is one at a time."""
+
+
 class EngineError(GatewayError):
     """Something between us and the voice engine."""
 

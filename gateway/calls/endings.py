@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway.calls.session import VoiceSession
+from gateway.calls.session_merge import merged
 from gateway.errors import StoreUnavailable, TakenOver
 from gateway.llm.summary import CallSummary
 from gateway.memory.database import Connection
@@ -42,7 +43,10 @@ class Ending:
     summary: CallSummary | None = None
     document_id: str = ""
     version: int = 0
-    """Of the document: 1 as first written, 2 when a language model has rewritten an extractive summary."""
+    """
+    Of the document: 1 as first written, one more when a language model has rewritten an extractive summary, or when
+    more was known of the call. Without a `document_id`: of the one that is to be replaced.
+    """
     remote_id: str = ""
     remote_version: int = 0
     """Of the document that the remote store has; 0 for none."""
@@ -52,6 +56,12 @@ class Ending:
     """Why a step can't be done; it rests until somebody has it tried again."""
     node: str = ""
     """Who sees to it, where several could."""
+    claim: str = ""
+    """By what right this node carries it out, where another one could take it over. Not stored."""
+    inherited: bool = False
+    """Somebody else began to carry it out, and what they sent may still arrive. Not stored."""
+    outdone: bool = False
+    """A longer transcript was there already: whoever wrote that knew more. Not stored."""
 
     def as_json(self) -> dict[str, Any]:
         return {**_as_row(self), "session": self.session.as_json()}
@@ -59,6 +69,20 @@ class Ending:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "Ending":
         return _from_row({**stored, "session": orjson.dumps(stored["session"])})
+
+
+def retold(known: Ending, session: VoiceSession) -> Ending | None:
+    """The ending of a call of which `session` tells more, begun anew: documents are replaced. None if it does not."""
+    whole = merged(known.session, session)
+    if whole.turns == known.session.turns:
+        return None
+    return Ending(
+        whole,
+        version=max(1, known.version, known.remote_version),
+        remote_id=known.remote_id,
+        remote_version=known.remote_version,
+        remote_sent=True,
+    )
 
 
 class EndingStore(Protocol):

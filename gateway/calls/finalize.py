@@ -44,6 +44,8 @@ SWEEP_SECONDS: Final = 15.0
 """How often endings are looked for that somebody wants tried again."""
 FOLLOW_SECONDS: Final = 5.0
 """How often it is looked what other nodes have made of the endings they were handed."""
+BEGUN_SECONDS: Final = 10.0
+"""How long the node that had a call last gets to begin its ending, before another one does that knows less."""
 MOST_AT_ONCE: Final = 32
 """Endings that one node takes from the stream at a time."""
 UPGRADE_AFTER: Final = 5.0
@@ -109,14 +111,19 @@ class Finalizer:
         self._close_recorder(session.id)
         begun()
 
-    async def knows_nothing_of(self, session: VoiceSession) -> bool:
-        """Whether no node has ever begun the ending of this call."""
-        if self._stream is None:
-            return False
-        try:
-            return await self._stream.whereabouts(Ending(session)) == "lost"
-        except BoardUnavailable:
-            return False
+    @property
+    def is_shared(self) -> bool:
+        """Whether several nodes may tell of the same call, each with its own memory of it."""
+        return self._stream is not None
+
+    async def until_begun(self, session: VoiceSession) -> None:
+        """Wait until some node has begun the ending of this call, or none is likely to."""
+        give_up = asyncio.get_running_loop().time() + BEGUN_SECONDS
+        while self._stream is not None and asyncio.get_running_loop().time() < give_up:
+            with contextlib.suppress(BoardUnavailable):
+                if await self._stream.whereabouts(Ending(session)) != "lost":
+                    return
+            await asyncio.sleep(BEGUN_SECONDS / 10)
 
     async def resume(self) -> frozenset[str]:
         """
