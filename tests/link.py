@@ -9,14 +9,30 @@ class Link:
     """A TCP proxy. Cut, it refuses connections and drops those there are; silent, it carries nothing on those."""
 
     def __init__(self, port: int) -> None:
+        self.port = 0
+        """Where it is reached."""
         self._target = port
         self._server: asyncio.Server | None = None
         self._lines: set[asyncio.Task[None]] = set()
         self._silent: set[asyncio.Task[None]] = set()
-        self.port = 0
+
+    @property
+    def redis_url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    @contextlib.asynccontextmanager
+    async def away(self) -> AsyncIterator[None]:
+        """Cut, and mended afterwards."""
+        await self.cut()
+        try:
+            yield
+        finally:
+            await self.mend()
 
     async def mend(self) -> None:
         """Open, at the same port as before."""
+        if self._server is not None:
+            return
         self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 

@@ -104,7 +104,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
                     "DEEPGRAM_AGENT_URL": engine.url,
                     "GATEWAY_ADMIN_TOKEN": ADMIN,
                     "MEMORY_VECTORS": "false",
-                    "REDIS_URL": f"redis://127.0.0.1:{links[number].port}/0",
+                    "REDIS_URL": links[number].redis_url,
                     "REMEM_API_URL": remem.url,
                     "REMEM_API_KEY": remem.api_key,
                     **carrier.settings(),

@@ -142,7 +142,6 @@ class CallDesk:
         self._pending: dict[CarrierLink, None] = {}
         self._conducted: dict[Call, asyncio.Task[None]] = {}
         self._errands: set[asyncio.Task[None]] = set()
-        self._contributions: set[asyncio.Task[None]] = set()
         self._loop_watch = LoopWatch()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -183,8 +182,6 @@ class CallDesk:
     async def close(self) -> None:
         """Let no more calls in, end the live ones, and wait until each has been handed to its ending."""
         self._closing = True
-        for task in self._contributions:
-            task.cancel()  # the journal keeps what they have
         for link in list(self._pending):
             link.close()
         for call in self._registry.live_calls():
@@ -207,7 +204,7 @@ class CallDesk:
             elif self._neighbours is None:
                 self._continue(_ring_of_journal(left, self._agents), left.session)
             else:  # another node may have taken it over; to ask may take a while
-                self._contribution(self._reclaim(left, self._neighbours))
+                self._errand(self._reclaim(left, self._neighbours))
 
     async def _reclaim(self, left: JournaledCall, neighbours: Neighbours) -> None:
         ring = _ring_of_journal(left, self._agents)
@@ -217,13 +214,7 @@ class CallDesk:
         elif ours is False and self._memory is not None:
             self._memory.journal.claim(left.session.id)
             _died(left.session)
-            await self._contribute(ring.key, left.session, neighbours)
-
-    async def _contribute(self, key: CallKey, session: VoiceSession, neighbours: Neighbours) -> None:
-        """A call went on at another node, which may not know all that was said here: its ending is to have it."""
-        await neighbours.until_over(key)
-        await self._finalizer.until_begun(session)
-        self._finalizer.submit(session)
+            self._finalizer.contribute(left.session, functools.partial(neighbours.until_over, ring.key))
 
     def _continue(self, ring: Ring, session: VoiceSession) -> None:
         """A call whose process died: it may go on."""
@@ -640,7 +631,7 @@ class CallDesk:
         if ring.session is None:
             return
         if self._neighbours is not None and self._finalizer.is_shared:
-            self._contribution(self._contribute(ring.key, ring.session, self._neighbours))
+            self._finalizer.contribute(ring.session, functools.partial(self._neighbours.until_over, ring.key))
         elif self._memory is not None:
             self._memory.journal.forget(ring.session.id)
 
@@ -721,20 +712,12 @@ class CallDesk:
         return recorder
 
     def _errand(self, work: Coroutine[Any, Any, None]) -> None:
-        _started(work, "errand", self._errands)
-
-    def _contribution(self, work: Coroutine[Any, Any, None]) -> None:
-        """What may take as long as a call at another node."""
-        _started(work, "contribution", self._contributions)
+        task = asyncio.get_running_loop().create_task(work, name="errand")
+        self._errands.add(task)
+        task.add_done_callback(self._errands.discard)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-def _started(work: Coroutine[Any, Any, None], name: str, tasks: set[asyncio.Task[None]]) -> None:
-    task = asyncio.get_running_loop().create_task(work, name=name)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
 
 
 def _died(session: VoiceSession) -> None:

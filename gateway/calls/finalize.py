@@ -46,6 +46,7 @@ FOLLOW_SECONDS: Final = 5.0
 """How often it is looked what other nodes have made of the endings they were handed."""
 BEGUN_SECONDS: Final = 10.0
 """How long the node that had a call last gets to begin its ending, before another one does that knows less."""
+BEGUN_LOOKS: Final = 10
 MOST_AT_ONCE: Final = 32
 """Endings that one node takes from the stream at a time."""
 UPGRADE_AFTER: Final = 5.0
@@ -116,14 +117,26 @@ class Finalizer:
         """Whether several nodes may tell of the same call, each with its own memory of it."""
         return self._stream is not None
 
-    async def until_begun(self, session: VoiceSession) -> None:
-        """Wait until some node has begun the ending of this call, or none is likely to."""
-        give_up = asyncio.get_running_loop().time() + BEGUN_SECONDS
-        while self._stream is not None and asyncio.get_running_loop().time() < give_up:
-            with contextlib.suppress(BoardUnavailable):
-                if await self._stream.whereabouts(Ending(session)) != "lost":
-                    return
-            await asyncio.sleep(BEGUN_SECONDS / 10)
+    def contribute(self, session: VoiceSession, over: Callable[[], Awaitable[None]]) -> None:
+        """
+        What this node knows of a call that went on at another one, which may not know all of it.
+
+        When the call is `over`, its ending is to have every word. Until then the journal keeps them.
+        """
+        self._keep(self._contribute(session, over), f"contribution {session.uuid}")
+
+    async def _contribute(self, session: VoiceSession, over: Callable[[], Awaitable[None]]) -> None:
+        await over()
+        for _ in range(BEGUN_LOOKS):
+            if await self._is_begun(session):
+                break
+            await asyncio.sleep(BEGUN_SECONDS / BEGUN_LOOKS)
+        self.submit(session)
+
+    async def _is_begun(self, session: VoiceSession) -> bool:
+        with contextlib.suppress(BoardUnavailable):
+            return self._stream is None or await self._stream.whereabouts(Ending(session)) != "lost"
+        return False
 
     async def resume(self) -> frozenset[str]:
         """
@@ -224,11 +237,15 @@ class Finalizer:
         return documented
 
     def _run(self, ending: Ending, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=f"ending {ending.session.uuid}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._keep(work, f"ending {ending.session.uuid}")
         self._running.add(ending.session.id)
         task.add_done_callback(lambda _: self._running.discard(ending.session.id))
+
+    def _keep(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _see_through(self, ending: Ending, documented: asyncio.Future[None], begun: Callable[[], None]) -> None:
         work = _Work(self._steps, ending, self._sleep)

@@ -41,6 +41,7 @@ CALL_SECONDS: Final = 24 * 3600.0
 OVER_SECONDS: Final = 3600.0
 RETRY_SECONDS: Final = 0.5
 MOST_WAITING: Final = 100_000
+MOST_FOREIGN: Final = 1000
 
 _log = logging.getLogger(__name__)
 
@@ -127,6 +128,7 @@ class Commons:
         self._gap_at = float("-inf")
         self._figures = b"{}"
         self._is_known = False
+        self._was_forgotten = False
         self._foreign: dict[CallKey, str] = {}
         """Sessions of calls that others have taken from us. What is still to be written of them is not the board's."""
 
@@ -353,22 +355,36 @@ class Commons:
         """Show that this node is alive, and what it has to do. Whether the board has forgotten that it was."""
         self._figures = orjson.dumps(figures)
         try:
-            return await self._show_life()
+            await self._show_life()
         except BoardUnavailable:
             self._gap_at = asyncio.get_running_loop().time()
             raise
+        was_forgotten, self._was_forgotten = self._was_forgotten, False
+        return was_forgotten
 
     async def mend(self) -> None:
-        """After the board was away: make known again what it has forgotten, and see which calls are others' now."""
+        """
+        After the board was away: make known again what it has forgotten, and see which calls are others' now.
+
+        A call that rings here may have got its media elsewhere, and the board have forgotten who told us.
+        """
         await self._show_life()
         for key, record in list(self._mine.items()):
             there = await self.find(key)
-            if there is None:
+            if there is None and record.state is not CallState.RINGING:
                 await self._board.put(_call(key), record.as_bytes(), CALL_SECONDS)
                 await self._owns(record)
-            elif there.node != self.node:
+            elif there is not None and there.node != self.node:
                 await self._send(self.node, Message(Word.TAKEN, key))  # who took it may have said so in vain
-                self._lost(record)
+                self.lost(key)
+
+    def lost(self, key: CallKey) -> None:
+        """The call is another node's."""
+        record = self._mine.pop(key, None)
+        if record is not None and record.session is not None:
+            self._foreign[key] = record.session["id"]
+            while len(self._foreign) > MOST_FOREIGN:
+                del self._foreign[next(iter(self._foreign))]
 
     async def leave(self) -> None:
         """This node goes: whatever calls it still has are anybody's."""
@@ -393,19 +409,12 @@ class Commons:
             await self._board.put(name, record.as_bytes(), CALL_SECONDS)
             await self._owns(record)
         else:
-            self._lost(record)
+            self.lost(record.key)
 
-    def _lost(self, record: CallRecord) -> None:
-        """The call is another node's."""
-        self._mine.pop(record.key, None)
-        if record.session is not None:
-            self._foreign[record.key] = record.session["id"]
-
-    async def _show_life(self) -> bool:
+    async def _show_life(self) -> None:
         await self._board.put(f"alive:{self.node}", self._figures, ALIVE_SECONDS)
-        forgotten = await self._board.join("nodes", self.node) and self._is_known
+        self._was_forgotten |= await self._board.join("nodes", self.node) and self._is_known
         self._is_known = True
-        return forgotten
 
     async def _owns(self, record: CallRecord) -> None:
         """Nobody looks for the calls of a node that the board does not know."""

@@ -262,6 +262,7 @@ class Neighbours:
                 await desk.release(message.key)
             case Word.TAKEN:
                 if not await self.is_ours(message.key) and not await self._taken_back(desk, message.key):
+                    self.commons.lost(message.key)
                     desk.drop(message.key)
 
     async def _taken_back(self, desk: Desk, key: CallKey) -> bool:
