@@ -29,6 +29,9 @@ SCHEMA: Final = (
         node TEXT NOT NULL DEFAULT '')""",
 )
 
+HANDED_OVER: Final = "stream"
+"""Who sees to an ending that all nodes were offered."""
+
 CHECKPOINT_TRIES: Final = 10
 
 _log = logging.getLogger(__name__)
@@ -104,21 +107,32 @@ class Endings:
         self._store = store
         self._node = node
 
+    async def begin(self, ending: Ending) -> None:
+        """Keep a new one. To one that was handed over before, it adds what else is known of the call."""
+
+        def work(connection: Connection) -> None:
+            query = "SELECT session FROM endings WHERE session_id = ? AND node = ?"
+            for (stored,) in connection.execute(query, (ending.session.id, HANDED_OVER)).fetchall():
+                ending.session = merged(VoiceSession.from_json(orjson.loads(stored)), ending.session)
+                connection.execute("UPDATE endings SET node = '' WHERE session_id = ?", (ending.session.id,))
+            self._write(connection, _as_row(ending))
+
+        ending.node = ending.node or self._node
+        await self._store.run(work)
+
     async def save(self, ending: Ending) -> None:
         """Keep the state as it is now."""
         ending.node = ending.node or self._node
         row = _as_row(ending)
-        names = ", ".join(row)
+        await self._store.run(lambda connection: self._write(connection, row))
+
+    def _write(self, connection: Connection, row: dict[str, Any]) -> None:
+        query = "SELECT node FROM endings WHERE session_id = ?"
+        before = connection.execute(query, (row["session_id"],)).fetchone()
+        if before is not None and before[0] not in ("", self._node, row["node"]):
+            raise TakenOver("another worker sees to this ending")
         marks = ", ".join(f":{name}" for name in row)
-
-        def work(connection: Connection) -> None:
-            query = "SELECT node FROM endings WHERE session_id = ?"
-            before = connection.execute(query, (ending.session.id,)).fetchone()
-            if before is not None and before[0] not in ("", self._node, ending.node):
-                raise TakenOver("another worker sees to this ending")
-            connection.execute(f"INSERT OR REPLACE INTO endings ({names}) VALUES ({marks})", row)
-
-        await self._store.run(work)
+        connection.execute(f"INSERT OR REPLACE INTO endings ({', '.join(row)}) VALUES ({marks})", row)
 
     async def finish(self, ending: Ending) -> None:
         def work(connection: Connection) -> None:

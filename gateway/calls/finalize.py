@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.calls.ending_steps import EndingSteps
-from gateway.calls.endings import Ending, Endings
+from gateway.calls.endings import HANDED_OVER, Ending, Endings
 from gateway.calls.journal import Journal
 from gateway.calls.session import EndReason, VoiceSession
 from gateway.errors import (
@@ -51,9 +51,6 @@ MOST_AT_ONCE: Final = 32
 """Endings that one node takes from the stream at a time."""
 UPGRADE_AFTER: Final = 5.0
 """Until a language model that did not answer is asked again; then the pauses above."""
-
-_HANDED_OVER: Final = "stream"
-"""Who sees to an ending that all nodes were offered."""
 
 _log = logging.getLogger(__name__)
 
@@ -186,7 +183,7 @@ class Finalizer:
 
     async def _falls_to_us(self, ending: Ending) -> bool:
         """Whether this node sees to it: nobody else's, or of one that is dead. Handed over: somebody does."""
-        if self._stream is not None and ending.node == _HANDED_OVER:
+        if self._stream is not None and ending.node == HANDED_OVER:
             return False
         if ending.node == self._node:
             return True
@@ -201,14 +198,14 @@ class Finalizer:
             self._run(ending, self._carry_out(ending, self._document_due()))
 
     async def _follow_up(self, ending: Ending, stream: "EndingStream") -> None:
-        if ending.node != _HANDED_OVER or ending.problem:
+        if ending.node != HANDED_OVER or ending.problem:
             return
         match await stream.whereabouts(ending):
             case "done":
                 await self._endings.finish(ending)
                 self._close_recorder(ending.session.id)
             case "resting":
-                ending.node = _HANDED_OVER
+                ending.node = HANDED_OVER
                 await self._endings.save(ending)
             case "lost":  # by a Redis that was restarted without its memory
                 _log.warning("an ending was lost by shared storage, and is handed over again")
@@ -252,7 +249,7 @@ class Finalizer:
         try:
             async with asyncio.TaskGroup() as group:
                 # Before anything else is done, it is written down that it has to be.
-                await work.until_done(self._endings.save)
+                await work.until_done(self._endings.begin)
                 if self._stream is not None:  # until then others may have to end the call for us
                     await work.until_done(self._hand_over)
                 leaving = group.create_task(self._leave_journal(ending, begun))
@@ -296,7 +293,7 @@ class Finalizer:
     async def _hand_over(self, ending: Ending) -> None:
         assert self._stream is not None
         await self._stream.hand_over(ending)
-        ending.node = _HANDED_OVER
+        ending.node = HANDED_OVER
         await self._endings.save(ending)
 
     async def _leave_journal(self, ending: Ending, begun: Callable[[], None]) -> None:
