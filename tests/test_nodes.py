@@ -126,6 +126,7 @@ async def test_rings_at_one_node_and_talks_at_another(cluster: Cluster) -> None:
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
     assert await cluster.calls(1) == 1
+    await cluster.idle(0)
     await call.hang_up()
     assert "CALLER: I would like to book a table." in await cluster.whole(0, 1)
 

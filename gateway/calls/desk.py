@@ -630,7 +630,7 @@ class CallDesk:
             ring.recorder.close()
         if ring.session is None:
             return
-        if self._neighbours is not None and self._finalizer.is_shared:
+        if self._neighbours is not None and self._finalizer.is_shared and ring.session.turns:
             self._finalizer.contribute(ring.session, functools.partial(self._neighbours.until_over, ring.key))
         elif self._memory is not None:
             self._memory.journal.forget(ring.session.id)
