@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway.calls.session import VoiceSession
+from gateway.calls.session_merge import merged
 from gateway.errors import StoreUnavailable, TakenOver
 from gateway.llm.summary import CallSummary
 from gateway.memory.database import Connection
@@ -28,6 +29,9 @@ SCHEMA: Final = (
         node TEXT NOT NULL DEFAULT '')""",
 )
 
+HANDED_OVER: Final = "stream"
+"""Who sees to an ending that all nodes were offered."""
+
 CHECKPOINT_TRIES: Final = 10
 
 _log = logging.getLogger(__name__)
@@ -42,7 +46,10 @@ class Ending:
     summary: CallSummary | None = None
     document_id: str = ""
     version: int = 0
-    """Of the document: 1 as first written, 2 when a language model has rewritten an extractive summary."""
+    """
+    Of the document: 1 as first written, one more when a language model has rewritten an extractive summary, or when
+    more was known of the call. Without a `document_id`: of the one that is to be replaced.
+    """
     remote_id: str = ""
     remote_version: int = 0
     """Of the document that the remote store has; 0 for none."""
@@ -52,6 +59,12 @@ class Ending:
     """Why a step can't be done; it rests until somebody has it tried again."""
     node: str = ""
     """Who sees to it, where several could."""
+    claim: str = ""
+    """By what right this node carries it out, where another one could take it over. Not stored."""
+    inherited: bool = False
+    """Somebody else began to carry it out, and what they sent may still arrive. Not stored."""
+    outdone: bool = False
+    """A longer transcript was there already: whoever wrote that knew more. Not stored."""
 
     def as_json(self) -> dict[str, Any]:
         return {**_as_row(self), "session": self.session.as_json()}
@@ -59,6 +72,20 @@ class Ending:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "Ending":
         return _from_row({**stored, "session": orjson.dumps(stored["session"])})
+
+
+def retold(known: Ending, session: VoiceSession) -> Ending | None:
+    """The ending of a call of which `session` tells more, begun anew: documents are replaced. None if it does not."""
+    whole = merged(known.session, session)
+    if whole.turns == known.session.turns:
+        return None
+    return Ending(
+        whole,
+        version=max(1, known.version, known.remote_version),
+        remote_id=known.remote_id,
+        remote_version=known.remote_version,
+        remote_sent=True,
+    )
 
 
 class EndingStore(Protocol):
@@ -80,21 +107,32 @@ class Endings:
         self._store = store
         self._node = node
 
+    async def begin(self, ending: Ending) -> None:
+        """Keep a new one. To one that was handed over before, it adds what else is known of the call."""
+
+        def work(connection: Connection) -> None:
+            query = "SELECT session FROM endings WHERE session_id = ? AND node = ?"
+            for (stored,) in connection.execute(query, (ending.session.id, HANDED_OVER)).fetchall():
+                ending.session = merged(VoiceSession.from_json(orjson.loads(stored)), ending.session)
+                connection.execute("UPDATE endings SET node = '' WHERE session_id = ?", (ending.session.id,))
+            self._write(connection, _as_row(ending))
+
+        ending.node = ending.node or self._node
+        await self._store.run(work)
+
     async def save(self, ending: Ending) -> None:
         """Keep the state as it is now."""
         ending.node = ending.node or self._node
         row = _as_row(ending)
-        names = ", ".join(row)
+        await self._store.run(lambda connection: self._write(connection, row))
+
+    def _write(self, connection: Connection, row: dict[str, Any]) -> None:
+        query = "SELECT node FROM endings WHERE session_id = ?"
+        before = connection.execute(query, (row["session_id"],)).fetchone()
+        if before is not None and before[0] not in ("", self._node, row["node"]):
+            raise TakenOver("another worker sees to this ending")
         marks = ", ".join(f":{name}" for name in row)
-
-        def work(connection: Connection) -> None:
-            query = "SELECT node FROM endings WHERE session_id = ?"
-            before = connection.execute(query, (ending.session.id,)).fetchone()
-            if before is not None and before[0] not in ("", self._node, ending.node):
-                raise TakenOver("another worker sees to this ending")
-            connection.execute(f"INSERT OR REPLACE INTO endings ({names}) VALUES ({marks})", row)
-
-        await self._store.run(work)
+        connection.execute(f"INSERT OR REPLACE INTO endings ({', '.join(row)}) VALUES ({marks})", row)
 
     async def finish(self, ending: Ending) -> None:
         def work(connection: Connection) -> None:

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.calls.endings import Ending
+from gateway.calls.endings import Ending, retold
 from gateway.calls.session import Speaker, Turn
 from gateway.errors import LlmUnavailable, StoreRefused, StoreUnavailable
 from gateway.llm.topics import TopicNote
@@ -56,6 +56,68 @@ async def test_archive_that_fails_stays_to_be_done(after):
     with pytest.raises(OSError):
         await after.steps.keep_archive(ending)
     assert not ending.archived
+
+
+async def test_ending_that_knows_less_improves_nothing(after):
+    """A longer transcript is there: whoever wrote it has the better summary too."""
+    session = a_session()
+    await after.steps.keep_archive(Ending(session))
+    less = Ending(replace(session, turns=session.turns[:1]))
+    await after.steps.keep_archive(less)
+    assert after.archives() == [f"AGENT: Hello.\nCALLER: {WORDS}\n"]
+    after.asks(MoodyModel(LlmUnavailable("overloaded")))
+    await after.steps.write_document(less)
+    assert not after.steps.upgrade_due(less)
+
+
+# More is known of a call
+
+
+async def retold_after(after, remem=None):
+    """An ending of one turn, done; and the ending of the same call with all turns."""
+    session = a_session()
+    first = Ending(replace(session, turns=session.turns[:1]))
+    await after.steps.write_document(first)
+    if remem is not None:
+        await after.steps.send_remote(first)
+    again = retold(first, session)
+    assert again is not None and again.session.turns == session.turns
+    return again
+
+
+async def test_own_document_is_replaced_when_more_is_known(after):
+    again = await retold_after(after)
+    [before] = await after.documents()
+    assert WORDS not in before.content
+    await after.steps.write_document(again)
+    [document] = await after.documents()
+    assert document.id == before.id == again.document_id
+    assert WORDS in document.content
+    assert again.version == 2
+
+
+async def test_remote_document_is_replaced_when_more_is_known(after, remem):
+    again = await retold_after(after, remem)
+    await after.steps.write_document(again)
+    await after.steps.send_remote(again)
+    [document] = remem.documents.values()
+    assert WORDS in document.content
+    assert again.remote_version == again.version
+
+
+async def test_remote_document_whose_answer_was_lost_is_replaced(after, remem):
+    """That it was sent is known, not what became of it: it is found, and then replaced."""
+    again = await retold_after(after, remem)
+    again.remote_id, again.remote_version = "", 0
+    await after.steps.write_document(again)
+    await after.steps.send_remote(again)
+    [document] = remem.documents.values()
+    assert WORDS in document.content
+
+
+async def test_nothing_more_is_nothing_to_do():
+    session = a_session()
+    assert retold(Ending(session), replace(session, turns=session.turns[:1])) is None
 
 
 # Document
