@@ -22,6 +22,7 @@ from gateway.calls.journal import Journal
 from gateway.calls.levels import Levels
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.own_store import open_own_store
+from gateway.calls.session_room import SessionRoom
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier_rest import CallControl
 from gateway.links.recorder import RecordingRoom
@@ -37,7 +38,7 @@ from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
 from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG
 from gateway.settings import Settings
-from gateway.web import chat_proxy, documents, health, live, sharing
+from gateway.web import chat_proxy, documents, health, live, sessions, sharing
 from gateway.web.blueprint import Blueprint, carriers, controls, remem, telnyx_control
 from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaDoor
@@ -146,12 +147,14 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             await stack.enter_async_context(at_work(work))
         _measure(desk, finalizer)
         await desk.recover(ended=await finalizer.resume())
+        room = SessionRoom(store, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
         media_door = MediaDoor(desk, carriers(settings))
         routes = [
             *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
             *telnyx.routes(),
             *chat_proxy.routes(brains.bearers),
             *_store_routes(blueprint, store),
+            *sessions.routes(room, blueprint.store_keys[0]),
             *live.routes(feed, levels, blueprint.store_keys[0]),
             *health.routes(lambda: _state(settings, desk, finalizer, others.neighbours), lambda: desk.takes_calls),
             # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
