@@ -126,6 +126,11 @@ class Briefing:
         return {**counts, "seconds": loading.seconds, "outcome": outcome}
 
     @property
+    def memory_seconds(self) -> float:
+        """How long it has been loaded for: until all was there, or until now."""
+        return self._memory.so_long if self._memory is not None else 0.0
+
+    @property
     def receipt(self) -> dict[str, Any]:
         """What was told of earlier calls, and where it came from."""
         told = self._notes[: self._told]

@@ -43,7 +43,7 @@ from gateway.logs import last_four
 from gateway.memory.identity import identifier
 from gateway.memory.recall import Recall, render_known
 from gateway.memory.trust import Clearance, Tier
-from gateway.metrics import WATCHDOG
+from gateway.metrics import REFUSED, WATCHDOG
 
 TICK_SECONDS: Final = 0.1
 TICK_GROUPS: Final = 10
@@ -282,6 +282,7 @@ class CallDesk:
         refusal = self._refusal(key, number)
         if refusal is not None:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
+            REFUSED.count(key[0], refusal.name.lower().replace("_", " "))
             stranger = self._feed.call("", "", number, key[0], kept=self._memory is not None)
             stranger.tell("refused", called=called, reason=str(refusal))
             return refusal

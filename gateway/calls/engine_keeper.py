@@ -19,7 +19,7 @@ from gateway.engines.deepgram import KEEP_ALIVE_SECONDS
 from gateway.errors import EngineUnavailable
 from gateway.links.engine import AgentSide, EngineLink
 from gateway.links.sockets import Connector
-from gateway.metrics import WATCHDOG
+from gateway.metrics import ENGINE_LOSSES, MEMORY_LOAD, WATCHDOG
 from gateway.settings import Secret
 
 MEMORY_SECONDS: Final = 0.1
@@ -52,6 +52,7 @@ class EngineAccess:
     connect: Connector
     url: str
     headers: Mapping[str, Secret] = field(default_factory=dict)
+    name: str = "deepgram"
 
 
 class EngineKeeper:
@@ -101,6 +102,7 @@ class EngineKeeper:
                     raise
                 self._log.warning("engine lost, connecting again", extra={"reason": str(error)})
                 self._feed.tell("engine_lost", reason=str(error))
+                ENGINE_LOSSES.count(self._access.name)
                 await asyncio.sleep(pauses.pop(0))
 
     async def _converse(self) -> None:
@@ -113,12 +115,19 @@ class EngineKeeper:
             waited = self._loop.time() - started
             brief = await self._briefing.brief(MEMORY_SECONDS - waited)
             if not self._was_ready:
-                self._feed.tell("memory", **self._briefing.told)
+                told = self._briefing.told
+                self._feed.tell("memory", **told)
+                if told["outcome"] != "off":
+                    MEMORY_LOAD.observe(self._briefing.memory_seconds, told["outcome"])
             await link.configure(brief)
             await link.lost()
         finally:
             self.ready, self.link = False, None
             link.close()
+
+    @property
+    def name(self) -> str:
+        return self._access.name
 
     # The call's side
 

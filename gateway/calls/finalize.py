@@ -101,7 +101,9 @@ class Finalizer:
         self._feed = feed or Feed()
         self._recorders: dict[str, CallRecorder] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._running: set[str] = set()
+        self._running: dict[str, datetime] = {}
+        self.resting = 0
+        """Endings that wait until somebody has them tried again, as of the last look."""
         self._undocumented: set[asyncio.Future[None]] = set()
 
     def submit(
@@ -189,6 +191,7 @@ class Finalizer:
 
     async def _take_up(self) -> frozenset[str]:
         unfinished = await self._endings.open_ones()
+        self.resting = sum(bool(ending.problem) for ending in unfinished)
         for ending in unfinished:
             id_ = ending.session.id
             if id_ not in self._running and not ending.problem and await self._falls_to_us(ending):
@@ -240,6 +243,12 @@ class Finalizer:
     def unfinished(self) -> int:
         return len(self._tasks)
 
+    @property
+    def oldest_seconds(self) -> float:
+        """How long ago the call ended that waits longest for its ending."""
+        ended = min(self._running.values(), default=None)
+        return max(0.0, (datetime.now(UTC) - ended).total_seconds()) if ended is not None else 0.0
+
     def _start(self, ending: Ending, begun: Callable[[], None] = lambda: None) -> None:
         self._run(ending, self._see_through(ending, self._document_due(), begun))
 
@@ -251,8 +260,8 @@ class Finalizer:
 
     def _run(self, ending: Ending, work: Coroutine[Any, Any, None]) -> None:
         task = self._keep(work, f"ending {ending.session.uuid}")
-        self._running.add(ending.session.id)
-        task.add_done_callback(lambda _: self._running.discard(ending.session.id))
+        self._running[ending.session.id] = ending.session.ended_at or ending.session.started_at
+        task.add_done_callback(lambda _: self._running.pop(ending.session.id, None))
 
     def _keep(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)

@@ -18,6 +18,7 @@ from gateway.engines.brief import AgentFunction
 from gateway.engines.events import FunctionCall
 from gateway.errors import CarrierRefused
 from gateway.links.engine import EngineLink
+from gateway.metrics import FUNCTIONS
 
 NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
 GOODBYE_DUE: Final = {"status": "ok", "next": "say a short goodbye; the call ends after it"}
@@ -168,7 +169,9 @@ class Hands:
             link, at = asked
             link.function_result(call, content)
             seconds = round(asyncio.get_running_loop().time() - at, 3)
-            self._feed.tell("function_finished", function=call.name, ok=not is_error(content), seconds=seconds)
+            ok = not is_error(content)
+            self._feed.tell("function_finished", function=call.name, ok=ok, seconds=seconds)
+            FUNCTIONS.count("ok" if ok else "failed")
 
     def _keep_state(self) -> None:
         state = self._conv.state.fields()

@@ -49,7 +49,7 @@ from gateway.links.carrier import CarrierLink
 from gateway.links.recorder import CallRecorder
 from gateway.logs import CallLog
 from gateway.memory.trust import Clearance, PinPad, PinResult
-from gateway.metrics import CALLS, WATCHDOG
+from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.sounds import bundled_sound
 
 MEDIA_SILENCE_SECONDS: Final = 30.0
@@ -338,7 +338,8 @@ class Call:
             return  # nobody is there to be interrupted
         self._filler.caller_speaks()
         self._carrier.send_clear()
-        self._transcript.interrupted(self._loop.time())
+        if self._transcript.interrupted(self._loop.time()):
+            BARGE_INS.count(self.session.carrier)
         self._playback.cleared()
         if self._meter is not None:
             self._meter.cleared()
@@ -485,3 +486,4 @@ class Call:
         fields = {"seconds": seconds, "turns": turns, "reason": str(self.session.end_reason)}
         self._log.info("call ended", extra=fields)
         CALLS.count(self.session.carrier, str(self.session.end_reason))
+        CALL_SECONDS.observe(self.session.seconds, self.session.carrier, self._engine.name)

@@ -63,6 +63,11 @@ class Remembering:
         return self._new()
 
     @property
+    def so_long(self) -> float:
+        """How long loading took, or has taken until now."""
+        return self.seconds if self.seconds is not None else self._loop.time() - self._began_at
+
+    @property
     def outcome(self) -> str:
         """What has become of it by now: loaded, late, or failed."""
         if self._failures:

@@ -73,14 +73,15 @@ class Transcript:
         if self._answer is not None:
             self._answer.done = True
 
-    def interrupted(self, now: float) -> None:
-        """The caller spoke over the agent: what was not played by now will never be."""
+    def interrupted(self, now: float) -> bool:
+        """The caller spoke over the agent: what was not played by now will never be. Whether there was such a rest."""
         answer = self._answer
         if answer is None:
-            return
+            return False
         # A carrier that has never echoed a mark is believed to have played what the engine had finished.
         trusted = answer.done and not self._playback.marks_work
         self._close_answer(None if trusted else self._heard_bytes(answer, now))
+        return bool(self.turns) and not self.turns[-1].heard
 
     def ended(self, now: float) -> list[Turn]:
         """The call is over: the whole transcript."""

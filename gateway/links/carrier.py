@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
@@ -18,7 +19,7 @@ from gateway.carriers.events import (
 from gateway.errors import RemoteProtocolError
 from gateway.links.recorder import CallRecorder
 from gateway.links.sockets import NORMAL, POLICY_VIOLATION, Socket
-from gateway.metrics import WATCHDOG
+from gateway.metrics import ADDED_DELAY, WATCHDOG
 
 START_SECONDS: Final = 5.0
 """A socket that has not sent a valid `start` by then is closed."""
@@ -28,6 +29,9 @@ MOST_HELD: Final = 500
 
 MAX_FRAME_BYTES: Final = 64 * 1024
 """The largest message taken from a carrier: 20 ms of audio is 300 bytes, and nothing else is long."""
+
+MEASURED_FRAMES: Final = 50
+"""Of so many frames one is timed: a second of sound."""
 
 _log = logging.getLogger(__name__)
 
@@ -63,6 +67,7 @@ class CarrierLink:
         self._judging: asyncio.Task[None] | None = None
         self._held: list[bytes] = []
         self._complained = False
+        self._frames = 0
 
     @property
     def carrier(self) -> str:
@@ -120,6 +125,15 @@ class CarrierLink:
         self._start_timer = asyncio.get_running_loop().call_later(START_SECONDS, self._no_start)
 
     def on_text(self, data: bytes) -> None:
+        self._frames += 1
+        if self._frames % MEASURED_FRAMES:
+            self._take(data)
+            return
+        began = time.perf_counter()
+        self._take(data)
+        ADDED_DELAY.observe(time.perf_counter() - began, "to engine")
+
+    def _take(self, data: bytes) -> None:
         if self._judging is not None:
             self._hold(data)
             return

@@ -10,6 +10,7 @@ import httpx
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
+from gateway import metrics
 from gateway.calls.archive import Archive
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import keep_warm
@@ -36,7 +37,7 @@ from gateway.memory.recall import Recall
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
-from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG
+from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTING
 from gateway.settings import Settings
 from gateway.web import chat_proxy, documents, health, live, sessions, sharing
 from gateway.web.blueprint import Blueprint, carriers, controls, remem, telnyx_control
@@ -146,6 +147,8 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         ):
             await stack.enter_async_context(at_work(work))
         _measure(desk, finalizer)
+        if (crew := others.metrics()) is not None:
+            await stack.enter_async_context(at_work(crew.run()))
         await desk.recover(ended=await finalizer.resume())
         room = SessionRoom(store, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
         media_door = MediaDoor(desk, carriers(settings))
@@ -156,7 +159,11 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             *_store_routes(blueprint, store),
             *sessions.routes(room, blueprint.store_keys[0]),
             *live.routes(feed, levels, blueprint.store_keys[0]),
-            *health.routes(lambda: _state(settings, desk, finalizer, others.neighbours), lambda: desk.takes_calls),
+            *health.routes(
+                lambda: _state(settings, desk, finalizer, others.neighbours),
+                lambda: desk.takes_calls,
+                crew.render if crew is not None else _own_metrics,
+            ),
             # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
             *websockets_sockets.routes(media_door, CODECS),
         ]
@@ -171,9 +178,15 @@ def _store_routes(blueprint: Blueprint, store: SqliteStore) -> list[BaseRoute]:
     return [*documents.routes(store, blueprint.store_keys), *mcp.routes()]
 
 
+async def _own_metrics() -> str:
+    return metrics.render()
+
+
 def _measure(desk: CallDesk, finalizer: Finalizer) -> None:
     LIVE_CALLS.reads(lambda: desk.live_calls)
     ENDINGS.reads(lambda: finalizer.unfinished)
+    OLDEST_ENDING.reads(lambda: finalizer.oldest_seconds)
+    RESTING.reads(lambda: finalizer.resting)
     LOOP_LAG.reads(lambda: desk.loop_lag)
 
 

@@ -11,6 +11,7 @@ from gateway.calls.feed import Feed
 from gateway.calls.levels import Levels
 from gateway.calls.nodes.board import Board
 from gateway.calls.nodes.commons import Commons
+from gateway.calls.nodes.crew_metrics import CrewMetrics
 from gateway.calls.nodes.file_board import FileBoard
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.registry import TOKEN_SECONDS
@@ -35,6 +36,12 @@ class Sharing:
     def feed(self, events: EventLog) -> Feed:
         """What is told of calls: here, or to every node."""
         return Feed(events) if self.events is None else Feed(events, self.events, self.events.share)
+
+    def metrics(self) -> CrewMetrics | None:
+        """What this process and the workers beside it have counted."""
+        if self.neighbours is None or self.board is None or not self.shares_disk:
+            return None
+        return CrewMetrics(self.board, self.neighbours.commons)
 
     def levels(self) -> Levels:
         """How loud calls are: here, or at every node."""

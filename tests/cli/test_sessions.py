@@ -7,11 +7,8 @@ import pytest
 
 from gateway.calls.own_store import open_own_store
 from gateway.cli.main import main
-from tests.fakes.deepgram import speech
 from tests.fakes.remem import FakeRemem
-from tests.stage import ADMIN, CALLER, Stage, make_carrier, staged, until, until_it
-
-GREETING_SOUND = speech("Hello, this is Maya.") + speech("How can I help you?")
+from tests.stage import ADMIN, CALLER, GREETING_SOUND, Stage, make_carrier, staged, until, until_it
 
 
 async def gateway(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
