@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
+from gateway import logs
 from gateway.calls.agents import AgentBook
 from gateway.calls.brain_room import BrainRoom, Thought
 from gateway.calls.engine_keeper import EngineAccess
@@ -289,6 +290,7 @@ class CallDesk:
         agent = self._agents.answering(called)
         known_as = identifier(agent.repeat_caller, number, sip_headers=sip_headers)
         ring = Ring(key, account_id, known_as, called, agent, media_url, self._now() + TOKEN_SECONDS, number=number)
+        logs.concerns(ring.session_id)
         listed = self._allowed.lists(number)
         ring.clearance.tier = agent.trust.tier(attestation, withheld=not number, allow_listed=listed)
         self._prepare(ring)
@@ -392,6 +394,7 @@ class CallDesk:
         if ring is None or self._engine is None:
             _log.warning("media socket refused", extra={"carrier": link.carrier, "reason": "no valid token"})
             return None
+        logs.concerns(ring.session_id)
         kit = await (ring.kit or self._kits.pack(ring.agent, ring.caller, ring.clearance))
         thought = None
         if self._brains is not None:
@@ -518,6 +521,7 @@ class CallDesk:
 
     async def _restart_stream(self, ring: Ring) -> None:
         """Ask the carrier for a new stream, if the caller is still there."""
+        logs.concerns(ring.session_id)
         carrier, call_id = ring.key
         control = self._controls[carrier]
         await asyncio.sleep(HANGUP_GRACE if ring.attempt == 0 else RESTART_PAUSE)
@@ -541,6 +545,7 @@ class CallDesk:
         parked = self._registry.unpark(key)
         if parked is None:
             return None
+        logs.concerns(parked.session_id)
         again = parked.again(expires=self._now() + TOKEN_SECONDS)
         self._prepare(again)
         self._registry.add_ring(again)
@@ -577,7 +582,8 @@ class CallDesk:
     def _give_up(self, ring: Ring) -> None:
         """No media came for it: the call is of no use any more, to us or to the caller."""
         WATCHDOG.count("no media for a call")
-        _log.warning("no media came for a call", extra={"carrier": ring.key[0]})
+        fields = {"call": logs.call_name(ring.session_id), "carrier": ring.key[0]}
+        _log.warning("no media came for a call", extra=fields)
         self._settle(ring, EndReason.STREAM_LOST)
         self._errand(self._hang_up(ring.key))
 

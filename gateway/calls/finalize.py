@@ -227,7 +227,7 @@ class Finalizer:
                 ending.node = HANDED_OVER
                 await self._endings.save(ending)
             case "lost":  # by a Redis that was restarted without its memory
-                _log.warning("an ending was lost by shared storage, and is handed over again")
+                self._work(ending).log.warning("an ending was lost by shared storage, and is handed over again")
                 ending.remote_sent = True  # for all we know; the store is asked first
                 await stream.hand_over(ending)
 

@@ -47,7 +47,7 @@ from gateway.engines.events import (
 from gateway.errors import CarrierRefused, EngineError, EngineRefused
 from gateway.links.carrier import CarrierLink
 from gateway.links.recorder import CallRecorder
-from gateway.logs import CallLog
+from gateway.logs import CallLog, call_name
 from gateway.memory.trust import Clearance, PinPad, PinResult
 from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.sounds import bundled_sound
@@ -96,6 +96,7 @@ class Call:
         feed: CallFeed | None = None,
     ) -> None:
         self.session = session
+        self.name = call_name(session.id)
         self.recorder = recorder
         self._feed = feed or Feed().of(session)
         self._carrier = carrier
@@ -103,7 +104,7 @@ class Call:
         self._line = line
         self._apology = apology
         self._loop = asyncio.get_running_loop()
-        self._log = CallLog(logging.getLogger(__name__), {"call": session.uuid[:8], "agent": agent.name})
+        self._log = CallLog(logging.getLogger(__name__), {"call": self.name, "agent": agent.name})
         self._tasks = asyncio.TaskGroup()
         self._over: asyncio.Future[EndReason] = self._loop.create_future()
         self._carrier_over = False

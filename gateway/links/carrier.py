@@ -40,6 +40,8 @@ class CallerSide(Protocol):
     """The call, as its carrier sees it."""
 
     recorder: CallRecorder | None
+    name: str
+    """As the log has it."""
 
     def on_caller_audio(self, audio: bytes) -> None: ...
     def on_mark(self, name: str) -> None: ...
@@ -179,7 +181,8 @@ class CarrierLink:
             case StreamStarted():
                 self._started(event)
             case CarrierComplained(code, title):
-                _log.warning("carrier complained", extra={"carrier": self.carrier, "code": code, "title": title})
+                fields = {**self._whose, "carrier": self.carrier, "code": code, "title": title}
+                _log.warning("carrier complained", extra=fields)
 
     def _started(self, started: StreamStarted) -> None:
         self._forget_timer()
@@ -215,9 +218,15 @@ class CarrierLink:
         """A stranger is shown the door; a call goes on without the frame, and the log hears of it once."""
         if not self._complained:
             self._complained = True
-            _log.warning("carrier broke its protocol", extra={"carrier": error.peer, "problem": error.problem})
+            fields = {**self._whose, "carrier": error.peer, "problem": error.problem}
+            _log.warning("carrier broke its protocol", extra=fields)
         if self._call is None:
             self.close(POLICY_VIOLATION)
+
+    @property
+    def _whose(self) -> dict[str, str]:
+        """What a log line says of the call; nothing of a stranger's socket."""
+        return {"call": self._call.name} if self._call is not None else {}
 
     def _forget_timer(self) -> None:
         if self._start_timer is not None:
