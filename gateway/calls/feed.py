@@ -55,15 +55,21 @@ class Feed:
     Everything that this process tells, and all that can be read of it and of others.
 
     `log` keeps this process's events; without it nothing is told. `source` is what is read: that log, unless nodes
-    share another, which `share` writes.
+    share another, which `share` writes. `listener` is told of each event at once.
     """
 
     def __init__(
-        self, log: EventLog | None = None, source: EventSource | None = None, share: Share | None = None
+        self,
+        log: EventLog | None = None,
+        source: EventSource | None = None,
+        share: Share | None = None,
+        *,
+        listener: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         self._log = log
         self._source = source or log
         self._share = share
+        self._listener = listener
         self._closed = False
         self._numbers = itertools.count()
         self._process = secrets.token_hex(4)
@@ -84,6 +90,8 @@ class Feed:
     def publish(self, event: dict[str, Any], *, kept: bool) -> None:
         if self._log is None:
             return
+        if self._listener is not None:
+            self._listener(event)
         stored = event if kept else self._set_aside(event)
         content = orjson.dumps(stored)
         self._log.append(stored, content)

@@ -39,7 +39,7 @@ from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
 from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTING
 from gateway.settings import Settings
-from gateway.web import chat_proxy, documents, health, live, sessions, sharing
+from gateway.web import chat_proxy, documents, health, live, sessions, sharing, traces
 from gateway.web.blueprint import Blueprint, carriers, controls, remem, telnyx_control
 from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaDoor
@@ -116,7 +116,8 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         stack.callback(journal.close)
         events = EventLog(settings.data_dir / "events.db", shared=is_worker)
         stack.callback(events.close)
-        feed, levels = others.feed(events), others.levels()
+        tracer = await stack.enter_async_context(traces.traced(settings))
+        feed, levels = others.feed(events, tracer.tell if tracer is not None else None), others.levels()
         finalizer = make_finalizer(blueprint, store, remote, archive, journal, others, feed, embedder)
         stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
         telnyx_rest = telnyx_control(settings, http)

@@ -1,9 +1,9 @@
 """What this process shares with others: everything through Redis, or a disk with the workers beside it, or nothing."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gateway.calls.event_log import EventLog
@@ -33,9 +33,10 @@ class Sharing:
     events: "EventStream | None" = None
     board: Board | None = None
 
-    def feed(self, events: EventLog) -> Feed:
+    def feed(self, events: EventLog, listener: Callable[[Mapping[str, Any]], None] | None) -> Feed:
         """What is told of calls: here, or to every node."""
-        return Feed(events) if self.events is None else Feed(events, self.events, self.events.share)
+        share = self.events.share if self.events is not None else None
+        return Feed(events, self.events, share, listener=listener)
 
     def metrics(self) -> CrewMetrics | None:
         """What this process and the workers beside it have counted."""
