@@ -206,7 +206,8 @@ async def test_every_line_of_a_call_names_it(written, tmp_path):
             await stage.document()
             await stage.idle()
     lines = [json.loads(line) for line in written().splitlines()]
-    of_calls = [line for line in lines if line["logger"].startswith(("gateway.calls.", "gateway.links."))]
+    rooms = [line for line in lines if line["logger"].startswith(("gateway.calls.", "gateway.links."))]
+    of_calls = [line for line in rooms if line["event"] != "event loop was held up"]  # on a busy machine
     events = {line["event"] for line in of_calls}
     assert {"phone rings", "call answered", "call ended", "call remembered", "memory could not be loaded"} <= events
     assert {line.get("call") for line in of_calls} == {of_calls[0]["call"]}
