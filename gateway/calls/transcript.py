@@ -18,8 +18,17 @@ from gateway.calls.session import Speaker, Turn
 class Transcript:
     """Collects turns of one call, in the order spoken; of a call that goes on, after those it had."""
 
-    def __init__(self, playback: Playback, *, turns: Sequence[Turn] = (), journal: TurnLog | None = None) -> None:
+    def __init__(
+        self,
+        playback: Playback,
+        *,
+        turns: Sequence[Turn] = (),
+        journal: TurnLog | None = None,
+        off_record: bool = False,
+    ) -> None:
         self.turns = list(turns)
+        self.off_record = off_record
+        """Whether what is said now is kept out of everything that outlives the call."""
         self._playback = playback
         self._journal = journal
         # No answer before had a higher number: each of them became a turn.
@@ -32,15 +41,15 @@ class Transcript:
 
     def caller_said(self, text: str, at: datetime) -> None:
         self._close_answer()
-        self.turns.append(Turn(Speaker.CALLER, text, at))
-        if self._journal is not None:
+        self.turns.append(Turn(Speaker.CALLER, text, at, kept=not self.off_record))
+        if self._journal is not None and not self.off_record:
             self._journal.caller_said(text, at)
 
     def agent_said(self, text: str, at: datetime) -> None:
         answer = self._open_answer()
         answer.said(text)
         self._answer_at = self._answer_at or at
-        if self._journal is not None:
+        if self._journal is not None and not self.off_record:
             self._journal.agent_said(self._number, text, at)
 
     def agent_audio(self, size: int, now: float) -> None:
@@ -63,26 +72,38 @@ class Transcript:
         trusted = answer.done and not self._playback.marks_work
         self._close_answer(None if trusted else self._heard_bytes(answer, now))
 
+    def go_off_record(self, off: bool) -> None:
+        """From the next turn on nothing is kept, or everything is again."""
+        self._close_answer()
+        self.off_record = off
+        if self._journal is not None:
+            self._journal.record_is(off=off)
+
+    def take_back(self, turns: Sequence[Turn]) -> None:
+        """Make it as if these had not been said."""
+        self.turns = [turn for turn in self.turns if not any(turn is taken for taken in turns)]
+
     def ended(self, now: float) -> list[Turn]:
-        """The call is over: the whole transcript."""
+        """The call is over: the whole transcript, of what may be kept."""
         if self._answer is not None and self._known_unheard(self._answer):
             self._close_answer(self._heard_bytes(self._answer, now))
         else:
             self._close_answer()
-        return self.turns
+        return [turn for turn in self.turns if turn.kept]
 
     @property
     def so_far(self) -> list[Turn]:
         """The conversation, with the answer that is being spoken."""
         if self._answer is None or not self._answer.pieces or self._answer_at is None:
             return list(self.turns)
-        return [*self.turns, Turn(Speaker.AGENT, self._answer.text, self._answer_at)]
+        return [*self.turns, Turn(Speaker.AGENT, self._answer.text, self._answer_at, kept=not self.off_record)]
 
     @property
     def entries(self) -> list[dict[str, Any]]:
         """The journal's entries so far, made anew."""
         turns = self.so_far
-        return entries_of(turns, open_answer=self._number if len(turns) > len(self.turns) else None)
+        is_open = len(turns) > len(self.turns) and not self.off_record
+        return entries_of([turn for turn in turns if turn.kept], open_answer=self._number if is_open else None)
 
     # Itself
 
@@ -112,7 +133,7 @@ class Transcript:
         if answer is None or at is None:
             return
         heard, unheard = (answer.text, "") if heard_bytes is None else answer.split_at(heard_bytes)
-        self.turns.append(Turn(Speaker.AGENT, heard, at, unheard))
-        if self._journal is not None and unheard:
+        self.turns.append(Turn(Speaker.AGENT, heard, at, unheard, kept=not self.off_record))
+        if self._journal is not None and unheard and not self.off_record:
             self._journal.cut_off(self._number, heard, unheard)
         self._number += 1
