@@ -165,3 +165,14 @@ FUNCTIONS: Final = Counter("functions_total", "functions that agents have called
 ENDING_SECONDS: Final = Histogram(
     "ending_seconds", "from the call's end to its document", buckets=(0.5, 1, 2, 5, 10, 30, 60, 600, 3600)
 )
+REPEAT_CALLERS: Final = Counter(
+    "repeat_callers_total", "calls, by whether their caller had called before", ("agent", "who")
+)
+DAYS_BETWEEN_CALLS: Final = Histogram(
+    "days_between_calls",
+    "from one call of a caller to their next",
+    ("agent",),
+    buckets=(0.04, 0.5, 1, 2, 4, 7, 14, 30, 90, 365),
+)
+STATE_KEYS: Final = Counter("state_keys_filled_total", "calls in which a function kept a value", ("agent", "key"))
+RECALL_USED: Final = Counter("recall_used_total", "calls whose agent was told something of earlier ones", ("agent",))

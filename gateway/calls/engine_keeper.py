@@ -81,6 +81,7 @@ class EngineKeeper:
         self._was_ready = False
         self._sorry_due = resumed
         self._unsaid: list[str] = []
+        self._brief_is_void = False
         self._filled_at = self._heard_at = self._loop.time()
         self.link: EngineLink | None = None
         self.ready = False
@@ -114,6 +115,7 @@ class EngineKeeper:
             self.link = link
             waited = self._loop.time() - started
             brief = await self._briefing.brief(MEMORY_SECONDS - waited)
+            self._brief_is_void = False
             if not self._was_ready:
                 told = self._briefing.told
                 self._feed.tell("memory", **told)
@@ -157,6 +159,8 @@ class EngineKeeper:
         self._was_ready = self._sorry_due = True
         while self._unsaid:
             self.link.say(self._unsaid.pop(0))
+        if self._brief_is_void:
+            self.brief_anew()
         self.tell_untold()
 
     def say(self, text: str) -> None:
@@ -165,6 +169,19 @@ class EngineKeeper:
             self.link.say(text)
         else:
             self._unsaid.append(text)
+
+    def say_instead(self, text: str) -> None:
+        """Have the agent say it in the place of whatever it was about to say."""
+        if self.ready and self.link is not None:
+            self.link.say_instead(text)
+        else:
+            self._unsaid.append(text)
+
+    def brief_anew(self) -> None:
+        """What the engine was told must not be known to it any more."""
+        self._brief_is_void = not self.ready
+        if self.ready and self.link is not None:
+            self.link.update_think(self._briefing.as_of_now())
 
     def tell_untold(self) -> None:
         """Give the engine the notes that came too late for its brief."""

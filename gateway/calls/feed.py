@@ -150,6 +150,7 @@ class CallFeed:
         self._feed = feed
         self._about = about
         self._kept = kept
+        self._off_record = False
         self._held: dict[str, Any] | None = None
         self._sounded = False
         self._latency: dict[str, Any] = {}
@@ -178,6 +179,11 @@ class CallFeed:
     def cut_off(self, answer: int, heard: str, unheard: str) -> None:
         self.tell("interruption", answer=answer, heard=heard, unheard=unheard)
 
+    def record_is(self, *, off: bool) -> None:
+        """What is said off the record is shown, and not kept."""
+        self._let_go()
+        self._off_record = off
+
     # The turn clock's side
 
     def sounds(self, stages: Mapping[str, float | None] | None) -> None:
@@ -198,4 +204,4 @@ class CallFeed:
             self._publish(held)
 
     def _publish(self, event: dict[str, Any]) -> None:
-        self._feed.publish({**event, **self._about}, kept=self._kept)
+        self._feed.publish({**event, **self._about}, kept=self._kept and not self._off_record)

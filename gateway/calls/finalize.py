@@ -307,7 +307,7 @@ class Finalizer:
                 group.create_task(work.until_done(self._steps.keep_topics))
             if leaving is not None:
                 await leaving
-            await work.until_done(self._steps.rest if ending.problem else self._steps.finish)
+            await work.until_done(self._steps.rest if ending.problem else self._steps.finish, is_last=True)
             work.feed.tell("finished", problem=ending.problem)
         except* TakenOver:
             work.log.info("another node carries out this ending")
@@ -383,11 +383,17 @@ class _Work:
         if summary is not None:
             self.feed.tell("summary", by=summary.written_by, document=self._ending.document_id)
 
-    async def until_done(self, step: Callable[[Ending], Awaitable[None]]) -> None:
-        """Do a step, again after a passing fault. The log hears of a fault once, and of a new kind when it changes."""
+    async def until_done(self, step: Callable[[Ending], Awaitable[None]], *, is_last: bool = False) -> None:
+        """
+        Do a step, again after a passing fault; but only the last one for a call that was taken back.
+
+        The log hears of a fault once, and of a new kind when it changes.
+        """
         said, tries = "", 0
         while True:
             try:
+                if not is_last and await self._steps.is_void(self._ending):
+                    return
                 await step(self._ending)
                 return self._tell(step, "done")
             except DocumentNotFound:

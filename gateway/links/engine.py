@@ -131,8 +131,14 @@ class EngineLink:
     def update_prompt(self, addition: str) -> None:
         self._send(self._codec.update_prompt(addition))
 
+    def update_think(self, brief: Brief) -> None:
+        self._send(self._codec.update_think(brief))
+
     def say(self, text: str) -> None:
         self._send(self._codec.say(text))
+
+    def say_instead(self, text: str) -> None:
+        self._send(self._codec.say_instead(text))
 
     def force_end_turn(self) -> None:
         self._send(self._codec.force_end_turn())

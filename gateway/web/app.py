@@ -18,6 +18,7 @@ from gateway.calls.desk import CallDesk, Memory
 from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
 from gateway.calls.finalize import Finalizer
+from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.functions.kit import KitRoom
 from gateway.calls.journal import Journal
 from gateway.calls.levels import Levels
@@ -36,7 +37,6 @@ from gateway.memory.pins import PinBook
 from gateway.memory.recall import Recall
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
-from gateway.memory.state import CallerState
 from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTING
 from gateway.settings import Settings
 from gateway.web import chat_proxy, documents, health, live, sessions, sharing, traces
@@ -59,6 +59,9 @@ from gateway.web.upkeep import (
 
 CLOSING_SECONDS: Final = 10.0
 """How long endings may take at shutdown; what is left is taken up at the next start."""
+
+FORGET_SECONDS: Final = 2.0
+"""How long a caller who wants to be forgotten waits for whoever else has a database."""
 
 
 def create_app(
@@ -121,7 +124,8 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         finalizer = make_finalizer(blueprint, store, remote, archive, journal, others, feed, embedder)
         stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
         telnyx_rest = telnyx_control(settings, http)
-        memory = _memory(settings, store, remote, journal)
+        forgetting = Forgetting(store, Places.of(settings), remote, blueprint.store_keys[0], patience=FORGET_SECONDS)
+        memory = _memory(blueprint, store, remote, journal, forgetting)
         rests = controls(settings, http, telnyx_rest)
         kits = await stack.enter_async_context(kit_room(blueprint, store, memory, http))
         brains = await stack.enter_async_context(brain_room(blueprint, memory, others))
@@ -142,7 +146,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             keep_warm(blueprint.brains, lambda: desk.live_calls > 0),
             delete_old(archive),
             delete_old_events(events, settings.voice_session_retention_days),
-            expire_facts(FactBook(store), PinBook(store), retention_of(settings)),
+            expire_facts(FactBook(store), PinBook(store), retention_of(settings, blueprint.agents)),
             prepare(blueprint.writer),
             collect_garbage(lambda: desk.live_calls == 0),
         ):
@@ -157,7 +161,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
             *telnyx.routes(),
             *chat_proxy.routes(brains.bearers),
-            *_store_routes(blueprint, store),
+            *_store_routes(blueprint, store, forgetting),
             *sessions.routes(room, blueprint.store_keys[0]),
             *live.routes(feed, levels, blueprint.store_keys[0]),
             *health.routes(
@@ -171,10 +175,10 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         yield _Parts(routes, media_door, desk, feed)
 
 
-def _store_routes(blueprint: Blueprint, store: SqliteStore) -> list[BaseRoute]:
+def _store_routes(blueprint: Blueprint, store: SqliteStore, forgetting: Forgetting) -> list[BaseRoute]:
     """What clients of the store and text agents may ask."""
     pins = PinBook(store)
-    notes = CallerNotes(store, CallerState(store), pins)
+    notes = CallerNotes(store, forgetting.forget_caller)
     mcp = create_mcp(PersonaBook(store), notes, blueprint.store_keys[0], pins=pins)
     return [*documents.routes(store, blueprint.store_keys), *mcp.routes()]
 
@@ -191,12 +195,16 @@ def _measure(desk: CallDesk, finalizer: Finalizer) -> None:
     LOOP_LAG.reads(lambda: desk.loop_lag)
 
 
-def _memory(settings: Settings, store: SqliteStore, remem: RememClient | None, journal: Journal) -> Memory | None:
+def _memory(
+    blueprint: Blueprint, store: SqliteStore, remem: RememClient | None, journal: Journal, forgetting: Forgetting
+) -> Memory | None:
+    settings = blueprint.settings
     limit = settings.voice_session_context_limit
     if not settings.voice_session_enabled:
         return None
-    recall = Recall(store, remem, limit, facts=FactBook(store), pins=PinBook(store), retention=retention_of(settings))
-    return Memory(recall, limit, journal)
+    retention = retention_of(settings, blueprint.agents)
+    recall = Recall(store, remem, limit, facts=FactBook(store), pins=PinBook(store), retention=retention)
+    return Memory(recall, limit, journal, forgetting.forget_caller)
 
 
 def _desk(

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from gateway.calls.session_room import SessionRoom, Wanted
 from gateway.errors import StoreUnavailable
 from gateway.settings import Secret
-from gateway.web.admin_token import is_shown
+from gateway.web.keys import is_admitted
 
 MOST_CALLS: Final = 1000
 
@@ -42,7 +42,7 @@ def _wanted(request: Request) -> Wanted:
 
 def _guarded(answer: Answer, token: Secret) -> Answer:
     async def guarded(request: Request) -> Response:
-        if not is_shown(request.headers, token):
+        if not is_admitted(request.headers, [token]):
             return _problem(401, "missing or wrong admin token", {"WWW-Authenticate": "Bearer"})
         try:
             response = await answer(request)
