@@ -14,11 +14,12 @@ from typing import Final
 
 from gateway.audio import BYTES_PER_SECOND, SILENCE_FRAME
 from gateway.calls.briefing import Briefing
+from gateway.calls.feed import CallFeed, Feed
 from gateway.engines.deepgram import KEEP_ALIVE_SECONDS
 from gateway.errors import EngineUnavailable
 from gateway.links.engine import AgentSide, EngineLink
 from gateway.links.sockets import Connector
-from gateway.metrics import WATCHDOG
+from gateway.metrics import ENGINE_LOSSES, MEMORY_LOAD, WATCHDOG
 from gateway.settings import Secret
 
 MEMORY_SECONDS: Final = 0.1
@@ -51,6 +52,7 @@ class EngineAccess:
     connect: Connector
     url: str
     headers: Mapping[str, Secret] = field(default_factory=dict)
+    name: str = "deepgram"
 
 
 class EngineKeeper:
@@ -64,12 +66,14 @@ class EngineKeeper:
         *,
         sorry: str,
         resumed: bool = False,
+        feed: CallFeed | None = None,
         log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._call = call
         self._access = access
         self._briefing = briefing
         self._sorry = sorry
+        self._feed = feed or Feed().call("", "", "", "", kept=False)
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._early: deque[bytes] = deque()
@@ -98,6 +102,8 @@ class EngineKeeper:
                 if not pauses:
                     raise
                 self._log.warning("engine lost, connecting again", extra={"reason": str(error)})
+                self._feed.tell("engine_lost", reason=str(error))
+                ENGINE_LOSSES.count(self._access.name)
                 await asyncio.sleep(pauses.pop(0))
 
     async def _converse(self) -> None:
@@ -110,11 +116,20 @@ class EngineKeeper:
             waited = self._loop.time() - started
             brief = await self._briefing.brief(MEMORY_SECONDS - waited)
             self._brief_is_void = False
+            if not self._was_ready:
+                told = self._briefing.told
+                self._feed.tell("memory", **told)
+                if told["outcome"] != "off":
+                    MEMORY_LOAD.observe(self._briefing.memory_seconds, told["outcome"])
             await link.configure(brief)
             await link.lost()
         finally:
             self.ready, self.link = False, None
             link.close()
+
+    @property
+    def name(self) -> str:
+        return self._access.name
 
     # The call's side
 
@@ -137,6 +152,8 @@ class EngineKeeper:
             self.link.send_audio(self._early.popleft(), at=now)
         self._early_bytes = 0
         self._filled_at = max(self._heard_at, now - SILENCE_AFTER)
+        if self._was_ready:
+            self._feed.tell("engine_back")
         if self._sorry_due:
             self.link.say(self._sorry)
         self._was_ready = self._sorry_due = True
@@ -171,6 +188,7 @@ class EngineKeeper:
         if self.ready and self.link is not None and (addition := self._briefing.untold()):
             self.link.update_prompt(addition)
             self._log.info("memory told in mid-call")
+            self._feed.tell("memory", **self._briefing.told)
 
     def tick(self, now: float) -> None:
         """Called a few times a second: silence for a pausing carrier, keep-alive, and an end to a stalled engine."""

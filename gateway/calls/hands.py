@@ -7,16 +7,18 @@ from typing import Any, Final, Protocol
 
 from gateway.calls.agents import Agent
 from gateway.calls.farewell import Farewell
+from gateway.calls.feed import CallFeed
 from gateway.calls.functions import builtin
 from gateway.calls.functions.conversation import Conversation
 from gateway.calls.functions.kit import Kit
-from gateway.calls.functions.runner import Builtin, FunctionRunner
+from gateway.calls.functions.runner import Builtin, FunctionRunner, is_error
 from gateway.calls.journal import TurnLog
 from gateway.calls.session import EndReason, Turn, VoiceSession
 from gateway.engines.brief import AgentFunction
 from gateway.engines.events import FunctionCall
 from gateway.errors import CarrierRefused
 from gateway.links.engine import EngineLink
+from gateway.metrics import FUNCTIONS
 
 NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
 NOT_WANTED: Final = "Not done: the caller has been answered already. Say nothing more."
@@ -63,6 +65,7 @@ class Hands:
         line: Line,
         farewell: Farewell,
         journal: TurnLog | None,
+        feed: CallFeed,
         log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._body = body
@@ -71,8 +74,9 @@ class Hands:
         self._line = line
         self._farewell = farewell
         self._journal = journal
+        self._feed = feed
         self._log = log
-        self._asked: dict[FunctionCall, EngineLink] = {}
+        self._asked: dict[FunctionCall, tuple[EngineLink, float]] = {}
         self._conv = Conversation(body.session, self, memory=kit.memory, state=body.session.state)
         self._runner = FunctionRunner(
             tasks,
@@ -103,7 +107,9 @@ class Hands:
         if link is not None and answered_already:
             link.function_result(call, NOT_WANTED)
         elif link is not None:
-            self._asked[call] = link
+            if call not in self._asked:
+                self._feed.tell("function_called", function=call.name)
+            self._asked[call] = link, asyncio.get_running_loop().time()
             self._runner.start(call)
 
     def cancel(self, call_ids: Iterable[str]) -> None:
@@ -150,6 +156,7 @@ class Hands:
         except CarrierRefused as error:
             self.handing_over = False
             self._log.error("call could not be transferred", extra={"reason": str(error)})
+            self._feed.tell("error", what="call could not be transferred", reason=str(error))
             self._body.say(NOT_TRANSFERRED)
         else:
             self._body.end(EndReason.TRANSFERRED, carrier_over=True)
@@ -174,8 +181,13 @@ class Hands:
     def _answer(self, call: FunctionCall, content: str) -> None:
         """To the connection that asked; a later one has not, and would not understand."""
         self._keep_state()
-        if link := self._asked.pop(call, None):
+        if asked := self._asked.pop(call, None):
+            link, at = asked
             link.function_result(call, content)
+            seconds = round(asyncio.get_running_loop().time() - at, 3)
+            ok = not is_error(content)
+            self._feed.tell("function_finished", function=call.name, ok=ok, seconds=seconds)
+            FUNCTIONS.count("ok" if ok else "failed")
 
     def _keep_state(self) -> None:
         if self._body.session.off_record:

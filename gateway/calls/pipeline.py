@@ -18,17 +18,19 @@ from gateway.calls.agents import Agent, FillerChoice
 from gateway.calls.briefing import Briefing
 from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess, EngineKeeper
 from gateway.calls.farewell import FAREWELL_SECONDS, Farewell, happens
+from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.filler import Filler
 from gateway.calls.functions.kit import Kit
 from gateway.calls.hands import NOT_TRANSFERRED, Hands, Line
 from gateway.calls.journal import TurnLog, circumstances
+from gateway.calls.levels import LevelMeter
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
 from gateway.calls.replies import Replies
 from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.calls.stand_in import StandIn
 from gateway.calls.transcript import Transcript
-from gateway.calls.turn_timing import TurnClock, observe
+from gateway.calls.turn_timing import TurnClock, TurnTiming, observe
 from gateway.calls.wishes import Forget, Wishes
 from gateway.engines.brief import ThinkEndpoint
 from gateway.engines.events import (
@@ -50,11 +52,11 @@ from gateway.errors import CarrierRefused, EngineError, EngineRefused
 from gateway.links.carrier import CarrierLink
 from gateway.links.recorder import CallRecorder
 from gateway.llm.fact_rules import stated_name
-from gateway.logs import CallLog
+from gateway.logs import CallLog, call_name
 from gateway.memory.identity import PersonOnLine, identifier, same_person
 from gateway.memory.trust import Clearance, PinPad, PinResult
 from gateway.memory.voice_commands import Command
-from gateway.metrics import CALLS, WATCHDOG
+from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.sounds import bundled_sound
 
 MEDIA_SILENCE_SECONDS: Final = 30.0
@@ -101,11 +103,14 @@ class Call:
         endpoint: ThinkEndpoint | None = None,
         journal: TurnLog | None = None,
         recorder: CallRecorder | None = None,
+        feed: CallFeed | None = None,
         forget: Forget | None = None,
         look_up: LookUp | None = None,
     ) -> None:
         self.session = session
+        self.name = call_name(session.id)
         self.recorder = recorder
+        self._feed = feed or Feed().of(session)
         self._number = session.number or session.caller
         self._repeat_caller = agent.repeat_caller
         self._look_up = look_up
@@ -118,7 +123,7 @@ class Call:
         self._line = line
         self._apology = apology
         self._loop = asyncio.get_running_loop()
-        self._log = CallLog(logging.getLogger(__name__), {"call": session.uuid[:8], "agent": agent.name})
+        self._log = CallLog(logging.getLogger(__name__), {"call": self.name, "agent": agent.name})
         self._tasks = asyncio.TaskGroup()
         self._work: list[asyncio.Task[None]] = []
         self._over: asyncio.Future[EndReason] = self._loop.create_future()
@@ -126,12 +131,24 @@ class Call:
         self._playback = Playback()
         self._journal = journal
         self._transcript = Transcript(
-            self._playback, turns=session.turns, journal=journal, off_record=session.off_record
+            self._playback,
+            turns=session.turns,
+            journal=journal,
+            feed=self._feed,
+            off_record=session.off_record,
         )
         kit = kit or Kit()
         self._farewell = Farewell(self._tasks, self._everything_played)
         self._hands = Hands(
-            self, self._tasks, agent, kit, line=line, farewell=self._farewell, journal=journal, log=self._log
+            self,
+            self._tasks,
+            agent,
+            kit,
+            line=line,
+            farewell=self._farewell,
+            journal=journal,
+            feed=self._feed,
+            log=self._log,
         )
         self._clearance = clearance or Clearance()
         self._pin = PinPad(agent.trust.pin) if agent.trust.pin is not None else None
@@ -151,15 +168,22 @@ class Call:
         self._replies = Replies() if endpoint is not None else None
         sorry = NOT_TRANSFERRED if session.end_reason is EndReason.TRANSFERRED else agent.sorry
         self._filler = self._make_filler(agent.filler)
-        self._clock = TurnClock(observe)
+        self._clock = TurnClock(observe, sounds=self._sounds)
         self._engine = EngineKeeper(
-            self, engine, self._briefing, sorry=sorry, resumed=bool(session.turns), log=self._log
+            self,
+            engine,
+            self._briefing,
+            sorry=sorry,
+            resumed=bool(session.turns),
+            feed=self._feed,
+            log=self._log,
         )
         self._gate_open = True  # closed while what the engine sends belongs to a cancelled answer
         self._caller_speaking = False
         self._caller_text = asyncio.Event()
         self._heard_at = self._spoke_at = self._loop.time()
         self._played: dict[str, asyncio.Event] = {}
+        self._meter: LevelMeter | None = None
 
     # The desk's side
 
@@ -215,6 +239,15 @@ class Call:
         self._filler.tick(now)
         self._engine.tick(now)
 
+    def levels(self, now: float) -> tuple[float, float]:
+        """How loud caller and agent have been since the last time; measured from the first time on."""
+        if self._meter is None:
+            self._meter = LevelMeter()
+        return self._meter.read(now)
+
+    def stop_measuring(self) -> None:
+        self._meter = None
+
     def _noticed(self, what: EndReason) -> None:
         if not self._over.done():
             WATCHDOG.count(what)
@@ -225,6 +258,8 @@ class Call:
     def on_caller_audio(self, audio: bytes) -> None:
         self._heard_at = self._loop.time()
         self._engine.hear(audio)
+        if self._meter is not None:
+            self._meter.heard(audio)
 
     def on_mark(self, name: str) -> None:
         self._heard_at = self._loop.time()
@@ -288,6 +323,11 @@ class Call:
                 self._carrier.send_mark(self._playback.next_mark())
         if is_answer:
             self._clock.first_frame(self._loop.time())
+        if self._meter is not None:
+            self._meter.sent(audio, self._spoke_at)
+
+    def _sounds(self, timing: TurnTiming | None) -> None:
+        self._feed.sounds(timing.as_json() if timing is not None else None)
 
     def _answer_sounds(self) -> None:
         self._filler.agent_speaks()
@@ -326,8 +366,10 @@ class Call:
                 self._filler.phrase_over()
             case EngineWarned(code):
                 self._log.warning("engine warned", extra={"code": code})
+                self._feed.tell("error", what="engine warned", reason=code)
             case EngineFailed(code):
                 self._log.warning("engine failed", extra={"code": code})
+                self._feed.tell("error", what="engine failed", reason=code)
             case _:
                 pass  # acknowledgements; nothing in the conversation hangs on them
 
@@ -341,8 +383,11 @@ class Call:
         if self._replies is not None:
             self._replies.caller_speaks()
         self._carrier.send_clear()
-        self._transcript.interrupted(self._loop.time())
+        if self._transcript.interrupted(self._loop.time()):
+            BARGE_INS.count(self.session.carrier)
         self._playback.cleared()
+        if self._meter is not None:
+            self._meter.cleared()
         self._gate_open = False
 
     def _caller_said(self, text: str) -> None:
@@ -516,6 +561,7 @@ class Call:
         except EngineError as error:
             refused = isinstance(error, EngineRefused)
             self._log.error("voice engine gone, apologising", extra={"reason": str(error)})
+            self._feed.tell("error", what="voice engine gone", reason=str(error))
             await self._apologise()
             self.end(EndReason.ENGINE_REFUSED if refused else EndReason.ENGINE_LOST)
 
@@ -550,6 +596,7 @@ class Call:
             await self._line.hang_up()
         except CarrierRefused as error:
             self._log.error("call could not be hung up", extra={"reason": str(error)})
+            self._feed.tell("error", what="call could not be hung up", reason=str(error))
 
     async def _hear_last_words(self) -> None:
         """The caller is gone, but the engine may still be writing down what they said last."""
@@ -576,3 +623,4 @@ class Call:
         fields = {"seconds": seconds, "turns": turns, "reason": str(self.session.end_reason)}
         self._log.info("call ended", extra=fields)
         CALLS.count(self.session.carrier, str(self.session.end_reason))
+        CALL_SECONDS.observe(self.session.seconds, self.session.carrier, self._engine.name)

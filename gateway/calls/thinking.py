@@ -31,6 +31,7 @@ from gateway.llm.chat import (
     Usage,
 )
 from gateway.llm.spoken_text import LanguageRules, SpokenText, load_rules
+from gateway.logs import concerned_call, concerns
 from gateway.settings import Secret
 
 KEPT_SECONDS: Final = 1.0
@@ -84,6 +85,7 @@ class CallThinker:
         self._longest_silence = longest_silence
         self._kept_seconds = kept_seconds
         self._answers: list[_SharedAnswer] = []
+        self._call = concerned_call()
         self._reply_to: ReplyTo | None = None
 
     def answer(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
@@ -122,6 +124,8 @@ class CallThinker:
                 self.usage = _sum(self.usage, event)
             put(event)
 
+        if self._call:  # the engine asks from a connection of its own
+            concerns(self._call)
         if reply := await self._reply(request):
             put(TextDelta(reply))
             return

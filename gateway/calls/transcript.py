@@ -7,12 +7,27 @@ was cut off is journaled when it is known. No clock: times are given.
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from gateway.audio import BYTES_PER_SECOND
-from gateway.calls.journal import TurnLog, entries_of
+from gateway.calls.journal import entries_of
 from gateway.calls.playback import MARK_BYTES, Answer, Playback
 from gateway.calls.session import Speaker, Turn
+
+
+class TurnListener(Protocol):
+    """Is told of each turn as it comes. Every method returns at once."""
+
+    def caller_said(self, text: str, at: datetime) -> None: ...
+
+    def agent_said(self, answer: int, text: str, at: datetime) -> None:
+        """A piece of the agent's answer of that number."""
+
+    def cut_off(self, answer: int, heard: str, unheard: str) -> None:
+        """Of the answer of that number, only this was heard."""
+
+    def record_is(self, *, off: bool) -> None:
+        """Whether what is said from now on is to outlive the call."""
 
 
 class Transcript:
@@ -23,7 +38,8 @@ class Transcript:
         playback: Playback,
         *,
         turns: Sequence[Turn] = (),
-        journal: TurnLog | None = None,
+        journal: TurnListener | None = None,
+        feed: TurnListener | None = None,
         off_record: bool = False,
     ) -> None:
         self.turns = list(turns)
@@ -31,6 +47,9 @@ class Transcript:
         """Whether what is said now is kept out of everything that outlives the call."""
         self._playback = playback
         self._journal = journal
+        self._feed = feed
+        if feed is not None:
+            feed.record_is(off=off_record)
         # No answer before had a higher number: each of them became a turn.
         self._number = len(self.turns)
         self._answer: Answer | None = None
@@ -42,15 +61,15 @@ class Transcript:
     def caller_said(self, text: str, at: datetime) -> None:
         self._close_answer()
         self.turns.append(Turn(Speaker.CALLER, text, at, kept=not self.off_record))
-        if self._journal is not None and not self.off_record:
-            self._journal.caller_said(text, at)
+        for listener in self._listeners():
+            listener.caller_said(text, at)
 
     def agent_said(self, text: str, at: datetime) -> None:
         answer = self._open_answer()
         answer.said(text)
         self._answer_at = self._answer_at or at
-        if self._journal is not None and not self.off_record:
-            self._journal.agent_said(self._number, text, at)
+        for listener in self._listeners():
+            listener.agent_said(self._number, text, at)
 
     def agent_audio(self, size: int, now: float) -> None:
         """So many bytes of the current answer are about to be sent, at `now` on the loop's clock."""
@@ -63,21 +82,23 @@ class Transcript:
         if self._answer is not None:
             self._answer.done = True
 
-    def interrupted(self, now: float) -> None:
-        """The caller spoke over the agent: what was not played by now will never be."""
+    def interrupted(self, now: float) -> bool:
+        """The caller spoke over the agent: what was not played by now will never be. Whether there was such a rest."""
         answer = self._answer
         if answer is None:
-            return
+            return False
         # A carrier that has never echoed a mark is believed to have played what the engine had finished.
         trusted = answer.done and not self._playback.marks_work
         self._close_answer(None if trusted else self._heard_bytes(answer, now))
+        return bool(self.turns) and not self.turns[-1].heard
 
     def go_off_record(self, off: bool) -> None:
         """From the next turn on nothing is kept, or everything is again."""
         self._close_answer()
         self.off_record = off
-        if self._journal is not None:
-            self._journal.record_is(off=off)
+        for listener in (self._journal, self._feed):
+            if listener is not None:
+                listener.record_is(off=off)
 
     def take_back(self, turns: Sequence[Turn]) -> None:
         """Make it as if these had not been said."""
@@ -107,6 +128,11 @@ class Transcript:
 
     # Itself
 
+    def _listeners(self) -> list[TurnListener]:
+        """The journal keeps what it hears; the feed only shows what is off the record."""
+        journal = None if self.off_record else self._journal
+        return [listener for listener in (journal, self._feed) if listener is not None]
+
     def _open_answer(self) -> Answer:
         if self._answer is None:
             self._answer = Answer(start=self._playback.sent)
@@ -134,6 +160,6 @@ class Transcript:
             return
         heard, unheard = (answer.text, "") if heard_bytes is None else answer.split_at(heard_bytes)
         self.turns.append(Turn(Speaker.AGENT, heard, at, unheard, kept=not self.off_record))
-        if self._journal is not None and unheard and not self.off_record:
-            self._journal.cut_off(self._number, heard, unheard)
+        for listener in self._listeners() if unheard else ():
+            listener.cut_off(self._number, heard, unheard)
         self._number += 1

@@ -25,6 +25,14 @@ def admin_token(settings: Settings) -> Secret:
         ) from None
 
 
+def kept_token(settings: Settings) -> Secret | None:
+    """The token that an earlier start has made; None where there was none, or it is not ours to read."""
+    try:
+        return Secret((settings.data_dir / FILE).read_text(encoding="utf-8").strip())
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def _kept(settings: Settings) -> Secret:
     path = settings.data_dir / FILE
     if path.is_file() and (kept := path.read_text(encoding="utf-8").strip()):

@@ -10,16 +10,21 @@ import httpx
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
+from gateway import metrics
 from gateway.calls.archive import Archive
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import keep_warm
 from gateway.calls.desk import CallDesk, Memory
+from gateway.calls.event_log import EventLog
+from gateway.calls.feed import Feed
 from gateway.calls.finalize import Finalizer
 from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.functions.kit import KitRoom
 from gateway.calls.journal import Journal
+from gateway.calls.levels import Levels
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.own_store import open_own_store
+from gateway.calls.session_room import SessionRoom
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier_rest import CallControl
 from gateway.links.recorder import RecordingRoom
@@ -32,9 +37,9 @@ from gateway.memory.pins import PinBook
 from gateway.memory.recall import Recall
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
-from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG
+from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTING
 from gateway.settings import Settings
-from gateway.web import chat_proxy, documents, health, sharing
+from gateway.web import chat_proxy, documents, health, live, sessions, sharing, traces
 from gateway.web.blueprint import Blueprint, carriers, controls, remem, telnyx_control
 from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaDoor
@@ -42,7 +47,15 @@ from gateway.web.public import PublicAddress
 from gateway.web.rooms import brain_room, kit_room, make_finalizer
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
-from gateway.web.upkeep import at_work, collect_garbage, delete_old, expire_facts, prepare, retention_of
+from gateway.web.upkeep import (
+    at_work,
+    collect_garbage,
+    delete_old,
+    delete_old_events,
+    expire_facts,
+    prepare,
+    retention_of,
+)
 
 CLOSING_SECONDS: Final = 10.0
 """How long endings may take at shutdown; what is left is taken up at the next start."""
@@ -60,7 +73,8 @@ def create_app(
     `is_worker`: other processes use the same DATA_DIR.
 
     Everything that runs is started and stopped by the application's lifespan. Its state holds `media_door`, the factory
-    for media sockets, which do not pass through ASGI, and `desk`, for whoever wants to drain it.
+    for media sockets, which do not pass through ASGI, `desk`, for whoever wants to drain it, and `end_streams`, which
+    ends the responses that have no end of their own.
     """
     blueprint = Blueprint.from_settings(settings, connect)
 
@@ -68,7 +82,7 @@ def create_app(
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
         async with _running(blueprint, is_worker) as parts:
             app.router.routes.extend(parts.routes)
-            yield {"media_door": parts.media_door, "desk": parts.desk}
+            yield {"media_door": parts.media_door, "desk": parts.desk, "end_streams": parts.feed.close}
 
     return Starlette(lifespan=lifespan)
 
@@ -80,6 +94,7 @@ class _Parts:
     routes: list[BaseRoute]
     media_door: MediaDoor
     desk: CallDesk
+    feed: Feed
 
 
 @contextlib.asynccontextmanager
@@ -102,7 +117,11 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             stack.push_async_callback(others.neighbours.close)
         journal = Journal(settings.data_dir / "journal.db", others.node)
         stack.callback(journal.close)
-        finalizer = make_finalizer(blueprint, store, remote, archive, journal, others, embedder)
+        events = EventLog(settings.data_dir / "events.db", shared=is_worker)
+        stack.callback(events.close)
+        tracer = await stack.enter_async_context(traces.traced(settings))
+        feed, levels = others.feed(events, tracer.tell if tracer is not None else None), others.levels()
+        finalizer = make_finalizer(blueprint, store, remote, archive, journal, others, feed, embedder)
         stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
         telnyx_rest = telnyx_control(settings, http)
         forgetting = Forgetting(store, Places.of(settings), remote, blueprint.store_keys[0], patience=FORGET_SECONDS)
@@ -110,7 +129,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         rests = controls(settings, http, telnyx_rest)
         kits = await stack.enter_async_context(kit_room(blueprint, store, memory, http))
         brains = await stack.enter_async_context(brain_room(blueprint, memory, others))
-        desk = _desk(blueprint, memory, finalizer, recordings, rests, kits, brains, others.neighbours)
+        desk = _desk(blueprint, memory, finalizer, recordings, rests, kits, brains, others.neighbours, feed, levels)
         if others.neighbours is not None:
             figures = functools.partial(_figures, desk, finalizer)
             await stack.enter_async_context(at_work(others.neighbours.listen(desk, figures)))
@@ -120,29 +139,40 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         stack.push_async_callback(telnyx.close)
         for work in (
             desk.run(),
+            levels.run(),
             finalizer.sweep(),
             finalizer.work_off(),
             finalizer.follow(),
             keep_warm(blueprint.brains, lambda: desk.live_calls > 0),
             delete_old(archive),
+            delete_old_events(events, settings.voice_session_retention_days),
             expire_facts(FactBook(store), PinBook(store), retention_of(settings, blueprint.agents)),
             prepare(blueprint.writer),
             collect_garbage(lambda: desk.live_calls == 0),
         ):
             await stack.enter_async_context(at_work(work))
         _measure(desk, finalizer)
+        if (crew := others.metrics()) is not None:
+            await stack.enter_async_context(at_work(crew.run()))
         await desk.recover(ended=await finalizer.resume())
+        room = SessionRoom(store, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
         media_door = MediaDoor(desk, carriers(settings))
         routes = [
             *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
             *telnyx.routes(),
             *chat_proxy.routes(brains.bearers),
             *_store_routes(blueprint, store, forgetting),
-            *health.routes(lambda: _state(settings, desk, finalizer, others.neighbours), lambda: desk.takes_calls),
+            *sessions.routes(room, blueprint.store_keys[0]),
+            *live.routes(feed, levels, blueprint.store_keys[0]),
+            *health.routes(
+                lambda: _state(settings, desk, finalizer, others.neighbours),
+                lambda: desk.takes_calls,
+                crew.render if crew is not None else _own_metrics,
+            ),
             # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
             *websockets_sockets.routes(media_door, CODECS),
         ]
-        yield _Parts(routes, media_door, desk)
+        yield _Parts(routes, media_door, desk, feed)
 
 
 def _store_routes(blueprint: Blueprint, store: SqliteStore, forgetting: Forgetting) -> list[BaseRoute]:
@@ -153,9 +183,15 @@ def _store_routes(blueprint: Blueprint, store: SqliteStore, forgetting: Forgetti
     return [*documents.routes(store, blueprint.store_keys), *mcp.routes()]
 
 
+async def _own_metrics() -> str:
+    return metrics.render()
+
+
 def _measure(desk: CallDesk, finalizer: Finalizer) -> None:
     LIVE_CALLS.reads(lambda: desk.live_calls)
     ENDINGS.reads(lambda: finalizer.unfinished)
+    OLDEST_ENDING.reads(lambda: finalizer.oldest_seconds)
+    RESTING.reads(lambda: finalizer.resting)
     LOOP_LAG.reads(lambda: desk.loop_lag)
 
 
@@ -180,6 +216,8 @@ def _desk(
     kits: KitRoom,
     brains: BrainRoom,
     neighbours: Neighbours | None,
+    feed: Feed,
+    levels: Levels,
 ) -> CallDesk:
     return CallDesk(
         agents=blueprint.agents,
@@ -193,6 +231,8 @@ def _desk(
         kits=kits,
         brains=brains,
         neighbours=neighbours,
+        feed=feed,
+        levels=levels,
     )
 
 

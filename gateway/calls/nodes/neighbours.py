@@ -16,6 +16,7 @@ from gateway.calls.registry import Ring
 from gateway.calls.session import CallKey, VoiceSession
 from gateway.carriers.events import StreamStarted
 from gateway.errors import BoardUnavailable
+from gateway.logs import call_name
 
 KNOWN_PATIENCE: Final = 0.1
 """How long the board is asked about a call that this node knows itself: its settings leave within 150 ms."""
@@ -300,7 +301,9 @@ class Neighbours:
             if await desk.may_go_on_there(record):
                 return
         if adopted := await self._adopted(record.key, record.node):
-            _log.warning("a call's node is silent, and its call taken over", extra={"carrier": record.key[0]})
+            session = adopted[1]
+            call = {"call": call_name(session.id)} if session is not None else {}
+            _log.warning("a call's node is silent, and its call taken over", extra={**call, "carrier": record.key[0]})
             desk.take_up(*adopted)
 
     async def _adopted(
