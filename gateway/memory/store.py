@@ -65,7 +65,16 @@ class MemoryStore(ABC):
     @property
     @abstractmethod
     def description(self) -> str:
-        """The database and how it is, for operators."""
+        """What database it is, for operators."""
+
+    @property
+    @abstractmethod
+    def is_away(self) -> bool:
+        """Whether the database could not be reached when it was last asked."""
+
+    @abstractmethod
+    async def watch(self) -> None:
+        """Until cancelled, see whether the database is there, and have the log say when that changes."""
 
     @abstractmethod
     async def run(self, work: Callable[[Connection], T]) -> T:

@@ -19,7 +19,7 @@ from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.functions.kit import KitRoom
 from gateway.calls.journal import Journal
 from gateway.calls.nodes.neighbours import Neighbours
-from gateway.calls.own_store import open_own_store
+from gateway.calls.own_store import open_own_stores
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier_rest import CallControl
 from gateway.links.recorder import RecordingRoom
@@ -31,7 +31,7 @@ from gateway.memory.personas import PersonaBook
 from gateway.memory.pins import PinBook
 from gateway.memory.recall import Recall
 from gateway.memory.remem import RememClient
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.store import MemoryStore
 from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG
 from gateway.settings import Settings
 from gateway.web import chat_proxy, documents, health, sharing
@@ -89,8 +89,9 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient())
         embedder = Embedder() if settings.memory_vectors else None
-        store = await open_own_store(settings.data_dir, embedder=embedder)
-        stack.push_async_callback(store.close)
+        stores = await open_own_stores(settings.data_dir, settings.database_url, embedder=embedder)
+        stack.push_async_callback(stores.close)
+        store = stores.memory
         stack.push_async_callback(blueprint.writer.close)
         recordings = RecordingRoom(settings.record_dir)
         stack.callback(recordings.close)
@@ -102,10 +103,17 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             stack.push_async_callback(others.neighbours.close)
         journal = Journal(settings.data_dir / "journal.db", others.node)
         stack.callback(journal.close)
-        finalizer = make_finalizer(blueprint, store, remote, archive, journal, others, embedder)
+        finalizer = make_finalizer(blueprint, stores, remote, archive, journal, others, embedder)
         stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
         telnyx_rest = telnyx_control(settings, http)
-        forgetting = Forgetting(store, Places.of(settings), remote, blueprint.store_keys[0], patience=FORGET_SECONDS)
+        forgetting = Forgetting(
+            store,
+            Places.of(settings),
+            remote,
+            blueprint.store_keys[0],
+            local=stores.local,
+            patience=FORGET_SECONDS,
+        )
         memory = _memory(blueprint, store, remote, journal, forgetting)
         rests = controls(settings, http, telnyx_rest)
         kits = await stack.enter_async_context(kit_room(blueprint, store, memory, http))
@@ -119,6 +127,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, telnyx_rest)
         stack.push_async_callback(telnyx.close)
         for work in (
+            store.watch(),
             desk.run(),
             finalizer.sweep(),
             finalizer.work_off(),
@@ -138,14 +147,16 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             *telnyx.routes(),
             *chat_proxy.routes(brains.bearers),
             *_store_routes(blueprint, store, forgetting),
-            *health.routes(lambda: _state(settings, desk, finalizer, others.neighbours), lambda: desk.takes_calls),
+            *health.routes(
+                lambda: _state(settings, store, desk, finalizer, others.neighbours), lambda: desk.takes_calls
+            ),
             # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
             *websockets_sockets.routes(media_door, CODECS),
         ]
         yield _Parts(routes, media_door, desk)
 
 
-def _store_routes(blueprint: Blueprint, store: SqliteStore, forgetting: Forgetting) -> list[BaseRoute]:
+def _store_routes(blueprint: Blueprint, store: MemoryStore, forgetting: Forgetting) -> list[BaseRoute]:
     """What clients of the store and text agents may ask."""
     pins = PinBook(store)
     notes = CallerNotes(store, forgetting.forget_caller)
@@ -160,7 +171,7 @@ def _measure(desk: CallDesk, finalizer: Finalizer) -> None:
 
 
 def _memory(
-    blueprint: Blueprint, store: SqliteStore, remem: RememClient | None, journal: Journal, forgetting: Forgetting
+    blueprint: Blueprint, store: MemoryStore, remem: RememClient | None, journal: Journal, forgetting: Forgetting
 ) -> Memory | None:
     settings = blueprint.settings
     limit = settings.voice_session_context_limit
@@ -200,13 +211,16 @@ def _figures(desk: CallDesk, finalizer: Finalizer) -> dict[str, int]:
     return {"calls": desk.live_calls, "endings": finalizer.unfinished}
 
 
-def _state(settings: Settings, desk: CallDesk, finalizer: Finalizer, neighbours: Neighbours | None) -> dict[str, Any]:
+def _state(
+    settings: Settings, store: MemoryStore, desk: CallDesk, finalizer: Finalizer, neighbours: Neighbours | None
+) -> dict[str, Any]:
     nodes = neighbours.nodes if neighbours is not None else []
     return {
         **_figures(desk, finalizer),
         "loop_lag_ms": round(desk.loop_lag * 1000, 1),
         "engine": settings.engine if settings.engine == "deepgram" else "not set up",
         "carriers": sorted(carriers(settings)),
-        "store": "embedded and remote" if settings.remem_api_url else "embedded",
+        "store": f"{store.description} and remote" if settings.remem_api_url else store.description,
+        **({"database": "away" if store.is_away else "ok"} if settings.database_url else {}),
         **({"nodes": nodes} if len(nodes) > 1 else {}),
     }

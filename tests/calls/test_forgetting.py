@@ -13,7 +13,7 @@ from gateway.calls.call_document import call_document
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.forgetting import Forgetting, Places, holding
 from gateway.calls.journal import Journal
-from gateway.calls.own_store import open_own_store
+from gateway.calls.own_store import OwnStores, open_own_stores
 from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.errors import StoreUnavailable
 from gateway.llm.facts import CallerFact
@@ -22,8 +22,8 @@ from gateway.memory.documents import NewDocument
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
 from gateway.memory.remem import RememClient
-from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
+from gateway.memory.store import MemoryStore
 from gateway.settings import Secret
 from tests.calls.aftermath import CALLER, START, SUMMARY, a_session
 from tests.fakes.remem import FakeRemem
@@ -38,12 +38,19 @@ KEY = Secret("key of the tests")
 class House:
     """All places where calls leave something."""
 
-    store: SqliteStore
+    stores: OwnStores
     journal: Journal
     places: Places
 
+    @property
+    def store(self) -> MemoryStore:
+        return self.stores.memory
+
     def forgetting(self, remem: RememClient | None = None, **options) -> Forgetting:
-        return Forgetting(self.store, self.places, remem, KEY, **options)
+        return Forgetting(self.store, self.places, remem, KEY, local=self.stores.local, **options)
+
+    async def holding(self, *words: str) -> list[str]:
+        return await self.forgetting().holding(words)
 
     async def remembers(self, session: VoiceSession, word: str) -> None:
         """The call left its word everywhere."""
@@ -57,7 +64,7 @@ class House:
         summary = replace(SUMMARY, context=f"Wants {word}.")
         await self.store.create(call_document(session, summary, None))
         spoken = replace(session, turns=[Turn(Speaker.CALLER, word, START)])
-        await Endings(self.store).save(Ending(spoken, summary=summary))
+        await Endings(self.stores.local).save(Ending(spoken, summary=summary))
         self.journal.open_session(session, {}).caller_said(word, START)
         await self.journal.flushed()
         await Archive(self.places.archive_dir, retention_days=7).write(session.uuid, f"CALLER: {word}\n")
@@ -73,13 +80,13 @@ class House:
 
 
 @pytest.fixture
-async def house(tmp_path):
+async def house(ground, tmp_path):
     places = Places(tmp_path / "data", tmp_path / "archive", tmp_path / "recordings")
     places.record_dir.mkdir()
     journal = Journal(places.journal)
-    store = await open_own_store(places.data_dir)
-    yield House(store, journal, places)
-    await store.close()
+    stores = await open_own_stores(places.data_dir, ground.database_url)
+    yield House(stores, journal, places)
+    await stores.close()
     journal.close()
 
 
@@ -105,7 +112,10 @@ async def test_forget_leaves_no_word_in_any_file(house):
     await house.remembers(a_session(), WORD)
     await house.remembers(a_session(caller=OTHER), OTHER_WORD)
     house.records("call-without-a-word", CALLER, "maya", WORD)
-    assert len(holding([WORD], house.places)) >= 5
+    held_by = await house.holding(WORD)
+    assert len(held_by) >= 5
+    tables = ("caller_state_log", "calls", "documents", "memory_log") if house.store.description == "postgresql" else ()
+    assert [place for place in held_by if place.startswith("the table")] == [f"the table {name}" for name in tables]
     forgetting = house.forgetting()
     undone = await forgetting.forget(await forgetting.traces(CALLER))
     assert undone.is_complete
@@ -120,7 +130,7 @@ async def test_forget_leaves_no_word_in_any_file(house):
         "calls": 1,
         "remote documents": 0,
     }
-    assert holding([WORD, "pomegran", CALLER], house.places) == []
+    assert await house.holding(WORD, "pomegran", CALLER) == []
     assert not await forgetting.traces(CALLER)
 
 
@@ -129,13 +139,13 @@ async def test_forget_clears_pages_that_were_freed_before(house):
     session = a_session()
     await house.remembers(session, OTHER_WORD)
     off = "PRAGMA secure_delete = OFF"  # some builds of SQLite have it on
-    await house.store.look(lambda connection: connection.execute(off).fetchall())
+    await house.stores.local.look(lambda connection: connection.execute(off).fetchall())
     ending = Ending(replace(session, turns=[Turn(Speaker.CALLER, f"{WORD} " * 30_000, START)]))
-    await Endings(house.store).save(ending)
-    await Endings(house.store).finish(ending)
-    assert holding([WORD], house.places) != []
+    await Endings(house.stores.local).save(ending)
+    await Endings(house.stores.local).finish(ending)
+    assert await house.holding(WORD) != []
     await house.forgetting().forget(await house.forgetting().traces(CALLER))
-    assert holding([WORD], house.places) == []
+    assert await house.holding(WORD) == []
 
 
 async def test_forget_leaves_others_alone(house):
@@ -155,7 +165,7 @@ async def test_forget_with_one_agent_leaves_the_other(house):
     await house.remembers(a_session(agent="leo"), OTHER_WORD)
     undone = await house.forgetting().forget(await house.forgetting().traces(CALLER, "maya"))
     assert (undone.deleted["calls"], undone.deleted["documents"], undone.deleted["files"]) == (1, 1, 2)
-    assert holding([WORD], house.places) == []
+    assert await house.holding(WORD) == []
     assert await house.tells(agent="leo") == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
 
 
@@ -179,7 +189,7 @@ async def test_tombstone_tells_when_and_not_who(house):
 async def test_note_about_a_caller_is_forgotten(house):
     await house.store.create(NewDocument("Note", WORD, "note", ("caller-note", f"caller:{CALLER}")))
     undone = await house.forgetting().forget(await house.forgetting().traces(CALLER))
-    assert undone.deleted["documents"] == 1 and holding([WORD], house.places) == []
+    assert undone.deleted["documents"] == 1 and await house.holding(WORD) == []
 
 
 async def test_database_that_is_read_is_named(house):

@@ -13,7 +13,6 @@ from gateway.memory.documents import NewDocument
 from gateway.memory.pins import Pin, PinBook, PinEvent
 from gateway.memory.recall import Recall, merged, render, render_known, render_pins
 from gateway.memory.remem import RememClient
-from gateway.memory.sqlite import SqliteStore
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem, Fault
 
@@ -32,10 +31,9 @@ def call_text(session, caller=ANA, agent="maya"):
 
 
 @pytest.fixture
-async def own(tmp_path):
-    store = await SqliteStore.open(tmp_path / "store.db")
-    yield store
-    await store.close()
+async def own(ground):
+    async with ground.opened() as store:
+        yield store
 
 
 async def keep(store, session, *, day=1, caller=ANA, agent="maya"):

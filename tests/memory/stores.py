@@ -1,0 +1,61 @@
+"""Both stores, for tests that each has to pass: a file, or a schema of a real PostgreSQL server."""
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Protocol
+
+from gateway.memory.postgres import PostgresStore
+from gateway.memory.sqlite import SqliteStore
+from gateway.memory.store import MemoryStore
+from gateway.settings import Secret
+from tests.postgres_server import PostgresServer
+
+
+class Ground(Protocol):
+    """A place for one store, which can be opened any number of times."""
+
+    database_url: Secret | None
+    """What DATABASE_URL says; None for the embedded store."""
+
+    def opened(self, **options: Any) -> contextlib.AbstractAsyncContextManager[MemoryStore]: ...
+
+    def another(self) -> "Ground":
+        """A place beside it, without a table."""
+
+
+class SqliteGround:
+    database_url = None
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._names = itertools.count(1)
+
+    @contextlib.asynccontextmanager
+    async def opened(self, **options: Any) -> AsyncIterator[MemoryStore]:
+        store = await SqliteStore.open(self.path, **options)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    def another(self) -> "SqliteGround":
+        return SqliteGround(self.path.with_name(f"another-{next(self._names)}.db"))
+
+
+class PostgresGround:
+    def __init__(self, server: PostgresServer) -> None:
+        self.database_url = Secret(server.fresh())
+        self._server = server
+
+    @contextlib.asynccontextmanager
+    async def opened(self, **options: Any) -> AsyncIterator[MemoryStore]:
+        store = PostgresStore(self.database_url.reveal(), **options)
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    def another(self) -> "PostgresGround":
+        return PostgresGround(self._server)
