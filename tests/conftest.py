@@ -20,6 +20,14 @@ def postgres() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture
+def mortal_postgres(postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """The same, for a test that kills it; the next one finds it alive."""
+    yield postgres
+    postgres.kill()
+    postgres.start()
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
     """Every test that asks for it runs once for each store."""

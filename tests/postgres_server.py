@@ -84,8 +84,8 @@ class PostgresServer:
         self.run(f"CREATE SCHEMA {schema}")
         return f"{self.url}?options={urllib.parse.quote(f'-c search_path={schema},public')}"
 
-    def run(self, statement: str) -> list[Any]:
-        with psycopg.connect(self.url, autocommit=True) as connection:
+    def run(self, statement: str, url: str = "") -> list[Any]:
+        with psycopg.connect(url or self.url, autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []
 

@@ -99,6 +99,7 @@ class Server:
             connection = psycopg.connect(
                 self._url,
                 autocommit=True,
+                client_encoding="utf8",
                 connect_timeout=CONNECT_SECONDS,
                 application_name="voice-gateway",
                 keepalives_idle=10,

@@ -122,6 +122,15 @@ async def test_words_match_by_stem(store):
 
 
 @pytest.mark.parametrize("tags", [(), ANA])
+@pytest.mark.parametrize("word", ["jane", "EXAMPLE", "5567", "arger", "Ärger", "пишите", "don", "1e5", "zwölf"])
+async def test_words_are_those_a_person_sees(store, word, tags):
+    await keep(store, "Tea.")
+    await keep(store, "Ärger: ПИШИТЕ jane.doe@example.com, don't call (order #12-5567_zwolf/1e5)!")
+    (hit,) = await store.query(word, limit=1, tags=tags)
+    assert hit.score > 0.01 and "order" in hit.document.content
+
+
+@pytest.mark.parametrize("tags", [(), ANA])
 async def test_equal_matches_newest_first(store, tags):
     for minutes in (2, 3, 1):
         await keep(store, f"kettle {minutes}", minutes=minutes)
