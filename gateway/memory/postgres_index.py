@@ -104,10 +104,13 @@ class PostgresIndex:
 
     def having(self, connection: Connection, tags: tuple[str, ...], words: Sequence[str]) -> dict[str, list[int]]:
         having: dict[str, list[int]] = {word: [] for word in words}
+        # The scope first: the index of words has every stranger's documents.
         rows = connection.execute(
-            """SELECT q.place, d.key FROM unnest(?::text[]) WITH ORDINALITY AS q (word, place)
-                JOIN documents d ON d.tokens @> ? AND d.words @@ plainto_tsquery('gateway_words', q.word)""",
-            (_plain(words), _tokens(tags)),
+            """WITH scope AS MATERIALIZED (SELECT key, words FROM documents WHERE tokens @> ?),
+                question AS MATERIALIZED (SELECT place, plainto_tsquery('gateway_words', word) AS query
+                    FROM unnest(?::text[]) WITH ORDINALITY AS asked (word, place))
+                SELECT place, key FROM question JOIN scope ON words @@ query""",
+            (_tokens(tags), _plain(words)),
         )
         for place, key in rows:
             having[words[place - 1]].append(key)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from gateway.errors import DocumentNotFound, StoreUnavailable
 from gateway.memory import search
 from gateway.memory.database import Connection
-from gateway.memory.document_table import create_document, find_document, get_document, replace_document
+from gateway.memory.document_table import create_document, find_documents, get_document, replace_document
 from gateway.memory.documents import Document, Hit, NewDocument
 from gateway.memory.embedding import Embedder
 from gateway.memory.index import Index, Unembedded
@@ -177,7 +177,7 @@ class MemoryStore(ABC):
 
     def _newest(self, connection: Connection, tags: tuple[str, ...], limit: int) -> list[Document]:
         keys = self.index.newest(connection, tags, limit)
-        return [document for key in keys if (document := find_document(connection, "key = ?", key))]
+        return [document for _, document in find_documents(connection, keys)]
 
     # Vectors
 
@@ -230,9 +230,10 @@ class MemoryStore(ABC):
 
 
 def _hits(connection: Connection, matches: Iterable[search.Match], words: Sequence[str]) -> list[Hit]:
+    ranked = {match.key: (rank, match) for rank, match in enumerate(matches, 1)}
     hits = []
-    for rank, match in enumerate(matches, 1):
-        if document := find_document(connection, "key = ?", match.key):
-            score = 1 / (60 + rank) if match.found else _FILL_SCORE
-            hits.append(Hit(document, snippet(document.content, words, match.part), score))
+    for key, document in find_documents(connection, list(ranked)):
+        rank, match = ranked[key]
+        score = 1 / (60 + rank) if match.found else _FILL_SCORE
+        hits.append(Hit(document, snippet(document.content, words, match.part), score))
     return hits
