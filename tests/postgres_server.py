@@ -84,6 +84,12 @@ class PostgresServer:
         self.run(f"CREATE SCHEMA {schema}")
         return f"{self.url}?options={urllib.parse.quote(f'-c search_path={schema},public')}"
 
+    def empty(self, url: str) -> None:
+        tables = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename <> 'schemas_made'"
+        self.run(
+            f"DO $$ DECLARE t text; BEGIN FOR t IN {tables} LOOP EXECUTE 'DELETE FROM ' || t; END LOOP; END $$", url
+        )
+
     def run(self, statement: str, url: str = "") -> list[Any]:
         with psycopg.connect(url or self.url, autocommit=True) as connection:
             cursor = connection.execute(statement.encode())

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -62,6 +63,18 @@ async def test_database_killed_in_mid_call_loses_nothing(tmp_path: Path, mortal_
         document = await stage.document()
         assert "Ana Quibble" in document["content"]
         assert "Ana Quibble" in await one_call(stage, "Hello again.")
+
+
+async def test_database_that_says_nothing_holds_up_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes connections and never answers, as behind a broken network."""
+    monkeypatch.setattr("gateway.web.app.CLOSING_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        async with node(tmp_path, f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x") as stage:
+            asking, _ = await asyncio.to_thread(silent.accept)
+            with asking:
+                call, conversation = await stage.dial()
+                await stage.answer(call, conversation, "Hello.")
+                assert await shows(stage, calls=1)
 
 
 @pytest.mark.timeout(60)

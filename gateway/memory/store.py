@@ -6,6 +6,7 @@ background, for the newest documents first.
 """
 
 import asyncio
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -31,6 +32,7 @@ EMBED_AFTER: Final = 2.0
 
 _FILL_SCORE: Final = 0.001
 _RETRY_SECONDS: Final = 10.0
+_LOOK_AGAIN_SECONDS: Final = 60.0  # for facts, and for what another node has stored and not come to
 _BATCH: Final = 8  # documents; each is in the search some 50 ms after the first of its batch was begun
 
 _log = logging.getLogger(__name__)
@@ -189,18 +191,22 @@ class MemoryStore(ABC):
         if not self._has_vectors:
             return None
         # The scope is looked up meanwhile, so that the search finds it at hand.
-        reading, _ = await asyncio.gather(
-            self._embedder.read(text), self.look(lambda connection: self._prepare(connection, tags))
+        reading, wanted = await asyncio.gather(
+            self._embedder.read(text), self.look(lambda connection: self._without_vectors(connection, tags))
         )
+        if wanted:
+            self._wanted = wanted
+            self._lacks_vectors.set()
         return reading
 
-    def _prepare(self, connection: Connection, tags: tuple[str, ...]) -> None:
-        if (scope := self._scopes.get(connection, tags)) is not None:
-            self._wanted = scope.without_vectors or self._wanted
+    def _without_vectors(self, connection: Connection, tags: tuple[str, ...]) -> list[int]:
+        scope = self._scopes.get(connection, tags)
+        return scope.without_vectors if scope is not None else []
 
     async def _embed_all(self, embedder: Embedder, after: float) -> None:
         """Give documents their vectors, until cancelled or there is no model."""
         await asyncio.sleep(after)
+        problem = ""
         while True:
             try:
                 if await self.look(self.index.has_vectors):  # a question is likely, and should not wait for the model
@@ -210,7 +216,9 @@ class MemoryStore(ABC):
                     pass
                 return
             except StoreUnavailable as error:
-                _log.warning("vectors can't be kept", extra={"reason": str(error)})
+                if problem != str(error):
+                    problem = str(error)
+                    _log.warning("vectors can't be kept", extra={"reason": problem})
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _embed_some(self, embedder: Embedder) -> bool:
@@ -218,7 +226,9 @@ class MemoryStore(ABC):
         self._lacks_vectors.clear()
         documents = await self.look(lambda connection: self.index.missing_vectors(connection, self._wanted, _BATCH))
         if not documents:
-            return await self._lacks_vectors.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._lacks_vectors.wait(), _LOOK_AGAIN_SECONDS)
+            return True
         made: list[tuple[Unembedded, bytes]] = []
         for document in documents:
             embedded = await embedder.embed(parts(document.content))

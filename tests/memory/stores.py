@@ -22,7 +22,7 @@ class Ground(Protocol):
     def opened(self, **options: Any) -> contextlib.AbstractAsyncContextManager[MemoryStore]: ...
 
     def another(self) -> "Ground":
-        """A place beside it, without a table."""
+        """A place beside it that holds nothing; what was in the last such one is gone."""
 
 
 class SqliteGround:
@@ -30,7 +30,7 @@ class SqliteGround:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._names = itertools.count(1)
+        self._numbers = itertools.count(1)
 
     @contextlib.asynccontextmanager
     async def opened(self, **options: Any) -> AsyncIterator[MemoryStore]:
@@ -41,13 +41,14 @@ class SqliteGround:
             await store.close()
 
     def another(self) -> "SqliteGround":
-        return SqliteGround(self.path.with_name(f"another-{next(self._names)}.db"))
+        return SqliteGround(self.path.with_name(f"another-{next(self._numbers)}.db"))
 
 
 class PostgresGround:
     def __init__(self, server: PostgresServer) -> None:
         self.database_url = Secret(server.fresh())
         self._server = server
+        self._another: PostgresGround | None = None
 
     @contextlib.asynccontextmanager
     async def opened(self, **options: Any) -> AsyncIterator[MemoryStore]:
@@ -58,4 +59,9 @@ class PostgresGround:
             await store.close()
 
     def another(self) -> "PostgresGround":
-        return PostgresGround(self._server)
+        """To empty tables takes a tenth of the time that it takes to make them."""
+        if self._another is None:
+            self._another = PostgresGround(self._server)
+        else:
+            self._server.empty(self._another.database_url.reveal())
+        return self._another

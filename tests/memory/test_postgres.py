@@ -8,6 +8,7 @@ import pytest
 
 from gateway.calls.own_store import MEMORY_SCHEMA
 from gateway.errors import StoreUnavailable
+from gateway.memory import minilm
 from gateway.memory.documents import NewDocument
 from gateway.memory.embedding import Embedder
 from gateway.memory.postgres import PostgresStore
@@ -39,7 +40,7 @@ async def problem_of(url, **options):
 
 async def test_nodes_that_start_at_once_make_the_tables_once(ground):
     async def start(number):
-        async with ground.opened(schema=MEMORY_SCHEMA, embedder=Embedder()) as store:
+        async with ground.opened(schema=MEMORY_SCHEMA, embedder=Embedder(minilm.load)) as store:
             await store.create(NewDocument("", f"document {number}", tags=ANA))
 
     await asyncio.gather(*map(start, range(6)))
@@ -72,7 +73,7 @@ async def test_without_pgvector_words_alone_are_searched(postgres):
     url = postgres.url.replace("/postgres", "/plain")
     postgres.run("GRANT ALL ON SCHEMA public TO tenant", url)
     tenant = url.replace("gateway:hidden-word", "tenant")
-    problem = await problem_of(tenant, embedder=Embedder())
+    problem = await problem_of(tenant, embedder=Embedder(minilm.load))
     assert problem.startswith("PostgreSQL has no pgvector 0.8 or newer; ") and "MEMORY_VECTORS=false" in problem
     store = PostgresStore(tenant)
     await store.create(NewDocument("", "blue kettle", tags=ANA))
@@ -83,7 +84,7 @@ async def test_without_pgvector_words_alone_are_searched(postgres):
 async def test_embedder_of_a_later_start_finds_what_was_stored_before(ground):
     async with ground.opened() as store:
         await store.create(NewDocument("", "She has a puppy called Rex.", tags=ANA))
-    async with ground.opened(embedder=Embedder(), embed_after=0) as store:
+    async with ground.opened(embedder=Embedder(minilm.load), embed_after=0) as store:
 
         async def found():
             hits = await store.query("Which animals live with her?", limit=1, tags=ANA)
@@ -97,7 +98,7 @@ async def test_embedder_of_a_later_start_finds_what_was_stored_before(ground):
 
 async def test_wide_search_finds_by_meaning_alone(ground):
     """With no tag, or more documents than can be ranked, nearest vectors are candidates as well."""
-    async with ground.opened(embedder=Embedder(), embed_after=0) as store:
+    async with ground.opened(embedder=Embedder(minilm.load), embed_after=0) as store:
         for content in ("The blue kettle is broken.", "She has a puppy called Rex.", "He takes the train to work."):
             await store.create(NewDocument("", content, tags=ANA))
 
@@ -109,7 +110,7 @@ async def test_wide_search_finds_by_meaning_alone(ground):
 
 
 async def test_vectors_come_back_as_they_were_made(ground):
-    embedder = Embedder()
+    embedder = Embedder(minilm.load)
     text = "She has a puppy called Rex."
     made = await embedder.embed([text, "Another part."])
     async with ground.opened(embedder=embedder, embed_after=60) as store:
