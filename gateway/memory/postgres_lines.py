@@ -64,6 +64,24 @@ def _without_nul(value: Any) -> Any:
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
+class Job:
+    """What is done on a thread, and can be given up from another."""
+
+    def __init__(self) -> None:
+        self.is_given_up = False
+        self._connection: Raw | None = None
+
+    def uses(self, connection: Raw | None) -> None:
+        self._connection = connection
+        if self.is_given_up and connection is not None:
+            _cut(connection)
+
+    def give_up(self) -> None:
+        self.is_given_up = True
+        if self._connection is not None:
+            _cut(self._connection)
+
+
 class Server:
     """
     The way to the server, and how it is.
@@ -81,12 +99,12 @@ class Server:
         self._preparing = threading.Lock()
         self._away_until = 0.0
 
-    def connect(self) -> Raw:
+    def connect(self, job: Job) -> Raw:
         """On a thread. Raises StoreUnavailable."""
         if time.monotonic() < self._away_until:
             raise StoreUnavailable(self.problem)
         try:
-            connection = self._connected()
+            connection = self._connected(job)
         except StoreUnavailable as error:
             self.problem = str(error)
             self._away_until = time.monotonic() + _AWAY_SECONDS
@@ -94,7 +112,7 @@ class Server:
         self.problem = ""
         return connection
 
-    def _connected(self) -> Raw:
+    def _connected(self, job: Job) -> Raw:
         try:
             connection = psycopg.connect(
                 self._url,
@@ -108,6 +126,7 @@ class Server:
             )
         except psycopg.Error as error:
             raise StoreUnavailable(f"can't reach PostgreSQL, see DATABASE_URL: {_reason(error)}") from error
+        job.uses(connection)
         try:
             with self._preparing:
                 if not self._is_prepared:
@@ -138,14 +157,12 @@ class Lines:
 
         It is done again when the connection turns out to have been lost since it was last used.
         """
-        used: list[Raw] = []
+        job = Job()
         try:
             async with asyncio.timeout(seconds):
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._threads, self._work, work, used)
+                return await asyncio.get_running_loop().run_in_executor(self._threads, self._work, work, job)
         except TimeoutError:
-            for connection in used:
-                _cut(connection)
+            job.give_up()
             raise StoreUnavailable("PostgreSQL does not answer", answer_lost=True) from None
 
     async def close(self) -> None:
@@ -158,28 +175,28 @@ class Lines:
                 connection.close()
         await ending
 
-    def _work(self, work: Callable[[Raw], T], used: list[Raw]) -> T:
+    def _work(self, work: Callable[[Raw], T], job: Job) -> T:
         while True:
-            connection, is_new = self._connection()
-            used[:] = [connection]
+            connection, is_new = self._connection(job)
+            job.uses(connection)
             try:
                 return work(connection)
             except psycopg.Error as error:
                 if isinstance(error, errors.ReadOnlySqlTransaction):  # it has become another server's standby
                     connection.close()
-                if is_new or not connection.closed:
+                if is_new or job.is_given_up or not connection.closed:
                     raise StoreUnavailable(f"PostgreSQL failed: {_kind(error)}") from error
             finally:
-                used.clear()
+                job.uses(None)
 
-    def _connection(self) -> tuple[Raw, bool]:
+    def _connection(self, job: Job) -> tuple[Raw, bool]:
         """This thread's, and whether it was made just now."""
         known: Raw | None = getattr(self._own, "connection", None)
         if known is not None and not known.closed:
             return known, False
         if known is not None:
             self._connections.discard(known)
-        self._own.connection = made = self._server.connect()
+        self._own.connection = made = self._server.connect(job)
         self._connections.add(made)
         return made, True
 

@@ -12,7 +12,7 @@ from gateway.memory import minilm
 from gateway.memory.documents import NewDocument
 from gateway.memory.embedding import Embedder
 from gateway.memory.postgres import PostgresStore
-from gateway.memory.postgres_lines import Lines, Server
+from gateway.memory.postgres_lines import Job, Lines, Server
 from tests.memory.stores import PostgresGround
 from tests.stage import until_it
 
@@ -182,19 +182,57 @@ async def test_server_that_does_not_answer_is_given_up(postgres):
         await lines.close()
 
 
+async def test_server_that_stops_in_the_middle_of_making_tables_is_given_up(postgres):
+    """Who waits for the tables waits no longer than that either."""
+    waits = [60, 0]
+    server = Server(postgres.url, lambda raw: raw.execute("SELECT pg_sleep(%s)", (waits.pop(0),)), "SELECT 1")
+    lines = Lines(server, 2, "test")
+    try:
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            await lines.do(lambda raw: None, 0.5)
+
+        async def is_back():
+            try:
+                return await lines.do(lambda raw: raw.execute("SELECT 2").fetchone(), 10)
+            except StoreUnavailable:
+                return None
+
+        assert await until_it(is_back) == (2,)
+    finally:
+        await lines.close()
+
+
+async def test_work_that_was_given_up_is_not_done_again(postgres):
+    lines = Lines(Server(postgres.url, lambda raw: None, "SELECT 1"), 1, "test")
+    tries = []
+
+    def work(raw):
+        tries.append(raw)
+        raw.execute("SELECT pg_sleep(60)")
+
+    try:
+        await lines.do(lambda raw: None, 10)
+        with pytest.raises(StoreUnavailable):
+            await lines.do(work, 0.2)
+        await lines.do(lambda raw: None, 10)
+        assert len(tries) == 1
+    finally:
+        await lines.close()
+
+
 async def test_server_that_is_away_is_not_asked_for_a_moment():
     """A host that swallows packets would hold up every thread for as long as a connection may take."""
     asked = []
 
     class Away(Server):
-        def _connected(self):
+        def _connected(self, job):
             asked.append(time.monotonic())
             raise StoreUnavailable("away")
 
     server = Away("", lambda raw: None, "")
     for _ in range(3):
         with pytest.raises(StoreUnavailable, match="away"):
-            server.connect()
+            server.connect(Job())
     assert len(asked) == 1
 
 
