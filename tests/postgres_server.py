@@ -111,7 +111,9 @@ def running_postgres() -> Iterator[PostgresServer]:
 
 
 def _as() -> dict[str, Any]:
-    return {"user": "nobody", "group": "nogroup", "extra_groups": [], "cwd": "/"} if os.getuid() == 0 else {}
+    if os.getuid() != 0:
+        return {}
+    return {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": [], "cwd": "/"}
 
 
 def _binaries(folder: Path) -> Path:

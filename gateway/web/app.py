@@ -42,7 +42,7 @@ from gateway.web.public import PublicAddress
 from gateway.web.rooms import brain_room, kit_room, make_finalizer
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
-from gateway.web.upkeep import at_work, collect_garbage, delete_old, expire_facts, prepare, retention_of
+from gateway.web.upkeep import at_work, collect_garbage, delete_old, expire_facts, prepare, retention_of, sweep
 
 CLOSING_SECONDS: Final = 10.0
 """How long endings may take at shutdown; what is left is taken up at the next start."""
@@ -135,6 +135,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             keep_warm(blueprint.brains, lambda: desk.live_calls > 0),
             delete_old(archive),
             expire_facts(FactBook(store), PinBook(store), retention_of(settings, blueprint.agents)),
+            *([sweep(store, Places.of(settings))] if settings.database_url else []),
             prepare(blueprint.writer),
             collect_garbage(lambda: desk.live_calls == 0),
         ):

@@ -1,3 +1,4 @@
+import shutil
 import sqlite3
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from gateway.calls.archive import Archive
 from gateway.calls.call_book import CallBook
 from gateway.calls.call_document import call_document
 from gateway.calls.endings import Ending, Endings
-from gateway.calls.forgetting import Forgetting, Places, holding
+from gateway.calls.forgetting import Forgetting, Places, holding, sweep_forgotten
 from gateway.calls.journal import Journal
 from gateway.calls.own_store import OwnStores, open_own_stores
 from gateway.calls.session import Speaker, Turn, VoiceSession
@@ -176,6 +177,21 @@ async def test_forgotten_call_teaches_nothing_any_more(house):
     await FactBook(house.store).learn(session, [CallerFact("Likes tea", "preference", 0.9, (1,))], START)
     await CallerState(house.store).save("maya", CALLER, {"fruit": "tea"}, session_id=session.id, now=START)
     assert await house.tells() == ([], {})
+
+
+async def test_files_at_another_node_are_swept(house, tmp_path):
+    """Its folders are its own; what was forgotten it learns from the store."""
+    forgotten, reverted = a_session(), a_session(caller=OTHER)
+    await house.remembers(forgotten, WORD)
+    await house.remembers(reverted, OTHER_WORD)
+    elsewhere = Places(tmp_path / "other data", tmp_path / "other archive", tmp_path / "other recordings")
+    for mine, theirs in zip(house.places.folders[1:], elsewhere.folders[1:], strict=True):
+        shutil.copytree(mine, theirs)
+    assert await sweep_forgotten(house.store, elsewhere) == 0
+    await house.forgetting().revert(await CallBook(house.store).find(reverted.id))
+    await house.forgetting().forget(await house.forgetting().traces(CALLER))
+    assert await sweep_forgotten(house.store, elsewhere) == 2
+    assert holding([WORD], elsewhere) == [] and len(holding([OTHER_WORD], elsewhere)) == 2
 
 
 async def test_tombstone_tells_when_and_not_who(house):
