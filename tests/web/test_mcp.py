@@ -55,7 +55,7 @@ def tags_of(caller, agent):
 
 @pytest.fixture
 async def store(ground):
-    async with ground.opened(schema=personas.SCHEMA) as store:
+    async with ground.opened(schema=(*personas.SCHEMA, *facts.SCHEMA, *pin_log.SCHEMA)) as store:
         yield store
 
 
@@ -386,9 +386,7 @@ async def test_memory_says_what_it_needs(url, tool, arguments, problem):
 
 
 @pytest.fixture
-async def pins(store):
-    statements = (*facts.SCHEMA, *pin_log.SCHEMA)
-    await store.run(lambda connection: [connection.execute(statement) for statement in statements])
+def pins(store):
     return PinBook(store)
 
 
