@@ -192,19 +192,24 @@ def _prepare(raw: Raw, tables: Sequence[str], *, vectors: bool) -> None:
     if encoding != "UTF8":
         raise StoreUnavailable(f"the database's encoding is {encoding}; make one with UTF8")
     # In a database of the C locale only that one knows capital letters beyond ASCII; older servers don't have it.
-    index = postgres_index.schema(collation="pg_c_utf8" if collations else "default", vectors=vectors)
-    statements = (*tables, *index)
-    mark = hashlib.blake2b("\n".join(statements).encode(), digest_size=16).hexdigest()
+    index = postgres_index.schema(collation="pg_c_utf8" if collations else "default")
+    _make(raw, (*tables, *index))
     if vectors:
         _look_for_pgvector(raw)
-    if not _is_made(raw, mark):
-        with raw.transaction():
-            raw.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
-            if _is_made(raw, mark):
-                return
+        _make(raw, postgres_index.VECTOR_SCHEMA)
+
+
+def _make(raw: Raw, statements: Sequence[str]) -> None:
+    mark = hashlib.blake2b("\n".join(statements).encode(), digest_size=16).hexdigest()
+    if _is_made(raw, mark):
+        return
+    with raw.transaction():
+        raw.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
+        if not _is_made(raw, mark):
             raw.execute("CREATE TABLE IF NOT EXISTS schemas_made (mark TEXT PRIMARY KEY)")
             for statement in statements:
                 raw.execute(statement.encode())
+            # Who waited may not have seen the other's mark, and has found everything there.
             raw.execute("INSERT INTO schemas_made VALUES (%s) ON CONFLICT DO NOTHING", (mark,))
 
 

@@ -37,7 +37,8 @@ _PLAIN_TEXT: Final = r"""regexp_replace(regexp_replace(
     normalize(lower(left(title || ' ' || content, 200000) COLLATE "{collation}"), NFD), '[\u0300-\u036F]+', '', 'g'),
     '[\u0001-\u002F\u003A-\u0040\u005B-\u0060\u007B-\u00BF\u2000-\u206F\u3000-\u303F]+', ' ', 'g')"""
 
-_VECTOR_SCHEMA: Final = (
+# Needs pgvector.
+VECTOR_SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS document_vectors (
         key BIGINT NOT NULL REFERENCES documents ON DELETE CASCADE,
         part INTEGER NOT NULL,
@@ -51,8 +52,8 @@ _OWN_VECTORS: Final = """(SELECT string_agg(substring(vector_send(v.vector) FROM
     FROM document_vectors v WHERE v.key = d.key AND d.embedded_by = :model)"""
 
 
-def schema(*, collation: str, vectors: bool) -> tuple[str, ...]:
-    """What is added to the table of documents. `collation` knows capital letters; `vectors` need pgvector."""
+def schema(*, collation: str) -> tuple[str, ...]:
+    """What is added to the table of documents. `collation` knows capital letters."""
     text = _PLAIN_TEXT.format(collation=collation)
     return (
         _WORDS,
@@ -69,7 +70,6 @@ def schema(*, collation: str, vectors: bool) -> tuple[str, ...]:
         END $$""",
         """CREATE OR REPLACE TRIGGER vectors_outdated BEFORE UPDATE OF content ON documents
             FOR EACH ROW EXECUTE FUNCTION outdate_vectors()""",
-        *(_VECTOR_SCHEMA if vectors else ()),
     )
 
 
