@@ -88,7 +88,9 @@ class PostgresStore(MemoryStore):
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         self._check_open()
-        return await self._writers.do(lambda raw: _transact(raw, work), _WRITE_SECONDS)
+        done = await self._writers.do(lambda raw: _transact(raw, work), _WRITE_SECONDS)
+        self._lacks_vectors.set()
+        return done
 
     async def look(self, work: Callable[[Connection], T]) -> T:
         self._check_open()
