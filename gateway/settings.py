@@ -81,6 +81,7 @@ class Settings:
     openclaw_gateway_token: Secret | None = setting(None, "its token; it opens everything there, so keep it private")
 
     redis_url: Secret | None = setting(None, "unset: one node, everything embedded; else shared by several nodes")
+    database_url: Secret | None = setting(None, "unset: memory in a file under DATA_DIR; else in this PostgreSQL")
     voice_session_enabled: bool = setting(True, "false: calls work, nothing is remembered or read")
     voice_session_sync_interval: int = setting(30, "seconds between checkpoints of a live call to Redis")
     voice_session_context_limit: int = setting(3, "past calls put into the prompt")
@@ -235,6 +236,10 @@ def _check(settings: Settings) -> None:
         value = getattr(settings, name)
         if value and not is_url(value, schemes):
             raise SettingsError(f"{name.upper()} is not a {schemes[0]} address; write it like {schemes[0]}://host/path")
+    if settings.database_url and urlsplit(settings.database_url.reveal()).scheme not in ("postgresql", "postgres"):
+        raise SettingsError(
+            "DATABASE_URL is not an address of PostgreSQL; write it like postgresql://user:password@host:5432/name"
+        )
     if settings.port > 65535:
         raise SettingsError(f"PORT is {settings.port}; use a number from 0 to 65535")
     if bool(settings.twilio_account_sid) != bool(settings.twilio_auth_token):

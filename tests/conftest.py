@@ -1,14 +1,39 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.memory.stores import Ground, PostgresGround, SqliteGround
+from tests.postgres_server import PostgresServer, running_postgres
 from tests.stage import Stage, make_carrier, staged
 
 # How long one example takes says something of the machine, not of the code.
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server for all tests; each has a schema of its own there."""
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def mortal_postgres(postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """The same, for a test that kills it; the next one finds it alive."""
+    yield postgres
+    postgres.kill()
+    postgres.start()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
+    """Every test that asks for it runs once for each store."""
+    if request.param == "sqlite":
+        return SqliteGround(tmp_path / "data" / "gateway.db")
+    return PostgresGround(request.getfixturevalue("postgres"))
 
 
 @pytest.fixture(params=["twilio", "telnyx"])

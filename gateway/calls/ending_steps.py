@@ -57,8 +57,16 @@ class EndingSteps:
     """After how long a silence each agent's callers may be somebody else."""
 
     async def is_void(self, ending: Ending) -> bool:
-        """Whether the call was taken back meanwhile: it is to leave nothing."""
-        return self.facts is not None and await self.facts.is_taken_back(ending.session.id)
+        """
+        Whether the call was taken back meanwhile: it is to leave nothing.
+
+        While that can't be told, the steps that need the store wait by themselves, and the others need not wait with
+        them: a transcript that should not be there is swept when it can.
+        """
+        try:
+            return self.facts is not None and await self.facts.is_taken_back(ending.session.id)
+        except StoreUnavailable:
+            return False
 
     async def finish(self, ending: Ending) -> None:
         """Nothing is left to do. What was said stays in the archive alone, for as long as that is kept."""

@@ -39,6 +39,7 @@ PATIENCE: Final = 10.0
 _SCRUB_TRIES: Final = 5
 _MOST_REMOTE: Final = 100
 _CHUNK_BYTES: Final = 1 << 20
+_AT_ONCE: Final = 500
 
 # That somebody was forgotten, and when; not who.
 SCHEMA: Final = ("CREATE TABLE IF NOT EXISTS forgotten (caller TEXT PRIMARY KEY, at TEXT NOT NULL) WITHOUT ROWID",)
@@ -246,6 +247,16 @@ class Forgetting:
         return sum(deleted), len(deleted) - sum(deleted)
 
 
+async def sweep_forgotten(store: MemoryStore, places: Places) -> int:
+    """Delete files of calls that were forgotten at another node; how many those were. Raises StoreUnavailable."""
+    files = await asyncio.to_thread(lambda: dict(_call_files(places)))
+    sessions = sorted(set(files.values()))
+    forgotten = await store.look(lambda connection: _forgotten(connection, sessions))
+    swept = [path for path, session_id in files.items() if session_id in forgotten]
+    await asyncio.to_thread(_delete_files, swept)
+    return len(swept)
+
+
 def holding(words: Sequence[str], places: Places) -> list[Path]:
     """The files that hold one of these words, in whatever case."""
     pattern = re.compile(b"|".join(re.escape(word.encode()) for word in words), re.IGNORECASE)
@@ -295,6 +306,17 @@ def _sessions(connection: Connection, caller: str, agent: str) -> dict[str, str]
     return sessions
 
 
+def _forgotten(connection: Connection, sessions: Sequence[str]) -> set[str]:
+    """Those of them that nobody may know of any more. A call that was only reverted is still in the book."""
+    forgotten: set[str] = set()
+    for first in range(0, len(sessions), _AT_ONCE):
+        some = sessions[first : first + _AT_ONCE]
+        query = f"""SELECT session_id FROM memory_taken_back WHERE session_id IN ({", ".join("?" * len(some))})
+            AND session_id NOT IN (SELECT session_id FROM calls)"""
+        forgotten |= {session_id for (session_id,) in connection.execute(query, some)}
+    return forgotten
+
+
 def _tagged(caller: str, agent: str) -> tuple[str, tuple[str, ...]]:
     return carrying(f"caller:{caller}", *([f"agent:{agent}"] if agent else []))
 
@@ -310,6 +332,14 @@ def _is_of(session: Mapping[str, Any], caller: str, agent: str) -> bool:
 
 
 # Files
+
+
+def _call_files(places: Places) -> Iterator[tuple[Path, str]]:
+    """Transcripts and recordings, each with the session it is of."""
+    for path in places.archive_dir.glob("voice-session-*.*"):
+        yield path, f"voice-session:{path.stem.removeprefix('voice-session-')}"
+    for path in places.record_dir.glob("*.jsonl") if places.record_dir is not None else ():
+        yield path, f"voice-session:{path.stem}"
 
 
 def _files(places: Places, sessions: Iterable[str], caller: str, agent: str) -> Iterator[Path]:

@@ -1,11 +1,36 @@
-"""The gateway's own store: documents, what is known of callers, and endings that are not done, in one file."""
+"""
+Where the gateway keeps what calls leave: what is known of callers, and endings that are not done.
 
+Both in one file under DATA_DIR; or, with DATABASE_URL, what is known in a database that all nodes share. Endings stay
+with their node in any case: they wait there while the database is away.
+"""
+
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from gateway.calls import call_book, endings, forgetting
 from gateway.memory import facts, personas, pin_log, state
 from gateway.memory.embedding import Embedder
 from gateway.memory.sqlite import SqliteStore
+from gateway.memory.store import MemoryStore
+from gateway.settings import Secret
+
+_MEMORY: Final = (call_book, facts, pin_log, state, personas, forgetting)
+MEMORY_SCHEMA: Final = tuple(statement for module in _MEMORY for statement in module.SCHEMA)
+"""All tables that hold something of callers."""
+
+
+@dataclass(frozen=True)
+class OwnStores:
+    """`memory` is what is known of callers, `local` this node's endings. Without a shared database both are one."""
+
+    memory: MemoryStore
+    local: SqliteStore
+
+    async def close(self) -> None:
+        await self.memory.close()
+        await self.local.close()
 
 
 def store_path(data_dir: Path) -> Path:
@@ -13,7 +38,19 @@ def store_path(data_dir: Path) -> Path:
 
 
 async def open_own_store(data_dir: Path, *, embedder: Embedder | None = None) -> SqliteStore:
-    """Open it, making it if need be; searched by meaning with an embedder. StoreUnavailable if that can't be done."""
-    tables = (endings, call_book, facts, pin_log, state, personas, forgetting)
-    schema = [statement for table in tables for statement in table.SCHEMA]
+    """Open the file, making it if need be; searched by meaning with an embedder. StoreUnavailable if it can't be."""
+    schema = (*endings.SCHEMA, *MEMORY_SCHEMA)
     return await SqliteStore.open(store_path(data_dir), schema=schema, embedder=embedder)
+
+
+async def open_own_stores(
+    data_dir: Path, database_url: Secret | None, *, embedder: Embedder | None = None
+) -> OwnStores:
+    """The same, with what is known of callers in a shared database if one is named. That need not be there yet."""
+    if database_url is None:
+        store = await open_own_store(data_dir, embedder=embedder)
+        return OwnStores(store, store)
+    from gateway.memory.postgres import PostgresStore  # its driver takes a while to import, and one node needs none
+
+    local = await open_own_store(data_dir)
+    return OwnStores(PostgresStore(database_url.reveal(), schema=MEMORY_SCHEMA, embedder=embedder), local)

@@ -14,8 +14,8 @@ from typing import Any, Final
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.event_log import events_of
+from gateway.calls.own_store import OwnStores
 from gateway.calls.session import EndReason
-from gateway.memory.sqlite import SqliteStore
 
 STAGES: Final = ("transcript", "llm_request", "first_token", "first_audio", "first_frame")
 PERCENTILES: Final = (50, 90, 99)
@@ -45,9 +45,9 @@ class Wanted:
 class SessionRoom:
     """Reads what calls left behind. Raises StoreUnavailable."""
 
-    def __init__(self, store: SqliteStore, *, data_dir: Path, archive_dir: Path) -> None:
-        self._book = CallBook(store)
-        self._endings = Endings(store)
+    def __init__(self, stores: OwnStores, *, data_dir: Path, archive_dir: Path) -> None:
+        self._book = CallBook(stores.memory)
+        self._endings = Endings(stores.local)
         self._events = data_dir / "events.db"
         self._archive_dir = archive_dir
 

@@ -18,12 +18,12 @@ from gateway.calls.agents import DEFAULT_AGENT
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.dossier import Dossier, DossierRoom
 from gateway.calls.forgetting import Forgetting, Places, Undone
-from gateway.calls.own_store import open_own_store, store_path
+from gateway.calls.own_store import OwnStores, open_own_stores, store_path
 from gateway.carriers.numbers import e164
 from gateway.cli import memory_text
 from gateway.errors import SettingsError
 from gateway.memory.pins import PinBook
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.store import MemoryStore
 from gateway.settings import Settings
 from gateway.web.admin_token import admin_token
 from gateway.web.blueprint import remem
@@ -35,7 +35,11 @@ class _Desk:
 
     options: argparse.Namespace
     settings: Settings
-    store: SqliteStore
+    stores: OwnStores
+
+    @property
+    def store(self) -> MemoryStore:
+        return self.stores.memory
 
     @property
     def places(self) -> Places:
@@ -45,7 +49,8 @@ class _Desk:
         print(orjson.dumps(content, default=str).decode() if self.options.json else text)
 
     def forgetting(self, http: httpx.AsyncClient) -> Forgetting:
-        return Forgetting(self.store, self.places, remem(self.settings, http), admin_token(self.settings))
+        remote, secret = remem(self.settings, http), admin_token(self.settings)
+        return Forgetting(self.store, self.places, remote, secret, local=self.stores.local)
 
     async def dossier(self) -> Dossier:
         dossier = await DossierRoom(self.store).of(_caller(self.options.caller), self.options.agent)
@@ -90,7 +95,7 @@ def register(commands: Any) -> None:
             _add_pin_options(action)
         if act is _forget:
             action.add_argument(
-                "--verify", nargs="+", default=[], metavar="WORD", help="then look for these in all files"
+                "--verify", nargs="+", default=[], metavar="WORD", help="then look for these in all files and tables"
             )
         action.set_defaults(run=run, act=act)
 
@@ -105,18 +110,18 @@ def _add_pin_options(action: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     given = settings.load(os.environ, Path.cwd())
     where = store_path(given.data_dir)
-    if not where.is_file():
+    if given.database_url is None and not where.is_file():
         raise SettingsError(f"there is no {where}; has a gateway run here? DATA_DIR says where it keeps its files")
     return asyncio.run(_act(options, given))
 
 
 async def _act(options: argparse.Namespace, given: Settings) -> int:
-    store = await open_own_store(given.data_dir)
+    stores = await open_own_stores(given.data_dir, given.database_url)
     try:
         act: Callable[[_Desk], Awaitable[int]] = options.act
-        return await act(_Desk(options, given, store))
+        return await act(_Desk(options, given, stores))
     finally:
-        await store.close()
+        await stores.close()
 
 
 # Looking

@@ -146,7 +146,7 @@ def forgotten(result: Undone, held_by: Sequence[str], *, under_way: int, verifie
     if held_by:
         lines += ["the words are still in:", *(f"  {path}" for path in held_by)]
     elif verified:
-        lines.append("the words are in no file any more")
+        lines.append("the words are in no file and no table any more")
     return "\n".join(lines)
 
 

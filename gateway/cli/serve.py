@@ -17,11 +17,12 @@ import uvicorn
 from gateway import logs, settings
 from gateway.calls.desk import CallDesk
 from gateway.calls.endings import Endings
-from gateway.calls.own_store import open_own_store
+from gateway.calls.own_store import open_own_stores
 from gateway.cli import workers
 from gateway.errors import SettingsError
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier import MAX_FRAME_BYTES
+from gateway.memory.embedding import Embedder
 from gateway.settings import Settings
 from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol, HttpProtocol
@@ -137,11 +138,13 @@ def _websockets(loaded: Settings, is_worker: bool) -> uvicorn.Config:
 
 async def _look_at_store(loaded: Settings) -> None:
     """A store that can't be used is a person's to mend: one line now, instead of a server that fails to start."""
-    store = await open_own_store(loaded.data_dir)
+    embedder = Embedder() if loaded.memory_vectors else None
+    stores = await open_own_stores(loaded.data_dir, loaded.database_url, embedder=embedder)
     try:
-        await Endings(store).open_ones()
+        await Endings(stores.local).open_ones()
+        await stores.memory.newest(tags=(), limit=1)
     finally:
-        await store.close()
+        await stores.close()
 
 
 def _spare_the_living() -> None:

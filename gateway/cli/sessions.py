@@ -12,7 +12,7 @@ import orjson
 
 from gateway import settings
 from gateway.calls.endings import Endings
-from gateway.calls.own_store import open_own_store, store_path
+from gateway.calls.own_store import OwnStores, open_own_stores, store_path
 from gateway.calls.session import EndReason
 from gateway.calls.session_room import SessionRoom, Wanted
 from gateway.carriers.numbers import e164
@@ -20,7 +20,6 @@ from gateway.cli import sessions_text
 from gateway.cli.console import Paint, Remote, add_remote
 from gateway.errors import SettingsError
 from gateway.logs import last_four
-from gateway.memory.sqlite import SqliteStore
 from gateway.settings import Settings
 
 T = TypeVar("T")
@@ -58,11 +57,11 @@ def run(options: argparse.Namespace) -> int:
 
 def in_room(loaded: Settings, ask: Callable[[SessionRoom], Awaitable[T]]) -> T:
     """What the store under DATA_DIR answers."""
-    return _in_store(loaded, lambda store: ask(room_of(loaded, store)))
+    return _in_stores(loaded, lambda stores: ask(room_of(loaded, stores)))
 
 
-def room_of(loaded: Settings, store: SqliteStore) -> SessionRoom:
-    return SessionRoom(store, data_dir=loaded.data_dir, archive_dir=loaded.voice_session_archive_dir)
+def room_of(loaded: Settings, stores: OwnStores) -> SessionRoom:
+    return SessionRoom(stores, data_dir=loaded.data_dir, archive_dir=loaded.voice_session_archive_dir)
 
 
 def wanted_of(options: argparse.Namespace) -> Wanted:
@@ -105,24 +104,24 @@ def _retry(options: argparse.Namespace, loaded: Settings) -> int:
     if options.url:
         raise SettingsError("retry works where the gateway keeps its files; run it there, without --url")
     session = options.session
-    woken = _in_store(loaded, lambda store: Endings(store).try_again(session))
+    woken = _in_stores(loaded, lambda stores: Endings(stores.local).try_again(session))
     if session and not woken:
         raise SettingsError(f"no call {session} waits to be tried again; `gateway sessions` lists those that do")
     print(f"{woken} to be tried again, by the running gateway or at its next start")
     return 0
 
 
-def _in_store(loaded: Settings, ask: Callable[[SqliteStore], Awaitable[T]]) -> T:
+def _in_stores(loaded: Settings, ask: Callable[[OwnStores], Awaitable[T]]) -> T:
     where = store_path(loaded.data_dir)
     if not where.is_file():
         raise SettingsError(f"there is no {where}; has a gateway run here? DATA_DIR says where it keeps its files")
 
     async def asked() -> T:
-        store = await open_own_store(loaded.data_dir)
+        stores = await open_own_stores(loaded.data_dir, loaded.database_url)
         try:
-            return await ask(store)
+            return await ask(stores)
         finally:
-            await store.close()
+            await stores.close()
 
     return asyncio.run(asked())
 

@@ -1,6 +1,7 @@
 """The table of documents, and what is done with one of them inside a transaction."""
 
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
@@ -29,11 +30,12 @@ SCHEMA: Final = (
 )
 
 _FIELDS: Final = "id, title, content, source, tags, created_at, updated_at, metadata, source_id"
+_AT_ONCE: Final = 500  # a statement has room for some thousand parameters
 
 
 def create_document(connection: Connection, new: NewDocument, moment: datetime) -> Document:
     """Keep it, or return the one already kept under the same `source_id`."""
-    if new.source_id and (existing := find_document(connection, "source_id = ?", new.source_id)):
+    if new.source_id and (existing := _find(connection, "source_id = ?", new.source_id)):
         return existing
     document_id = str(uuid.uuid4())
     connection.execute(
@@ -64,18 +66,29 @@ def replace_document(
     return get_document(connection, document_id)
 
 
+def find_documents(connection: Connection, keys: Sequence[int]) -> list[tuple[int, Document]]:
+    """Those that are still there, in the order of keys."""
+    found: dict[int, Document] = {}
+    for first in range(0, len(keys), _AT_ONCE):
+        some = keys[first : first + _AT_ONCE]
+        marks = ", ".join("?" * len(some))
+        rows = connection.execute(f"SELECT key, {_FIELDS} FROM documents WHERE key IN ({marks})", some)
+        found |= {key: _document(row) for key, *row in rows}
+    return [(key, found[key]) for key in keys if key in found]
+
+
 def get_document(connection: Connection, document_id: str) -> Document:
-    if document := find_document(connection, "id = ?", document_id):
+    if document := _find(connection, "id = ?", document_id):
         return document
     raise DocumentNotFound(document_id)
 
 
-def find_document(connection: Connection, condition: str, value: str | int) -> Document | None:
+def _find(connection: Connection, condition: str, value: str) -> Document | None:
     row = connection.execute(f"SELECT {_FIELDS} FROM documents WHERE {condition}", (value,)).fetchone()
     return _document(row) if row else None
 
 
-def _document(row: tuple[str, ...]) -> Document:
+def _document(row: Sequence[str]) -> Document:
     id_, title, content, source, tags, created_at, updated_at, metadata, source_id = row
     return Document(
         id=id_,

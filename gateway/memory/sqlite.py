@@ -65,6 +65,13 @@ class SqliteStore(MemoryStore):
     def description(self) -> str:
         return "embedded"
 
+    @property
+    def is_away(self) -> bool:
+        return False
+
+    async def watch(self) -> None:
+        """There is nothing to see: it is a file."""
+
     async def run(self, work: Callable[[Connection], T]) -> T:
         """No other process writes meanwhile."""
         done = await self.look(lambda _: self._transact(work))

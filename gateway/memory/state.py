@@ -51,7 +51,7 @@ class CallerState:
 
     async def load(self, agent: str, caller: str) -> dict[str, Value]:
         """The current value of every key, in the order of keys."""
-        stored = await self._store.run(lambda connection: _current(connection, agent, caller))
+        stored = await self._store.look(lambda connection: _current(connection, agent, caller))
         return {key: orjson.loads(value) for key, value in stored.items()}
 
     async def save(

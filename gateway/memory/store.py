@@ -6,6 +6,7 @@ background, for the newest documents first.
 """
 
 import asyncio
+import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from gateway.errors import DocumentNotFound, StoreUnavailable
 from gateway.memory import search
 from gateway.memory.database import Connection
-from gateway.memory.document_table import create_document, find_document, get_document, replace_document
+from gateway.memory.document_table import create_document, find_documents, get_document, replace_document
 from gateway.memory.documents import Document, Hit, NewDocument
 from gateway.memory.embedding import Embedder
 from gateway.memory.index import Index, Unembedded
@@ -31,6 +32,7 @@ EMBED_AFTER: Final = 2.0
 
 _FILL_SCORE: Final = 0.001
 _RETRY_SECONDS: Final = 10.0
+_LOOK_AGAIN_SECONDS: Final = 60.0  # for facts, and for what another node has stored and not come to
 _BATCH: Final = 8  # documents; each is in the search some 50 ms after the first of its batch was begun
 
 _log = logging.getLogger(__name__)
@@ -65,7 +67,16 @@ class MemoryStore(ABC):
     @property
     @abstractmethod
     def description(self) -> str:
-        """The database and how it is, for operators."""
+        """What database it is, for operators."""
+
+    @property
+    @abstractmethod
+    def is_away(self) -> bool:
+        """Whether the database could not be reached when it was last asked."""
+
+    @abstractmethod
+    async def watch(self) -> None:
+        """Until cancelled, see whether the database is there, and have the log say when that changes."""
 
     @abstractmethod
     async def run(self, work: Callable[[Connection], T]) -> T:
@@ -168,7 +179,7 @@ class MemoryStore(ABC):
 
     def _newest(self, connection: Connection, tags: tuple[str, ...], limit: int) -> list[Document]:
         keys = self.index.newest(connection, tags, limit)
-        return [document for key in keys if (document := find_document(connection, "key = ?", key))]
+        return [document for _, document in find_documents(connection, keys)]
 
     # Vectors
 
@@ -180,18 +191,22 @@ class MemoryStore(ABC):
         if not self._has_vectors:
             return None
         # The scope is looked up meanwhile, so that the search finds it at hand.
-        reading, _ = await asyncio.gather(
-            self._embedder.read(text), self.look(lambda connection: self._prepare(connection, tags))
+        reading, wanted = await asyncio.gather(
+            self._embedder.read(text), self.look(lambda connection: self._without_vectors(connection, tags))
         )
+        if wanted:
+            self._wanted = wanted
+            self._lacks_vectors.set()
         return reading
 
-    def _prepare(self, connection: Connection, tags: tuple[str, ...]) -> None:
-        if (scope := self._scopes.get(connection, tags)) is not None:
-            self._wanted = scope.without_vectors or self._wanted
+    def _without_vectors(self, connection: Connection, tags: tuple[str, ...]) -> list[int]:
+        scope = self._scopes.get(connection, tags)
+        return scope.without_vectors if scope is not None else []
 
     async def _embed_all(self, embedder: Embedder, after: float) -> None:
         """Give documents their vectors, until cancelled or there is no model."""
         await asyncio.sleep(after)
+        problem = ""
         while True:
             try:
                 if await self.look(self.index.has_vectors):  # a question is likely, and should not wait for the model
@@ -201,7 +216,9 @@ class MemoryStore(ABC):
                     pass
                 return
             except StoreUnavailable as error:
-                _log.warning("vectors can't be kept", extra={"reason": str(error)})
+                if problem != str(error):
+                    problem = str(error)
+                    _log.warning("vectors can't be kept", extra={"reason": problem})
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _embed_some(self, embedder: Embedder) -> bool:
@@ -209,7 +226,10 @@ class MemoryStore(ABC):
         self._lacks_vectors.clear()
         documents = await self.look(lambda connection: self.index.missing_vectors(connection, self._wanted, _BATCH))
         if not documents:
-            return await self._lacks_vectors.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN_SECONDS):  # wait_for may swallow the cancellation on 3.11
+                    await self._lacks_vectors.wait()
+            return True
         made: list[tuple[Unembedded, bytes]] = []
         for document in documents:
             embedded = await embedder.embed(parts(document.content))
@@ -221,9 +241,10 @@ class MemoryStore(ABC):
 
 
 def _hits(connection: Connection, matches: Iterable[search.Match], words: Sequence[str]) -> list[Hit]:
+    ranked = {match.key: (rank, match) for rank, match in enumerate(matches, 1)}
     hits = []
-    for rank, match in enumerate(matches, 1):
-        if document := find_document(connection, "key = ?", match.key):
-            score = 1 / (60 + rank) if match.found else _FILL_SCORE
-            hits.append(Hit(document, snippet(document.content, words, match.part), score))
+    for key, document in find_documents(connection, list(ranked)):
+        rank, match = ranked[key]
+        score = 1 / (60 + rank) if match.found else _FILL_SCORE
+        hits.append(Hit(document, snippet(document.content, words, match.part), score))
     return hits

@@ -23,7 +23,7 @@ from gateway.calls.functions.kit import KitRoom
 from gateway.calls.journal import Journal
 from gateway.calls.levels import Levels
 from gateway.calls.nodes.neighbours import Neighbours
-from gateway.calls.own_store import open_own_store
+from gateway.calls.own_store import open_own_stores
 from gateway.calls.session_room import SessionRoom
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier_rest import CallControl
@@ -36,7 +36,7 @@ from gateway.memory.personas import PersonaBook
 from gateway.memory.pins import PinBook
 from gateway.memory.recall import Recall
 from gateway.memory.remem import RememClient
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.store import MemoryStore
 from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTING
 from gateway.settings import Settings
 from gateway.web import chat_proxy, documents, health, live, sessions, sharing, traces
@@ -55,6 +55,7 @@ from gateway.web.upkeep import (
     expire_facts,
     prepare,
     retention_of,
+    sweep,
 )
 
 CLOSING_SECONDS: Final = 10.0
@@ -104,8 +105,9 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient())
         embedder = Embedder() if settings.memory_vectors else None
-        store = await open_own_store(settings.data_dir, embedder=embedder)
-        stack.push_async_callback(store.close)
+        stores = await open_own_stores(settings.data_dir, settings.database_url, embedder=embedder)
+        stack.push_async_callback(stores.close)
+        store = stores.memory
         stack.push_async_callback(blueprint.writer.close)
         recordings = RecordingRoom(settings.record_dir)
         stack.callback(recordings.close)
@@ -121,10 +123,17 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         stack.callback(events.close)
         tracer = await stack.enter_async_context(traces.traced(settings))
         feed, levels = others.feed(events, tracer.tell if tracer is not None else None), others.levels()
-        finalizer = make_finalizer(blueprint, store, remote, archive, journal, others, feed, embedder)
+        finalizer = make_finalizer(blueprint, stores, remote, archive, journal, others, feed, embedder)
         stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
         telnyx_rest = telnyx_control(settings, http)
-        forgetting = Forgetting(store, Places.of(settings), remote, blueprint.store_keys[0], patience=FORGET_SECONDS)
+        forgetting = Forgetting(
+            store,
+            Places.of(settings),
+            remote,
+            blueprint.store_keys[0],
+            local=stores.local,
+            patience=FORGET_SECONDS,
+        )
         memory = _memory(blueprint, store, remote, journal, forgetting)
         rests = controls(settings, http, telnyx_rest)
         kits = await stack.enter_async_context(kit_room(blueprint, store, memory, http))
@@ -138,6 +147,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, telnyx_rest)
         stack.push_async_callback(telnyx.close)
         for work in (
+            store.watch(),
             desk.run(),
             levels.run(),
             finalizer.sweep(),
@@ -147,6 +157,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             delete_old(archive),
             delete_old_events(events, settings.voice_session_retention_days),
             expire_facts(FactBook(store), PinBook(store), retention_of(settings, blueprint.agents)),
+            *([sweep(store, Places.of(settings))] if settings.database_url else []),
             prepare(blueprint.writer),
             collect_garbage(lambda: desk.live_calls == 0),
         ):
@@ -155,7 +166,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         if (crew := others.metrics()) is not None:
             await stack.enter_async_context(at_work(crew.run()))
         await desk.recover(ended=await finalizer.resume())
-        room = SessionRoom(store, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
+        room = SessionRoom(stores, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
         media_door = MediaDoor(desk, carriers(settings))
         routes = [
             *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
@@ -165,7 +176,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             *sessions.routes(room, blueprint.store_keys[0]),
             *live.routes(feed, levels, blueprint.store_keys[0]),
             *health.routes(
-                lambda: _state(settings, desk, finalizer, others.neighbours),
+                lambda: _state(settings, store, desk, finalizer, others.neighbours),
                 lambda: desk.takes_calls,
                 crew.render if crew is not None else _own_metrics,
             ),
@@ -175,7 +186,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         yield _Parts(routes, media_door, desk, feed)
 
 
-def _store_routes(blueprint: Blueprint, store: SqliteStore, forgetting: Forgetting) -> list[BaseRoute]:
+def _store_routes(blueprint: Blueprint, store: MemoryStore, forgetting: Forgetting) -> list[BaseRoute]:
     """What clients of the store and text agents may ask."""
     pins = PinBook(store)
     notes = CallerNotes(store, forgetting.forget_caller)
@@ -196,7 +207,7 @@ def _measure(desk: CallDesk, finalizer: Finalizer) -> None:
 
 
 def _memory(
-    blueprint: Blueprint, store: SqliteStore, remem: RememClient | None, journal: Journal, forgetting: Forgetting
+    blueprint: Blueprint, store: MemoryStore, remem: RememClient | None, journal: Journal, forgetting: Forgetting
 ) -> Memory | None:
     settings = blueprint.settings
     limit = settings.voice_session_context_limit
@@ -240,13 +251,16 @@ def _figures(desk: CallDesk, finalizer: Finalizer) -> dict[str, int]:
     return {"calls": desk.live_calls, "endings": finalizer.unfinished}
 
 
-def _state(settings: Settings, desk: CallDesk, finalizer: Finalizer, neighbours: Neighbours | None) -> dict[str, Any]:
+def _state(
+    settings: Settings, store: MemoryStore, desk: CallDesk, finalizer: Finalizer, neighbours: Neighbours | None
+) -> dict[str, Any]:
     nodes = neighbours.nodes if neighbours is not None else []
     return {
         **_figures(desk, finalizer),
         "loop_lag_ms": round(desk.loop_lag * 1000, 1),
         "engine": settings.engine if settings.engine == "deepgram" else "not set up",
         "carriers": sorted(carriers(settings)),
-        "store": "embedded and remote" if settings.remem_api_url else "embedded",
+        "store": f"{store.description} and remote" if settings.remem_api_url else store.description,
+        **({"database": "away" if store.is_away else "ok"} if settings.database_url else {}),
         **({"nodes": nodes} if len(nodes) > 1 else {}),
     }

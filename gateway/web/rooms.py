@@ -19,6 +19,7 @@ from gateway.calls.finalize import Finalizer
 from gateway.calls.functions.kit import KitRoom
 from gateway.calls.functions.text_side import OpenClawAgent, Recipient, Webhook
 from gateway.calls.journal import Journal
+from gateway.calls.own_store import OwnStores
 from gateway.calls.thinking import hashed_caller
 from gateway.memory.embedding import Embedder
 from gateway.memory.facts import FactBook
@@ -26,8 +27,8 @@ from gateway.memory.knowledge import Knowledge
 from gateway.memory.personas import PersonaBook
 from gateway.memory.pins import PinBook
 from gateway.memory.remem import RememClient
-from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
+from gateway.memory.store import MemoryStore
 from gateway.web.blueprint import Blueprint
 from gateway.web.sharing import Sharing
 from gateway.web.upkeep import at_work
@@ -53,7 +54,7 @@ async def brain_room(blueprint: Blueprint, memory: Memory | None, others: Sharin
 
 @contextlib.asynccontextmanager
 async def kit_room(
-    blueprint: Blueprint, store: SqliteStore, memory: Memory | None, http: httpx.AsyncClient
+    blueprint: Blueprint, store: MemoryStore, memory: Memory | None, http: httpx.AsyncClient
 ) -> AsyncIterator[KitRoom]:
     """What agents have at hand in calls, and what keeps it up to date."""
     async with contextlib.AsyncExitStack() as stack:
@@ -83,7 +84,7 @@ def _recipient(blueprint: Blueprint, http: httpx.AsyncClient, agent: Agent, call
 
 def make_finalizer(
     blueprint: Blueprint,
-    store: SqliteStore,
+    stores: OwnStores,
     remem: RememClient | None,
     archive: Archive,
     journal: Journal,
@@ -91,7 +92,7 @@ def make_finalizer(
     feed: Feed,
     embedder: Embedder | None = None,
 ) -> Finalizer:
-    table = Endings(store, others.node)
+    table, store = Endings(stores.local, others.node), stores.memory
     steps = EndingSteps(
         store=store,
         endings=others.stream or table,

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.calls.call_book import CallBook
 from gateway.calls.dossier import Acquaintance, DossierRoom, Figures
-from gateway.calls.own_store import open_own_store
+from gateway.calls.own_store import MEMORY_SCHEMA
 from gateway.llm.facts import CallerFact
 from gateway.memory.facts import FactBook
 from gateway.memory.state import CallerState
@@ -14,10 +14,9 @@ OTHER = "+12025550188"
 
 
 @pytest.fixture
-async def store(tmp_path):
-    store = await open_own_store(tmp_path)
-    yield store
-    await store.close()
+async def store(ground):
+    async with ground.opened(schema=MEMORY_SCHEMA) as store:
+        yield store
 
 
 async def a_call(store, *facts, day=0, caller=CALLER, state=None, told=()):

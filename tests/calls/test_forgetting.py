@@ -1,3 +1,4 @@
+import shutil
 import sqlite3
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
@@ -13,9 +14,9 @@ from gateway.calls.call_document import call_document
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
-from gateway.calls.forgetting import Forgetting, Places, holding
+from gateway.calls.forgetting import Forgetting, Places, holding, sweep_forgotten
 from gateway.calls.journal import Journal
-from gateway.calls.own_store import open_own_store
+from gateway.calls.own_store import OwnStores, open_own_stores
 from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.errors import StoreUnavailable
 from gateway.llm.facts import CallerFact
@@ -24,8 +25,8 @@ from gateway.memory.documents import NewDocument
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
 from gateway.memory.remem import RememClient
-from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
+from gateway.memory.store import MemoryStore
 from gateway.settings import Secret
 from tests.calls.aftermath import CALLER, START, SUMMARY, a_session
 from tests.fakes.remem import FakeRemem
@@ -40,13 +41,20 @@ KEY = Secret("key of the tests")
 class House:
     """All places where calls leave something."""
 
-    store: SqliteStore
+    stores: OwnStores
     journal: Journal
     events: EventLog
     places: Places
 
+    @property
+    def store(self) -> MemoryStore:
+        return self.stores.memory
+
     def forgetting(self, remem: RememClient | None = None, **options) -> Forgetting:
-        return Forgetting(self.store, self.places, remem, KEY, **options)
+        return Forgetting(self.store, self.places, remem, KEY, local=self.stores.local, **options)
+
+    async def holding(self, *words: str) -> list[str]:
+        return await self.forgetting().holding(words)
 
     async def remembers(self, session: VoiceSession, word: str) -> None:
         """The call left its word everywhere."""
@@ -60,7 +68,7 @@ class House:
         summary = replace(SUMMARY, context=f"Wants {word}.")
         await self.store.create(call_document(session, summary, None))
         spoken = replace(session, turns=[Turn(Speaker.CALLER, word, START)])
-        await Endings(self.store).save(Ending(spoken, summary=summary))
+        await Endings(self.stores.local).save(Ending(spoken, summary=summary))
         self.journal.open_session(session, {}).caller_said(word, START)
         await self.journal.flushed()
         Feed(self.events).of(session).caller_said(word, START)
@@ -78,14 +86,14 @@ class House:
 
 
 @pytest.fixture
-async def house(tmp_path):
+async def house(ground, tmp_path):
     places = Places(tmp_path / "data", tmp_path / "archive", tmp_path / "recordings")
     places.record_dir.mkdir()
     journal = Journal(places.journal)
     events = EventLog(places.events)
-    store = await open_own_store(places.data_dir)
-    yield House(store, journal, events, places)
-    await store.close()
+    stores = await open_own_stores(places.data_dir, ground.database_url)
+    yield House(stores, journal, events, places)
+    await stores.close()
     events.close()
     journal.close()
 
@@ -112,7 +120,11 @@ async def test_forget_leaves_no_word_in_any_file(house):
     await house.remembers(a_session(), WORD)
     await house.remembers(a_session(caller=OTHER), OTHER_WORD)
     house.records("call-without-a-word", CALLER, "maya", WORD)
-    assert len(holding([WORD], house.places)) >= 5
+    held_by = await house.holding(WORD)
+    assert len(held_by) >= 5
+    tables = ["caller_state_log", "calls", "documents", "memory_log", "pin_log"]
+    found = [place.removeprefix("the table ") for place in held_by if place.startswith("the table ")]
+    assert found == (tables if house.store.description == "postgresql" else [])
     forgetting = house.forgetting()
     undone = await forgetting.forget(await forgetting.traces(CALLER))
     assert undone.is_complete
@@ -128,7 +140,7 @@ async def test_forget_leaves_no_word_in_any_file(house):
         "calls": 1,
         "remote documents": 0,
     }
-    assert holding([WORD, "pomegran", CALLER], house.places) == []
+    assert await house.holding(WORD, "pomegran", CALLER) == []
     assert not await forgetting.traces(CALLER)
 
 
@@ -137,13 +149,13 @@ async def test_forget_clears_pages_that_were_freed_before(house):
     session = a_session()
     await house.remembers(session, OTHER_WORD)
     off = "PRAGMA secure_delete = OFF"  # some builds of SQLite have it on
-    await house.store.look(lambda connection: connection.execute(off).fetchall())
+    await house.stores.local.look(lambda connection: connection.execute(off).fetchall())
     ending = Ending(replace(session, turns=[Turn(Speaker.CALLER, f"{WORD} " * 30_000, START)]))
-    await Endings(house.store).save(ending)
-    await Endings(house.store).finish(ending)
-    assert holding([WORD], house.places) != []
+    await Endings(house.stores.local).save(ending)
+    await Endings(house.stores.local).finish(ending)
+    assert await house.holding(WORD) != []
     await house.forgetting().forget(await house.forgetting().traces(CALLER))
-    assert holding([WORD], house.places) == []
+    assert await house.holding(WORD) == []
 
 
 async def test_forget_leaves_others_alone(house):
@@ -163,7 +175,7 @@ async def test_forget_with_one_agent_leaves_the_other(house):
     await house.remembers(a_session(agent="leo"), OTHER_WORD)
     undone = await house.forgetting().forget(await house.forgetting().traces(CALLER, "maya"))
     assert (undone.deleted["calls"], undone.deleted["documents"], undone.deleted["files"]) == (1, 1, 2)
-    assert holding([WORD], house.places) == []
+    assert await house.holding(WORD) == []
     assert await house.tells(agent="leo") == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
 
 
@@ -174,6 +186,21 @@ async def test_forgotten_call_teaches_nothing_any_more(house):
     await FactBook(house.store).learn(session, [CallerFact("Likes tea", "preference", 0.9, (1,))], START)
     await CallerState(house.store).save("maya", CALLER, {"fruit": "tea"}, session_id=session.id, now=START)
     assert await house.tells() == ([], {})
+
+
+async def test_files_at_another_node_are_swept(house, tmp_path):
+    """Its folders are its own; what was forgotten it learns from the store."""
+    forgotten, reverted = a_session(), a_session(caller=OTHER)
+    await house.remembers(forgotten, WORD)
+    await house.remembers(reverted, OTHER_WORD)
+    elsewhere = Places(tmp_path / "other data", tmp_path / "other archive", tmp_path / "other recordings")
+    for mine, theirs in zip(house.places.folders[1:], elsewhere.folders[1:], strict=True):
+        shutil.copytree(mine, theirs)
+    assert await sweep_forgotten(house.store, elsewhere) == 0
+    await house.forgetting().revert(await CallBook(house.store).find(reverted.id))
+    await house.forgetting().forget(await house.forgetting().traces(CALLER))
+    assert await sweep_forgotten(house.store, elsewhere) == 2
+    assert holding([WORD], elsewhere) == [] and len(holding([OTHER_WORD], elsewhere)) == 2
 
 
 async def test_tombstone_tells_when_and_not_who(house):
@@ -187,7 +214,7 @@ async def test_tombstone_tells_when_and_not_who(house):
 async def test_note_about_a_caller_is_forgotten(house):
     await house.store.create(NewDocument("Note", WORD, "note", ("caller-note", f"caller:{CALLER}")))
     undone = await house.forgetting().forget(await house.forgetting().traces(CALLER))
-    assert undone.deleted["documents"] == 1 and holding([WORD], house.places) == []
+    assert undone.deleted["documents"] == 1 and await house.holding(WORD) == []
 
 
 async def test_database_that_is_read_is_named(house):

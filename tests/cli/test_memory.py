@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
+from tests.memory.stores import Ground
 from tests.stage import CALLER, Stage, make_carrier, staged
 
 Run = Callable[..., Awaitable[tuple[int, str, str]]]
@@ -17,10 +18,19 @@ UNKNOWN = "+12025550177"
 
 
 @pytest.fixture
-def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
-    monkeypatch.setenv("VOICE_SESSION_ARCHIVE_DIR", str(tmp_path / "archive"))
-    monkeypatch.setenv("RECORD_DIR", str(tmp_path / "recordings"))
+def environ(ground: Ground, tmp_path: Path) -> dict[str, str]:
+    """Where all of it is kept."""
+    places = {"DATA_DIR": "data", "VOICE_SESSION_ARCHIVE_DIR": "archive", "RECORD_DIR": "recordings"}
+    database = {"DATABASE_URL": ground.database_url.reveal()} if ground.database_url else {}
+    return {name: str(tmp_path / folder) for name, folder in places.items()} | database
+
+
+@pytest.fixture
+def memory(
+    environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
 
     async def run(*arguments: str) -> tuple[int, str, str]:
@@ -33,9 +43,8 @@ def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Captu
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[Stage]:
+async def gateway(environ: dict[str, str], tmp_path: Path) -> AsyncIterator[Stage]:
     """A running gateway that has had two calls of one caller."""
-    environ = {"RECORD_DIR": str(tmp_path / "recordings"), "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive")}
     async with staged(tmp_path, make_carrier("twilio"), **environ) as stage:
         for words in ("My name is Ana Quibble.", "Hello again."):
             call, conversation = await stage.dial()
@@ -108,7 +117,7 @@ async def test_revert_takes_back_what_a_call_taught(gateway: Stage, memory: Run)
 async def test_forget_leaves_nothing_while_a_gateway_runs(gateway: Stage, memory: Run) -> None:
     code, out, err = await memory("forget", CALLER, "--yes", "--verify", "Quibble", CALLER)
     assert (code, err) == (0, "")
-    assert out.splitlines()[-1] == "the words are in no file any more"
+    assert out.splitlines()[-1] == "the words are in no file and no table any more"
     assert (await memory("show", CALLER))[0] == 2
     _, conversation = await gateway.dial()
     assert "Quibble" not in conversation.prompt
@@ -157,6 +166,7 @@ async def test_unknown_caller_or_call_is_one_line(gateway: Stage, memory: Run) -
     assert (await memory("show", CALLER, "--agent", "leo"))[0] == 2
 
 
+@pytest.mark.parametrize("ground", ["sqlite"], indirect=True)
 async def test_no_gateway_here_is_one_line(memory: Run) -> None:
     code, _, err = await memory("list")
     assert code == 2 and err.count("\n") == 1

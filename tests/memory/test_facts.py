@@ -1,17 +1,13 @@
-import tempfile
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.llm.facts import CallerFact
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import SCHEMA, FactBook, FactState, is_shown
-from gateway.memory.sqlite import SqliteStore
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
 ANA = ("maya", "+12025550101")
@@ -35,18 +31,9 @@ def fact(text, confidence=0.9, type_="preference", turns=(1,)):
     return CallerFact(text, type_, confidence, turns)
 
 
-@asynccontextmanager
-async def opened(folder):
-    store = await SqliteStore.open(Path(folder) / "store.db", schema=SCHEMA)
-    try:
-        yield store
-    finally:
-        await store.close()
-
-
 @pytest.fixture
-async def store(tmp_path):
-    async with opened(tmp_path) as store:
+async def store(ground):
+    async with ground.opened(schema=SCHEMA) as store:
         yield store
 
 
@@ -301,23 +288,23 @@ STATEMENTS = st.sampled_from(
         fact("Has order number 13", 0.9, "identifier"),
     ]
 )
+SAME_GROUND = [HealthCheck.function_scoped_fixture]  # every example has a place of its own there
 CALLS = st.lists(st.tuples(st.integers(0, 3), st.lists(STATEMENTS, max_size=3)), min_size=1, max_size=5)
 
 
-async def outcome(calls, then=None):
-    with tempfile.TemporaryDirectory() as folder:
-        async with opened(folder) as store:
-            book = FactBook(store)
-            for name, days, facts in calls:
-                await book.learn(session(name, days), facts, NOON)
-            if then is not None:
-                await then(book)
-            return await everything(store, book)
+async def outcome(ground, calls, then=None):
+    async with ground.another().opened(schema=SCHEMA) as store:
+        book = FactBook(store)
+        for name, days, facts in calls:
+            await book.learn(session(name, days), facts, NOON)
+        if then is not None:
+            await then(book)
+        return await everything(store, book)
 
 
-@settings(max_examples=25)
-@given(CALLS, st.data())
-async def test_revert_is_as_if_calls_had_not_happened(calls, data):
+@settings(max_examples=25, suppress_health_check=SAME_GROUND)
+@given(calls=CALLS, data=st.data())
+async def test_revert_is_as_if_calls_had_not_happened(ground, calls, data):
     named = [(f"call-{number}", *call) for number, call in enumerate(calls)]
     ended = data.draw(st.permutations(named))
     reverted = data.draw(st.lists(st.sampled_from([name for name, *_ in named]), unique=True))
@@ -327,19 +314,21 @@ async def test_revert_is_as_if_calls_had_not_happened(calls, data):
             await book.revert(f"voice-session:{name}")
 
     rest = [call for call in named if call[0] not in reverted]
-    assert await outcome(ended, revert) == await outcome(rest)
+    assert await outcome(ground, ended, revert) == await outcome(ground, rest)
 
 
-@settings(max_examples=12)
-@given(CALLS, st.integers(0, 4))
-async def test_expiry_is_as_if_older_calls_had_not_happened(calls, days):
+@settings(max_examples=12, suppress_health_check=SAME_GROUND)
+@given(calls=CALLS, days=st.integers(0, 4))
+async def test_expiry_is_as_if_older_calls_had_not_happened(ground, calls, days):
     named = [(f"call-{number}", *call) for number, call in enumerate(calls)]
     rest = [call for call in named if call[1] >= days]
-    assert await outcome(named, lambda book: book.expire(NOON + timedelta(days=days))) == await outcome(rest)
+    assert await outcome(ground, named, lambda book: book.expire(NOON + timedelta(days=days))) == await outcome(
+        ground, rest
+    )
 
 
-@settings(max_examples=12)
-@given(CALLS)
-async def test_late_repeat_of_endings_changes_nothing(calls):
+@settings(max_examples=12, suppress_health_check=SAME_GROUND)
+@given(calls=CALLS)
+async def test_late_repeat_of_endings_changes_nothing(ground, calls):
     named = [(f"call-{number}", *call) for number, call in enumerate(calls)]
-    assert await outcome([*named, *named]) == await outcome(named)
+    assert await outcome(ground, [*named, *named]) == await outcome(ground, named)

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.memory.personas import SCHEMA, Fact, Persona, PersonaBook, PersonaMemory, render
-from gateway.memory.sqlite import SqliteStore
 
 NOON = datetime(2026, 3, 14, 12, 0, tzinfo=UTC)
 NAME = "a persona's name is up to 64 lower case letters a to z, digits, hyphens and underscores"
@@ -14,11 +13,10 @@ TYPES = ["identity", "preference", "philosophy", "constraint", "context", "inter
 
 
 @pytest.fixture
-async def book(tmp_path):
+async def book(ground):
     moments = (NOON + timedelta(days=day) for day in range(100))
-    store = await SqliteStore.open(tmp_path / "store.db", schema=SCHEMA)
-    yield PersonaBook(store, now=lambda: next(moments))
-    await store.close()
+    async with ground.opened(schema=SCHEMA) as store:
+        yield PersonaBook(store, now=lambda: next(moments))
 
 
 def memory(content, memory_type="identity", persona="maya"):

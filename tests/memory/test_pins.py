@@ -1,19 +1,15 @@
-import tempfile
 from array import array
-from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.llm.topics import TopicNote
 from gateway.memory import facts, pin_log
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook, is_shown
-from gateway.memory.sqlite import SqliteStore
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
 ANA = ("maya", "+12025550101")
@@ -34,18 +30,13 @@ def session(name, days=0, who=ANA):
     return Session(f"voice-session:{name}", NOON + timedelta(days=days), *who)
 
 
-@asynccontextmanager
-async def opened(folder):
-    store = await SqliteStore.open(Path(folder) / "store.db", schema=(*facts.SCHEMA, *pin_log.SCHEMA))
-    try:
-        yield store
-    finally:
-        await store.close()
+def opened(ground):
+    return ground.opened(schema=(*facts.SCHEMA, *pin_log.SCHEMA))
 
 
 @pytest.fixture
-async def store(tmp_path):
-    async with opened(tmp_path) as store:
+async def store(ground):
+    async with opened(ground) as store:
         yield store
 
 
@@ -314,26 +305,25 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=30, deadline=None)
-@given(CALLS, st.data())
-async def test_reverted_call_had_not_happened(calls, data):
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=CALLS, data=st.data())
+async def test_reverted_call_had_not_happened(ground, calls, data):
     """Whichever call is taken back, and whatever a person did: the rest is what it would be without it."""
     gone = data.draw(st.integers(0, len(calls) - 1))
     by_hand = data.draw(st.lists(st.tuples(TITLES, st.booleans()), max_size=2))
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
-        async with opened(folder) as store, opened(other) as without:
-            for number, (days, notes, who) in enumerate(calls):
-                await note(PinBook(store), str(number), *notes, days=days, who=who)
-                if number != gone:
-                    await note(PinBook(without), str(number), *notes, days=days, who=who)
-            await PinBook(store).revert(f"voice-session:{gone}")
-            for number, (title, unpins) in enumerate(by_hand):
-                for book in (PinBook(store), PinBook(without)):
-                    moment = NOON + timedelta(days=3, minutes=number)
-                    await (book.unpin if unpins else book.pin)(*ANA, title, now=moment)
-            assert _stripped(await everything(store, PinBook(store))) == _stripped(
-                await everything(without, PinBook(without))
-            )
+    async with opened(ground.another()) as store, opened(ground.another("without")) as without:
+        for number, (days, notes, who) in enumerate(calls):
+            await note(PinBook(store), str(number), *notes, days=days, who=who)
+            if number != gone:
+                await note(PinBook(without), str(number), *notes, days=days, who=who)
+        await PinBook(store).revert(f"voice-session:{gone}")
+        for number, (title, unpins) in enumerate(by_hand):
+            for book in (PinBook(store), PinBook(without)):
+                moment = NOON + timedelta(days=3, minutes=number)
+                await (book.unpin if unpins else book.pin)(*ANA, title, now=moment)
+        assert _stripped(await everything(store, PinBook(store))) == _stripped(
+            await everything(without, PinBook(without))
+        )
 
 
 def _stripped(told):
@@ -342,24 +332,23 @@ def _stripped(told):
     return sorted((document[1:] for document in documents), key=repr), rest
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    st.lists(
+    calls=st.lists(
         st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.sampled_from(["Orlando sale", "Move of {}"])),
         min_size=1,
         max_size=12,
     )
 )
-async def test_nobody_sees_the_topics_of_others(calls):
-    with tempfile.TemporaryDirectory() as folder:
-        async with opened(folder) as store:
-            book = PinBook(store)
-            for number, (agent, caller, title) in enumerate(calls):
-                topic = TopicNote(title.format(agent + caller), status=f"{agent}{caller}", open_items=(agent + caller,))
-                await note(book, str(number), topic, days=number, who=(agent, caller))
-            for agent in "ab":
-                for caller in "xyz":
-                    pins = await book.pinned(agent, caller, closed=True)
-                    assert {pin.status for pin in pins} <= {agent + caller}
-                    assert {item for pin in pins for item in pin.open_items} <= {agent + caller}
-                    assert all(pin.calls >= 2 for pin in pins)
+async def test_nobody_sees_the_topics_of_others(ground, calls):
+    async with opened(ground.another()) as store:
+        book = PinBook(store)
+        for number, (agent, caller, title) in enumerate(calls):
+            topic = TopicNote(title.format(agent + caller), status=f"{agent}{caller}", open_items=(agent + caller,))
+            await note(book, str(number), topic, days=number, who=(agent, caller))
+        for agent in "ab":
+            for caller in "xyz":
+                pins = await book.pinned(agent, caller, closed=True)
+                assert {pin.status for pin in pins} <= {agent + caller}
+                assert {item for pin in pins for item in pin.open_items} <= {agent + caller}
+                assert all(pin.calls >= 2 for pin in pins)

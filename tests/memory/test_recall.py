@@ -13,7 +13,7 @@ from gateway.memory.documents import NewDocument
 from gateway.memory.pins import Pin, PinBook, PinEvent
 from gateway.memory.recall import Recall, merged, render, render_known, render_pins
 from gateway.memory.remem import RememClient
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.retention import Retention
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem, Fault
 
@@ -32,10 +32,9 @@ def call_text(session, caller=ANA, agent="maya"):
 
 
 @pytest.fixture
-async def own(tmp_path):
-    store = await SqliteStore.open(tmp_path / "store.db")
-    yield store
-    await store.close()
+async def own(ground):
+    async with ground.opened(schema=(*facts.SCHEMA, *pin_log.SCHEMA)) as store:
+        yield store
 
 
 async def keep(store, session, *, day=1, caller=ANA, agent="maya"):
@@ -254,16 +253,14 @@ def test_first_pin_leaves_room_for_others():
     assert "Office move (changed)" in block and len(block) <= 1200
 
 
-async def test_pinned_topics_are_told_as_long_as_they_are_kept(tmp_path):
-    store = await SqliteStore.open(tmp_path / "pins.db", schema=(*facts.SCHEMA, *pin_log.SCHEMA))
-    book = PinBook(store)
+async def test_pinned_topics_are_told_as_long_as_they_are_kept(own):
+    book = PinBook(own)
     now = datetime.now(UTC)
     await book.pin("maya", ANA, "Orlando sale", now=now - timedelta(days=40))
     await book.pin("maya", ANA, "Office move", now=now - timedelta(days=2))
-    recall = Recall(store, None, 3, pins=book, retention=timedelta(days=30))
+    recall = Recall(own, None, 3, pins=book, retention=Retention(30))
     assert [pin.title for pin in await recall.pinned_topics("maya", ANA)] == ["Office move"]
     assert await recall.pinned_topics("maya", BEN) == []
-    assert await Recall(store, None, 3).pinned_topics("maya", ANA) == []
+    assert await Recall(own, None, 3).pinned_topics("maya", ANA) == []
     found = await recall.search("maya", ANA, "Orlando office sale move")
     assert len(found) == 1 and found[0].startswith("Pinned Topic — Office move")
-    await store.close()

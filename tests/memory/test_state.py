@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import MOST_KEYS, SCHEMA, CallerState, check_value, listed
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
@@ -20,10 +19,9 @@ FOREIGN = "a state value must be Unicode text and numbers of at most 64 bits"
 
 
 @pytest.fixture
-async def state(tmp_path):
-    store = await SqliteStore.open(tmp_path / "store.db", schema=SCHEMA)
-    yield CallerState(store)
-    await store.close()
+async def state(ground):
+    async with ground.opened(schema=SCHEMA) as store:
+        yield CallerState(store)
 
 
 async def save(state, who, session_id, minutes=0, **values):

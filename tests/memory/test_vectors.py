@@ -1,13 +1,10 @@
 """The store with an embedder: found by meaning, and by nobody else."""
 
 import asyncio
-from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
@@ -17,6 +14,7 @@ from gateway.memory.documents import NewDocument
 from gateway.memory.embedding import MODEL, Embedder
 from gateway.memory.model_process import ModelGone
 from gateway.memory.sqlite import SqliteStore
+from tests.memory.stores import Ground, SqliteGround
 
 ANA = ("caller-fact", "caller:+12025550101")
 BEN = ("caller-fact", "caller:+12025550102")
@@ -25,18 +23,13 @@ NOW = datetime(2026, 2, 6, tzinfo=UTC)
 PET = "Which animals live with her?"
 
 
-@asynccontextmanager
-async def opened(path: Path, embedder: Embedder | None = None):
-    store = await SqliteStore.open(path, embedder=embedder or Embedder(minilm.load), embed_after=0)
-    try:
-        yield store
-    finally:
-        await store.close()
+def opened(ground: Ground, embedder: Embedder | None = None):
+    return ground.opened(embedder=embedder or Embedder(minilm.load), embed_after=0)
 
 
 @pytest.fixture
-async def store(tmp_path):
-    async with opened(tmp_path / "store.db") as store:
+async def store(ground):
+    async with opened(ground) as store:
         yield store
 
 
@@ -47,7 +40,7 @@ async def keep(store, *contents, tags=ANA, **fields):
 async def embedded(store):
     """Wait until every document has its vectors."""
     async with asyncio.timeout(20):
-        while await rows(store, "SELECT 1 FROM unembedded_documents"):
+        while await store.look(lambda connection: store.index.missing_vectors(connection, (), 1)):
             await asyncio.sleep(0.01)
 
 
@@ -56,7 +49,8 @@ async def rows(store, statement):
 
 
 async def models(store):
-    return dict(await rows(store, "SELECT content, model FROM document_vectors JOIN documents USING (key)"))
+    own = "model" if isinstance(store, SqliteStore) else "embedded_by"
+    return dict(await rows(store, f"SELECT content, {own} FROM documents d JOIN document_vectors v ON v.key = d.key"))
 
 
 def contents(hits):
@@ -128,10 +122,11 @@ async def test_vectors_go_with_the_document(store):
     await embedded(store)
     for document in documents:
         await store.delete(document.id)
-    assert await rows(store, "SELECT * FROM document_vectors UNION ALL SELECT *, 0, 0 FROM unembedded_documents") == []
+    assert await rows(store, "SELECT key FROM document_vectors") == []
+    await embedded(store)
 
 
-async def test_vectors_of_a_changed_document_are_not_kept(store):
+async def test_vectors_of_a_changed_document_are_not_kept(ground):
     """It was changed while the model read it."""
     reading, go_on = asyncio.Event(), asyncio.Event()
 
@@ -141,12 +136,9 @@ async def test_vectors_of_a_changed_document_are_not_kept(store):
             await go_on.wait()
             return await super().embed(texts)
 
-    (document,) = await keep(store, TRAIN)
-    await embedded(store)
-    path = (await rows(store, "PRAGMA database_list"))[0][2]
-    await store.replace(document.id, KETTLE)
-    await store.close()
-    async with opened(Path(path), Slow()) as again:
+    async with ground.opened() as store:
+        (document,) = await keep(store, KETTLE)
+    async with opened(ground, Slow()) as again:
         await reading.wait()
         await again.replace(document.id, PUPPY)
         go_on.set()
@@ -156,36 +148,36 @@ async def test_vectors_of_a_changed_document_are_not_kept(store):
 
 
 async def test_store_of_an_older_version_is_caught_up_on(tmp_path):
-    path = tmp_path / "store.db"
-    store = await SqliteStore.open(path)
+    ground = SqliteGround(tmp_path / "store.db")
+    store = await SqliteStore.open(ground.path)
     await keep(store, PUPPY, KETTLE)
     for kind, name in await rows(store, "SELECT type, name FROM sqlite_master WHERE name LIKE 'vectors_%'"):
         await store.run(lambda connection, drop=f"DROP {kind} {name}": connection.execute(drop))
     for table in ("document_vectors", "unembedded_documents"):
         await store.run(lambda connection, table=table: connection.execute(f"DROP TABLE {table}"))
     await store.close()
-    async with opened(path) as store:
+    async with opened(ground) as store:
         await embedded(store)
         assert contents(await store.query(PET, limit=1, tags=ANA)) == [PUPPY]
 
 
-async def test_vectors_of_another_model_are_made_again(tmp_path):
-    path = tmp_path / "store.db"
-    async with opened(path) as store:
+async def test_vectors_of_another_model_are_made_again(ground):
+    async with opened(ground) as store:
         await keep(store, PUPPY, KETTLE)
         await embedded(store)
-        await store.run(lambda connection: connection.execute("UPDATE document_vectors SET model = 'older'"))
-    async with opened(path) as store:
+        column = "document_vectors SET model" if isinstance(store, SqliteStore) else "documents SET embedded_by"
+        await store.run(lambda connection: connection.execute(f"UPDATE {column} = 'older'"))
+    async with opened(ground) as store:
         async with asyncio.timeout(20):
             while await models(store) != {PUPPY: MODEL, KETTLE: MODEL}:
                 await asyncio.sleep(0.01)
 
 
-async def test_without_model_words_answer(tmp_path):
+async def test_without_model_words_answer(ground):
     def load():
         raise ModelGone("not installed")
 
-    async with opened(tmp_path / "store.db", Embedder(load)) as store:
+    async with opened(ground, Embedder(load)) as store:
         await keep(store, PUPPY, KETTLE)
         assert contents(await store.query("kettle", limit=1, tags=ANA)) == [KETTLE]
         assert [hit.score for hit in await store.query(PET, limit=2, tags=ANA)] == [0.001, 0.001]
@@ -207,25 +199,20 @@ tag_sets = st.sets(
 )
 
 
-@settings(max_examples=15)
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(documents=st.lists(tag_sets, min_size=1, max_size=6), asked=tag_sets)
-def test_only_documents_with_every_tag_are_found(documents, asked):
+async def test_only_documents_with_every_tag_are_found(ground, documents, asked):
     """And all of them, whatever their words and vectors say."""
-
-    async def check(path):
-        async with opened(path) as store:
-            for number, tags in enumerate(documents):
-                await keep(store, f"{PUPPY} {number}", tags=tuple(sorted(tags)))
-            for settled in (False, True):
-                if settled:
-                    await embedded(store)
-                for text in (PET, "puppy", "* OR a"):
-                    hits = await store.query(text, limit=9, tags=tuple(asked))
-                    expected = {f"{PUPPY} {number}" for number, tags in enumerate(documents) if asked <= tags}
-                    assert set(contents(hits)) == expected
-
-    with TemporaryDirectory() as folder:
-        asyncio.run(check(Path(folder) / "store.db"))
+    async with opened(ground.another()) as store:
+        for number, tags in enumerate(documents):
+            await keep(store, f"{PUPPY} {number}", tags=tuple(sorted(tags)))
+        for settled in (False, True):
+            if settled:
+                await embedded(store)
+            for text in (PET, "puppy", "* OR a"):
+                hits = await store.query(text, limit=9, tags=tuple(asked))
+                expected = {f"{PUPPY} {number}" for number, tags in enumerate(documents) if asked <= tags}
+                assert set(contents(hits)) == expected
 
 
 async def test_closed_store_is_unavailable(store):

@@ -4,7 +4,6 @@ from starlette.applications import Starlette
 
 from gateway.memory.documents import NewDocument
 from gateway.memory.remem import RememClient
-from gateway.memory.sqlite import SqliteStore
 from gateway.settings import Secret
 from gateway.web.documents import routes
 
@@ -19,10 +18,9 @@ PLAN = {
 
 
 @pytest.fixture
-async def store(tmp_path):
-    store = await SqliteStore.open(tmp_path / "store.db")
-    yield store
-    await store.close()
+async def store(ground):
+    async with ground.opened() as store:
+        yield store
 
 
 def client_of(store, *, key=KEY):

