@@ -201,6 +201,16 @@ class SqliteStore:
     async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
         return await self.look(lambda connection: _newest(connection, tuple(tags), limit))
 
+    async def by_source_ids(self, source_ids: Iterable[str]) -> list[Document]:
+        """The documents that were made of these; one that there is none of is left out."""
+        ids = list(source_ids)
+
+        def work(connection: sqlite3.Connection) -> list[Document]:
+            found = (_find(connection, "source_id = ? AND source_id <> ''", id_) for id_ in ids)
+            return [document for document in found if document]
+
+        return await self.look(work)
+
     async def _store(self, work: Callable[[sqlite3.Connection], Document]) -> Document:
         document = await self.run(work)
         self._lacks_vectors.set()

@@ -37,6 +37,7 @@ from gateway.web import chat_proxy, documents, health, sharing
 from gateway.web.blueprint import Blueprint, carriers, controls, remem, telnyx_control
 from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaDoor
+from gateway.web.pages.dashboard import dashboard
 from gateway.web.public import PublicAddress
 from gateway.web.rooms import brain_room, kit_room, make_finalizer
 from gateway.web.telnyx import TelnyxWebhooks
@@ -126,12 +127,15 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         _measure(desk, finalizer)
         await desk.recover(ended=await finalizer.resume())
         media_door = MediaDoor(desk, carriers(settings))
+        state = functools.partial(_state, settings, desk, finalizer, others.neighbours)
+        pages = await stack.enter_async_context(dashboard(settings, blueprint.store_keys[0], archive, remote, state))
         routes = [
             *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
             *telnyx.routes(),
             *chat_proxy.routes(brains.bearers),
             *_store_routes(blueprint, store),
-            *health.routes(lambda: _state(settings, desk, finalizer, others.neighbours), lambda: desk.takes_calls),
+            *health.routes(state, lambda: desk.takes_calls),
+            *pages,
             # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
             *websockets_sockets.routes(media_door, CODECS),
         ]

@@ -1,0 +1,183 @@
+"""One call as its page shows it, put together from wherever something of it is kept."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from markupsafe import Markup
+
+from gateway.calls.archive import Archive
+from gateway.calls.call_book import BookedCall, CallBook
+from gateway.calls.dossier import Changed, DossierRoom
+from gateway.calls.endings import Ending, Endings
+from gateway.calls.session import Speaker, Turn, VoiceSession
+from gateway.dashboard import timeline
+from gateway.dashboard.sound import Sound, SoundShelf
+from gateway.dashboard.timeline import SpokenTurn, Timeline, Who
+from gateway.memory.call_notes import PastCall, read_call
+from gateway.memory.facts import FactBook
+from gateway.memory.sqlite import SqliteStore
+
+_CUT_OFF: Final = " —"
+_STAGES: Final = {
+    "transcript": "words known",
+    "llm_request": "model asked",
+    "first_token": "first word",
+    "first_audio": "first sound",
+    "first_frame": "on the line",
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a call's ending. `state` is done, waiting or stuck."""
+
+    name: str
+    state: str
+    words: str
+
+
+@dataclass(frozen=True)
+class CallView:
+    """Everything that the page of a call shows. Without a picture where nothing tells any more who spoke when."""
+
+    call: BookedCall
+    notes: PastCall | None
+    turns: Sequence[SpokenTurn]
+    story: Timeline | None
+    picture: Markup | None
+    waves: Markup | None
+    changes: Sequence[Changed]
+    steps: Sequence[Step]
+    problem: str
+    reverted: bool
+    recorded: bool
+
+    @property
+    def uuid(self) -> str:
+        return self.call.session_id.removeprefix("voice-session:")
+
+
+class CallRoom:
+    """Reads calls, for pages. Raises StoreUnavailable."""
+
+    def __init__(self, store: SqliteStore, archive: Archive, sounds: SoundShelf, *, has_remote: bool) -> None:
+        self._store = store
+        self._book = CallBook(store)
+        self._endings = Endings(store)
+        self._facts = FactBook(store)
+        self._dossiers = DossierRoom(store)
+        self._archive = archive
+        self._sounds = sounds
+        self._has_remote = has_remote
+
+    async def find(self, uuid: str) -> BookedCall | None:
+        call = await self._book.find(uuid)
+        return call if call is not None and call.session_id == f"voice-session:{uuid}" else None
+
+    async def find_beginning(self, beginning: str) -> BookedCall | None:
+        """The one call whose id begins so."""
+        return await self._book.find(beginning)
+
+    async def view(self, call: BookedCall) -> CallView:
+        uuid = call.session_id.removeprefix("voice-session:")
+        documents = await self._store.by_source_ids([call.session_id])
+        ending = await self._endings.of(call.session_id)
+        text = await self._archive.read(uuid)
+        sound = await asyncio.to_thread(self._sounds.load, uuid)
+        turns = _with_timings(_turns(call, ending, sound, text), call.timings)
+        changes = await self._dossiers.changes(call.caller, [call.agent])
+        story, picture, waves = await asyncio.to_thread(_drawn, turns, call.seconds, sound)
+        return CallView(
+            call=call,
+            notes=read_call(documents[0]) if documents else None,
+            turns=turns,
+            story=story,
+            picture=picture,
+            waves=waves,
+            changes=[change for change in changes if change.session_id == call.session_id],
+            steps=_steps(call, ending, archived=text is not None, has_remote=self._has_remote),
+            problem=ending.problem if ending else "",
+            reverted=await self._facts.is_taken_back(call.session_id),
+            recorded=sound is not None,
+        )
+
+
+# What was said
+
+
+def _turns(call: BookedCall, ending: Ending | None, sound: Sound | None, text: str | None) -> list[SpokenTurn]:
+    """With times and what was not heard, where a recording or an open ending tells; else what the archive has."""
+    if ending is not None:
+        return [_turn(turn, ending.session.started_at) for turn in ending.session.turns]
+    if sound is not None and sound.ended is not None:
+        session = VoiceSession.from_json(sound.ended)
+        return [_turn(turn, session.started_at) for turn in session.turns]
+    return [_archived(line) for line in (text or "").splitlines() if line]
+
+
+def _turn(turn: Turn, started_at: datetime) -> SpokenTurn:
+    who: Who = "caller" if turn.speaker is Speaker.CALLER else "agent"
+    at = max((turn.at - started_at).total_seconds(), 0.0)
+    return SpokenTurn(who, turn.text, at, turn.unheard, cut=not turn.heard)
+
+
+def _archived(line: str) -> SpokenTurn:
+    speaker, _, text = line.partition(": ")
+    cut = text.endswith(_CUT_OFF)
+    return SpokenTurn("caller" if speaker == "CALLER" else "agent", text.removesuffix(_CUT_OFF), cut=cut)
+
+
+def _with_timings(turns: Sequence[SpokenTurn], timings: Sequence[Mapping[str, float | None]]) -> list[SpokenTurn]:
+    """Each answer with how long it took. Told only where there is one for each of the caller's turns."""
+    asked = [index for index, turn in enumerate(turns) if turn.who == "caller"]
+    timed = dict(zip(asked, timings, strict=True)) if len(asked) == len(timings) else {}
+    shown = []
+    for index, turn in enumerate(turns):
+        timing = timed.get(index - 1, {}) if turn.who == "agent" else {}
+        stages = [(name, seconds) for stage, name in _STAGES.items() if (seconds := timing.get(stage)) is not None]
+        wait = timing.get("first_frame") or timing.get("first_audio")
+        shown.append(SpokenTurn(turn.who, turn.text, turn.at, turn.unheard, turn.cut, wait, stages))
+    return shown
+
+
+def _drawn(
+    turns: Sequence[SpokenTurn], seconds: float, sound: Sound | None
+) -> tuple[Timeline | None, Markup | None, Markup | None]:
+    has_times = any(turn.at is not None for turn in turns)
+    if not has_times and sound is None:
+        return None, None, None
+    story = timeline.of_turns(turns, seconds)
+    if sound is None:
+        return story, timeline.picture(story), None
+    story = timeline.with_sound(story, sound.spans(), sound.seconds)
+    count = max(round(500 * sound.seconds / story.seconds), 1) if story.seconds else 1
+    quiet = [0.0] * (500 - count)  # the sound may end before the call does
+    peaks = [[*channel, *quiet] for channel in sound.peaks(count)]
+    return story, timeline.picture(story), timeline.waves(peaks, "Loudness of both voices over the call")
+
+
+# How it ended
+
+
+def _steps(call: BookedCall, ending: Ending | None, *, archived: bool, has_remote: bool) -> list[Step]:
+    if ending is None:
+        remote = [Step("Sent to the remote store", "done", "")] if has_remote else []
+        kept = "" if archived else "deleted since, as VOICE_SESSION_RETENTION_DAYS says"
+        return [
+            Step("Transcript archived", "done", kept),
+            Step("Summary written", "done", f"by {call.summary_by}"),
+            Step("Stored", "done", ""),
+            *remote,
+        ]
+    waits = "stuck" if ending.problem else "waiting"
+    by = f"by {ending.summary.written_by}" if ending.summary else ""
+    remote = [Step("Sent to the remote store", "done" if ending.remote_version else waits, ending.problem)]
+    return [
+        Step("Transcript archived", "done" if ending.archived else waits, ""),
+        Step("Summary written", "done" if ending.summary else waits, by),
+        Step("Stored", "done" if ending.document_id else waits, ""),
+        *(remote if has_remote else []),
+    ]

@@ -1,0 +1,45 @@
+"""The dashboard: all its pages, made of what they read."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from starlette.routing import Route
+
+from gateway.calls.archive import Archive
+from gateway.calls.forgetting import Forgetting, Places
+from gateway.calls.own_store import open_own_store
+from gateway.dashboard.call_page import CallRoom
+from gateway.dashboard.caller_page import CallerRoom
+from gateway.dashboard.html import Pages
+from gateway.dashboard.sound import SoundShelf
+from gateway.dashboard.visitors import Envelope
+from gateway.memory.remem import RememClient
+from gateway.settings import Secret, Settings
+from gateway.web.pages.callers import CallerPages
+from gateway.web.pages.calls import CallPages
+from gateway.web.pages.entrance import Entrance
+from gateway.web.pages.vitals import VitalPages
+from gateway.web.public import PublicAddress
+
+
+@contextlib.asynccontextmanager
+async def dashboard(
+    settings: Settings, token: Secret, archive: Archive, remem: RememClient | None, state: Callable[[], dict[str, Any]]
+) -> AsyncIterator[list[Route]]:
+    """Its routes. Pages read the store through a connection and a thread of their own: no call waits behind one."""
+    store = await open_own_store(settings.data_dir)
+    try:
+        entrance = Entrance(token, Pages(), PublicAddress(settings.public_url))
+        envelope, sounds = Envelope(token), SoundShelf(settings.record_dir)
+        places = Places(settings.data_dir, settings.voice_session_archive_dir, settings.record_dir)
+        forgetting = Forgetting(store, places, remem, token)
+        calls = CallRoom(store, archive, sounds, has_remote=remem is not None)
+        yield [
+            *entrance.routes(),
+            *CallPages(entrance, store, calls, sounds, envelope, forgetting).routes(),
+            *CallerPages(entrance, store, CallerRoom(store), sounds, envelope, forgetting).routes(),
+            *VitalPages(entrance, store, state).routes(),
+        ]
+    finally:
+        await store.close()
