@@ -23,6 +23,7 @@ from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.finalize import Finalizer
 from gateway.calls.functions.kit import Kit, KitRoom
 from gateway.calls.journal import Journal, JournaledCall, TurnLog
+from gateway.calls.levels import SHOW_SECONDS, Levels
 from gateway.calls.loop_watch import LoopWatch
 from gateway.calls.nodes.commons import CallRecord, CallState, Commons, Word
 from gateway.calls.nodes.neighbours import Neighbours
@@ -125,6 +126,7 @@ class CallDesk:
         brains: BrainRoom | None = None,
         neighbours: Neighbours | None = None,
         feed: Feed | None = None,
+        levels: Levels | None = None,
     ) -> None:
         self._agents = agents
         self._allowed = allowed
@@ -138,6 +140,9 @@ class CallDesk:
         self._brains = brains
         self._neighbours = neighbours
         self._feed = feed or Feed()
+        self._levels = levels or Levels()
+        self._measures = False
+        self._shown_at = 0.0
         self._registry = Registry()
         self._pending: dict[CarrierLink, None] = {}
         self._conducted: dict[Call, asyncio.Task[None]] = {}
@@ -169,9 +174,23 @@ class CallDesk:
             now = self._now()
             for call in itertools.islice(self._registry.live_calls(), turn, None, TICK_GROUPS):
                 call.tick(now)
+            if turn in (0, TICK_GROUPS // 2):
+                self._measure(now)
             if turn == 0:
                 for ring in (*self._registry.unclaimed(now), *self._registry.overdue(now)):
                     self._errand(self._abandon(ring))
+
+    def _measure(self, now: float) -> None:
+        """Levels of all calls, while somebody watches."""
+        if self._levels.wanted and now >= self._shown_at + SHOW_SECONDS:
+            self._shown_at, self._measures = now, True
+            levels = [(call.session.id, *call.levels(now)) for call in self._registry.live_calls()]
+            self._levels.show([{"session": id_, "caller": caller, "agent": agent} for id_, caller, agent in levels])
+        elif self._measures and not self._levels.wanted:
+            self._measures = False
+            self._levels.show([])
+            for call in self._registry.live_calls():
+                call.stop_measuring()
 
     async def drain(self, seconds: float) -> None:
         """Let no more calls in, and wait until the live ones have ended by themselves."""

@@ -22,6 +22,7 @@ from gateway.calls.filler import Filler
 from gateway.calls.functions.kit import Kit
 from gateway.calls.hands import NOT_TRANSFERRED, Hands, Line
 from gateway.calls.journal import TurnLog
+from gateway.calls.levels import LevelMeter
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
 from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
@@ -151,6 +152,7 @@ class Call:
         self._caller_text = asyncio.Event()
         self._heard_at = self._spoke_at = self._loop.time()
         self._played: dict[str, asyncio.Event] = {}
+        self._meter: LevelMeter | None = None
 
     # The desk's side
 
@@ -206,6 +208,15 @@ class Call:
         self._filler.tick(now)
         self._engine.tick(now)
 
+    def levels(self, now: float) -> tuple[float, float]:
+        """How loud caller and agent have been since the last time; measured from the first time on."""
+        if self._meter is None:
+            self._meter = LevelMeter()
+        return self._meter.read(now)
+
+    def stop_measuring(self) -> None:
+        self._meter = None
+
     def _noticed(self, what: EndReason) -> None:
         if not self._over.done():
             WATCHDOG.count(what)
@@ -216,6 +227,8 @@ class Call:
     def on_caller_audio(self, audio: bytes) -> None:
         self._heard_at = self._loop.time()
         self._engine.hear(audio)
+        if self._meter is not None:
+            self._meter.heard(audio)
 
     def on_mark(self, name: str) -> None:
         self._heard_at = self._loop.time()
@@ -268,6 +281,8 @@ class Call:
                 self._carrier.send_mark(self._playback.next_mark())
         if is_answer:
             self._clock.first_frame(self._loop.time())
+        if self._meter is not None:
+            self._meter.sent(audio, self._spoke_at)
 
     def _sounds(self, timing: TurnTiming | None) -> None:
         self._feed.sounds(timing.as_json() if timing is not None else None)
@@ -325,6 +340,8 @@ class Call:
         self._carrier.send_clear()
         self._transcript.interrupted(self._loop.time())
         self._playback.cleared()
+        if self._meter is not None:
+            self._meter.cleared()
         self._gate_open = False
 
     def _caller_said(self, text: str) -> None:

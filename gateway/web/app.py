@@ -19,6 +19,7 @@ from gateway.calls.feed import Feed
 from gateway.calls.finalize import Finalizer
 from gateway.calls.functions.kit import KitRoom
 from gateway.calls.journal import Journal
+from gateway.calls.levels import Levels
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.own_store import open_own_store
 from gateway.links import picows_sockets, websockets_sockets
@@ -103,7 +104,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         stack.callback(journal.close)
         events = EventLog(settings.data_dir / "events.db", shared=is_worker)
         stack.callback(events.close)
-        feed = others.feed(events)
+        feed, levels = others.feed(events), others.levels()
         finalizer = make_finalizer(blueprint, store, remote, archive, journal, others, feed)
         stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
         telnyx_rest = telnyx_control(settings, http)
@@ -111,7 +112,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         rests = controls(settings, http, telnyx_rest)
         kits = await stack.enter_async_context(kit_room(blueprint, store, memory, http))
         brains = await stack.enter_async_context(brain_room(blueprint, memory, others))
-        desk = _desk(blueprint, memory, finalizer, recordings, rests, kits, brains, others.neighbours, feed)
+        desk = _desk(blueprint, memory, finalizer, recordings, rests, kits, brains, others.neighbours, feed, levels)
         if others.neighbours is not None:
             figures = functools.partial(_figures, desk, finalizer)
             await stack.enter_async_context(at_work(others.neighbours.listen(desk, figures)))
@@ -121,6 +122,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         stack.push_async_callback(telnyx.close)
         for work in (
             desk.run(),
+            levels.run(),
             finalizer.sweep(),
             finalizer.work_off(),
             finalizer.follow(),
@@ -139,7 +141,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             *telnyx.routes(),
             *chat_proxy.routes(brains.bearers),
             *_store_routes(blueprint, store),
-            *live.routes(feed, blueprint.store_keys[0]),
+            *live.routes(feed, levels, blueprint.store_keys[0]),
             *health.routes(lambda: _state(settings, desk, finalizer, others.neighbours), lambda: desk.takes_calls),
             # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
             *websockets_sockets.routes(media_door, CODECS),
@@ -178,6 +180,7 @@ def _desk(
     brains: BrainRoom,
     neighbours: Neighbours | None,
     feed: Feed,
+    levels: Levels,
 ) -> CallDesk:
     return CallDesk(
         agents=blueprint.agents,
@@ -192,6 +195,7 @@ def _desk(
         brains=brains,
         neighbours=neighbours,
         feed=feed,
+        levels=levels,
     )
 
 

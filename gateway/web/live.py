@@ -6,6 +6,7 @@ back with `Last-Event-ID` and misses nothing that is kept.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
@@ -18,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.calls.event_log import Cursor
 from gateway.calls.feed import Feed
+from gateway.calls.levels import SHOW_SECONDS, Levels
 from gateway.errors import BoardUnavailable, StoreUnavailable
 from gateway.settings import Secret
 from gateway.web.admin_token import is_shown
@@ -38,15 +40,16 @@ _HEADERS: Final = [
 ]
 
 
-def routes(feed: Feed, token: Secret) -> list[Route]:
-    return [Route(PATH, LiveDoor(feed, token))]
+def routes(feed: Feed, levels: Levels, token: Secret) -> list[Route]:
+    return [Route(PATH, LiveDoor(feed, levels, token))]
 
 
 class LiveDoor:
     """The stream as an ASGI application: it can tell a slow reader from a patient one."""
 
-    def __init__(self, feed: Feed, token: Secret) -> None:
+    def __init__(self, feed: Feed, levels: Levels, token: Secret) -> None:
         self._feed = feed
+        self._levels = levels
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +66,9 @@ class LiveDoor:
             place = _place(headers.get("Last-Event-ID") or query.get("since", ""))
         except ValueError as error:
             return await JSONResponse({"detail": str(error)}, 422)(scope, receive, send)
-        await self._serve(_Stream(self._feed, send, wanted=_wanted(query)), place, receive)
+        levels = self._levels if query.get("levels") == "1" else None
+        async with levels.watched() if levels is not None else contextlib.nullcontext():
+            await self._serve(_Stream(self._feed, levels, send, wanted=_wanted(query)), place, receive)
 
     async def _serve(self, stream: "_Stream", place: Cursor | None, receive: Receive) -> None:
         """Until the reader goes, is too slow, or the server stops."""
@@ -87,10 +92,13 @@ class LiveDoor:
 class _Stream:
     """One reader's stream."""
 
-    def __init__(self, feed: Feed, send: Send, *, wanted: Mapping[str, str]) -> None:
+    def __init__(self, feed: Feed, levels: Levels | None, send: Send, *, wanted: Mapping[str, str]) -> None:
         self._feed = feed
+        self._levels = levels
         self._send = send
         self._wanted = wanted
+        self._clock = asyncio.get_running_loop().time
+        self._wrote_at = self._showed_at = self._clock()
 
     async def run(self, place: Cursor | None) -> None:
         """Everything after this place, and then what happens; from now on where none is given."""
@@ -101,19 +109,30 @@ class _Stream:
                 if place is None:
                     place = await self._feed.head()
                     await self._write(f"id: {place}\n: you are here\n\n")
-                entries = await self._feed.after(place, wait=BEAT_SECONDS)
+                entries = await self._feed.after(place, wait=SHOW_SECONDS if self._levels is not None else BEAT_SECONDS)
             except (StoreUnavailable, BoardUnavailable):
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
-            chosen = [_written(cursor, event) for cursor, event in entries if self._wants(event)]
             if entries:
                 place = entries[-1][0]
-            await self._write("".join(chosen) or f"id: {place}\n: beat\n\n")
+            chosen = [_written(cursor, event) for cursor, event in entries if self._wants(event)]
+            if text := "".join(chosen) + self._shown_levels():
+                await self._write(text)
+            elif self._clock() - self._wrote_at >= BEAT_SECONDS:
+                await self._write(f"id: {place}\n: beat\n\n")
 
     async def end(self) -> None:
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
+    def _shown_levels(self) -> str:
+        """An event without an id: nobody goes back to it."""
+        if self._levels is None or self._clock() - self._showed_at < SHOW_SECONDS:
+            return ""
+        self._showed_at = self._clock()
+        return f"event: levels\ndata: {orjson.dumps({'event': 'levels', 'levels': self._levels.all}).decode()}\n\n"
+
     async def _write(self, text: str) -> None:
+        self._wrote_at = self._clock()
         async with asyncio.timeout(PATIENCE):
             await self._send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 

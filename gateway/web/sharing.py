@@ -8,6 +8,8 @@ from urllib.parse import urlsplit
 
 from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
+from gateway.calls.levels import Levels
+from gateway.calls.nodes.board import Board
 from gateway.calls.nodes.commons import Commons
 from gateway.calls.nodes.file_board import FileBoard
 from gateway.calls.nodes.neighbours import Neighbours
@@ -28,10 +30,18 @@ class Sharing:
     stream: "EndingStream | None" = None
     shares_disk: bool = False
     events: "EventStream | None" = None
+    board: Board | None = None
 
     def feed(self, events: EventLog) -> Feed:
         """What is told of calls: here, or to every node."""
         return Feed(events) if self.events is None else Feed(events, self.events, self.events.share)
+
+    def levels(self) -> Levels:
+        """How loud calls are: here, or at every node."""
+        others = self.neighbours
+        if others is None:
+            return Levels()
+        return Levels(self.board, node=self.node, nodes=lambda: [node["node"] for node in others.nodes])
 
     @property
     def node(self) -> str:
@@ -63,14 +73,14 @@ async def shared(settings: Settings, *, shares_disk: bool) -> AsyncIterator[Shar
         neighbours = Neighbours(commons, sync_seconds=sync_seconds, shares_disk=shares_disk)
         try:
             endings = EndingStream(client, commons.node, commons.alive)
-            yield Sharing(neighbours, endings, shares_disk, EventStream(client, commons))
+            yield Sharing(neighbours, endings, shares_disk, EventStream(client, commons), board)
         finally:
             await board.close()
     elif shares_disk:
         file = await FileBoard.open(settings.data_dir / "workers.db")
         commons = Commons(file, token_seconds=TOKEN_SECONDS)
         try:
-            yield Sharing(Neighbours(commons, sync_seconds=sync_seconds, shares_disk=True), None, True)
+            yield Sharing(Neighbours(commons, sync_seconds=sync_seconds, shares_disk=True), None, True, board=file)
         finally:
             await file.close()
     else:

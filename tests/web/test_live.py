@@ -9,13 +9,14 @@ import pytest
 
 from gateway.calls.event_log import Cursor, EventLog
 from gateway.calls.feed import EVENTS, Feed
+from gateway.calls.levels import Levels
 from gateway.calls.session import VoiceSession
 from gateway.settings import Secret
 from gateway.web import live
 from gateway.web.live import LiveDoor
 from tests.fakes.deepgram import speech
 from tests.live import PATH, watching
-from tests.stage import CALLED, CALLER, Stage, make_carrier, staged, until
+from tests.stage import CALLED, CALLER, SOUND, Stage, make_carrier, staged, until, until_it
 
 GREETING_SOUND = speech("Hello, this is Maya.") + speech("How can I help you?")
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
@@ -200,9 +201,24 @@ async def test_slow_reader_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
     scope = {"type": "http", "method": "GET", "headers": headers, "query_string": b"since=0-0"}
     feed.of(VoiceSession("maya", CALLER, "twilio")).tell("ringing", called=CALLED)
     async with asyncio.timeout(10):
-        await LiveDoor(feed, Secret("t"))(scope, receive, send)
+        await LiveDoor(feed, Levels(), Secret("t"))(scope, receive, send)
     assert not any(b"data:" in body for body in sent)
     log.close()
+
+
+async def test_levels_are_shown_while_somebody_watches(stage: Stage) -> None:
+    call, conversation = await stage.dial()
+    async with watching(stage.url, levels="1") as watcher:
+
+        async def caller_is_loud() -> bool:
+            await call.speak(SOUND)
+            shown = [level for event in watcher.of("levels") for level in event["levels"]]
+            return any(level["caller"] > 0.5 for level in shown)
+
+        await until_it(caller_is_loud)
+        await conversation.agent_says("Loud and clear.", audio=SOUND * 100)
+        await until(lambda: any(level["agent"] > 0.5 for event in watcher.of("levels") for level in event["levels"]))
+    assert all("id" not in event for event in watcher.of("levels"))
 
 
 def test_every_event_is_documented() -> None:
