@@ -27,6 +27,14 @@ def admin_token(settings: Settings) -> Secret:
         ) from None
 
 
+def kept_token(settings: Settings) -> Secret | None:
+    """The token that an earlier start has made; None where there was none, or it is not ours to read."""
+    try:
+        return Secret((settings.data_dir / FILE).read_text(encoding="utf-8").strip())
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def is_shown(headers: Mapping[str, str], token: Secret) -> bool:
     """Whether a request bears it: as a bearer, or as its API key. Never in a URL, since those are logged."""
     scheme, _, bearer = headers.get("Authorization", "").partition(" ")
