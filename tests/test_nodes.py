@@ -13,6 +13,7 @@ import pytest
 
 from tests.chaos.outside import HoldingRemem
 from tests.fakes.deepgram import Conversation, FakeDeepgram
+from tests.live import watching
 from tests.redis_server import RedisServer, running_redis
 from tests.stage import ADMIN, CALLER, PUBLIC_URL, SOUND, make_carrier, until, until_it
 from tests.test_resume import SORRY, GatewayProcess
@@ -112,6 +113,26 @@ async def test_rings_at_one_node_and_talks_at_another(cluster: Cluster) -> None:
     assert await cluster.calls(1) == 1
     await call.hang_up()
     assert "CALLER: I would like to book a table." in await cluster.whole(0, 1)
+
+
+async def test_any_node_tells_of_all_calls(cluster: Cluster) -> None:
+    """Whoever watches one node sees the other's calls, and goes on at any of them."""
+    async with watching(cluster.nodes[1].url, levels="1") as watcher:
+        call, conversation = await cluster.dial()
+        await conversation.user_says("I would like to book a table.")
+        await watcher.hears("I would like to book a table.")
+
+        async def caller_is_loud() -> bool:
+            await call.speak(SOUND)
+            shown = [level for event in watcher.of("levels") for level in event["levels"]]
+            return any(level["caller"] > 0.5 for level in shown)
+
+        await until_it(caller_is_loud)
+    await call.hang_up()
+    async with watching(cluster.nodes[0].url, since=watcher.place) as later:
+        await later.sees("finished")
+    assert "ringing" not in later.kinds
+    assert later.kinds.count("hangup") == 1
 
 
 async def test_token_opens_one_socket_at_all_nodes(cluster: Cluster) -> None:

@@ -103,6 +103,18 @@ class Briefing:
         return new
 
     @property
+    def told(self) -> dict[str, Any]:
+        """How much was told of earlier calls, and how long that took to load."""
+        loading = self._memory
+        counts = {"facts": len(self._facts), "calls": self._told, "tier": str(self._clearance.tier)}
+        if loading is None:
+            return {**counts, "seconds": None, "outcome": "off"}
+        outcome = loading.outcome
+        if outcome == "loaded" and not (self._facts or self._told):
+            outcome = "nothing"
+        return {**counts, "seconds": loading.seconds, "outcome": outcome}
+
+    @property
     def receipt(self) -> dict[str, Any]:
         """What was told of earlier calls, and where it came from."""
         told = self._notes[: self._told]

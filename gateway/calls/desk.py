@@ -19,16 +19,18 @@ from typing import Any, Final
 from gateway.calls.agents import AgentBook
 from gateway.calls.brain_room import BrainRoom, Thought
 from gateway.calls.engine_keeper import EngineAccess
+from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.finalize import Finalizer
 from gateway.calls.functions.kit import Kit, KitRoom
 from gateway.calls.journal import Journal, JournaledCall, TurnLog
+from gateway.calls.levels import SHOW_SECONDS, Levels
 from gateway.calls.loop_watch import LoopWatch
 from gateway.calls.nodes.commons import CallRecord, CallState, Commons, Word
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.pipeline import Call
 from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, Registry, Ring
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import CallKey, EndReason, VoiceSession
+from gateway.calls.session import CallKey, EndReason, VoiceSession, new_session_id
 from gateway.carriers.attestation import Attestation
 from gateway.carriers.events import StreamStarted
 from gateway.carriers.numbers import AllowList, caller_id, e164
@@ -123,6 +125,8 @@ class CallDesk:
         kits: KitRoom | None = None,
         brains: BrainRoom | None = None,
         neighbours: Neighbours | None = None,
+        feed: Feed | None = None,
+        levels: Levels | None = None,
     ) -> None:
         self._agents = agents
         self._allowed = allowed
@@ -135,6 +139,10 @@ class CallDesk:
         self._kits = kits or KitRoom()
         self._brains = brains
         self._neighbours = neighbours
+        self._feed = feed or Feed()
+        self._levels = levels or Levels()
+        self._measures = False
+        self._shown_at = 0.0
         self._registry = Registry()
         self._pending: dict[CarrierLink, None] = {}
         self._conducted: dict[Call, asyncio.Task[None]] = {}
@@ -166,9 +174,23 @@ class CallDesk:
             now = self._now()
             for call in itertools.islice(self._registry.live_calls(), turn, None, TICK_GROUPS):
                 call.tick(now)
+            if turn in (0, TICK_GROUPS // 2):
+                self._measure(now)
             if turn == 0:
                 for ring in (*self._registry.unclaimed(now), *self._registry.overdue(now)):
                     self._errand(self._abandon(ring))
+
+    def _measure(self, now: float) -> None:
+        """Levels of all calls, while somebody watches."""
+        if self._levels.wanted and now >= self._shown_at + SHOW_SECONDS:
+            self._shown_at, self._measures = now, True
+            levels = [(call.session.id, *call.levels(now)) for call in self._registry.live_calls()]
+            self._levels.show([{"session": id_, "caller": caller, "agent": agent} for id_, caller, agent in levels])
+        elif self._measures and not self._levels.wanted:
+            self._measures = False
+            self._levels.show([])
+            for call in self._registry.live_calls():
+                call.stop_measuring()
 
     async def drain(self, seconds: float) -> None:
         """Let no more calls in, and wait until the live ones have ended by themselves."""
@@ -258,6 +280,8 @@ class CallDesk:
         refusal = self._refusal(key, number)
         if refusal is not None:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
+            stranger = self._feed.call("", "", number, key[0], kept=self._memory is not None)
+            stranger.tell("refused", called=called, reason=str(refusal))
             return refusal
         agent = self._agents.answering(called)
         known_as = identifier(agent.repeat_caller, number, sip_headers=sip_headers)
@@ -280,6 +304,7 @@ class CallDesk:
             self._journaled(ring.session, ring)
         self._registry.add_ring(ring)
         _log.info("phone rings", extra={"caller": last_four(number), "carrier": key[0], "agent": agent.name})
+        self._feed_of(ring).tell("ringing", called=called)
         return ring
 
     async def resume(self, key: CallKey) -> Ring | None:
@@ -427,6 +452,7 @@ class CallDesk:
             endpoint=thought.endpoint if thought is not None else None,
             journal=self._journaled(session, ring),
             recorder=ring.recorder or self._recorder(session, ring),
+            feed=self._feed_of(ring),
         )
         if thought is not None:
             thought.thinker.watched_by(call)
@@ -434,11 +460,14 @@ class CallDesk:
 
     async def _conduct(self, call: Call, ring: Ring, thought: Thought | None) -> None:
         ring.recorder = call.recorder
+        feed = self._feed_of(ring)
+        feed.tell("answered", attempt=ring.attempt)
         try:
             await call.run()
-        except Exception:
+        except Exception as error:
             # The edge of a call: whatever went wrong in it stays in it, and what was said is kept.
             _log.exception("call failed", extra={"call": call.session.uuid[:8]})
+            feed.tell("error", what="call failed", reason=type(error).__name__)
         finally:
             if thought is not None and self._brains is not None:
                 self._brains.close(thought)
@@ -446,6 +475,7 @@ class CallDesk:
                 self._let_go(ring)
             elif call.may_go_on and not ring.picked_up and not self._closing:
                 ring.handed_over = call.session.end_reason is EndReason.TRANSFERRED and ring.picked_up is None
+                feed.tell("media_lost", reason=str(call.session.end_reason))
                 self._park(ring, call.session)
             else:
                 self._registry.ended(ring.key, self._now())
@@ -525,6 +555,8 @@ class CallDesk:
         ring.cancel()
         if ring.session is not None and ring.session.end_reason is not EndReason.GATEWAY_DIED:
             ring.session.end_reason = reason
+        if ring.session is None:
+            self._feed_of(ring).tell("hangup", reason=str(reason), seconds=0, turns=0)
         self._finish(ring.key, ring.session, ring.recorder)
 
     def _finish(self, key: CallKey, session: VoiceSession | None, recorder: CallRecorder | None = None) -> None:
@@ -532,9 +564,16 @@ class CallDesk:
         if self._neighbours is not None:
             self._neighbours.commons.over(key)
         if session is not None:
+            self._tell_end(session)
             self._finalizer.submit(session, recorder, begun=lambda: self._settled(key, session.id))
         else:
             self._settled(key)
+
+    def _tell_end(self, session: VoiceSession) -> None:
+        seconds, turns = round(session.seconds, 1), len(session.turns)
+        feed = self._feed.of(session, kept=self._memory is not None)
+        feed.tell("hangup", reason=str(session.end_reason or EndReason.FAILED), seconds=seconds, turns=turns)
+        self._feed.call_over(session.id)
 
     def _settled(self, key: CallKey, session_id: str = "") -> None:
         if self._neighbours is not None:
@@ -640,6 +679,7 @@ class CallDesk:
             record.media_url,
             self._now() + TOKEN_SECONDS,
             session=session,
+            session_id=session.id if session is not None else new_session_id(),
             attempt=record.attempt,
             token=record.token,
             number=record.number,
@@ -649,7 +689,14 @@ class CallDesk:
 
     def _session_of(self, ring: Ring) -> VoiceSession:
         number = ring.number if ring.number != ring.caller else ""
-        return VoiceSession(agent=ring.agent.name, caller=ring.caller, carrier=ring.key[0], number=number)
+        return VoiceSession(
+            agent=ring.agent.name, caller=ring.caller, carrier=ring.key[0], number=number, id=ring.session_id
+        )
+
+    def _feed_of(self, ring: Ring) -> CallFeed:
+        """What is told of a call. Of one that leaves nothing behind neither words nor number are kept."""
+        kept = self._memory is not None and bool(ring.caller)
+        return self._feed.call(ring.session_id, ring.agent.name, ring.number or ring.caller, ring.key[0], kept=kept)
 
     def _recorder(self, session: VoiceSession, ring: Ring) -> CallRecorder | None:
         recorder = self._recordings.record(session.uuid)
@@ -685,6 +732,7 @@ def _ring_of_journal(left: JournaledCall, agents: AgentBook) -> Ring:
     called = header["called"]
     agent = agents.answering(called)
     ring = Ring((carrier, call_id), header["account_id"], left.session.caller, called, agent, header["media_url"], 0.0)
+    ring.session_id = left.session.id
     ring.handed_over, ring.number = header["handed_over"], header["number"]
     ring.clearance.tier = Tier(header["tier"])
     return ring

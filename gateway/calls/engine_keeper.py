@@ -14,6 +14,7 @@ from typing import Final
 
 from gateway.audio import BYTES_PER_SECOND, SILENCE_FRAME
 from gateway.calls.briefing import Briefing
+from gateway.calls.feed import CallFeed, Feed
 from gateway.engines.deepgram import KEEP_ALIVE_SECONDS
 from gateway.errors import EngineUnavailable
 from gateway.links.engine import AgentSide, EngineLink
@@ -64,12 +65,14 @@ class EngineKeeper:
         *,
         sorry: str,
         resumed: bool = False,
+        feed: CallFeed | None = None,
         log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._call = call
         self._access = access
         self._briefing = briefing
         self._sorry = sorry
+        self._feed = feed or Feed().call("", "", "", "", kept=False)
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._early: deque[bytes] = deque()
@@ -97,6 +100,7 @@ class EngineKeeper:
                 if not pauses:
                     raise
                 self._log.warning("engine lost, connecting again", extra={"reason": str(error)})
+                self._feed.tell("engine_lost", reason=str(error))
                 await asyncio.sleep(pauses.pop(0))
 
     async def _converse(self) -> None:
@@ -107,7 +111,10 @@ class EngineKeeper:
             await link.open(self._access.connect, self._access.url, self._access.headers)
             self.link = link
             waited = self._loop.time() - started
-            await link.configure(await self._briefing.brief(MEMORY_SECONDS - waited))
+            brief = await self._briefing.brief(MEMORY_SECONDS - waited)
+            if not self._was_ready:
+                self._feed.tell("memory", **self._briefing.told)
+            await link.configure(brief)
             await link.lost()
         finally:
             self.ready, self.link = False, None
@@ -134,6 +141,8 @@ class EngineKeeper:
             self.link.send_audio(self._early.popleft(), at=now)
         self._early_bytes = 0
         self._filled_at = max(self._heard_at, now - SILENCE_AFTER)
+        if self._was_ready:
+            self._feed.tell("engine_back")
         if self._sorry_due:
             self.link.say(self._sorry)
         self._was_ready = self._sorry_due = True
@@ -153,6 +162,7 @@ class EngineKeeper:
         if self.ready and self.link is not None and (addition := self._briefing.untold()):
             self.link.update_prompt(addition)
             self._log.info("memory told in mid-call")
+            self._feed.tell("memory", **self._briefing.told)
 
     def tick(self, now: float) -> None:
         """Called a few times a second: silence for a pausing carrier, keep-alive, and an end to a stalled engine."""

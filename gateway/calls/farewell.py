@@ -64,5 +64,6 @@ class Farewell:
 async def happens(event: asyncio.Event, seconds: float) -> bool:
     """Whether it happens within so many seconds."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):  # wait_for would swallow a cancellation that comes with the event
+            await event.wait()
     return event.is_set()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Ending, Endings
+from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.journal import Journal
 from gateway.calls.session import EndReason, VoiceSession
 from gateway.errors import (
@@ -31,6 +32,7 @@ from gateway.errors import (
     TakenOver,
 )
 from gateway.links.recorder import CallRecorder
+from gateway.llm.summary import CallSummary
 from gateway.logs import CallLog
 from gateway.metrics import ENDING_SECONDS, WATCHDOG
 
@@ -48,6 +50,17 @@ MOST_AT_ONCE: Final = 32
 """Endings that one node takes from the stream at a time."""
 UPGRADE_AFTER: Final = 5.0
 """Until a language model that did not answer is asked again; then the pauses above."""
+
+STEPS: Final = {
+    "keep_archive": "archive",
+    "keep_state": "state",
+    "write_document": "document",
+    "send_remote": "remote document",
+    "upgrade": "better summary",
+    "note_call": "book of calls",
+    "keep_facts": "facts",
+}
+"""What a reader of the feed is told of, and by which name."""
 
 _HANDED_OVER: Final = "stream"
 """Who sees to an ending that all nodes were offered."""
@@ -74,6 +87,7 @@ class Finalizer:
         stream: "EndingStream | None" = None,
         node: str = "",
         alive: Callable[[str], Awaitable[bool]] | None = None,
+        feed: Feed | None = None,
     ) -> None:
         self._steps = steps
         self._endings = endings
@@ -83,6 +97,7 @@ class Finalizer:
         self._stream = stream
         self._node = node
         self._alive = alive
+        self._feed = feed or Feed()
         self._recorders: dict[str, CallRecorder] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: set[str] = set()
@@ -224,7 +239,7 @@ class Finalizer:
         task.add_done_callback(lambda _: self._running.discard(ending.session.id))
 
     async def _see_through(self, ending: Ending, documented: asyncio.Future[None], begun: Callable[[], None]) -> None:
-        work = _Work(self._steps, ending, self._sleep)
+        work = self._work(ending)
         try:
             async with asyncio.TaskGroup() as group:
                 # Before anything else is done, it is written down that it has to be.
@@ -246,7 +261,7 @@ class Finalizer:
         self, ending: Ending, documented: asyncio.Future[None], leaving: asyncio.Task[None] | None = None
     ) -> None:
         """All steps, and a record of each. It is not done before the journal knows: a restart would begin it anew."""
-        work = _Work(self._steps, ending, self._sleep)
+        work = self._work(ending)
         try:
             async with asyncio.TaskGroup() as group:
                 # A full disk must not cost the document: the archive is tried beside it.
@@ -261,12 +276,16 @@ class Finalizer:
             if leaving is not None:
                 await leaving
             await work.until_done(self._steps.rest if ending.problem else self._steps.finish)
+            work.feed.tell("finished", problem=ending.problem)
         except* TakenOver:
             work.log.info("another node carries out this ending")
         except* Exception:
             work.log.exception("ending failed")
         finally:
             documented.cancel()
+
+    def _work(self, ending: Ending) -> "_Work":
+        return _Work(self._steps, ending, self._sleep, self._feed.of(ending.session))
 
     async def _hand_over(self, ending: Ending) -> None:
         assert self._stream is not None
@@ -297,8 +316,11 @@ class Finalizer:
 class _Work:
     """The ending of one call: its steps, each until it succeeds or can't."""
 
-    def __init__(self, steps: EndingSteps, ending: Ending, sleep: Callable[[float], Awaitable[None]]) -> None:
+    def __init__(
+        self, steps: EndingSteps, ending: Ending, sleep: Callable[[float], Awaitable[None]], feed: CallFeed
+    ) -> None:
         self.log = CallLog(logging.getLogger(__name__), {"call": ending.session.uuid[:8]})
+        self.feed = feed
         self._steps = steps
         self._ending = ending
         self._sleep = sleep
@@ -310,6 +332,7 @@ class _Work:
             ended = self._ending.session.ended_at or datetime.now(UTC)
             ENDING_SECONDS.observe(max(0.0, (datetime.now(UTC) - ended).total_seconds()))
             self.log.info("call remembered", extra={"summary_by": self._ending.summary.written_by})
+            self._tell_summary(self._ending.summary)
 
     async def publish(self) -> None:
         """The document to the remote store, and a better summary to both when a language model has written one."""
@@ -318,29 +341,41 @@ class _Work:
             if self._steps.upgrade_due(self._ending):
                 await self._sleep(UPGRADE_AFTER)  # it failed a moment ago
                 await self.until_done(self._steps.upgrade)
+                self._tell_summary(self._ending.summary)
                 await self.until_done(self._steps.keep_facts)
         if self._ending.remote_version:  # it has the first version; a step that is done does nothing
             await self.until_done(self._steps.send_remote)
+
+    def _tell_summary(self, summary: CallSummary | None) -> None:
+        if summary is not None:
+            self.feed.tell("summary", by=summary.written_by, document=self._ending.document_id)
 
     async def until_done(self, step: Callable[[Ending], Awaitable[None]]) -> None:
         """Do a step, again after a passing fault. The log hears of a fault once, and of a new kind when it changes."""
         said, tries = "", 0
         while True:
             try:
-                return await step(self._ending)
+                await step(self._ending)
+                return self._tell(step, "done")
             except DocumentNotFound:
                 return self.log.info("document was deleted meanwhile", extra={"step": step.__name__})
             except (StoreRefused, LlmRefused) as error:
                 if isinstance(error, StoreRefused):
                     self._ending.problem = f"{step.__name__}: {error}"
+                self._tell(step, "refused", str(error))
                 return self.log.error("ending step refused", extra={"step": step.__name__, "reason": str(error)})
             except (StoreUnavailable, LlmUnavailable, BoardUnavailable, OSError) as error:
                 if said != type(error).__name__:
                     said = type(error).__name__
                     WATCHDOG.count("ending step waits")
                     self.log.warning("ending step waits", extra={"step": step.__name__, "reason": _reason(error)})
+                    self._tell(step, "waits", _reason(error))
                 await self._sleep(_pause(tries, getattr(error, "retry_after", None)))
                 tries += 1
+
+    def _tell(self, step: Callable[[Ending], Awaitable[None]], state: str, reason: str = "") -> None:
+        if name := STEPS.get(step.__name__):
+            self.feed.tell("step", step=name, state=state, **({"reason": reason} if reason else {}))
 
 
 def _pause(tries: int, retry_after: float | None) -> float:

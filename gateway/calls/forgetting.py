@@ -20,6 +20,7 @@ import orjson
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.call_document import SOURCE as CALL_SOURCE
 from gateway.calls.endings import Endings
+from gateway.calls.event_log import forget_events
 from gateway.calls.thinking import hashed_caller
 from gateway.errors import StoreUnavailable
 from gateway.memory.facts import FactBook
@@ -59,6 +60,10 @@ class Places:
     @property
     def journal(self) -> Path:
         return self.data_dir / "journal.db"
+
+    @property
+    def events(self) -> Path:
+        return self.data_dir / "events.db"
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -161,10 +166,12 @@ class Forgetting:
         removed, left = await self._delete_remote(traces.sessions, [(name, caller) for name in sorted(agents)])
         await asyncio.to_thread(_delete_files, traces.files)
         journaled = await asyncio.to_thread(_forget_journal, self._places.journal, traces.sessions)
+        told = await asyncio.to_thread(forget_events, self._places.events, [*traces.sessions], caller, agent)
         await self._store.look(lambda connection: connection.execute("PRAGMA secure_delete = ON").fetchall())
         deleted = {
             "files": len(traces.files),
             "journal entries": journaled,
+            "events": told,
             "fact statements": await self._facts.forget(agent or None, caller),
             "state entries": sum([await self._state.forget(name, caller) for name in sorted(agents)]),
             **await self._store.run(lambda connection: self._delete_rest(connection, traces)),

@@ -7,10 +7,11 @@ from typing import Any, Final, Protocol
 
 from gateway.calls.agents import Agent
 from gateway.calls.farewell import Farewell
+from gateway.calls.feed import CallFeed
 from gateway.calls.functions import builtin
 from gateway.calls.functions.conversation import Conversation
 from gateway.calls.functions.kit import Kit
-from gateway.calls.functions.runner import Builtin, FunctionRunner
+from gateway.calls.functions.runner import Builtin, FunctionRunner, is_error
 from gateway.calls.journal import TurnLog
 from gateway.calls.session import EndReason, Turn, VoiceSession
 from gateway.engines.brief import AgentFunction
@@ -60,6 +61,7 @@ class Hands:
         line: Line,
         farewell: Farewell,
         journal: TurnLog | None,
+        feed: CallFeed,
         log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._body = body
@@ -68,8 +70,9 @@ class Hands:
         self._line = line
         self._farewell = farewell
         self._journal = journal
+        self._feed = feed
         self._log = log
-        self._asked: dict[FunctionCall, EngineLink] = {}
+        self._asked: dict[FunctionCall, tuple[EngineLink, float]] = {}
         self._conv = Conversation(body.session, self, memory=kit.memory, state=body.session.state)
         self._runner = FunctionRunner(
             tasks,
@@ -97,7 +100,9 @@ class Hands:
     def use(self, call: FunctionCall, link: EngineLink | None) -> None:
         """The agent calls a function, over this connection."""
         if link is not None:
-            self._asked[call] = link
+            if call not in self._asked:
+                self._feed.tell("function_called", function=call.name)
+            self._asked[call] = link, asyncio.get_running_loop().time()
             self._runner.start(call)
 
     def cancel(self, call_ids: Iterable[str]) -> None:
@@ -134,6 +139,7 @@ class Hands:
         except CarrierRefused as error:
             self.handing_over = False
             self._log.error("call could not be transferred", extra={"reason": str(error)})
+            self._feed.tell("error", what="call could not be transferred", reason=str(error))
             self._body.say(NOT_TRANSFERRED)
         else:
             self._body.end(EndReason.TRANSFERRED, carrier_over=True)
@@ -158,8 +164,11 @@ class Hands:
     def _answer(self, call: FunctionCall, content: str) -> None:
         """To the connection that asked; a later one has not, and would not understand."""
         self._keep_state()
-        if link := self._asked.pop(call, None):
+        if asked := self._asked.pop(call, None):
+            link, at = asked
             link.function_result(call, content)
+            seconds = round(asyncio.get_running_loop().time() - at, 3)
+            self._feed.tell("function_finished", function=call.name, ok=not is_error(content), seconds=seconds)
 
     def _keep_state(self) -> None:
         state = self._conv.state.fields()

@@ -1,16 +1,11 @@
 """
 Every final turn on disk the moment it is known, so that a killed process loses nothing that was said.
 
-The call only puts an entry into a queue. One thread writes whatever has gathered since its last commit in one
-transaction: many calls share one flush of the disk. SQLite's log drops a half-written last record and keeps all
-before it. A full disk stops the writing, not the calls; it resumes when there is room.
+The call only puts an entry into a queue, and never waits for the disk.
 """
 
 import asyncio
-import logging
-import queue
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,10 +15,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.calls.session import Speaker, Turn, VoiceSession
-
-RETRY_SECONDS: Final = 1.0
-MOST_WAITING: Final = 100_000
-"""Entries kept while the disk takes none; beyond it the oldest are given up, and the log says so."""
+from gateway.calls.write_behind import WriteBehind, private_database
 
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, header TEXT NOT NULL, node TEXT NOT NULL) WITHOUT ROWID",
@@ -35,12 +27,8 @@ _FORGET_ENTRIES: Final = """DELETE FROM entries
     WHERE session = ? AND EXISTS (SELECT 1 FROM sessions WHERE id = ? AND node = ?)"""
 _INSERT: Final = "INSERT INTO entries (session, entry) VALUES (?, ?)"
 
-_log = logging.getLogger(__name__)
-
 Share = Callable[[str, bytes], None]
 """Tells other nodes of an entry: session and entry. Returns at once."""
-
-_Statement = tuple[str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -94,9 +82,7 @@ class Journal:
     def __init__(self, path: Path, node: str = "") -> None:
         self._path = path
         self._node = node
-        self._queue: queue.SimpleQueue[_Statement | asyncio.Future[None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._write_all, name="journal", daemon=True)
-        self._thread.start()
+        self._writer = WriteBehind("journal", lambda: _connect(path))
 
     # The call's side
 
@@ -124,9 +110,7 @@ class Journal:
 
     async def flushed(self) -> None:
         """Wait until everything put so far is on disk."""
-        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queue.put(written)
-        await written
+        await self._writer.flushed()
 
     async def unfinished(self) -> list[JournaledCall]:
         """The calls that an earlier process left behind."""
@@ -134,57 +118,11 @@ class Journal:
         return await asyncio.to_thread(self._read)
 
     def close(self) -> None:
-        """Write what is queued, then end the thread."""
-        self._queue.put(None)
-        self._thread.join(timeout=10)
+        """Write what is queued, and no more."""
+        self._writer.close()
 
     def put(self, statement: str, *values: Any) -> None:
-        self._queue.put((statement, values))
-
-    # The thread's side
-
-    def _write_all(self) -> None:
-        connection: sqlite3.Connection | None = None
-        waiting: list[_Statement | asyncio.Future[None]] = []
-        failing = closing = False
-        while not closing:
-            closing = self._gather(waiting, patience=RETRY_SECONDS if failing else None)
-            try:
-                connection = connection or _connect(self._path)
-                with connection:
-                    for statement, values in (item for item in waiting if isinstance(item, tuple)):
-                        connection.execute(statement, values)
-            except (sqlite3.Error, OSError) as error:
-                if not failing:
-                    _log.error("journal can't be written, calls go on without it", extra={"reason": str(error)})
-                failing = True
-                self._drop_oldest(waiting)
-                continue
-            if failing:
-                _log.info("journal is written again")
-            failing = False
-            _announce(item for item in waiting if isinstance(item, asyncio.Future))
-            waiting.clear()
-        if connection is not None:
-            connection.close()
-
-    def _gather(self, waiting: list[_Statement | asyncio.Future[None]], patience: float | None) -> bool:
-        """Add what has come since the last commit to `waiting`; true when there will be no more."""
-        try:
-            item = self._queue.get(timeout=patience)
-            while item is not None:
-                waiting.append(item)
-                item = self._queue.get_nowait()
-        except queue.Empty:
-            return False
-        return True
-
-    def _drop_oldest(self, waiting: list[_Statement | asyncio.Future[None]]) -> None:
-        surplus = [item for item in waiting if isinstance(item, tuple)][:-MOST_WAITING]
-        if surplus:
-            _log.error("journal gave up entries", extra={"entries": len(surplus)})
-            for item in surplus:
-                waiting.remove(item)
+        self._writer.put(lambda connection: connection.execute(statement, values))
 
     def _read(self) -> list[JournaledCall]:
         connection = _connect(self._path)
@@ -237,14 +175,7 @@ def entries_of(turns: Sequence[Turn], *, open_answer: int | None = None) -> list
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.touch(mode=0o600)
-    connection = sqlite3.connect(path, timeout=10)
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    for statement in _SCHEMA:
-        connection.execute(statement)
-    return connection
+    return private_database(path, _SCHEMA, synchronous="FULL")
 
 
 def _entries(connection: sqlite3.Connection, session_id: str) -> list[dict[str, Any]]:
@@ -256,13 +187,3 @@ def _journaled(stored: dict[str, Any], entries: list[dict[str, Any]], node: str)
     session = VoiceSession.from_json(stored["session"])
     session.turns, session.state = turns_of(entries), state_of(entries)
     return JournaledCall(session, stored["header"], node)
-
-
-def _announce(waiters: Iterable[asyncio.Future[None]]) -> None:
-    for waiter in waiters:
-        waiter.get_loop().call_soon_threadsafe(_settle, waiter)
-
-
-def _settle(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)

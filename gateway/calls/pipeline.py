@@ -17,15 +17,17 @@ from gateway.calls.agents import Agent, FillerChoice
 from gateway.calls.briefing import Briefing
 from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess, EngineKeeper
 from gateway.calls.farewell import FAREWELL_SECONDS, Farewell, happens
+from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.filler import Filler
 from gateway.calls.functions.kit import Kit
 from gateway.calls.hands import NOT_TRANSFERRED, Hands, Line
 from gateway.calls.journal import TurnLog
+from gateway.calls.levels import LevelMeter
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
 from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.calls.transcript import Transcript
-from gateway.calls.turn_timing import TurnClock, observe
+from gateway.calls.turn_timing import TurnClock, TurnTiming, observe
 from gateway.engines.brief import ThinkEndpoint
 from gateway.engines.events import (
     AgentAudioDone,
@@ -91,9 +93,11 @@ class Call:
         endpoint: ThinkEndpoint | None = None,
         journal: TurnLog | None = None,
         recorder: CallRecorder | None = None,
+        feed: CallFeed | None = None,
     ) -> None:
         self.session = session
         self.recorder = recorder
+        self._feed = feed or Feed().of(session)
         self._carrier = carrier
         self._memory = memory
         self._line = line
@@ -104,11 +108,19 @@ class Call:
         self._over: asyncio.Future[EndReason] = self._loop.create_future()
         self._carrier_over = False
         self._playback = Playback()
-        self._transcript = Transcript(self._playback, turns=session.turns, journal=journal)
+        self._transcript = Transcript(self._playback, turns=session.turns, journal=journal, feed=self._feed)
         kit = kit or Kit()
         self._farewell = Farewell(self._tasks, self._everything_played)
         self._hands = Hands(
-            self, self._tasks, agent, kit, line=line, farewell=self._farewell, journal=journal, log=self._log
+            self,
+            self._tasks,
+            agent,
+            kit,
+            line=line,
+            farewell=self._farewell,
+            journal=journal,
+            feed=self._feed,
+            log=self._log,
         )
         self._clearance = clearance or Clearance()
         self._pin = PinPad(agent.trust.pin) if agent.trust.pin is not None else None
@@ -125,15 +137,22 @@ class Call:
         )
         sorry = NOT_TRANSFERRED if session.end_reason is EndReason.TRANSFERRED else agent.sorry
         self._filler = self._make_filler(agent.filler)
-        self._clock = TurnClock(observe)
+        self._clock = TurnClock(observe, sounds=self._sounds)
         self._engine = EngineKeeper(
-            self, engine, self._briefing, sorry=sorry, resumed=bool(session.turns), log=self._log
+            self,
+            engine,
+            self._briefing,
+            sorry=sorry,
+            resumed=bool(session.turns),
+            feed=self._feed,
+            log=self._log,
         )
         self._gate_open = True  # closed while what the engine sends belongs to a cancelled answer
         self._caller_speaking = False
         self._caller_text = asyncio.Event()
         self._heard_at = self._spoke_at = self._loop.time()
         self._played: dict[str, asyncio.Event] = {}
+        self._meter: LevelMeter | None = None
 
     # The desk's side
 
@@ -189,6 +208,15 @@ class Call:
         self._filler.tick(now)
         self._engine.tick(now)
 
+    def levels(self, now: float) -> tuple[float, float]:
+        """How loud caller and agent have been since the last time; measured from the first time on."""
+        if self._meter is None:
+            self._meter = LevelMeter()
+        return self._meter.read(now)
+
+    def stop_measuring(self) -> None:
+        self._meter = None
+
     def _noticed(self, what: EndReason) -> None:
         if not self._over.done():
             WATCHDOG.count(what)
@@ -199,6 +227,8 @@ class Call:
     def on_caller_audio(self, audio: bytes) -> None:
         self._heard_at = self._loop.time()
         self._engine.hear(audio)
+        if self._meter is not None:
+            self._meter.heard(audio)
 
     def on_mark(self, name: str) -> None:
         self._heard_at = self._loop.time()
@@ -251,6 +281,11 @@ class Call:
                 self._carrier.send_mark(self._playback.next_mark())
         if is_answer:
             self._clock.first_frame(self._loop.time())
+        if self._meter is not None:
+            self._meter.sent(audio, self._spoke_at)
+
+    def _sounds(self, timing: TurnTiming | None) -> None:
+        self._feed.sounds(timing.as_json() if timing is not None else None)
 
     def _answer_sounds(self) -> None:
         self._filler.agent_speaks()
@@ -288,8 +323,10 @@ class Call:
                 self._filler.phrase_over()
             case EngineWarned(code):
                 self._log.warning("engine warned", extra={"code": code})
+                self._feed.tell("error", what="engine warned", reason=code)
             case EngineFailed(code):
                 self._log.warning("engine failed", extra={"code": code})
+                self._feed.tell("error", what="engine failed", reason=code)
             case _:
                 pass  # acknowledgements; nothing in the conversation hangs on them
 
@@ -303,6 +340,8 @@ class Call:
         self._carrier.send_clear()
         self._transcript.interrupted(self._loop.time())
         self._playback.cleared()
+        if self._meter is not None:
+            self._meter.cleared()
         self._gate_open = False
 
     def _caller_said(self, text: str) -> None:
@@ -384,6 +423,7 @@ class Call:
         except EngineError as error:
             refused = isinstance(error, EngineRefused)
             self._log.error("voice engine gone, apologising", extra={"reason": str(error)})
+            self._feed.tell("error", what="voice engine gone", reason=str(error))
             await self._apologise()
             self.end(EndReason.ENGINE_REFUSED if refused else EndReason.ENGINE_LOST)
 
@@ -418,6 +458,7 @@ class Call:
             await self._line.hang_up()
         except CarrierRefused as error:
             self._log.error("call could not be hung up", extra={"reason": str(error)})
+            self._feed.tell("error", what="call could not be hung up", reason=str(error))
 
     async def _hear_last_words(self) -> None:
         """The caller is gone, but the engine may still be writing down what they said last."""

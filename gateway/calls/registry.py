@@ -13,7 +13,7 @@ from gateway.calls.agents import Agent
 from gateway.calls.functions.kit import Kit
 from gateway.calls.pipeline import Call
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import CallKey, VoiceSession
+from gateway.calls.session import CallKey, VoiceSession, new_session_id
 from gateway.links.recorder import CallRecorder
 from gateway.memory.trust import Clearance
 
@@ -49,6 +49,8 @@ class Ring:
     memory: Remembering | None = None
     kit: asyncio.Task[Kit] | None = None
     session: VoiceSession | None = None
+    session_id: str = field(default_factory=new_session_id)
+    """What its session has as id, or will have."""
     recorder: CallRecorder | None = None
     attempt: int = 0
     number: str = ""

@@ -28,9 +28,15 @@ class Remembering:
 
     def __init__(self, recall: Recall, *, agent: str, caller: str, limit: int) -> None:
         self._limit = limit
-        self._own = _task(_loaded(lambda: recall.own_calls(agent, caller), "own"))
-        self._remote = _task(_loaded(lambda: recall.remote_calls(agent, caller), "remote"))
-        self._facts = _task(_loaded(lambda: recall.known_facts(agent, caller), "own"))
+        self._loop = asyncio.get_running_loop()
+        self._began_at = self._loop.time()
+        self._failures: list[str] = []
+        self._loading = 3
+        self.seconds: float | None = None
+        """How long loading took, once all have answered."""
+        self._own = _task(self._loaded(lambda: recall.own_calls(agent, caller), "own"))
+        self._remote = _task(self._loaded(lambda: recall.remote_calls(agent, caller), "remote"))
+        self._facts = _task(self._loaded(lambda: recall.known_facts(agent, caller), "own"))
         self._told: set[str] = set()
 
     async def by(self, seconds: float) -> list[PastCall]:
@@ -49,9 +55,29 @@ class Remembering:
         await asyncio.wait({self._own, self._remote})
         return self._new()
 
+    @property
+    def outcome(self) -> str:
+        """What has become of it by now: loaded, late, or failed."""
+        if self._failures:
+            return "failed"
+        return "late" if self.seconds is None else "loaded"
+
     def cancel(self) -> None:
         for loading in (self._own, self._remote, self._facts):
             loading.cancel()
+
+    async def _loaded(self, load: Callable[[], Awaitable[list[T]]], store: str) -> list[T]:
+        try:
+            async with asyncio.timeout(REMOTE_SECONDS):
+                return await load()
+        except (StoreError, TimeoutError) as error:
+            self._failures.append(store)
+            _log.warning("memory could not be loaded", extra={"store": store, "error": type(error).__name__})
+            return []
+        finally:
+            self._loading -= 1
+            if not self._loading:
+                self.seconds = round(self._loop.time() - self._began_at, 4)
 
     def _new(self) -> list[PastCall]:
         calls = merged(_found(self._own), _found(self._remote), self._limit)
@@ -62,15 +88,6 @@ class Remembering:
 
 def _task(loading: Coroutine[Any, Any, list[T]]) -> asyncio.Task[list[T]]:
     return asyncio.get_running_loop().create_task(loading, name="remembering")
-
-
-async def _loaded(load: Callable[[], Awaitable[list[T]]], store: str) -> list[T]:
-    try:
-        async with asyncio.timeout(REMOTE_SECONDS):
-            return await load()
-    except (StoreError, TimeoutError) as error:
-        _log.warning("memory could not be loaded", extra={"store": store, "error": type(error).__name__})
-        return []
 
 
 def _found(task: asyncio.Task[list[T]]) -> list[T]:

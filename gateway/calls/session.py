@@ -50,6 +50,10 @@ class Turn:
         return not self.unheard
 
 
+def new_session_id() -> str:
+    return f"voice-session:{uuid.uuid4()}"
+
+
 @dataclass
 class VoiceSession:
     """
@@ -60,7 +64,7 @@ class VoiceSession:
     agent: str
     caller: str
     carrier: str
-    id: str = field(default_factory=lambda: f"voice-session:{uuid.uuid4()}")
+    id: str = field(default_factory=new_session_id)
     started_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     ended_at: datetime | None = None
     end_reason: EndReason | None = None

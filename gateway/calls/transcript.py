@@ -7,21 +7,40 @@ was cut off is journaled when it is known. No clock: times are given.
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 from gateway.audio import BYTES_PER_SECOND
-from gateway.calls.journal import TurnLog, entries_of
+from gateway.calls.journal import entries_of
 from gateway.calls.playback import MARK_BYTES, Answer, Playback
 from gateway.calls.session import Speaker, Turn
+
+
+class TurnListener(Protocol):
+    """Is told of each turn as it comes. Every method returns at once."""
+
+    def caller_said(self, text: str, at: datetime) -> None: ...
+
+    def agent_said(self, answer: int, text: str, at: datetime) -> None:
+        """A piece of the agent's answer of that number."""
+
+    def cut_off(self, answer: int, heard: str, unheard: str) -> None:
+        """Of the answer of that number, only this was heard."""
 
 
 class Transcript:
     """Collects turns of one call, in the order spoken; of a call that goes on, after those it had."""
 
-    def __init__(self, playback: Playback, *, turns: Sequence[Turn] = (), journal: TurnLog | None = None) -> None:
+    def __init__(
+        self,
+        playback: Playback,
+        *,
+        turns: Sequence[Turn] = (),
+        journal: TurnListener | None = None,
+        feed: TurnListener | None = None,
+    ) -> None:
         self.turns = list(turns)
         self._playback = playback
-        self._journal = journal
+        self._listeners = [listener for listener in (journal, feed) if listener is not None]
         # No answer before had a higher number: each of them became a turn.
         self._number = len(self.turns)
         self._answer: Answer | None = None
@@ -33,15 +52,15 @@ class Transcript:
     def caller_said(self, text: str, at: datetime) -> None:
         self._close_answer()
         self.turns.append(Turn(Speaker.CALLER, text, at))
-        if self._journal is not None:
-            self._journal.caller_said(text, at)
+        for listener in self._listeners:
+            listener.caller_said(text, at)
 
     def agent_said(self, text: str, at: datetime) -> None:
         answer = self._open_answer()
         answer.said(text)
         self._answer_at = self._answer_at or at
-        if self._journal is not None:
-            self._journal.agent_said(self._number, text, at)
+        for listener in self._listeners:
+            listener.agent_said(self._number, text, at)
 
     def agent_audio(self, size: int, now: float) -> None:
         """So many bytes of the current answer are about to be sent, at `now` on the loop's clock."""
@@ -113,6 +132,6 @@ class Transcript:
             return
         heard, unheard = (answer.text, "") if heard_bytes is None else answer.split_at(heard_bytes)
         self.turns.append(Turn(Speaker.AGENT, heard, at, unheard))
-        if self._journal is not None and unheard:
-            self._journal.cut_off(self._number, heard, unheard)
+        for listener in self._listeners if unheard else ():
+            listener.cut_off(self._number, heard, unheard)
         self._number += 1

@@ -60,13 +60,18 @@ class TurnClock:
     """
     Collects the stages of one turn after another, and hands each turn that is over to `tell`.
 
+    `sounds` is told when the first sound of an answer has left: the timing so far, None where nobody had spoken.
+
     Of each stage the first time counts. A turn exists once its text is there: a caller who only cleared their throat,
     and the agent's greeting, are none.
     """
 
-    def __init__(self, tell: Callable[[TurnTiming], None]) -> None:
+    def __init__(
+        self, tell: Callable[[TurnTiming], None], *, sounds: Callable[[TurnTiming | None], None] = lambda _: None
+    ) -> None:
         self.finished: list[TurnTiming] = []
         self._tell = tell
+        self._sounds = sounds
         self._seen: dict[str, float] = {}
         self._reported: dict[str, float] = {}
 
@@ -101,7 +106,9 @@ class TurnClock:
         self._saw("first_audio", at)
 
     def first_frame(self, at: float) -> None:
-        self._saw("first_frame", at)
+        if "first_frame" not in self._seen:
+            self._seen["first_frame"] = at
+            self._sounds(self._timing() if "transcript" in self._seen else None)
 
     def reported(self, *, stt: float | None = None, ttt: float | None = None, tts: float | None = None) -> None:
         """

@@ -26,7 +26,7 @@ from gateway.links.carrier import MAX_FRAME_BYTES
 from gateway.settings import Secret, Settings
 from gateway.web.admin_token import admin_token
 from gateway.web.app import create_app
-from gateway.web.front import FrontProtocol
+from gateway.web.front import FrontProtocol, HttpProtocol
 
 FUNCTION_SWITCH_SECONDS: Final = 0.0005
 
@@ -126,7 +126,7 @@ def _websockets(loaded: Settings, is_worker: bool) -> uvicorn.Config:
     """uvicorn for everything."""
     return uvicorn.Config(
         create_app(loaded, connect=websockets_sockets.connect, is_worker=is_worker),
-        http="httptools",
+        http=HttpProtocol,
         ws="websockets-sansio",
         ws_max_size=MAX_FRAME_BYTES,
         ws_ping_interval=None,

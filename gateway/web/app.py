@@ -14,9 +14,12 @@ from gateway.calls.archive import Archive
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import keep_warm
 from gateway.calls.desk import CallDesk, Memory
+from gateway.calls.event_log import EventLog
+from gateway.calls.feed import Feed
 from gateway.calls.finalize import Finalizer
 from gateway.calls.functions.kit import KitRoom
 from gateway.calls.journal import Journal
+from gateway.calls.levels import Levels
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.own_store import open_own_store
 from gateway.links import picows_sockets, websockets_sockets
@@ -33,7 +36,7 @@ from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
 from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG
 from gateway.settings import Settings
-from gateway.web import chat_proxy, documents, health, sharing
+from gateway.web import chat_proxy, documents, health, live, sharing
 from gateway.web.blueprint import Blueprint, carriers, controls, remem, telnyx_control
 from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaDoor
@@ -42,7 +45,7 @@ from gateway.web.public import PublicAddress
 from gateway.web.rooms import brain_room, kit_room, make_finalizer
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
-from gateway.web.upkeep import at_work, delete_old, expire_facts, prepare, retention_of
+from gateway.web.upkeep import at_work, delete_old, delete_old_events, expire_facts, prepare, retention_of
 
 CLOSING_SECONDS: Final = 10.0
 """How long endings may take at shutdown; what is left is taken up at the next start."""
@@ -57,7 +60,8 @@ def create_app(
     `is_worker`: other processes use the same DATA_DIR.
 
     Everything that runs is started and stopped by the application's lifespan. Its state holds `media_door`, the factory
-    for media sockets, which do not pass through ASGI, and `desk`, for whoever wants to drain it.
+    for media sockets, which do not pass through ASGI, `desk`, for whoever wants to drain it, and `end_streams`, which
+    ends the responses that have no end of their own.
     """
     blueprint = Blueprint.from_settings(settings, connect)
 
@@ -65,7 +69,7 @@ def create_app(
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
         async with _running(blueprint, is_worker) as parts:
             app.router.routes.extend(parts.routes)
-            yield {"media_door": parts.media_door, "desk": parts.desk}
+            yield {"media_door": parts.media_door, "desk": parts.desk, "end_streams": parts.feed.close}
 
     return Starlette(lifespan=lifespan)
 
@@ -77,6 +81,7 @@ class _Parts:
     routes: list[BaseRoute]
     media_door: MediaDoor
     desk: CallDesk
+    feed: Feed
 
 
 @contextlib.asynccontextmanager
@@ -98,14 +103,17 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             stack.push_async_callback(others.neighbours.close)
         journal = Journal(settings.data_dir / "journal.db", others.node)
         stack.callback(journal.close)
-        finalizer = make_finalizer(blueprint, store, remote, archive, journal, others)
+        events = EventLog(settings.data_dir / "events.db", shared=is_worker)
+        stack.callback(events.close)
+        feed, levels = others.feed(events), others.levels()
+        finalizer = make_finalizer(blueprint, store, remote, archive, journal, others, feed)
         stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
         telnyx_rest = telnyx_control(settings, http)
         memory = _memory(settings, store, remote, journal)
         rests = controls(settings, http, telnyx_rest)
         kits = await stack.enter_async_context(kit_room(blueprint, store, memory, http))
         brains = await stack.enter_async_context(brain_room(blueprint, memory, others))
-        desk = _desk(blueprint, memory, finalizer, recordings, rests, kits, brains, others.neighbours)
+        desk = _desk(blueprint, memory, finalizer, recordings, rests, kits, brains, others.neighbours, feed, levels)
         if others.neighbours is not None:
             figures = functools.partial(_figures, desk, finalizer)
             await stack.enter_async_context(at_work(others.neighbours.listen(desk, figures)))
@@ -115,11 +123,13 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         stack.push_async_callback(telnyx.close)
         for work in (
             desk.run(),
+            levels.run(),
             finalizer.sweep(),
             finalizer.work_off(),
             finalizer.follow(),
             keep_warm(blueprint.brains, lambda: desk.live_calls > 0),
             delete_old(archive),
+            delete_old_events(events, settings.voice_session_retention_days),
             expire_facts(FactBook(store), retention_of(settings)),
             prepare(blueprint.writer),
         ):
@@ -134,12 +144,13 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             *telnyx.routes(),
             *chat_proxy.routes(brains.bearers),
             *_store_routes(blueprint, store),
+            *live.routes(feed, levels, blueprint.store_keys[0]),
             *health.routes(state, lambda: desk.takes_calls),
             *pages,
             # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
             *websockets_sockets.routes(media_door, CODECS),
         ]
-        yield _Parts(routes, media_door, desk)
+        yield _Parts(routes, media_door, desk, feed)
 
 
 def _store_routes(blueprint: Blueprint, store: SqliteStore) -> list[BaseRoute]:
@@ -172,6 +183,8 @@ def _desk(
     kits: KitRoom,
     brains: BrainRoom,
     neighbours: Neighbours | None,
+    feed: Feed,
+    levels: Levels,
 ) -> CallDesk:
     return CallDesk(
         agents=blueprint.agents,
@@ -185,6 +198,8 @@ def _desk(
         kits=kits,
         brains=brains,
         neighbours=neighbours,
+        feed=feed,
+        levels=levels,
     )
 
 

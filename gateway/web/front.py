@@ -22,6 +22,14 @@ _MEDIA: Final = tuple(f"GET {path}{end}".encode() for path in CODECS for end in 
 _LONGEST: Final = max(map(len, _MEDIA))
 
 
+class HttpProtocol(HttpToolsProtocol):
+    """uvicorn's, which waits for every response before it stops: those that have no end of their own are ended."""
+
+    def shutdown(self) -> None:
+        self.app_state["end_streams"]()
+        super().shutdown()
+
+
 class FrontProtocol(asyncio.Protocol):
     """Reads until it knows, then hands the connection over, bytes and all."""
 
@@ -32,9 +40,7 @@ class FrontProtocol(asyncio.Protocol):
         app_state: dict[str, Any],
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        self._make_http: Callable[[], asyncio.Protocol] = lambda: HttpToolsProtocol(
-            config, server_state, app_state, _loop
-        )
+        self._make_http: Callable[[], asyncio.Protocol] = lambda: HttpProtocol(config, server_state, app_state, _loop)
         self._app_state = app_state
         self._transport: asyncio.Transport | None = None
         self._first = b""

@@ -6,7 +6,6 @@ session is kept between requests: any worker and any node can answer any of them
 """
 
 import asyncio
-import hmac
 import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from gateway.errors import GatewayError, StoreUnavailable
 from gateway.memory.documents import Hit
 from gateway.memory.personas import MOST_MEMORIES, Fact, MemoryType, PersonaBook, PersonaMemory, domain_of
 from gateway.settings import Secret
+from gateway.web.admin_token import is_shown
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -83,7 +83,7 @@ class McpDoor:
         return [Route(PATH, self)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not _is_admitted(Headers(scope=scope), self._admin_token):
+        if not is_shown(Headers(scope=scope), self._admin_token):
             refusal = {"detail": "missing or wrong admin token"}
             await JSONResponse(refusal, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
         elif scope["method"] != "POST":
@@ -99,14 +99,6 @@ class McpDoor:
             if self._server is None:
                 self._server = await asyncio.to_thread(_server, self._tools)
             return self._server
-
-
-def _is_admitted(headers: Headers, token: Secret) -> bool:
-    scheme, _, bearer = headers.get("Authorization", "").partition(" ")
-    offered = (headers.get("X-API-Key", ""), bearer.strip() if scheme.lower() == "bearer" else "")
-    # A list, not a generator: both are compared, so the time tells nothing.
-    matches = [hmac.compare_digest(token.reveal().encode(), text.encode()) for text in offered]
-    return bool(token.reveal()) and any(matches)
 
 
 # The SDK

@@ -14,6 +14,7 @@ from gateway.calls.call_book import CallBook
 from gateway.calls.desk import Memory
 from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Endings
+from gateway.calls.feed import Feed
 from gateway.calls.finalize import Finalizer
 from gateway.calls.functions.kit import KitRoom
 from gateway.calls.functions.text_side import OpenClawAgent, Recipient, Webhook
@@ -85,6 +86,7 @@ def make_finalizer(
     archive: Archive,
     journal: Journal,
     others: Sharing,
+    feed: Feed,
 ) -> Finalizer:
     table = Endings(store, others.node)
     steps = EndingSteps(
@@ -107,4 +109,5 @@ def make_finalizer(
         stream=others.stream,
         node=others.node,
         alive=others.neighbours.commons.alive if others.neighbours is not None and others.shares_disk else None,
+        feed=feed,
     )

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from gateway.calls.event_log import EventLog
+from gateway.calls.feed import Feed
+from gateway.calls.levels import Levels
+from gateway.calls.nodes.board import Board
 from gateway.calls.nodes.commons import Commons
 from gateway.calls.nodes.file_board import FileBoard
 from gateway.calls.nodes.neighbours import Neighbours
@@ -15,6 +19,7 @@ from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.calls.nodes.ending_stream import EndingStream
+    from gateway.calls.nodes.event_stream import EventStream
 
 
 @dataclass(frozen=True)
@@ -24,6 +29,19 @@ class Sharing:
     neighbours: Neighbours | None = None
     stream: "EndingStream | None" = None
     shares_disk: bool = False
+    events: "EventStream | None" = None
+    board: Board | None = None
+
+    def feed(self, events: EventLog) -> Feed:
+        """What is told of calls: here, or to every node."""
+        return Feed(events) if self.events is None else Feed(events, self.events, self.events.share)
+
+    def levels(self) -> Levels:
+        """How loud calls are: here, or at every node."""
+        others = self.neighbours
+        if others is None:
+            return Levels()
+        return Levels(self.board, node=self.node, nodes=lambda: [node["node"] for node in others.nodes])
 
     @property
     def node(self) -> str:
@@ -47,20 +65,22 @@ async def shared(settings: Settings, *, shares_disk: bool) -> AsyncIterator[Shar
         # Only here: its import takes 0.1 s, and one node needs none.
         from gateway.calls.nodes import redis_board
         from gateway.calls.nodes.ending_stream import EndingStream
+        from gateway.calls.nodes.event_stream import EventStream
 
         client = redis_board.connect(settings.redis_url.reveal())
         board = redis_board.RedisBoard(client)
         commons = Commons(board, token_seconds=TOKEN_SECONDS)
         neighbours = Neighbours(commons, sync_seconds=sync_seconds, shares_disk=shares_disk)
         try:
-            yield Sharing(neighbours, EndingStream(client, commons.node, commons.alive), shares_disk)
+            endings = EndingStream(client, commons.node, commons.alive)
+            yield Sharing(neighbours, endings, shares_disk, EventStream(client, commons), board)
         finally:
             await board.close()
     elif shares_disk:
         file = await FileBoard.open(settings.data_dir / "workers.db")
         commons = Commons(file, token_seconds=TOKEN_SECONDS)
         try:
-            yield Sharing(Neighbours(commons, sync_seconds=sync_seconds, shares_disk=True), None, True)
+            yield Sharing(Neighbours(commons, sync_seconds=sync_seconds, shares_disk=True), None, True, board=file)
         finally:
             await file.close()
     else:

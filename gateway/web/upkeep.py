@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from gateway.calls.archive import Archive
+from gateway.calls.event_log import Cursor, EventLog
 from gateway.errors import StoreError
 from gateway.llm.writer import SummaryWriter
 from gateway.memory.facts import FactBook
@@ -33,6 +34,13 @@ async def delete_old(archive: Archive) -> None:
                 _log.info("old transcripts deleted", extra={"files": deleted})
         except OSError as error:
             _log.warning("old transcripts could not be deleted", extra={"error": type(error).__name__})
+        await asyncio.sleep(RETENTION_CHECK_SECONDS)
+
+
+async def delete_old_events(events: EventLog, retention_days: int) -> None:
+    """What was said is told again as long as raw transcripts are kept."""
+    while retention_days:
+        events.delete_before(Cursor(Cursor.now().ms - retention_days * int(DAY_SECONDS) * 1000))
         await asyncio.sleep(RETENTION_CHECK_SECONDS)
 
 

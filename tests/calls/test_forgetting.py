@@ -11,6 +11,8 @@ from gateway.calls.archive import Archive
 from gateway.calls.call_book import CallBook
 from gateway.calls.call_document import call_document
 from gateway.calls.endings import Ending, Endings
+from gateway.calls.event_log import EventLog
+from gateway.calls.feed import Feed
 from gateway.calls.forgetting import Forgetting, Places, holding
 from gateway.calls.journal import Journal
 from gateway.calls.own_store import open_own_store
@@ -38,6 +40,7 @@ class House:
 
     store: SqliteStore
     journal: Journal
+    events: EventLog
     places: Places
 
     def forgetting(self, remem: RememClient | None = None, **options) -> Forgetting:
@@ -57,6 +60,8 @@ class House:
         await Endings(self.store).save(Ending(spoken, summary=summary))
         self.journal.open_session(session, {}).caller_said(word, START)
         await self.journal.flushed()
+        Feed(self.events).of(session).caller_said(word, START)
+        await self.events.flushed()
         await Archive(self.places.archive_dir, retention_days=7).write(session.uuid, f"CALLER: {word}\n")
         self.records(session.uuid, session.caller, session.agent, word)
 
@@ -74,9 +79,11 @@ async def house(tmp_path):
     places = Places(tmp_path / "data", tmp_path / "archive", tmp_path / "recordings")
     places.record_dir.mkdir()
     journal = Journal(places.journal)
+    events = EventLog(places.events)
     store = await open_own_store(places.data_dir)
-    yield House(store, journal, places)
+    yield House(store, journal, events, places)
     await store.close()
+    events.close()
     journal.close()
 
 
@@ -109,6 +116,7 @@ async def test_forget_leaves_no_word_in_any_file(house):
     assert undone.deleted == {
         "files": 3,
         "journal entries": 1,
+        "events": 1,
         "fact statements": 1,
         "state entries": 1,
         "documents": 1,

@@ -83,14 +83,14 @@ async def test_unwritable_disk_holds_nobody_up(tmp_path: Path, caplog: pytest.Lo
     journal = Journal(blocked)
     log = journal.open_session(a_session(), {})
     log.caller_said("First.", NOW)
-    await until(lambda: "journal can't be written, calls go on without it" in caplog.messages)
+    await until(lambda: "file can't be written, calls go on without it" in caplog.messages)
     log.caller_said("Second.", NOW)
     blocked.rmdir()
     async with asyncio.timeout(10):
         [left] = await journal.unfinished()
     journal.close()
     assert [turn.text for turn in left.session.turns] == ["First.", "Second."]
-    assert caplog.messages.count("journal can't be written, calls go on without it") == 1
+    assert caplog.messages.count("file can't be written, calls go on without it") == 1
 
 
 async def test_damaged_last_record_is_dropped(journal: Journal, tmp_path: Path) -> None:

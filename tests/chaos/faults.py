@@ -19,7 +19,7 @@ async def _disk_full_then_room(around: Surroundings, call: ScriptedCall) -> Asyn
     around.victim.may_write(1)
     call.let_go("function call")
     await call.stopped()
-    await until(lambda: around.logged("journal can't be written"))
+    await until(lambda: around.logged("file can't be written", "journal"))
     around.victim.may_write(-1)
     await around.journaled(call)
     yield
@@ -44,7 +44,7 @@ async def _disk_read_only_in_the_call(around: Surroundings, call: ScriptedCall) 
     around.faulty_libc.fails(read_only=True)
     call.let_go("function call")
     await call.stopped()
-    await until(lambda: around.logged("journal can't be written"))
+    await until(lambda: around.logged("file can't be written", "journal"))
     around.faulty_libc.fails()
     await around.journaled(call)
     yield

@@ -66,9 +66,10 @@ class Surroundings:
         self._lines_before = {gateway.url: len(gateway.log) for gateway in self.gateways}
         self._archives_before = self._archives()
 
-    def logged(self, phrase: str) -> bool:
-        """Whether the gateway has said so since this call began."""
-        return any(phrase in line for line in self.victim.log[self._lines_before[self.victim.url] :])
+    def logged(self, *phrases: str) -> bool:
+        """Whether the gateway has said all of this in one line since this call began."""
+        lines = self.victim.log[self._lines_before[self.victim.url] :]
+        return any(all(phrase in line for phrase in phrases) for line in lines)
 
     def clock_is_off(self) -> bool:
         """Whether the gateway's last words bear a time hours from ours."""

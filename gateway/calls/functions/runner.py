@@ -39,6 +39,7 @@ MOST_RESULT_CHARACTERS: Final = 8000
 MOST_REMEMBERED: Final = 100
 """Answers kept for an engine that asks again."""
 
+_ERROR: Final = '{"error":'
 _CUT: Final = " … (cut off here)"
 
 
@@ -264,5 +265,10 @@ class _Encoder(json.JSONEncoder):
         return dict(o) if isinstance(o, Mapping) else to_jsonable_python(o)
 
 
+def is_error(content: str) -> bool:
+    """Whether an answer says that the function did not work."""
+    return content.startswith(_ERROR)
+
+
 def _error(words: str) -> str:
-    return orjson.dumps({"error": words}).decode()
+    return f"{_ERROR}{orjson.dumps(words).decode()}}}"

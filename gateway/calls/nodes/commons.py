@@ -299,6 +299,10 @@ class Commons:
 
         self._post(write)
 
+    def post(self, write: Callable[[], Awaitable[None]]) -> None:
+        """Something else that all nodes are to see, in its turn. `write` raises BoardUnavailable to be done again."""
+        self._post(write)
+
     async def written(self) -> None:
         """Wait until everything queued so far is on the board."""
         done = asyncio.Event()
