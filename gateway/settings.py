@@ -92,6 +92,7 @@ class Settings:
 
     gateway_admin_token: Secret | None = setting(None, "unset: made at first start, kept under DATA_DIR")
     record_dir: Path | None = setting(None, "unset: nothing is recorded; else recorded calls, for gateway replay")
+    listen_in: bool = setting(False, "true: whoever is logged in to the dashboard may listen to live calls")
     drain_seconds: int = setting(600, "how long live calls may go on after SIGTERM")
     log_format: Literal["", "text", "json"] = setting("", "text on a terminal, else json")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "debug shows frames, never their content")

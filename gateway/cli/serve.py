@@ -28,7 +28,7 @@ from gateway.web.admin_token import admin_token
 from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol, HttpProtocol
 
-FUNCTION_SWITCH_SECONDS: Final = 0.0005
+SWITCH_SECONDS: Final = 0.0005
 
 _log = logging.getLogger(__name__)
 
@@ -52,9 +52,9 @@ def _count(text: str) -> int:
 def run(options: argparse.Namespace) -> int:
     given = {name: value for name, value in (("HOST", options.host), ("PORT", options.port)) if value is not None}
     loaded = settings.load({**os.environ, **given}, Path.cwd())
-    if any("functions" in table for table in loaded.agents.values()):
-        # Their threads share the interpreter with the audio: at Python's 5 ms a busy one delays frames by up to 16 ms.
-        sys.setswitchinterval(FUNCTION_SWITCH_SECONDS)
+    # Agents' functions and pages share the interpreter with the audio: at Python's 5 ms a busy thread delays frames by
+    # up to 16 ms.
+    sys.setswitchinterval(SWITCH_SECONDS)
     logs.set_up(loaded.log_format or ("text" if sys.stderr.isatty() else "json"), loaded.log_level)
     is_worker = options.fd is not None
     make_config = _picows if options.sockets == "picows" else _websockets

@@ -2,9 +2,9 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from markupsafe import Markup
 
@@ -12,10 +12,11 @@ from gateway.calls.archive import Archive
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.dossier import Changed, DossierRoom
 from gateway.calls.endings import Ending, Endings
+from gateway.calls.event_log import EventLog
 from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.dashboard import timeline
 from gateway.dashboard.sound import Sound, SoundShelf
-from gateway.dashboard.timeline import SpokenTurn, Timeline, Who
+from gateway.dashboard.timeline import SpokenTurn, Stretch, Timeline, Who
 from gateway.memory.call_notes import PastCall, read_call
 from gateway.memory.facts import FactBook
 from gateway.memory.sqlite import SqliteStore
@@ -63,7 +64,9 @@ class CallView:
 class CallRoom:
     """Reads calls, for pages. Raises StoreUnavailable."""
 
-    def __init__(self, store: SqliteStore, archive: Archive, sounds: SoundShelf, *, has_remote: bool) -> None:
+    def __init__(
+        self, store: SqliteStore, archive: Archive, sounds: SoundShelf, events: EventLog | None, *, has_remote: bool
+    ) -> None:
         self._store = store
         self._book = CallBook(store)
         self._endings = Endings(store)
@@ -71,6 +74,7 @@ class CallRoom:
         self._dossiers = DossierRoom(store)
         self._archive = archive
         self._sounds = sounds
+        self._events = events
         self._has_remote = has_remote
 
     async def find(self, uuid: str) -> BookedCall | None:
@@ -87,9 +91,10 @@ class CallRoom:
         ending = await self._endings.of(call.session_id)
         text = await self._archive.read(uuid)
         sound = await asyncio.to_thread(self._sounds.load, uuid)
-        turns = _with_timings(_turns(call, ending, sound, text), call.timings)
+        told = [event for _, event in await self._events.of(call.session_id)] if self._events is not None else []
+        turns = told_turns(told) or _with_timings(_turns(ending, sound, text), call.timings)
         changes = await self._dossiers.changes(call.caller, [call.agent])
-        story, picture, waves = await asyncio.to_thread(_drawn, turns, call.seconds, sound)
+        story, picture, waves = await asyncio.to_thread(_drawn, turns, functions_of(told), call.seconds, sound)
         return CallView(
             call=call,
             notes=read_call(documents[0]) if documents else None,
@@ -108,7 +113,45 @@ class CallRoom:
 # What was said
 
 
-def _turns(call: BookedCall, ending: Ending | None, sound: Sound | None, text: str | None) -> list[SpokenTurn]:
+def told_turns(events: Sequence[Mapping[str, Any]]) -> list[SpokenTurn]:
+    """From what was told as it happened. An answer may come in pieces, and turn out not to have been heard."""
+    begin = _begin(events)
+    turns: dict[object, SpokenTurn] = {}
+    for event in events:
+        match event:
+            case {"event": "turn", "speaker": "caller", "text": text, "at": at}:
+                turns[len(turns), "caller"] = SpokenTurn("caller", text, _since(begin, at))
+            case {"event": "turn", "answer": answer, "text": text} if answer in turns:
+                turns[answer] = replace(turns[answer], text=f"{turns[answer].text} {text}")
+            case {"event": "turn", "answer": answer, "text": text, "at": at}:
+                wait, stages = event.get("latency"), _stages(event.get("stages") or {})
+                turns[answer] = SpokenTurn("agent", text, _since(begin, at), wait=wait, stages=stages)
+            case {"event": "interruption", "answer": answer, "heard": heard, "unheard": unheard} if answer in turns:
+                turns[answer] = replace(turns[answer], text=heard, unheard=unheard, cut=True)
+    return list(turns.values())
+
+
+def functions_of(events: Sequence[Mapping[str, Any]]) -> list[Stretch]:
+    begin = _begin(events)
+    found = []
+    for event in events:
+        if event["event"] == "function_finished":
+            end, seconds = _since(begin, event["at"]), event.get("seconds") or 0.0
+            label = event["function"] if event.get("ok", True) else f"{event['function']} failed"
+            found.append(Stretch(max(end - seconds, 0.0), end, label))
+    return found
+
+
+def _begin(events: Sequence[Mapping[str, Any]]) -> str:
+    """When it was answered; that is where a recording begins too."""
+    return next((event["at"] for event in events if event["event"] == "answered"), events[0]["at"] if events else "")
+
+
+def _since(begin: str, at: str) -> float:
+    return max((datetime.fromisoformat(at) - datetime.fromisoformat(begin)).total_seconds(), 0.0)
+
+
+def _turns(ending: Ending | None, sound: Sound | None, text: str | None) -> list[SpokenTurn]:
     """With times and what was not heard, where a recording or an open ending tells; else what the archive has."""
     if ending is not None:
         return [_turn(turn, ending.session.started_at) for turn in ending.session.turns]
@@ -137,19 +180,22 @@ def _with_timings(turns: Sequence[SpokenTurn], timings: Sequence[Mapping[str, fl
     shown = []
     for index, turn in enumerate(turns):
         timing = timed.get(index - 1, {}) if turn.who == "agent" else {}
-        stages = [(name, seconds) for stage, name in _STAGES.items() if (seconds := timing.get(stage)) is not None]
         wait = timing.get("first_frame") or timing.get("first_audio")
-        shown.append(SpokenTurn(turn.who, turn.text, turn.at, turn.unheard, turn.cut, wait, stages))
+        shown.append(replace(turn, wait=wait, stages=_stages(timing)))
     return shown
 
 
+def _stages(timing: Mapping[str, float | None]) -> list[tuple[str, float]]:
+    return [(name, seconds) for stage, name in _STAGES.items() if (seconds := timing.get(stage)) is not None]
+
+
 def _drawn(
-    turns: Sequence[SpokenTurn], seconds: float, sound: Sound | None
+    turns: Sequence[SpokenTurn], functions: Sequence[Stretch], seconds: float, sound: Sound | None
 ) -> tuple[Timeline | None, Markup | None, Markup | None]:
     has_times = any(turn.at is not None for turn in turns)
     if not has_times and sound is None:
         return None, None, None
-    story = timeline.of_turns(turns, seconds)
+    story = timeline.of_turns(turns, seconds, functions)
     if sound is None:
         return story, timeline.picture(story), None
     story = timeline.with_sound(story, sound.spans(), sound.seconds)

@@ -10,7 +10,7 @@ import binascii
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -53,7 +53,7 @@ class Sound:
         """Bytes `start` to `end` of the WAV file: 16 bit, caller left, agent right."""
         header = _wav_header(len(self.caller))[start:end]
         first, last = max(start - _HEADER, 0) // 4, -(-max(end - _HEADER, 0) // 4)
-        body = _linear([self.caller[first:last], self.agent[first:last]]).tobytes()
+        body = stereo(self.caller[first:last], self.agent[first:last])
         skipped = max(start - _HEADER, 0) - first * 4
         return header + body[skipped : skipped + (end - start) - len(header)]
 
@@ -137,8 +137,15 @@ def _filled(voice: bytearray, length: int) -> bytes:
     return bytes(voice).ljust(length, bytes([SILENCE_BYTE]))
 
 
-def _linear(channels: Sequence[bytes]) -> "np.ndarray[Any, np.dtype[np.int16]]":
-    return _LINEAR[np.stack([np.frombuffer(channel, np.uint8) for channel in channels], axis=1)]
+def stereo(left: bytes, right: bytes) -> bytes:
+    """Two voices of one length, mu-law, as 16 bit samples side by side."""
+    voices = np.stack([np.frombuffer(voice, np.uint8) for voice in (left, right)], axis=1)
+    return _LINEAR[voices].tobytes()
+
+
+def endless_wav_header() -> bytes:
+    """For sound that goes on for nobody knows how long."""
+    return _wav_header((1 << 29) - 16)
 
 
 def _wav_header(samples: int) -> bytes:

@@ -36,8 +36,9 @@ from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
 from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG
 from gateway.settings import Settings
-from gateway.web import chat_proxy, documents, health, live, sharing
+from gateway.web import chat_proxy, documents, health, sharing
 from gateway.web.blueprint import Blueprint, carriers, controls, remem, telnyx_control
+from gateway.web.live import LiveDoor
 from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaDoor
 from gateway.web.pages.dashboard import dashboard
@@ -138,13 +139,26 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         await desk.recover(ended=await finalizer.resume())
         media_door = MediaDoor(desk, carriers(settings))
         state = functools.partial(_state, settings, desk, finalizer, others.neighbours)
-        pages = await stack.enter_async_context(dashboard(settings, blueprint.store_keys[0], archive, remote, state))
+        live = LiveDoor(feed, levels, blueprint.store_keys[0])
+        pages = await stack.enter_async_context(
+            dashboard(
+                settings,
+                blueprint.store_keys[0],
+                archive=archive,
+                remem=remote,
+                desk=desk,
+                events=events,
+                feed=feed,
+                live=live,
+                state=state,
+            )
+        )
         routes = [
             *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
             *telnyx.routes(),
             *chat_proxy.routes(brains.bearers),
             *_store_routes(blueprint, store),
-            *live.routes(feed, levels, blueprint.store_keys[0]),
+            *live.routes(),
             *health.routes(state, lambda: desk.takes_calls),
             *pages,
             # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.

@@ -78,7 +78,6 @@ class CallPages:
     def routes(self) -> list[Route]:
         door = self._entrance
         return [
-            Route("/", door.page(self._home)),
             Route("/calls", door.page(self._list)),
             Route("/calls/find", door.action(self._find), methods=["POST"]),
             Route("/calls/{id}", door.page(self._show)),
@@ -88,9 +87,6 @@ class CallPages:
         ]
 
     # Looking
-
-    async def _home(self, request: Request, visit: Visit) -> Response:
-        return RedirectResponse("/calls", 303)
 
     async def _list(self, request: Request, visit: Visit) -> Response:
         chosen = {name: request.query_params.get(name, "") for name in _CHOICES}

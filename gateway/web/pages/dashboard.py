@@ -7,6 +7,9 @@ from typing import Any
 from starlette.routing import Route
 
 from gateway.calls.archive import Archive
+from gateway.calls.desk import CallDesk
+from gateway.calls.event_log import EventLog
+from gateway.calls.feed import Feed
 from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.own_store import open_own_store
 from gateway.dashboard.call_page import CallRoom
@@ -16,16 +19,27 @@ from gateway.dashboard.sound import SoundShelf
 from gateway.dashboard.visitors import Envelope
 from gateway.memory.remem import RememClient
 from gateway.settings import Secret, Settings
+from gateway.web.live import LiveDoor
 from gateway.web.pages.callers import CallerPages
 from gateway.web.pages.calls import CallPages
 from gateway.web.pages.entrance import Entrance
+from gateway.web.pages.live import LivePages
 from gateway.web.pages.vitals import VitalPages
 from gateway.web.public import PublicAddress
 
 
 @contextlib.asynccontextmanager
 async def dashboard(
-    settings: Settings, token: Secret, archive: Archive, remem: RememClient | None, state: Callable[[], dict[str, Any]]
+    settings: Settings,
+    token: Secret,
+    *,
+    archive: Archive,
+    remem: RememClient | None,
+    desk: CallDesk,
+    events: EventLog,
+    feed: Feed,
+    live: LiveDoor,
+    state: Callable[[], dict[str, Any]],
 ) -> AsyncIterator[list[Route]]:
     """Its routes. Pages read the store through a connection and a thread of their own: no call waits behind one."""
     store = await open_own_store(settings.data_dir)
@@ -34,9 +48,10 @@ async def dashboard(
         envelope, sounds = Envelope(token), SoundShelf(settings.record_dir)
         places = Places(settings.data_dir, settings.voice_session_archive_dir, settings.record_dir)
         forgetting = Forgetting(store, places, remem, token)
-        calls = CallRoom(store, archive, sounds, has_remote=remem is not None)
+        calls = CallRoom(store, archive, sounds, events, has_remote=remem is not None)
         yield [
             *entrance.routes(),
+            *LivePages(entrance, store, desk, feed, live, envelope, listen_in=settings.listen_in).routes(),
             *CallPages(entrance, store, calls, sounds, envelope, forgetting).routes(),
             *CallerPages(entrance, store, CallerRoom(store), sounds, envelope, forgetting).routes(),
             *VitalPages(entrance, store, state).routes(),

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.dashboard.html import Pages, static_file
 from gateway.dashboard.visitors import TRY_SECONDS, VISIT_SECONDS, Patience, Visit, VisitorBook
@@ -40,7 +41,7 @@ _COOKIE: Final = "gateway_visit"
 _KINDS: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _PUBLIC: Final = ("style.css", "icon.svg")
 """All that the login page itself needs."""
-_FILES: Final = (*_PUBLIC, "page.js", "player.js")
+_FILES: Final = (*_PUBLIC, "page.js", "player.js", "live.js")
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +89,15 @@ class Entrance:
             return await send(request, self._known(request))
 
         return self._guarded(endpoint)
+
+    def stream(self, app: ASGIApp) -> ASGIApp:
+        """The same for what answers by itself, piece by piece."""
+
+        async def refuse(request: Request) -> Response:
+            self._known(request)
+            raise HTTPException(405, "This can only be read.")
+
+        return _Guarded(app, lambda request: self._visit(request) is not None, self._guarded(refuse))
 
     def action(self, act: Action) -> Endpoint:
         """Something that changes things: by a form of ours alone."""
@@ -215,6 +225,20 @@ class Entrance:
         kind = _KINDS[name.rpartition(".")[2]]
         kept = {"Cache-Control": "private, max-age=31536000, immutable"} if "v" in request.query_params else {}
         return Response(self._files[name], media_type=kind, headers=kept)
+
+
+class _Guarded:
+    """An ASGI application behind the guard. A class, since Starlette takes a function for an endpoint."""
+
+    def __init__(self, app: ASGIApp, admits: Callable[[Request], bool], refuse: Endpoint) -> None:
+        self._app = app
+        self._admits = admits
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        admitted = scope["method"] == "GET" and self._admits(request)
+        await (self._app if admitted else await self._refuse(request))(scope, receive, send)
 
 
 async def _form(request: Request) -> dict[str, str]:
