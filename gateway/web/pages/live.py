@@ -1,6 +1,7 @@
 """The page of calls that go on now: what is said, who talks; listen in, say something, end it."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Message, Send
 
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.call_lines import CallLine, CallLines, Wanted
@@ -29,7 +31,8 @@ MOST_WORDS: Final = 500
 """Characters that an operator has an agent say."""
 _RECENT: Final = 6
 _PIECE_SECONDS: Final = 0.1
-_PATIENCE: Final = 5.0
+PATIENCE: Final = 5.0
+"""A listener who takes nothing for so long is let go."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ class LivePages:
     async def _listen(self, request: Request, visit: Visit) -> Response:
         if not self._listen_in:
             raise HTTPException(403, "Listening in is off; LISTEN_IN=true turns it on.")
-        return StreamingResponse(_heard(self._call(request)), media_type="audio/wav")
+        return _Sounding(_heard(self._call(request)), media_type="audio/wav")
 
     def _call(self, request: Request) -> Call:
         session_id = f"voice-session:{request.path_params['id']}"
@@ -111,8 +114,20 @@ class LivePages:
         raise HTTPException(404, "This call is over, or another node has it: use that node's dashboard.")
 
 
+class _Sounding(StreamingResponse):
+    """A listener who does not listen is let go."""
+
+    async def stream_response(self, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(PATIENCE):
+                await send(message)
+
+        with contextlib.suppress(TimeoutError):
+            await super().stream_response(send_in_time)
+
+
 async def _heard(call: Call) -> AsyncIterator[bytes]:
-    """Both voices for as long as the call goes on. A listener who does not listen is let go."""
+    """Both voices for as long as the call goes on."""
     loop = asyncio.get_running_loop()
     yield endless_wav_header()
     with call.tapped() as tap:
@@ -120,8 +135,6 @@ async def _heard(call: Call) -> AsyncIterator[bytes]:
         while not call.is_over:
             due += _PIECE_SECONDS
             await asyncio.sleep(max(due - loop.time(), 0))
-            if loop.time() - due > _PATIENCE:
-                return
             yield stereo(*tap.take(int(BYTES_PER_SECOND * _PIECE_SECONDS)))
 
 
