@@ -8,6 +8,7 @@ GatewayError
 │   ├── LocalProtocolError       we misused it: a bug
 │   ├── SignatureRejected        a webhook that the carrier did not sign
 │   └── CarrierRefused           the carrier's REST interface said no
+│       └── StreamInUse          the call has its media already
 ├── EngineError
 │   ├── EngineUnavailable        can't be reached, or was lost; worth trying again
 │   └── EngineRefused            said no for good: a wrong key, wrong settings
@@ -66,6 +67,10 @@ class CarrierRefused(CarrierError):
         self.status = status
         self.code = code
         self.retryable = retryable
+
+
+class StreamInUse(CarrierRefused):
+    """The call has a media stream already; there is one at a time."""
 
 
 class EngineError(GatewayError):

@@ -11,8 +11,10 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.calls.nodes.commons import BEAT_SECONDS
 from tests.chaos.outside import HoldingRemem
 from tests.fakes.deepgram import Conversation, FakeDeepgram
+from tests.link import Link, linked
 from tests.live import watching
 from tests.redis_server import RedisServer, running_redis
 from tests.stage import ADMIN, CALLER, PUBLIC_URL, SOUND, make_carrier, until, until_it
@@ -23,9 +25,10 @@ pytestmark = pytest.mark.timeout(60)
 
 @dataclass
 class Cluster:
-    """Two gateway processes with a folder each, one Redis, one carrier, one engine, one remote store."""
+    """Two gateway processes with a folder and a link to Redis each, one carrier, one engine, one remote store."""
 
     nodes: list[GatewayProcess]
+    links: list[Link]
     redis: RedisServer
     carrier: Any
     engine: FakeDeepgram
@@ -66,6 +69,18 @@ class Cluster:
         [text] = self.archives()
         return text
 
+    async def taken_for_dead(self, node: int) -> None:
+        """Until the other node knows nothing of it any more, and has had the time to act on that."""
+
+        async def alone() -> bool:
+            return "nodes" not in (await self.http.get(f"{self.nodes[1 - node].url}/health")).json()
+
+        await until_it(alone, timeout=20)
+        await asyncio.sleep(2 * BEAT_SECONDS)
+
+    def documents(self) -> list[str]:
+        return [document.content for document in self.remem.documents.values()]
+
     def archives(self) -> list[str]:
         return [path.read_text() for path in self.folder.glob("archive/voice-session-*.txt")]
 
@@ -78,6 +93,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         engine = await stack.enter_async_context(FakeDeepgram())
         remem = await stack.enter_async_context(HoldingRemem(honours_idempotency=False))
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+        links = [await stack.enter_async_context(linked(redis.port)) for _ in range(2)]
         nodes = [
             GatewayProcess(
                 {
@@ -89,7 +105,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
                     "DEEPGRAM_AGENT_URL": engine.url,
                     "GATEWAY_ADMIN_TOKEN": ADMIN,
                     "MEMORY_VECTORS": "false",
-                    "REDIS_URL": redis.url,
+                    "REDIS_URL": links[number].redis_url,
                     "REMEM_API_URL": remem.url,
                     "REMEM_API_KEY": remem.api_key,
                     **carrier.settings(),
@@ -101,7 +117,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         for node in nodes:
             stack.push_async_callback(node.kill)
         await asyncio.gather(*(node.start() for node in nodes))
-        made = Cluster(nodes, redis, carrier, engine, remem, tmp_path, http)
+        made = Cluster(nodes, links, redis, carrier, engine, remem, tmp_path, http)
         made.balance(webhooks=0, media=0)
         yield made
 
@@ -111,6 +127,7 @@ async def test_rings_at_one_node_and_talks_at_another(cluster: Cluster) -> None:
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
     assert await cluster.calls(1) == 1
+    await cluster.idle(0)
     await call.hang_up()
     assert "CALLER: I would like to book a table." in await cluster.whole(0, 1)
 
@@ -245,3 +262,104 @@ async def test_redis_that_forgets_loses_no_ending(cluster: Cluster) -> None:
 
 async def _waits(cluster: Cluster) -> bool:
     return bool((await cluster.http.get(f"{cluster.nodes[0].url}/health")).json()["endings"])
+
+
+# A node that can't reach Redis, while the others can
+
+
+async def test_call_goes_on_at_a_node_cut_off(cluster: Cluster) -> None:
+    """Others take the node for dead. Its caller is there, and the carrier says so: nobody hangs up or ends the call."""
+    call, conversation = await cluster.dial()
+    await conversation.user_says("I would like to book a table.")
+    await cluster.links[0].cut()
+    await conversation.user_says("For two, please.")
+    await cluster.taken_for_dead(0)
+    await conversation.user_says("Is anybody there?")
+    assert not call.ended_by
+    assert (await cluster.calls(0), await cluster.calls(1)) == (1, 0)
+    await cluster.links[0].mend()
+    await conversation.user_says("Thank you.")
+    await call.hang_up()
+    archive = await cluster.whole(0, 1)
+    assert _caller_lines(archive) == [
+        "I would like to book a table.",
+        "For two, please.",
+        "Is anybody there?",
+        "Thank you.",
+    ]
+    assert len(cluster.engine.conversations) == 1
+
+
+async def test_call_that_ends_at_a_node_cut_off(cluster: Cluster) -> None:
+    """The carrier tells the other node, which ends the call with what it knows; the same document gets the rest."""
+    call, conversation = await cluster.dial()
+    await conversation.user_says("I would like to book a table.")
+    await asyncio.sleep(0.2)
+    await cluster.links[0].cut()
+    await conversation.user_says("Please remember the red bike.")
+    cluster.balance(webhooks=1, media=0)
+    await call.hang_up()
+    assert _caller_lines(await cluster.whole(1)) == ["I would like to book a table."]
+    assert "red bike" not in cluster.documents()[0]
+    await cluster.links[0].mend()
+    everything = ["I would like to book a table.", "Please remember the red bike."]
+    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything], timeout=20)
+    await until(lambda: "red bike" in cluster.documents()[0], timeout=20)
+    assert _caller_lines(await cluster.whole(0, 1)) == everything
+
+
+async def test_words_at_a_node_cut_off_are_added_to_a_call_that_went_on(cluster: Cluster) -> None:
+    """Its media breaks as well, and the call goes on at the other node, which has not heard the last words."""
+    call, conversation = await cluster.dial()
+    await conversation.user_says("I would like to book a table.")
+    await asyncio.sleep(0.2)
+    await cluster.links[0].cut()
+    await conversation.user_says("For two, please.")
+    cluster.balance(webhooks=1, media=1)
+    await call.drop()
+    await call.wait_stream(2, timeout=20)
+    again = await cluster.conversation()
+    await again.user_says("Tomorrow evening.")
+    await cluster.links[0].mend()
+    await call.hang_up()
+    everything = ["I would like to book a table.", "For two, please.", "Tomorrow evening."]
+    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything], timeout=30)
+    assert _caller_lines(await cluster.whole(0, 1)) == everything
+
+
+async def test_killed_node_adds_what_it_had_not_shared(cluster: Cluster) -> None:
+    """Its journal has more turns than the ending that the other node has made: they reach archive and document."""
+    call, conversation = await cluster.dial()
+    await conversation.user_says("I would like to book a table.")
+    await asyncio.sleep(0.2)
+    await cluster.links[0].cut()
+    await conversation.user_says("Please remember the red bike.")
+    await asyncio.sleep(0.2)
+    cluster.balance(webhooks=1, media=1)
+    await cluster.nodes[0].kill()
+    await call.hang_up()
+    assert _caller_lines(await cluster.whole(1)) == ["I would like to book a table."]
+    assert "red bike" not in cluster.documents()[0]
+    await cluster.links[0].mend()
+    await cluster.nodes[0].start()
+    everything = ["I would like to book a table.", "Please remember the red bike."]
+    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything], timeout=30)
+    await until(lambda: "red bike" in cluster.documents()[0], timeout=20)
+    assert _caller_lines(await cluster.whole(0, 1)) == everything
+
+
+async def test_node_that_dies_soon_after_redis_forgot(cluster: Cluster) -> None:
+    """It is known again at once, with its calls: the other node finds them."""
+    call, conversation = await cluster.dial()
+    await conversation.user_says("I would like to book a table.")
+    await cluster.redis.empty()
+    await asyncio.sleep(1.5 * BEAT_SECONDS)
+    cluster.carrier.gateway_url = cluster.carrier.media_gateway_url = "http://127.0.0.1:1"  # nobody is told
+    await cluster.nodes[0].kill()
+    await call.hang_up()
+    cluster.balance(webhooks=1, media=1)
+    assert _caller_lines(await cluster.whole(1)) == ["I would like to book a table."]
+
+
+def _caller_lines(archive: str) -> list[str]:
+    return re.findall(r"^CALLER: (.*)$", archive, re.MULTILINE)

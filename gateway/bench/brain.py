@@ -5,7 +5,8 @@ All calls are up, the caller's sound goes on, the agent thinks: each asks for on
 from the language model, then through the gateway with the bearer that its engine was given. The difference is what the
 gateway adds, delay and work alike.
 
-Memory is off: it is searched before the language model is asked, and that is another measurement.
+Memory is off: it is searched before the language model is asked, and that is another measurement. Answers whose first
+word was on its way while the machine was taken away are left out, straight and through the gateway alike.
 """
 
 import asyncio
@@ -13,7 +14,7 @@ import contextlib
 import re
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
@@ -26,6 +27,7 @@ from gateway.bench.processes import GatewayProcess, cores, pinned, running_gatew
 from gateway.bench.stamps import FrameCount
 from gateway.bench.upstream import FIRST_PIECE_SECONDS, PIECE_SECONDS, PIECES, running_upstream
 from gateway.bench.variants import MEMORY_OFF, Variant
+from gateway.bench.weather import Weather
 from gateway.errors import BenchFailed
 
 TURNS: Final = 100
@@ -73,6 +75,7 @@ class _Phase:
     answers: int
     failed: int
     delay: Spread
+    left_out: int
     cpu_seconds: float
     core_taken: float
     generator_lag: Spread
@@ -82,11 +85,19 @@ async def _phase(load: Load, process: GatewayProcess, seconds: float, url: str =
     """All ask for so long, at `url` or where their engines were told to."""
     askers = [Asker(call.engine.settings, url) for call in load.calls if call.engine is not None]
     began, cpu, waited = time.monotonic(), process.cpu_seconds(), process.waited_seconds()
-    lag = await load.talk_while(_ask(askers, seconds))
+    weather = Weather(process)
+    watching = asyncio.get_running_loop().create_task(weather.watch())
+    try:
+        lag = await load.talk_while(_ask(askers, seconds))
+    finally:
+        watching.cancel()
+    words = [word for asker in askers for word in asker.first_words]
+    clear = [word for word in words if weather.was_clear(word.sent_ns, word.here_ns)]
     return _Phase(
         answers=sum(asker.answers for asker in askers),
         failed=sum(asker.failed for asker in askers),
-        delay=Spread.of_ns(delay for asker in askers for delay in asker.delays_ns),
+        delay=Spread.of_ns(word.here_ns - word.sent_ns for word in clear),
+        left_out=len(words) - len(clear),
         cpu_seconds=process.cpu_seconds() - cpu,
         core_taken=(process.waited_seconds() - waited) / (time.monotonic() - began),
         generator_lag=lag,
@@ -107,6 +118,7 @@ def _difference(turns: int, seconds: float, direct: _Phase, through: _Phase, fra
         seconds=seconds,
         answers=through.answers,
         failed=direct.failed + through.failed,
+        left_out=through.left_out,
         direct=direct.delay,
         through=through.delay,
         cpu_ms_per_turn=round((through.cpu_seconds - direct.cpu_seconds) * 1000 / max(through.answers, 1), 2),
@@ -116,6 +128,13 @@ def _difference(turns: int, seconds: float, direct: _Phase, through: _Phase, fra
     )
 
 
+class FirstWord(NamedTuple):
+    """When the language model sent the first word of an answer, and when it was here."""
+
+    sent_ns: int
+    here_ns: int
+
+
 class Asker:
     """The engine of one call, where it asks for answers; as its settings say, or at `url` instead."""
 
@@ -123,8 +142,7 @@ class Asker:
         think = orjson.loads(settings)["agent"]["think"]
         self.answers = 0
         self.failed = 0
-        self.delays_ns: list[int] = []
-        """From when the language model sent the first word of an answer to when it was here."""
+        self.first_words: list[FirstWord] = []
         self._url = urlsplit(url or think["endpoint"]["url"])
         self._headers = {**think["endpoint"]["headers"], "host": self._url.netloc, "content-type": "application/json"}
         self._prompt = {"role": "system", "content": think["prompt"]}
@@ -138,18 +156,18 @@ class Asker:
             reader, writer = await asyncio.open_connection(self._url.hostname, self._url.port)
             with contextlib.closing(writer):
                 await self._ask_once(reader, writer)
-                while not self.delays_ns or time.monotonic() < until:
-                    self.delays_ns.append(await self._ask_once(reader, writer))
+                while not self.first_words or time.monotonic() < until:
+                    self.first_words.append(await self._ask_once(reader, writer))
         except (OSError, ValueError):
             self.failed += 1
 
-    async def _ask_once(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> int:
-        """How long the first word was on its way. OSError or ValueError for an answer that is none."""
+    async def _ask_once(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> FirstWord:
+        """OSError or ValueError for an answer that is none."""
         writer.write(self._request())
         async with asyncio.timeout(_ANSWER_SECONDS):
-            delay_ns = await _read_answer(reader)
+            first_word = await _read_answer(reader)
         self.answers += 1
-        return delay_ns
+        return first_word
 
     def _request(self) -> bytes:
         question = {"role": "user", "content": f"And what about order number {self.answers}?"}
@@ -159,17 +177,17 @@ class Asker:
         return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> int:
-    """Read one answer to its end: how many nanoseconds its first word was on its way."""
-    received, delay_ns = b"", None
+async def _read_answer(reader: asyncio.StreamReader) -> FirstWord:
+    """Read one answer to its end. ValueError if it is none."""
+    received, first_word = b"", None
     while not received.endswith(_END):
         data = await reader.read(65536)
         now_ns = time.monotonic_ns()
         received += data
         if not data or not received.startswith(b"HTTP/1.1 200 "):
             raise ValueError("not an answer")
-        if delay_ns is None and (first := _FIRST_WORD.search(received)):
-            delay_ns = now_ns - int(first[1])
-    if delay_ns is None:
+        if first_word is None and (sent := _FIRST_WORD.search(received)):
+            first_word = FirstWord(int(sent[1]), now_ns)
+    if first_word is None:
         raise ValueError("an answer without the language model's words")
-    return delay_ns
+    return first_word

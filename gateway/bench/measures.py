@@ -102,6 +102,8 @@ class BrainMeasurement:
     """That were asked for through the gateway."""
     failed: int
     """Answers that did not come, or without the language model's words."""
+    left_out: int
+    """Of `answers`, from `through`: the machine was taken away while their first word was on its way."""
     direct: Spread
     """From the language model's first word to the engine, without the gateway."""
     through: Spread

@@ -46,10 +46,25 @@ class GatewayProcess:
         return int(fields["write_bytes"])
 
     def waited_seconds(self) -> float:
-        """How long its event loop was ready to run and could not: others had the core, or the hypervisor took it."""
-        queued_ns = int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[1])
+        """
+        How long its event loop was ready to run and could not: others had the core, or the hypervisor took it.
+
+        Its own threads are not others, and what they ran is taken off.
+        """
+        queued_ns = _schedstat(Path(f"/proc/{self.pid}"))[1]
+        own_ns = sum(_schedstat(thread)[0] for thread in Path(f"/proc/{self.pid}/task").iterdir())
+        own_ns -= _schedstat(Path(f"/proc/{self.pid}/task/{self.pid}"))[0]
         line = next(line for line in Path("/proc/stat").read_text().splitlines() if line.startswith(f"cpu{self.core} "))
-        return queued_ns / 1e9 + int(line.split()[8]) / os.sysconf("SC_CLK_TCK")
+        return (queued_ns - own_ns) / 1e9 + int(line.split()[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def _schedstat(task: Path) -> tuple[int, int]:
+    """How many nanoseconds a thread has run and waited to run; none for one that has just ended."""
+    try:
+        ran, waited = (task / "schedstat").read_text().split()[:2]
+    except OSError:
+        return 0, 0
+    return int(ran), int(waited)
 
 
 def cores() -> tuple[int, set[int]]:

@@ -13,7 +13,8 @@ how many times as much `cpu`, `memory`, `delay_up_p99` and `delay_down_p99` the 
 
 The object of `--brain`, about the first word of an answer:
 
-- the load: `turns` (at once), `seconds`, `answers` (asked for through the gateway), `failed`
+- the load: `turns` (at once), `seconds`, `answers` (asked for through the gateway), `failed`, and
+  `left_out` of `answers`, as the machine was taken away meanwhile
 - times from the language model to the engine: `direct` and `through` the gateway; `added_ms` (`p50`, `p99`, `max`) is
   the difference
 - what it cost: `cpu_ms_per_turn`
@@ -122,6 +123,7 @@ def brain_as_text(run: BrainMeasurement) -> str:
         _three_times("added by the gateway", added["p50"], added["p99"], added["max"]),
         _line("CPU per answer", f"{run.cpu_ms_per_turn:9.2f} ms"),
         _line("answers", f"{run.answers:9} ({f'{run.failed} failed' if run.failed else 'every one came'})"),
+        _line("left out", f"{run.left_out:9} (the machine was taken away meanwhile)"),
         _line("frames sent", f"{run.frames.sent:9} ({_faults(run.frames)})"),
         _times("load generator late by", run.generator_lag),
     ]

@@ -1,14 +1,20 @@
-"""Raw transcripts as files: private, written whole or not at all, deleted when they are old."""
+"""Raw transcripts as files: private, written whole or not at all, never shortened, deleted when they are old."""
 
 import asyncio
+import contextlib
+import errno
+import fcntl
 import os
 import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 _NAME: Final = re.compile(r"voice-session-[0-9a-f-]{36}\.(txt|part)")
 _DAY: Final = 86_400
+_NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
+"""What a folder on the network says that knows none; a transcript is worth more than the order of two writers."""
 
 
 class Archive:
@@ -18,8 +24,13 @@ class Archive:
         self._folder = folder
         self._retention_days = retention_days
 
-    async def write(self, session_uuid: str, text: str) -> Path:
-        """Keep one call's text. Repeating it replaces the file; OSError when there is no room."""
+    async def write(self, session_uuid: str, text: str) -> bool:
+        """
+        Keep one call's text, a line a turn; OSError when there is no room.
+
+        What is there is replaced, unless it tells of more turns or says more in the last one: then it stays, whoever
+        wrote it, and the answer is false.
+        """
         return await asyncio.to_thread(self._write, session_uuid, text)
 
     async def read(self, session_uuid: str) -> str | None:
@@ -30,18 +41,24 @@ class Archive:
         """Delete what is older than the retention; how many were."""
         return await asyncio.to_thread(self._delete_old) if self._retention_days else 0
 
-    def _write(self, session_uuid: str, text: str) -> Path:
+    def path_of(self, session_uuid: str) -> Path:
+        return self._folder / f"voice-session-{session_uuid}.txt"
+
+    def _write(self, session_uuid: str, text: str) -> bool:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
-        path = self._folder / f"voice-session-{session_uuid}.txt"
+        path = self.path_of(session_uuid)
         part = path.with_suffix(".part")
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
+        with _locked(part) as descriptor:
+            if path.exists() and _says_less(text, path.read_text(encoding="utf-8")):
+                part.unlink()
+                return False
+            os.truncate(descriptor, 0)
+            with open(descriptor, "w", encoding="utf-8", closefd=False) as file:
+                file.write(text)
             os.fsync(descriptor)
-        part.replace(path)
-        return path
+            part.replace(path)
+        return True
 
     def _read(self, session_uuid: str) -> str | None:
         try:
@@ -57,3 +74,37 @@ class Archive:
         for path in old:
             path.unlink(missing_ok=True)
         return len(old)
+
+
+@contextlib.contextmanager
+def _locked(part: Path) -> Iterator[int]:
+    """The unfinished file, opened by nobody else meanwhile: several nodes may have one folder, and one call."""
+    while True:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
+        try:
+            _lock(descriptor)
+            if _is_open_as(descriptor, part):  # else it was finished, or given up, while we waited
+                yield descriptor
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+
+
+def _is_open_as(descriptor: int, path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
+
+
+def _says_less(text: str, kept: str) -> bool:
+    """Fewer turns, or the last one broken off sooner. The same turns in other words, hidden ones say, are no less."""
+    turns, kept_turns = text.count("\n"), kept.count("\n")
+    return turns < kept_turns or turns == kept_turns and text != kept and kept.startswith(text.rstrip("\n"))

@@ -13,7 +13,8 @@ from gateway.calls.transcript import Transcript
 from gateway.engines.brief import AgentFunction, Brief, Spoken, ThinkEndpoint
 from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
-from gateway.memory.recall import render, render_facts
+from gateway.memory.pins import Pin
+from gateway.memory.recall import render, render_facts, render_pins
 from gateway.memory.trust import Clearance, Tier
 
 NO_NOTES: Final = "Nothing: there are no notes of an earlier call."
@@ -46,6 +47,7 @@ class Briefing:
         self._preparing: asyncio.Task[None] | None = None
         self._notes: list[PastCall] = []
         self._facts: list[Fact] = []
+        self._pins: list[Pin] = []
         self._told = 0
 
     def waits_for(self, preparing: "asyncio.Task[None]") -> None:
@@ -65,7 +67,9 @@ class Briefing:
             await asyncio.wait({self._preparing}, timeout=max(memory_seconds, 0))
         if self._memory is not None:
             self._notes += await self._memory.by(memory_seconds)
-            self._facts = self._memory.facts if self._clearance.allows(Tier.EVERYTHING) else []
+            everything = self._clearance.allows(Tier.EVERYTHING)
+            self._facts = self._memory.facts if everything else []
+            self._pins = self._memory.pins if everything else []
         self._told = len(self._notes) if self._clearance.allows(Tier.SUMMARIES) else 0
         history, opening = self._history(), self._opening or []
         self._opening = None
@@ -91,8 +95,15 @@ class Briefing:
         if not self._clearance.allows(Tier.SUMMARIES):
             return ""
         later, self._told = self._notes[self._told :], len(self._notes)
-        facts = self._untold_facts()
-        return "\n".join(filter(None, [render_facts(facts), render(later, now=self._now()) if later else ""]))
+        return _block(self._untold_pins(), self._untold_facts(), later, self._now())
+
+    def _untold_pins(self) -> list[Pin]:
+        if self._memory is None or not self._clearance.allows(Tier.EVERYTHING):
+            return []
+        told = {pin.id for pin in self._pins}
+        new = [pin for pin in self._memory.pins if pin.id not in told]
+        self._pins = [*self._pins, *new]
+        return new
 
     def _untold_facts(self) -> list[Fact]:
         if self._memory is None or not self._clearance.allows(Tier.EVERYTHING):
@@ -121,8 +132,9 @@ class Briefing:
         now = self._now()
         return {
             "tier": str(self._clearance.tier),
-            "block": "\n".join(filter(None, [render_facts(self._facts), render(told, now=now) if told else ""])),
-            "items": [_receipt_of(fact, now) for fact in self._facts]
+            "block": _block(self._pins, self._facts, told, now),
+            "items": [_receipt_of_pin(pin, now) for pin in self._pins]
+            + [_receipt_of(fact, now) for fact in self._facts]
             + [
                 {
                     "kind": "call",
@@ -147,7 +159,7 @@ class Briefing:
         caller = f"{name} ({number})" if name else number
         notes = self._notes if self._clearance.allows(Tier.SUMMARIES) else []
         newest_first = sorted(notes, key=lambda call: call.started_at, reverse=True)
-        memory = "\n".join(filter(None, [render_facts(self._facts), render(newest_first, now=now)])) or NO_NOTES
+        memory = _block(self._pins, self._facts, newest_first, now) or NO_NOTES
         return prompt.render(self._agent.prompt, memory=memory, now=now, caller=caller, personas=self._personas)
 
     def _history(self) -> list[Spoken]:
@@ -159,6 +171,23 @@ class Briefing:
 
     def _now(self) -> datetime:
         return datetime.now().astimezone(self._agent.timezone)
+
+
+def _block(pins: Sequence[Pin], facts: Sequence[Fact], calls: Sequence[PastCall], now: datetime) -> str:
+    """What is known, the lasting before the past."""
+    return "\n".join(filter(None, [render_pins(pins, now=now), render_facts(facts), render(calls, now=now)]))
+
+
+def _receipt_of_pin(pin: Pin, now: datetime) -> dict[str, Any]:
+    return {
+        "kind": "pin",
+        "id": pin.id,
+        "text": f"{pin.title} ({pin.state})",
+        "session": pin.session_id,
+        "turns": list(pin.turns),
+        "age_days": (now - pin.last_said_at).days,
+        "tokens": len(render_pins([pin], now=now)) // 4,
+    }
 
 
 def _receipt_of(fact: Fact, now: datetime) -> dict[str, Any]:

@@ -4,15 +4,16 @@ Every call that was remembered, in a line of the store: when, who with whom, how
 What was said is not in it: that is the archive's, for as long as archives are kept.
 """
 
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
+from gateway.calls.call_lines import write_line
 from gateway.calls.session import VoiceSession
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.database import Connection
+from gateway.memory.store import MemoryStore
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS calls (
@@ -47,7 +48,7 @@ class BookedCall:
 class CallBook:
     """The table of calls. All methods raise StoreUnavailable."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
     async def write(self, session: VoiceSession, *, document_id: str, summary_by: str) -> None:
@@ -64,8 +65,14 @@ class CallBook:
         }
         row = (session.id, session.agent, session.caller, session.started_at.isoformat(), orjson.dumps(facts).decode())
 
-        def work(connection: sqlite3.Connection) -> None:
-            connection.execute("INSERT OR REPLACE INTO calls VALUES (?, ?, ?, ?, ?)", row)
+        def work(connection: Connection) -> None:
+            connection.execute(
+                """INSERT INTO calls VALUES (?, ?, ?, ?, ?) ON CONFLICT (session_id) DO UPDATE SET
+                    agent = excluded.agent, caller = excluded.caller, started_at = excluded.started_at,
+                    facts = excluded.facts""",
+                row,
+            )
+            write_line(connection, *row[:4], facts)
 
         await self._store.run(work)
 
@@ -73,7 +80,7 @@ class CallBook:
         """By its id, or by the beginning of its uuid where only one has it."""
         pattern = f"voice-session:{session_id.removeprefix('voice-session:')}"
 
-        def work(connection: sqlite3.Connection) -> list[Any]:
+        def work(connection: Connection) -> list[Any]:
             query = "SELECT * FROM calls WHERE session_id >= ? AND session_id < ? LIMIT 2"
             return connection.execute(query, (pattern, pattern + "\U0010ffff")).fetchall()
 
@@ -81,7 +88,7 @@ class CallBook:
         return _call(rows[0]) if len(rows) == 1 else None
 
     async def newest(self, *, caller: str = "", agent: str = "", limit: int = 100) -> list[BookedCall]:
-        def work(connection: sqlite3.Connection) -> list[Any]:
+        def work(connection: Connection) -> list[Any]:
             query = """SELECT * FROM calls WHERE ? IN ('', caller) AND ? IN ('', agent)
                 ORDER BY started_at DESC LIMIT ?"""
             return connection.execute(query, (caller, agent, limit)).fetchall()
@@ -91,15 +98,18 @@ class CallBook:
     async def forget(self, *, caller: str, agent: str = "") -> list[str]:
         """Strike a caller's calls; the ids of their sessions."""
 
-        def work(connection: sqlite3.Connection) -> list[Any]:
-            strike = "DELETE FROM calls WHERE caller = ? AND ? IN ('', agent) RETURNING session_id"
+        def work(connection: Connection) -> list[Any]:
+            whose = "caller = ? AND ? IN ('', agent)"
+            connection.execute(f"DELETE FROM call_lines WHERE {whose}", (caller, agent))
+            strike = f"DELETE FROM calls WHERE {whose} RETURNING session_id"
             return connection.execute(strike, (caller, agent)).fetchall()
 
         return [session_id for (session_id,) in await self._store.run(work)]
 
     async def strike(self, session_id: str) -> None:
-        def work(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM calls WHERE session_id = ?", (session_id,))
+        def work(connection: Connection) -> None:
+            for table in ("calls", "call_lines"):
+                connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
 
         await self._store.run(work)
 

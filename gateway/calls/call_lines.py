@@ -1,35 +1,21 @@
 """
 What lists and figures need of every call: a narrow table beside the book of calls, with an index for each way to ask.
 
-Triggers keep it in step with the book. A page of it is read through an index, whatever the number of calls.
+The book keeps it in step. A page of it is read through an index, whatever the number of calls.
 """
 
-import sqlite3
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final
 
-from gateway.memory.sqlite import SqliteStore
+import orjson
+
+from gateway.memory.database import Connection
+from gateway.memory.store import MemoryStore
 
 STAGES: Final = ("transcript", "llm_request", "first_token", "first_audio", "first_frame")
-
-_COLUMNS: Final = f"""session_id, started_at, agent, caller, carrier, outcome, seconds, turns, told,
-    {", ".join(f"{stage}_ms" for stage in STAGES)}"""
-# Each turn's milliseconds to a stage, five digits each: however many there are, they are read in no time.
-_STAGE_MS: Final = """(
-    SELECT coalesce(group_concat(
-        printf('%05d', min(max(round(1000 * json_extract(value, '$.{stage}')), 0), 99999)), ''), '')
-    FROM json_each({row}facts, '$.timings') WHERE json_extract(value, '$.{stage}') IS NOT NULL)"""
-
-
-def _of_book(row: str) -> str:
-    """What the columns hold, from a row of the book."""
-    return f"""{row}session_id, {row}started_at, {row}agent, {row}caller,
-        json_extract({row}facts, '$.carrier'), json_extract({row}facts, '$.end_reason'),
-        json_extract({row}facts, '$.seconds'), json_extract({row}facts, '$.turns'),
-        coalesce(json_array_length({row}facts, '$.receipt.items'), 0),
-        {", ".join(_STAGE_MS.format(stage=stage, row=row) for stage in STAGES)}"""
-
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS call_lines (
@@ -42,32 +28,50 @@ SCHEMA: Final = (
         seconds REAL NOT NULL,
         turns INTEGER NOT NULL,
         told INTEGER NOT NULL,
-        transcript_ms TEXT NOT NULL,
-        llm_request_ms TEXT NOT NULL,
-        first_token_ms TEXT NOT NULL,
-        first_audio_ms TEXT NOT NULL,
-        first_frame_ms TEXT NOT NULL) WITHOUT ROWID""",
+        stages TEXT NOT NULL) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS call_lines_by_time ON call_lines (started_at, session_id)",
     "CREATE INDEX IF NOT EXISTS call_lines_by_agent ON call_lines (agent, started_at, session_id)",
     "CREATE INDEX IF NOT EXISTS call_lines_by_carrier ON call_lines (carrier, started_at, session_id)",
     "CREATE INDEX IF NOT EXISTS call_lines_by_outcome ON call_lines (outcome, started_at, session_id)",
     "CREATE INDEX IF NOT EXISTS call_lines_by_caller ON call_lines (caller, started_at, session_id)",
-    f"""CREATE TRIGGER IF NOT EXISTS calls_inserted AFTER INSERT ON calls BEGIN
-        INSERT OR REPLACE INTO call_lines ({_COLUMNS}) VALUES ({_of_book("new.")});
-    END""",
-    """CREATE TRIGGER IF NOT EXISTS calls_deleted AFTER DELETE ON calls BEGIN
-        DELETE FROM call_lines WHERE session_id = old.session_id;
-    END""",
-    # Of calls that an earlier version has booked.
-    f"""INSERT INTO call_lines ({_COLUMNS}) SELECT {_of_book("")} FROM calls
-        WHERE session_id NOT IN (SELECT session_id FROM call_lines)""",
 )
 
 _SHOWN: Final = "session_id, started_at, agent, caller, carrier, outcome, seconds, turns, told"
+_FACTS_KNOWN: Final = """SELECT DISTINCT caller, documents.id, metadata FROM memory_log
+    JOIN documents ON documents.id = memory_log.document_id WHERE caller IN ({marks})"""
+_UNLISTED: Final = """SELECT session_id, agent, caller, started_at, facts FROM calls
+    WHERE session_id NOT IN (SELECT session_id FROM call_lines) LIMIT 200"""
+_LONGEST_MS: Final = 99_999
 
-_FACTS_KNOWN: Final = """SELECT caller, count(DISTINCT documents.id) FROM memory_log
-    JOIN documents ON documents.id = memory_log.document_id
-    WHERE caller IN ({marks}) AND json_extract(metadata, '$.superseded_by') IS NULL GROUP BY caller"""
+
+def write_line(
+    connection: Connection, session_id: str, agent: str, caller: str, started_at: str, facts: Mapping[str, Any]
+) -> None:
+    """The line of a call, in the transaction that books it; the same call again changes it."""
+    connection.execute("DELETE FROM call_lines WHERE session_id = ?", (session_id,))
+    told = len(facts["receipt"].get("items", ()))
+    stages = "|".join(_milliseconds(facts["timings"], stage) for stage in STAGES)
+    connection.execute(
+        f"INSERT INTO call_lines ({_SHOWN}, stages) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            session_id,
+            started_at,
+            agent,
+            caller,
+            facts["carrier"],
+            facts["end_reason"],
+            facts["seconds"],
+            facts["turns"],
+            told,
+            stages,
+        ),
+    )
+
+
+def _milliseconds(timings: Iterable[Mapping[str, float | None]], stage: str) -> str:
+    """Of each turn that reached it, five digits: however many there are, they are read in no time."""
+    seconds = (timing.get(stage) for timing in timings)
+    return "".join(f"{min(max(round(value * 1000), 0), _LONGEST_MS):05}" for value in seconds if value is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,7 @@ class Wanted:
             "carrier = ?": self.carrier,
             "outcome = ?": self.outcome,
             "caller = ?": self.caller,
-            "instr(caller, ?) > 0": self.digits,
+            "caller LIKE ?": f"%{self.digits}%" if self.digits else "",
             "started_at >= ?": self.since,
             "started_at < ?": self.before,
         }
@@ -159,7 +163,7 @@ class Wanted:
 class CallLines:
     """Reads the table. Raises StoreUnavailable."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
     async def page(self, wanted: Wanted, *, after: str = "", limit: int = 50) -> list[CallLine]:
@@ -186,45 +190,60 @@ class CallLines:
 
     async def callers(self, digits: str = "", *, limit: int = 50, offset: int = 0) -> list[CallerLine]:
         """Who called, last first."""
-        query = """SELECT caller, count(*), max(started_at), session_id FROM call_lines WHERE instr(caller, ?) > 0
-            GROUP BY caller ORDER BY max(started_at) DESC LIMIT ? OFFSET ?"""
-        rows = await self._fetch(query, digits, limit, offset)
-        facts = dict(
-            await self._fetch(_FACTS_KNOWN.format(marks=", ".join("?" * len(rows))), *(row[0] for row in rows))
-        )
-        return [
-            CallerLine(caller, calls, last_call, session_id, facts.get(caller, 0))
-            for caller, calls, last_call, session_id in rows
-        ]
+        query = """SELECT caller, count(*), max(started_at || '~' || session_id) AS newest FROM call_lines
+            WHERE caller LIKE ? GROUP BY caller ORDER BY newest DESC LIMIT ? OFFSET ?"""
+        rows = await self._fetch(query, f"%{digits}%", limit, offset)
+        facts = await self._facts_known([caller for caller, *_ in rows])
+        return [CallerLine(caller, calls, *newest.split("~", 1), facts=facts[caller]) for caller, calls, newest in rows]
+
+    async def _facts_known(self, callers: list[str]) -> Counter[str]:
+        if not callers:
+            return Counter()
+        found = await self._fetch(_FACTS_KNOWN.format(marks=", ".join("?" * len(callers))), *callers)
+        return Counter(caller for caller, _, metadata in found if not orjson.loads(metadata).get("superseded_by"))
 
     async def count_callers(self, digits: str = "") -> int:
-        query = "SELECT count(DISTINCT caller) FROM call_lines WHERE instr(caller, ?) > 0"
-        [(number,)] = await self._fetch(query, digits)
+        query = "SELECT count(DISTINCT caller) FROM call_lines WHERE caller LIKE ?"
+        [(number,)] = await self._fetch(query, f"%{digits}%")
         return int(number)
 
     async def agents(self) -> list[str]:
         return [agent for (agent,) in await self._fetch("SELECT DISTINCT agent FROM call_lines ORDER BY agent")]
 
-    async def measured(self, since: str, step_days: float) -> list[Measured]:
-        """All since then, by steps of so many days. Added up by the database, which needs no interpreter for it."""
-        stages = ", ".join(f"group_concat({stage}_ms, '')" for stage in STAGES)
-        query = f"""SELECT CAST((julianday(started_at) - julianday(?1)) / ?2 AS INTEGER) AS step, outcome, count(*),
-            sum(seconds), sum(told > 0), {stages} FROM call_lines WHERE started_at >= ?1 GROUP BY step, outcome"""
-        rows = await self._fetch(query, since, step_days)
-        return [
-            Measured(step, outcome, calls, seconds, told, tuple(stages))
-            for step, outcome, calls, seconds, told, *stages in rows
-        ]
+    async def measured(self, since: datetime, step: timedelta) -> list[Measured]:
+        """All since then, by steps of this length. Added up where it is read, off the loop."""
+        query = "SELECT started_at, outcome, seconds, told, stages FROM call_lines WHERE started_at >= ?"
+
+        def work(connection: Connection) -> list[Measured]:
+            grouped: dict[tuple[int, str], list[tuple[float, int, str]]] = {}
+            for started_at, outcome, *rest in connection.execute(query, (since.isoformat(),)):
+                place = int((datetime.fromisoformat(started_at) - since) / step)
+                grouped.setdefault((place, outcome), []).append(tuple(rest))
+            return [_added_up(place, outcome, some) for (place, outcome), some in sorted(grouped.items())]
+
+        return await self._store.look(work)
 
     async def callers_since(self, since: str) -> tuple[int, int]:
         """How many called since then, and how many of them not for the first time."""
-        query = """SELECT count(*), coalesce(sum(calls > 1), 0) FROM
-            (SELECT count(*) AS calls FROM call_lines GROUP BY caller HAVING max(started_at) >= ?)"""
+        query = """SELECT count(*), coalesce(sum(CASE WHEN calls > 1 THEN 1 ELSE 0 END), 0) FROM
+            (SELECT count(*) AS calls FROM call_lines GROUP BY caller HAVING max(started_at) >= ?) AS per_caller"""
         [(callers, returning)] = await self._fetch(query, since)
         return callers, returning
 
+    async def catch_up(self) -> None:
+        """Take in calls that an earlier version has booked, some at a time."""
+
+        def work(connection: Connection) -> int:
+            rows = connection.execute(_UNLISTED).fetchall()
+            for *call, facts in rows:
+                write_line(connection, *call, orjson.loads(facts))
+            return len(rows)
+
+        while await self._store.run(work):
+            pass
+
     async def _fetch(self, query: str, *values: Any) -> list[Any]:
-        def work(connection: sqlite3.Connection) -> list[Any]:
+        def work(connection: Connection) -> list[Any]:
             return connection.execute(query, values).fetchall()
 
         return await self._store.look(work)
@@ -232,3 +251,9 @@ class CallLines:
 
 def _id(uuid: str) -> str:
     return f"voice-session:{uuid}"
+
+
+def _added_up(place: int, outcome: str, calls: list[tuple[float, int, str]]) -> Measured:
+    stages = zip(*(stages.split("|") for _, _, stages in calls), strict=True)
+    told = sum(told > 0 for _, told, _ in calls)
+    return Measured(place, outcome, len(calls), sum(call[0] for call in calls), told, tuple(map("".join, stages)))

@@ -7,10 +7,11 @@ Web handlers talk to the desk; the desk knows no HTTP and no carrier's dialect.
 import asyncio
 import contextlib
 import enum
+import functools
 import itertools
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -34,7 +35,7 @@ from gateway.calls.session import CallKey, EndReason, VoiceSession, new_session_
 from gateway.carriers.attestation import Attestation
 from gateway.carriers.events import StreamStarted
 from gateway.carriers.numbers import AllowList, caller_id, e164
-from gateway.errors import BoardUnavailable, CarrierRefused
+from gateway.errors import BoardUnavailable, CarrierRefused, StreamInUse
 from gateway.links.carrier import CarrierLink
 from gateway.links.carrier_rest import CallControl
 from gateway.links.recorder import FORMAT, CallRecorder, RecordingRoom
@@ -94,13 +95,15 @@ class CarrierLine:
     call_id: str
     called: str
     media_url: str
+    is_ours: Callable[[], Awaitable[bool]]
 
     @property
     def stop_ends_call(self) -> bool:
         return self.control.stop_ends_call
 
     async def hang_up(self) -> None:
-        await self.control.hang_up(self.call_id)
+        if await self.is_ours():
+            await self.control.hang_up(self.call_id)
 
     async def transfer(self, target: str) -> None:
         """From the number that was dialled: a carrier takes no other of ours, and the caller's is not ours to show."""
@@ -236,18 +239,17 @@ class CallDesk:
             self._continue(ring, left.session)
         elif ours is False and self._memory is not None:
             self._memory.journal.claim(left.session.id)
-            if await neighbours.is_over(ring.key) and await self._finalizer.knows_nothing_of(left.session):
-                self._finish(ring.key, left.session)  # whoever had it last was told no word of it
-            else:
-                self._memory.journal.forget(left.session.id)
+            _died(left.session)
+            self._finalizer.contribute(left.session, functools.partial(neighbours.until_over, ring.key))
 
     def _continue(self, ring: Ring, session: VoiceSession) -> None:
         """A call whose process died: it may go on."""
         _log.warning("a call was live when its gateway died", extra={"call": session.uuid[:8]})
         if self._memory is not None:
             self._memory.journal.claim(session.id)
-        session.end_reason = EndReason.TRANSFERRED if ring.handed_over else EndReason.GATEWAY_DIED
-        session.ended_at = session.turns[-1].at if session.turns else session.started_at
+        _died(session)
+        if ring.handed_over:
+            session.end_reason = EndReason.TRANSFERRED
         if ring.key[0] in self._controls and not ring.handed_over:
             self._park(ring, session)
             self._errand(self._ask_if_alive(ring))
@@ -448,7 +450,13 @@ class CallDesk:
             ring.agent,
             link,
             engine,
-            line=CarrierLine(self._controls[carrier], call_id, ring.called, ring.media_url),
+            line=CarrierLine(
+                self._controls[carrier],
+                call_id,
+                ring.called,
+                ring.media_url,
+                functools.partial(self._is_ours, ring.key),
+            ),
             apology=self._apology,
             memory=ring.memory,
             clearance=ring.clearance,
@@ -463,7 +471,7 @@ class CallDesk:
         return call
 
     async def _conduct(self, call: Call, ring: Ring, thought: Thought | None) -> None:
-        ring.recorder = call.recorder
+        ring.recorder, ring.adopted = call.recorder, False
         feed = self._feed_of(ring)
         feed.tell("answered", attempt=ring.attempt)
         try:
@@ -518,13 +526,19 @@ class CallDesk:
         await asyncio.sleep(HANGUP_GRACE if ring.attempt == 0 else RESTART_PAUSE)
         if not await control.is_alive(call_id):
             self.carrier_ended(ring.key)
+        elif not await self._is_ours(ring.key):
+            self.drop(ring.key)
         elif again := await self._ring_again(ring.key):  # else it ended meanwhile
             try:
                 await control.restart_stream(call_id, stream_url=again.stream_url, attempt=again.attempt)
             except CarrierRefused as error:
                 _log.warning("no new stream", extra={"carrier": carrier, "reason": str(error)})
-                self._registry.ended(ring.key, self._now())
-                self._give_up(again)
+                if again.adopted and isinstance(error, StreamInUse):
+                    again.attempt = 0
+                    self._registry.park(again, self._now() + RESUME_SECONDS)
+                else:
+                    self._registry.ended(ring.key, self._now())
+                    self._give_up(again)
 
     async def _ring_again(self, key: CallKey) -> Ring | None:
         parked = self._registry.unpark(key)
@@ -542,10 +556,26 @@ class CallDesk:
         """Nobody came for a call: it is over, unless it has gone on at another node."""
         if ring.handed_over:  # to hang up would cut off whoever it was put through to
             self._settle(ring, EndReason.TRANSFERRED)
-        elif self._neighbours is None or not ring.shared or await self._neighbours.is_ours(ring.key):
-            self._give_up(ring)
+        elif self._neighbours is None or not (ring.shared or ring.attempt) or await self._neighbours.is_ours(ring.key):
+            await self._wait_on(ring) if ring.adopted else self._give_up(ring)
         else:
             self._let_go(ring)
+
+    async def _wait_on(self, ring: Ring) -> None:
+        """
+        Nobody came here for a call that was another node's: that one may have it still, and can't be asked.
+
+        So it is not hung up while the carrier has it. One that asks to resume will; of another a stream is asked again.
+        """
+        carrier, call_id = ring.key
+        control = self._controls[carrier]
+        if not await control.is_alive(call_id):
+            self._registry.ended(ring.key, self._now())
+            self._settle(ring, EndReason.CALLER_HUNG_UP)
+        elif control.asks_to_resume:
+            self._registry.park(ring, self._now() + RESUME_SECONDS)
+        else:
+            self._park(ring, ring.session)
 
     def _give_up(self, ring: Ring) -> None:
         """No media came for it: the call is of no use any more, to us or to the caller."""
@@ -584,8 +614,14 @@ class CallDesk:
             self._neighbours.commons.settled(key, session_id)
 
     async def _hang_up(self, key: CallKey) -> None:
+        if not await self._is_ours(key):
+            return
         with contextlib.suppress(CarrierRefused):  # nobody is on the line to miss it
             await self._controls[key[0]].hang_up(key[1])
+
+    async def _is_ours(self, key: CallKey) -> bool:
+        """Whether no other node has the call, as far as can be told at once."""
+        return self._neighbours is None or await self._neighbours.is_ours_now(key)
 
     # Calls of other nodes
 
@@ -600,6 +636,18 @@ class CallDesk:
             self._park(ring, None)
         else:
             self._continue(ring, session)
+
+    async def may_go_on_there(self, record: CallRecord) -> bool:
+        """Whether a node that is silent may still have this call, or will get it back, as far as its carrier tells."""
+        carrier, call_id = record.key
+        control = self._controls.get(carrier)
+        if control is None or record.handed_over:
+            return False
+        without_media = record.state is CallState.PARKED and not control.asks_to_resume
+        return not without_media and await control.is_alive(call_id)
+
+    def has_media(self, key: CallKey) -> bool:
+        return self._registry.live(key) is not None
 
     async def release(self, key: CallKey) -> None:
         """Another node is asked for this call's new media."""
@@ -623,7 +671,11 @@ class CallDesk:
         ring.cancel()
         if ring.recorder is not None:
             ring.recorder.close()
-        if ring.session is not None and self._memory is not None:
+        if ring.session is None:
+            return
+        if self._neighbours is not None and self._finalizer.is_shared and ring.session.turns:
+            self._finalizer.contribute(ring.session, functools.partial(self._neighbours.until_over, ring.key))
+        elif self._memory is not None:
             self._memory.journal.forget(ring.session.id)
 
     def checkpoint(self, commons: Commons) -> None:
@@ -689,6 +741,8 @@ class CallDesk:
             number=record.number,
             clearance=Clearance(Tier(record.tier)),
             shared=True,
+            handed_over=record.handed_over,
+            adopted=session is None or session.taken_over,
         )
 
     def _session_of(self, ring: Ring) -> VoiceSession:
@@ -715,6 +769,12 @@ class CallDesk:
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
+
+
+def _died(session: VoiceSession) -> None:
+    """Nobody knows more of its end than when somebody spoke last."""
+    session.end_reason = EndReason.GATEWAY_DIED
+    session.ended_at = session.turns[-1].at if session.turns else session.started_at
 
 
 def _journal_header(ring: Ring) -> dict[str, Any]:

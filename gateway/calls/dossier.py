@@ -5,7 +5,6 @@ Numbers are whole here. Figures hold none.
 """
 
 import re
-import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,20 +17,23 @@ import orjson
 
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.llm.redaction import redact
+from gateway.memory.database import Connection
 from gateway.memory.documents import Document
 from gateway.memory.facts import Fact, FactBook
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.pins import Pin, PinBook
 from gateway.memory.state import CallerState, Value
+from gateway.memory.store import MemoryStore
 
 _ALL: Final = 1_000_000
 _DAY: Final = 86_400
 
 _SCOPES: Final = """
     SELECT agent, caller FROM calls UNION SELECT agent, caller FROM memory_log
-    UNION SELECT agent, caller FROM caller_state_log ORDER BY caller, agent"""
+    UNION SELECT agent, caller FROM caller_state_log UNION SELECT agent, caller FROM pin_log ORDER BY caller, agent"""
 _AGENTS: Final = """
     SELECT agent FROM calls WHERE caller = :caller UNION SELECT agent FROM memory_log WHERE caller = :caller
-    UNION SELECT agent FROM caller_state_log WHERE caller = :caller ORDER BY agent"""
+    UNION SELECT agent FROM caller_state_log WHERE caller = :caller
+    UNION SELECT agent FROM pin_log WHERE caller = :caller ORDER BY agent"""
 _STATE_CHANGES: Final = """
     SELECT at, session_id, key, value, lag(value) OVER (PARTITION BY key ORDER BY at, number)
     FROM caller_state_log WHERE agent = ? AND caller = ? ORDER BY at, number"""
@@ -54,8 +56,19 @@ class KnownFact:
 
 
 @dataclass(frozen=True)
+class KnownPin:
+    """A pinned topic, and the agent that is told of it."""
+
+    agent: str
+    pin: Pin
+
+
+@dataclass(frozen=True)
 class Changed:
-    """One change to what is known: a fact's (add, strengthen, supersede) or a state key's (set)."""
+    """
+    One change to what is known: a fact's (add, strengthen, supersede), a state key's (set) or a topic's (note, pin,
+    change, close, reopen, unpin).
+    """
 
     at: datetime
     op: str
@@ -78,9 +91,11 @@ class Dossier:
     documents: Sequence[Document]
     """Of calls, facts and notes."""
     changes: Sequence[Changed]
+    pins: Sequence[KnownPin] = ()
+    """Those that are over too."""
 
     def __bool__(self) -> bool:
-        return bool(self.facts or self.state or self.calls or self.documents)
+        return bool(self.facts or self.pins or self.state or self.calls or self.documents)
 
 
 @dataclass(frozen=True)
@@ -126,16 +141,20 @@ class Figures:
 class DossierRoom:
     """Reads what is known. An empty agent stands for all. Raises StoreUnavailable."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._book = CallBook(store)
         self._facts = FactBook(store)
+        self._pins = PinBook(store)
         self._state = CallerState(store)
 
     async def of(self, caller: str, agent: str = "") -> Dossier:
         """Everything about one caller; false when there is nothing."""
         agents = [name for name, whose in await self._scopes(agent) if whose == caller]
         facts = [KnownFact(name, fact) for name in agents for fact in await self._facts.known(name, caller, _ALL)]
+        pins = [
+            KnownPin(name, pin) for name in agents for pin in await self._pins.pinned(name, caller, _ALL, closed=True)
+        ]
         state = {name: kept for name in agents if (kept := await self._state.load(name, caller))}
         calls = await self._book.newest(caller=caller, agent=agent, limit=_ALL)
         tags = (f"caller:{caller}", *([f"agent:{agent}"] if agent else []))
@@ -143,7 +162,7 @@ class DossierRoom:
         changes = await self.changes(caller, agents)
         reverted = await self._reverted()
         taken_back = [call.session_id for call in calls if call.session_id in reverted]
-        return Dossier(caller, facts, state, calls, taken_back, documents, changes)
+        return Dossier(caller, facts, state, calls, taken_back, documents, changes, pins)
 
     async def agents_of(self, caller: str) -> list[str]:
         """The agents that know something of a caller."""
@@ -166,7 +185,8 @@ class DossierRoom:
             calls = await self._book.newest(caller=caller, agent=name, limit=_ALL)
             state = await self._state.load(name, caller)
             told = {item.get("id") for call in calls for item in call.receipt.get("items", ())}
-            kinds = [*_of_facts(facts, told), *_of_state(state)]
+            pins = await self._pins.pinned(name, caller, _ALL, closed=True)
+            kinds = [*_of_pins(pins), *_of_facts(facts, told), *_of_state(state)]
             found += [Finding(kind, name, caller, session_id, text) for kind, session_id, text in kinds]
         return found
 
@@ -223,15 +243,28 @@ class DossierRoom:
             for change in await self._facts.history(agent, caller)
         ]
 
-        def work(connection: sqlite3.Connection) -> list[Any]:
+        def work(connection: Connection) -> list[Any]:
             return connection.execute(_STATE_CHANGES, (agent, caller)).fetchall()
 
-        return of_facts + [
-            Changed(
-                datetime.fromisoformat(at), "set", agent, session_id, _state_text(key, before), _state_text(key, after)
-            )
-            for at, session_id, key, after, before in await self._store.look(work)
+        of_pins = [
+            Changed(change.at, change.op, agent, change.session_id, change.before, change.after)
+            for change in await self._pins.history(agent, caller)
         ]
+        return (
+            of_facts
+            + of_pins
+            + [
+                Changed(
+                    datetime.fromisoformat(at),
+                    "set",
+                    agent,
+                    session_id,
+                    _state_text(key, before),
+                    _state_text(key, after),
+                )
+                for at, session_id, key, after, before in await self._store.look(work)
+            ]
+        )
 
 
 def _state_text(key: str, value: str | None) -> str:
@@ -261,6 +294,23 @@ def _of_facts(facts: Sequence[Fact], told: set[Any]) -> list[tuple[str, str, str
         text = f"{fact.text} (not: {fact.instead_of})" if fact.instead_of else fact.text
         found += [(kind, fact.session_id, text) for kind, is_so in kinds.items() if is_so]
     return found
+
+
+def _of_pins(pins: Iterable[Pin]) -> list[tuple[str, str, str]]:
+    texts = [(pin, text) for pin in pins for text in (pin.title, pin.about, pin.status, *pin.open_items) if text]
+    spellings = Counter(_spelling(pin.title) for pin in pins)
+    doubled = [("duplicate", pin.session_id, pin.title) for pin in pins if spellings[_spelling(pin.title)] > 1]
+    return doubled + [
+        (kind, pin.session_id, text)
+        for pin, text in texts
+        for kind, is_so in _of_text(_unlabelled(text)).items()
+        if is_so
+    ]
+
+
+def _unlabelled(text: str) -> str:
+    """What was said, without who said it."""
+    return re.sub(r"^(?:Caller|Agent): ", "", text)
 
 
 def _of_state(state: Mapping[str, Value]) -> list[tuple[str, str, str]]:

@@ -16,9 +16,11 @@ from gateway.calls.call_document import archive_text, call_document, spoken_line
 from gateway.calls.endings import Ending, EndingStore
 from gateway.errors import StoreUnavailable
 from gateway.llm.summary import CallSummary, SpokenLine
+from gateway.llm.topics import KnownTopic
 from gateway.llm.writer import SummaryWriter
 from gateway.memory.documents import DocumentStore, NewDocument
 from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook
 from gateway.memory.remem import RememClient
 from gateway.memory.state import CallerState, listed
 
@@ -39,6 +41,7 @@ class EndingSteps:
     """Each agent's time zone, for the wall clock in titles."""
     book: CallBook | None = None
     facts: FactBook | None = None
+    pins: PinBook | None = None
     state: CallerState | None = None
     state_keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """What each agent's functions may keep of a caller."""
@@ -54,8 +57,8 @@ class EndingSteps:
     async def keep_archive(self, ending: Ending) -> None:
         """The raw text, as a file. OSError when the disk does not take it."""
         if not ending.archived:
-            await self.archive.write(ending.session.uuid, archive_text(await _lines(ending)))
-            ending.archived = True
+            written = await self.archive.write(ending.session.uuid, archive_text(await _lines(ending)))
+            ending.archived, ending.outdone = written, not written
             await self.endings.save(ending)
 
     async def keep_state(self, ending: Ending) -> None:
@@ -69,11 +72,15 @@ class EndingSteps:
     async def write_document(self, ending: Ending) -> None:
         """Summary and document in our own store. By a language model, or by rules when none answers in time."""
         if ending.summary is None:
-            ending.summary = await self.writer.write(await _lines(ending), recited=_recited(ending))
+            lines, topics = await _lines(ending), await self._topics(ending)
+            ending.summary = await self.writer.write(lines, recited=_recited(ending), topics=topics)
             await self.endings.save(ending)
         if not ending.document_id:
-            document = await self.store.create(self._document(ending, ending.summary))
-            ending.document_id, ending.version = document.id, 1
+            new = self._document(ending, ending.summary)
+            document = await self.store.create(new)
+            if ending.version and document.content != new.content:  # of when less was known
+                document = await self.store.replace(document.id, new.content, title=new.title)
+            ending.document_id, ending.version = document.id, ending.version + 1
             await self.endings.save(ending)
 
     async def keep_facts(self, ending: Ending) -> None:
@@ -81,6 +88,12 @@ class EndingSteps:
         if self.facts is not None and ending.summary is not None:
             now = ending.session.ended_at or ending.session.started_at
             await self.facts.learn(ending.session, ending.summary.caller_facts, now)
+
+    async def keep_topics(self, ending: Ending) -> None:
+        """What the call said of topics that run on. Repeated it changes nothing; a better summary's replace them."""
+        if self.pins is not None and ending.summary is not None:
+            now = ending.session.ended_at or ending.session.started_at
+            await self.pins.note(ending.session, ending.summary.running_topics, now)
 
     async def note_call(self, ending: Ending) -> None:
         """A line for the call in the book of calls."""
@@ -90,14 +103,17 @@ class EndingSteps:
 
     def upgrade_due(self, ending: Ending) -> bool:
         """Whether the summary was written by rules although there is a language model to be had."""
-        return self.writer.has_llm and ending.summary is not None and ending.summary.written_by == EXTRACTIVE
+        by_rules = ending.summary is not None and ending.summary.written_by == EXTRACTIVE
+        return self.writer.has_llm and by_rules and not ending.outdone
 
     async def upgrade(self, ending: Ending) -> None:
         """Have a language model write the summary after all: the same document, replaced. LlmError if it can't."""
         if not self.upgrade_due(ending):
             return
-        summary = await self.writer.ask(await _lines(ending), recited=_recited(ending))
+        lines, topics = await _lines(ending), await self._topics(ending)
+        summary = await self.writer.ask(lines, recited=_recited(ending), topics=topics)
         new = self._document(ending, summary)
+        await self.endings.save(ending)  # whoever has been relieved of it meanwhile replaces nothing
         await self.store.replace(ending.document_id, new.content, title=new.title)
         ending.summary, ending.version = summary, ending.version + 1
         await self.endings.save(ending)
@@ -111,20 +127,32 @@ class EndingSteps:
         if self.remem is None or ending.summary is None or not self.remote_due(ending):
             return
         new, version = self._document(ending, ending.summary), ending.version
+        if ending.remote_version == 0 and (found := await self._find_remote(self.remem, ending)) is not None:
+            ending.remote_id, ending.remote_version = found, 1
+            await self.endings.save(ending)
+            if not self.remote_due(ending):
+                return
         if ending.remote_version == 0:
             ending.remote_id = await self._create_remote(self.remem, ending, new)
         else:
+            await self.endings.save(ending)  # whoever has been relieved of it meanwhile replaces nothing
             ending.remote_id = await self.remem.replace(ending.remote_id, new, timeout=REMOTE_TIMEOUT)
         ending.remote_version = version
         await self.endings.save(ending)
 
-    async def _create_remote(self, remem: RememClient, ending: Ending, new: NewDocument) -> str:
-        """Create, unless an earlier try whose answer was lost has created it already."""
-        was_sent = ending.remote_sent
-        if was_sent:
+    async def _find_remote(self, remem: RememClient, ending: Ending) -> str | None:
+        """The document of an earlier try whose answer was lost; an empty id is a document too."""
+        if not ending.remote_sent:
+            return None
+        found = await remem.find_by_session(ending.session.id, timeout=REMOTE_TIMEOUT)
+        if found is None and ending.inherited:  # who had this ending may live, and its create be on the way
+            await asyncio.sleep(REMOTE_TIMEOUT)
+            ending.inherited = False
             found = await remem.find_by_session(ending.session.id, timeout=REMOTE_TIMEOUT)
-            if found is not None:  # an empty id is a document too
-                return found
+        return found
+
+    async def _create_remote(self, remem: RememClient, ending: Ending, new: NewDocument) -> str:
+        was_sent = ending.remote_sent
         ending.remote_sent = True
         await self.endings.save(ending)
         try:
@@ -133,6 +161,13 @@ class EndingSteps:
             ending.remote_sent = was_sent or error.answer_lost
             await self.endings.save(ending)
             raise
+
+    async def _topics(self, ending: Ending) -> list[KnownTopic]:
+        """What earlier calls were about, so that this one's topics get the same names."""
+        if self.pins is None:
+            return []
+        known = await self.pins.topics(ending.session.agent, ending.session.caller)
+        return [KnownTopic(topic.title, topic.status, topic.open_items) for topic in known]
 
     def _document(self, ending: Ending, summary: CallSummary) -> NewDocument:
         return call_document(ending.session, summary, self.zones.get(ending.session.agent))

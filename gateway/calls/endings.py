@@ -2,16 +2,17 @@
 
 import asyncio
 import logging
-import sqlite3
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Protocol
 
 import orjson
 
 from gateway.calls.session import VoiceSession
+from gateway.calls.session_merge import merged
 from gateway.errors import StoreUnavailable, TakenOver
 from gateway.llm.summary import CallSummary
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.database import Connection
+from gateway.memory.store import MemoryStore
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS endings (
@@ -28,6 +29,9 @@ SCHEMA: Final = (
         node TEXT NOT NULL DEFAULT '')""",
 )
 
+HANDED_OVER: Final = "stream"
+"""Who sees to an ending that all nodes were offered."""
+
 CHECKPOINT_TRIES: Final = 10
 
 _log = logging.getLogger(__name__)
@@ -42,7 +46,10 @@ class Ending:
     summary: CallSummary | None = None
     document_id: str = ""
     version: int = 0
-    """Of the document: 1 as first written, 2 when a language model has rewritten an extractive summary."""
+    """
+    Of the document: 1 as first written, one more when a language model has rewritten an extractive summary, or when
+    more was known of the call. Without a `document_id`: of the one that is to be replaced.
+    """
     remote_id: str = ""
     remote_version: int = 0
     """Of the document that the remote store has; 0 for none."""
@@ -52,6 +59,12 @@ class Ending:
     """Why a step can't be done; it rests until somebody has it tried again."""
     node: str = ""
     """Who sees to it, where several could."""
+    claim: str = ""
+    """By what right this node carries it out, where another one could take it over. Not stored."""
+    inherited: bool = False
+    """Somebody else began to carry it out, and what they sent may still arrive. Not stored."""
+    outdone: bool = False
+    """A longer transcript was there already: whoever wrote that knew more. Not stored."""
 
     def as_json(self) -> dict[str, Any]:
         return {**_as_row(self), "session": self.session.as_json()}
@@ -59,6 +72,20 @@ class Ending:
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> "Ending":
         return _from_row({**stored, "session": orjson.dumps(stored["session"])})
+
+
+def retold(known: Ending, session: VoiceSession) -> Ending | None:
+    """The ending of a call of which `session` tells more, begun anew: documents are replaced. None if it does not."""
+    whole = merged(known.session, session)
+    if whole.turns == known.session.turns:
+        return None
+    return Ending(
+        whole,
+        version=max(1, known.version, known.remote_version),
+        remote_id=known.remote_id,
+        remote_version=known.remote_version,
+        remote_sent=True,
+    )
 
 
 class EndingStore(Protocol):
@@ -76,28 +103,39 @@ class EndingStore(Protocol):
 class Endings:
     """The table of endings. Workers that share it each see to those with their name on them."""
 
-    def __init__(self, store: SqliteStore, node: str = "") -> None:
+    def __init__(self, store: MemoryStore, node: str = "") -> None:
         self._store = store
         self._node = node
+
+    async def begin(self, ending: Ending) -> None:
+        """Keep a new one. To one that was handed over before, it adds what else is known of the call."""
+
+        def work(connection: Connection) -> None:
+            query = "SELECT session FROM endings WHERE session_id = ? AND node = ?"
+            for (stored,) in connection.execute(query, (ending.session.id, HANDED_OVER)).fetchall():
+                ending.session = merged(VoiceSession.from_json(orjson.loads(stored)), ending.session)
+                connection.execute("UPDATE endings SET node = '' WHERE session_id = ?", (ending.session.id,))
+            self._write(connection, _as_row(ending))
+
+        ending.node = ending.node or self._node
+        await self._store.run(work)
 
     async def save(self, ending: Ending) -> None:
         """Keep the state as it is now."""
         ending.node = ending.node or self._node
         row = _as_row(ending)
-        names = ", ".join(row)
+        await self._store.run(lambda connection: self._write(connection, row))
+
+    def _write(self, connection: Connection, row: dict[str, Any]) -> None:
+        query = "SELECT node FROM endings WHERE session_id = ?"
+        before = connection.execute(query, (row["session_id"],)).fetchone()
+        if before is not None and before[0] not in ("", self._node, row["node"]):
+            raise TakenOver("another worker sees to this ending")
         marks = ", ".join(f":{name}" for name in row)
-
-        def work(connection: sqlite3.Connection) -> None:
-            query = "SELECT node FROM endings WHERE session_id = ?"
-            before = connection.execute(query, (ending.session.id,)).fetchone()
-            if before is not None and before[0] not in ("", self._node, ending.node):
-                raise TakenOver("another worker sees to this ending")
-            connection.execute(f"INSERT OR REPLACE INTO endings ({names}) VALUES ({marks})", row)
-
-        await self._store.run(work)
+        connection.execute(f"INSERT OR REPLACE INTO endings ({', '.join(row)}) VALUES ({marks})", row)
 
     async def finish(self, ending: Ending) -> None:
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: Connection) -> None:
             connection.execute("DELETE FROM endings WHERE session_id = ?", (ending.session.id,))
 
         await self._store.run(work)
@@ -108,7 +146,7 @@ class Endings:
     async def adopt(self, ending: Ending, node: str) -> bool:
         """See to what a dead worker left, if no other one does yet."""
 
-        def work(connection: sqlite3.Connection) -> int:
+        def work(connection: Connection) -> int:
             change = "UPDATE endings SET node = ? WHERE session_id = ? AND node = ?"
             return connection.execute(change, (node, ending.session.id, ending.node)).rowcount
 
@@ -119,7 +157,7 @@ class Endings:
     async def make_durable(self) -> None:
         """On return, what was saved so far outlives a power cut too. The store alone outlives a killed process."""
 
-        def done(connection: sqlite3.Connection) -> bool:
+        def done(connection: Connection) -> bool:
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
             return not busy
 
@@ -132,7 +170,7 @@ class Endings:
     async def try_again(self, session_id: str = "") -> int:
         """Wake the endings that rest, or the one of this call; how many those were."""
 
-        def work(connection: sqlite3.Connection) -> int:
+        def work(connection: Connection) -> int:
             resting = "UPDATE endings SET problem = '', node = '' WHERE problem <> '' AND ? IN ('', session_id)"
             return connection.execute(resting, (session_id,)).rowcount
 
@@ -141,7 +179,7 @@ class Endings:
     async def of(self, session_id: str) -> Ending | None:
         """The ending of one call, if it is not done."""
 
-        def work(connection: sqlite3.Connection) -> list[dict[str, Any]]:
+        def work(connection: Connection) -> list[dict[str, Any]]:
             return _rows(connection, "WHERE session_id = ?", session_id)
 
         rows = await self._store.look(work)
@@ -159,7 +197,7 @@ class Endings:
         return [ending for ending in readable if ending is not None]
 
 
-def _rows(connection: sqlite3.Connection, which: str = "", *values: str) -> list[dict[str, Any]]:
+def _rows(connection: Connection, which: str = "", *values: str) -> list[dict[str, Any]]:
     cursor = connection.execute(f"SELECT * FROM endings {which} ORDER BY rowid", values)
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor]

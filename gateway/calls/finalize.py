@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.calls.ending_steps import EndingSteps
-from gateway.calls.endings import Ending, Endings
+from gateway.calls.endings import HANDED_OVER, Ending, Endings
 from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.journal import Journal
 from gateway.calls.session import EndReason, VoiceSession
@@ -46,6 +46,9 @@ SWEEP_SECONDS: Final = 15.0
 """How often endings are looked for that somebody wants tried again."""
 FOLLOW_SECONDS: Final = 5.0
 """How often it is looked what other nodes have made of the endings they were handed."""
+BEGUN_SECONDS: Final = 10.0
+"""How long the node that had a call last gets to begin its ending, before another one does that knows less."""
+BEGUN_LOOKS: Final = 10
 MOST_AT_ONCE: Final = 32
 """Endings that one node takes from the stream at a time."""
 UPGRADE_AFTER: Final = 5.0
@@ -61,9 +64,6 @@ STEPS: Final = {
     "keep_facts": "facts",
 }
 """What a reader of the feed is told of, and by which name."""
-
-_HANDED_OVER: Final = "stream"
-"""Who sees to an ending that all nodes were offered."""
 
 _log = logging.getLogger(__name__)
 
@@ -124,14 +124,31 @@ class Finalizer:
         self._close_recorder(session.id)
         begun()
 
-    async def knows_nothing_of(self, session: VoiceSession) -> bool:
-        """Whether no node has ever begun the ending of this call."""
-        if self._stream is None:
-            return False
-        try:
-            return await self._stream.whereabouts(Ending(session)) == "lost"
-        except BoardUnavailable:
-            return False
+    @property
+    def is_shared(self) -> bool:
+        """Whether several nodes may tell of the same call, each with its own memory of it."""
+        return self._stream is not None
+
+    def contribute(self, session: VoiceSession, over: Callable[[], Awaitable[None]]) -> None:
+        """
+        What this node knows of a call that went on at another one, which may not know all of it.
+
+        When the call is `over`, its ending is to have every word. Until then the journal keeps them.
+        """
+        self._keep(self._contribute(session, over), f"contribution {session.uuid}")
+
+    async def _contribute(self, session: VoiceSession, over: Callable[[], Awaitable[None]]) -> None:
+        await over()
+        for _ in range(BEGUN_LOOKS):
+            if await self._is_begun(session):
+                break
+            await asyncio.sleep(BEGUN_SECONDS / BEGUN_LOOKS)
+        self.submit(session)
+
+    async def _is_begun(self, session: VoiceSession) -> bool:
+        with contextlib.suppress(BoardUnavailable):
+            return self._stream is None or await self._stream.whereabouts(Ending(session)) != "lost"
+        return False
 
     async def resume(self) -> frozenset[str]:
         """
@@ -181,7 +198,7 @@ class Finalizer:
 
     async def _falls_to_us(self, ending: Ending) -> bool:
         """Whether this node sees to it: nobody else's, or of one that is dead. Handed over: somebody does."""
-        if self._stream is not None and ending.node == _HANDED_OVER:
+        if self._stream is not None and ending.node == HANDED_OVER:
             return False
         if ending.node == self._node:
             return True
@@ -196,14 +213,14 @@ class Finalizer:
             self._run(ending, self._carry_out(ending, self._document_due()))
 
     async def _follow_up(self, ending: Ending, stream: "EndingStream") -> None:
-        if ending.node != _HANDED_OVER or ending.problem:
+        if ending.node != HANDED_OVER or ending.problem:
             return
         match await stream.whereabouts(ending):
             case "done":
                 await self._endings.finish(ending)
                 self._close_recorder(ending.session.id)
             case "resting":
-                ending.node = _HANDED_OVER
+                ending.node = HANDED_OVER
                 await self._endings.save(ending)
             case "lost":  # by a Redis that was restarted without its memory
                 _log.warning("an ending was lost by shared storage, and is handed over again")
@@ -232,18 +249,22 @@ class Finalizer:
         return documented
 
     def _run(self, ending: Ending, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=f"ending {ending.session.uuid}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task = self._keep(work, f"ending {ending.session.uuid}")
         self._running.add(ending.session.id)
         task.add_done_callback(lambda _: self._running.discard(ending.session.id))
+
+    def _keep(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _see_through(self, ending: Ending, documented: asyncio.Future[None], begun: Callable[[], None]) -> None:
         work = self._work(ending)
         try:
             async with asyncio.TaskGroup() as group:
                 # Before anything else is done, it is written down that it has to be.
-                await work.until_done(self._endings.save)
+                await work.until_done(self._endings.begin)
                 if self._stream is not None:  # until then others may have to end the call for us
                     await work.until_done(self._hand_over)
                 leaving = group.create_task(self._leave_journal(ending, begun))
@@ -273,6 +294,7 @@ class Finalizer:
                 group.create_task(work.publish())
                 group.create_task(work.until_done(self._steps.note_call))
                 group.create_task(work.until_done(self._steps.keep_facts))
+                group.create_task(work.until_done(self._steps.keep_topics))
             if leaving is not None:
                 await leaving
             await work.until_done(self._steps.rest if ending.problem else self._steps.finish)
@@ -290,7 +312,7 @@ class Finalizer:
     async def _hand_over(self, ending: Ending) -> None:
         assert self._stream is not None
         await self._stream.hand_over(ending)
-        ending.node = _HANDED_OVER
+        ending.node = HANDED_OVER
         await self._endings.save(ending)
 
     async def _leave_journal(self, ending: Ending, begun: Callable[[], None]) -> None:
@@ -343,6 +365,7 @@ class _Work:
                 await self.until_done(self._steps.upgrade)
                 self._tell_summary(self._ending.summary)
                 await self.until_done(self._steps.keep_facts)
+                await self.until_done(self._steps.keep_topics)
         if self._ending.remote_version:  # it has the first version; a step that is done does nothing
             await self.until_done(self._steps.send_remote)
 

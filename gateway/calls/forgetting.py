@@ -23,10 +23,14 @@ from gateway.calls.endings import Endings
 from gateway.calls.event_log import forget_events
 from gateway.calls.thinking import hashed_caller
 from gateway.errors import StoreUnavailable
+from gateway.memory.database import Connection
 from gateway.memory.facts import FactBook
+from gateway.memory.index import carrying
+from gateway.memory.pins import PinBook
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
+from gateway.memory.store import MemoryStore
 from gateway.settings import Secret
 
 PATIENCE: Final = 10.0
@@ -35,18 +39,15 @@ _SCRUB_TRIES: Final = 5
 _MOST_REMOTE: Final = 100
 _CHUNK_BYTES: Final = 1 << 20
 
-# That somebody was forgotten, and when; not who. Made by the first forgetting, since nothing else needs it.
-_TOMBSTONES: Final = "CREATE TABLE IF NOT EXISTS forgotten (caller TEXT PRIMARY KEY, at TEXT NOT NULL) WITHOUT ROWID"
+# That somebody was forgotten, and when; not who.
+SCHEMA: Final = ("CREATE TABLE IF NOT EXISTS forgotten (caller TEXT PRIMARY KEY, at TEXT NOT NULL) WITHOUT ROWID",)
 
-_TAGGED: Final = """? IN (SELECT value FROM json_each(tags))
-    AND (? = '' OR 'agent:' || ? IN (SELECT value FROM json_each(tags)))"""
-_SESSIONS: Final = f"""
+_SESSIONS: Final = """
     SELECT session_id, agent FROM calls WHERE caller = :caller AND :agent IN ('', agent)
     UNION SELECT session_id, agent FROM memory_log WHERE caller = :caller AND :agent IN ('', agent)
     UNION SELECT session_id, agent FROM caller_state_log WHERE caller = :caller AND :agent IN ('', agent)
-    UNION SELECT source_id, coalesce(json_extract(metadata, '$.agent'), '') AS agent FROM documents
-        WHERE source = '{CALL_SOURCE}' AND source_id <> '' AND :agent IN ('', json_extract(metadata, '$.agent'))
-        AND 'caller:' || :caller IN (SELECT value FROM json_each(tags))"""
+    UNION SELECT session_id, agent FROM pin_log
+        WHERE caller = :caller AND :agent IN ('', agent) AND substr(session_id, 1, 14) = 'voice-session:'"""
 
 
 @dataclass(frozen=True)
@@ -109,23 +110,30 @@ class Undone:
 
 
 class Forgetting:
-    """Takes back what was learned. Raises StoreError."""
+    """
+    Takes back what was learned. Raises StoreError.
+
+    `store` holds what is known of callers; `local`, where that is another one, this node's endings.
+    """
 
     def __init__(
         self,
-        store: SqliteStore,
+        store: MemoryStore,
         places: Places,
         remem: RememClient | None,
         secret: Secret,
         *,
+        local: SqliteStore | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self._store = store
+        self._local = local or store
         self._places = places
         self._remem = remem
         self._secret = secret
         self._patience = patience
         self._facts = FactBook(store)
+        self._pins = PinBook(store)
         self._state = CallerState(store)
 
     async def revert(self, call: BookedCall) -> Undone:
@@ -134,8 +142,12 @@ class Forgetting:
         return Undone(
             {
                 "fact statements": await self._facts.revert(call.session_id),
+                "topic entries": await self._pins.revert(call.session_id),
                 "state entries": await self._state.revert(call.session_id),
-                **await self._store.run(lambda connection: _delete_call(connection, call.session_id, call.agent)),
+                "documents": await self._store.run(
+                    lambda connection: _delete_call(connection, call.session_id, call.agent)
+                ),
+                "endings": await self._local.run(lambda connection: _delete_endings(connection, [call.session_id])),
                 "remote documents": removed,
             },
             left,
@@ -143,15 +155,14 @@ class Forgetting:
 
     async def traces(self, caller: str, agent: str = "") -> Traces:
         """Look for everything of a caller. Changes nothing."""
-        whose = {"caller": caller, "agent": agent}
-        sessions = dict(await self._store.look(lambda connection: connection.execute(_SESSIONS, whose).fetchall()))
-        open_ones = [ending.session.as_json() for ending in await Endings(self._store).open_ones()]
+        sessions = await self._store.look(lambda connection: _sessions(connection, caller, agent))
+        open_ones = [ending.session.as_json() for ending in await Endings(self._local).open_ones()]
         journaled = await asyncio.to_thread(_journaled, self._places.journal)
         unfinished = {call["id"]: call["agent"] for call in open_ones + journaled if _is_of(call, caller, agent)}
         sessions |= unfinished
-        tagged = (f"caller:{caller}", agent, agent)
-        count = f"SELECT count(*) FROM documents WHERE {_TAGGED}"
-        (documents,) = await self._store.look(lambda connection: connection.execute(count, tagged).fetchone())
+        tagged, tokens = _tagged(caller, agent)
+        count = f"SELECT count(*) FROM documents WHERE {tagged}"
+        (documents,) = await self._store.look(lambda connection: connection.execute(count, tokens).fetchone())
         files = await asyncio.to_thread(lambda: tuple(_files(self._places, sessions, caller, agent)))
         return Traces(caller, agent, sessions, frozenset(unfinished), documents, files)
 
@@ -167,38 +178,45 @@ class Forgetting:
         await asyncio.to_thread(_delete_files, traces.files)
         journaled = await asyncio.to_thread(_forget_journal, self._places.journal, traces.sessions)
         told = await asyncio.to_thread(forget_events, self._places.events, [*traces.sessions], caller, agent)
-        await self._store.look(lambda connection: connection.execute("PRAGMA secure_delete = ON").fetchall())
+        for store in (self._store, self._local):
+            await store.overwrite_deleted()
         deleted = {
             "files": len(traces.files),
             "journal entries": journaled,
             "events": told,
             "fact statements": await self._facts.forget(agent or None, caller),
+            "topic entries": await self._pins.forget(agent or None, caller),
             "state entries": sum([await self._state.forget(name, caller) for name in sorted(agents)]),
-            **await self._store.run(lambda connection: self._delete_rest(connection, traces)),
+            "endings": await self._local.run(lambda connection: _delete_endings(connection, traces.sessions)),
+            "documents": await self._store.run(lambda connection: self._delete_rest(connection, traces)),
             "calls": len(await CallBook(self._store).forget(caller=caller, agent=agent)),
             "remote documents": removed,
         }
         databases = sorted(self._places.data_dir.glob("*.db"))
         unscrubbed = [path.name for path in databases if not await _scrub(path, self._patience)]
+        unscrubbed += [] if await self._store.scrub() else ["the database"]
         return Undone(deleted, left, tuple(unscrubbed))
 
-    def _delete_rest(self, connection: sqlite3.Connection, traces: Traces) -> dict[str, int]:
-        """What no book of its own sees to, in a transaction."""
-        tagged = (f"caller:{traces.caller}", traces.agent, traces.agent)
-        documents = connection.execute(f"DELETE FROM documents WHERE {_TAGGED}", tagged).rowcount
-        calls = [_delete_call(connection, *session) for session in traces.sessions.items()]
+    async def holding(self, words: Sequence[str]) -> list[str]:
+        """The files and tables that hold one of these words, in whatever case."""
+        files = await asyncio.to_thread(holding, words, self._places)
+        return [*map(str, files), *await self._store.tables_holding(words)]
+
+    def _delete_rest(self, connection: Connection, traces: Traces) -> int:
+        """What no book of its own sees to, in a transaction; how many documents that was."""
+        tagged, tokens = _tagged(traces.caller, traces.agent)
+        documents = connection.execute(f"DELETE FROM documents WHERE {tagged}", tokens).rowcount
+        documents += sum([_delete_call(connection, *session) for session in traces.sessions.items()])
         connection.executemany(
-            "INSERT OR IGNORE INTO memory_taken_back VALUES (?)", [(session_id,) for session_id in traces.sessions]
+            "INSERT INTO memory_taken_back VALUES (?) ON CONFLICT DO NOTHING",
+            [(session_id,) for session_id in traces.sessions],
         )
-        # A deleted document's words stand in the full text index until it is made anew.
-        connection.execute("INSERT INTO document_words (document_words) VALUES ('rebuild')")
-        connection.execute(_TOMBSTONES)
+        self._store.index.purge(connection)
         tombstone = hashed_caller(traces.agent, traces.caller, self._secret), datetime.now(UTC).isoformat()
-        connection.execute("INSERT OR REPLACE INTO forgotten VALUES (?, ?)", tombstone)
-        return {
-            "documents": documents + sum(call["documents"] for call in calls),
-            "endings": sum(call["endings"] for call in calls),
-        }
+        connection.execute(
+            "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT (caller) DO UPDATE SET at = excluded.at", tombstone
+        )
+        return documents
 
     async def _delete_remote(self, sessions: Iterable[str], pairs: Sequence[tuple[str, str]] = ()) -> tuple[int, int]:
         """Of these sessions, and of these agents with these callers; how many were deleted, and how many were not."""
@@ -239,13 +257,31 @@ def _holds(path: Path, pattern: re.Pattern[bytes], overlap: int) -> bool:
 # One call
 
 
-def _delete_call(connection: sqlite3.Connection, session_id: str, agent: str) -> dict[str, int]:
-    """Its document and its ending; a late repeat of that is to bring back no state either."""
-    connection.execute("INSERT OR IGNORE INTO caller_state_saves VALUES (?, ?)", (session_id, agent))
-    return {
-        "documents": connection.execute("DELETE FROM documents WHERE source_id = ?", (session_id,)).rowcount,
-        "endings": connection.execute("DELETE FROM endings WHERE session_id = ?", (session_id,)).rowcount,
-    }
+def _delete_call(connection: Connection, session_id: str, agent: str) -> int:
+    """Its documents, and how many those were; a late repeat of its ending is to bring back no state either."""
+    connection.execute("INSERT INTO caller_state_saves VALUES (?, ?) ON CONFLICT DO NOTHING", (session_id, agent))
+    return connection.execute("DELETE FROM documents WHERE source_id = ?", (session_id,)).rowcount
+
+
+def _delete_endings(connection: Connection, sessions: Iterable[str]) -> int:
+    statement = "DELETE FROM endings WHERE session_id = ?"
+    return sum([connection.execute(statement, (session_id,)).rowcount for session_id in sessions])
+
+
+def _sessions(connection: Connection, caller: str, agent: str) -> dict[str, str]:
+    """The calls that left something, each with its agent."""
+    sessions = dict(connection.execute(_SESSIONS, {"caller": caller, "agent": agent}).fetchall())
+    tagged, tokens = carrying(f"caller:{caller}")
+    query = f"SELECT source_id, metadata FROM documents WHERE source = ? AND source_id <> '' AND {tagged}"
+    for session_id, metadata in connection.execute(query, (CALL_SOURCE, *tokens)):
+        with_agent = orjson.loads(metadata).get("agent") or ""
+        if agent in ("", with_agent):
+            sessions.setdefault(session_id, with_agent)
+    return sessions
+
+
+def _tagged(caller: str, agent: str) -> tuple[str, tuple[str, ...]]:
+    return carrying(f"caller:{caller}", *([f"agent:{agent}"] if agent else []))
 
 
 def _is_of(session: Mapping[str, Any], caller: str, agent: str) -> bool:

@@ -67,6 +67,8 @@ class Ring:
     """Whether they have, when that was told before the call with us had ended."""
     taken: bool = False
     """Another node has the call now; nothing is to be done about it here."""
+    adopted: bool = False
+    """Another node had it that could not be asked, and may have its media still."""
 
     @property
     def stream_url(self) -> str:
@@ -146,6 +148,7 @@ class Registry:
         """The call has lost its stream. `ring` is what it had; it waits for another until then."""
         self._live.pop(ring.key, None)
         self._rings.pop(ring.key, None)
+        self._over.pop(ring.key, None)
         ring.expires = until
         self._parked[ring.key] = ring
 

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 from gateway.errors import StoreError
 from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
+from gateway.memory.pins import Pin
 from gateway.memory.recall import Recall, merged
 
 REMOTE_SECONDS: Final = 20.0
@@ -20,10 +21,10 @@ T = TypeVar("T")
 
 class Remembering:
     """
-    What is known of one caller to one agent: facts and past calls of our own store at once, a remote store's calls
-    when they come.
+    What is known of one caller to one agent: topics, facts and past calls of our own store at once, a remote store's
+    calls when they come.
 
-    Owns three tasks; `cancel` ends them. A store that fails costs a log line, never the call.
+    Owns four tasks; `cancel` ends them. A store that fails costs a log line, never the call.
     """
 
     def __init__(self, recall: Recall, *, agent: str, caller: str, limit: int) -> None:
@@ -31,24 +32,30 @@ class Remembering:
         self._loop = asyncio.get_running_loop()
         self._began_at = self._loop.time()
         self._failures: list[str] = []
-        self._loading = 3
+        self._loading = 4
         self.seconds: float | None = None
         """How long loading took, once all have answered."""
         self._own = _task(self._loaded(lambda: recall.own_calls(agent, caller), "own"))
         self._remote = _task(self._loaded(lambda: recall.remote_calls(agent, caller), "remote"))
         self._facts = _task(self._loaded(lambda: recall.known_facts(agent, caller), "own"))
+        self._pins = _task(self._loaded(lambda: recall.pinned_topics(agent, caller), "own"))
         self._told: set[str] = set()
 
     async def by(self, seconds: float) -> list[PastCall]:
         """What has been found within so many seconds."""
         if seconds > 0:
-            await asyncio.wait({self._own, self._remote, self._facts}, timeout=seconds)
+            await asyncio.wait({self._own, self._remote, self._facts, self._pins}, timeout=seconds)
         return self._new()
 
     @property
     def facts(self) -> list[Fact]:
         """What is known by now."""
         return _found(self._facts)
+
+    @property
+    def pins(self) -> list[Pin]:
+        """The pinned topics, by now."""
+        return _found(self._pins)
 
     async def rest(self) -> list[PastCall]:
         """What was too late for `by`, once all have answered."""
@@ -63,7 +70,7 @@ class Remembering:
         return "late" if self.seconds is None else "loaded"
 
     def cancel(self) -> None:
-        for loading in (self._own, self._remote, self._facts):
+        for loading in (self._own, self._remote, self._facts, self._pins):
             loading.cancel()
 
     async def _loaded(self, load: Callable[[], Awaitable[list[T]]], store: str) -> list[T]:

@@ -78,6 +78,8 @@ class VoiceSession:
     """How long the answer to each of the caller's turns took, stage by stage."""
     receipt: dict[str, Any] = field(default_factory=dict)
     """What the agent was told of earlier calls, and where each piece of it came from."""
+    taken_over: bool = False
+    """A node had it that could not be asked: more may have been said than is known here."""
 
     @property
     def uuid(self) -> str:
@@ -104,6 +106,7 @@ class VoiceSession:
             "state": self.state,
             "timings": self.timings,
             "receipt": self.receipt,
+            "taken_over": self.taken_over,
         }
 
     @classmethod
@@ -124,4 +127,5 @@ class VoiceSession:
             state=dict(stored.get("state", {})),
             timings=list(stored.get("timings", [])),
             receipt=dict(stored.get("receipt", {})),
+            taken_over=bool(stored.get("taken_over")),
         )

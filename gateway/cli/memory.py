@@ -14,13 +14,15 @@ import httpx
 import orjson
 
 from gateway import settings
+from gateway.calls.agents import DEFAULT_AGENT
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.dossier import Dossier, DossierRoom
-from gateway.calls.forgetting import Forgetting, Places, Undone, holding
+from gateway.calls.forgetting import Forgetting, Places, Undone
 from gateway.calls.own_store import open_own_store, store_path
 from gateway.carriers.numbers import e164
 from gateway.cli import memory_text
 from gateway.errors import SettingsError
+from gateway.memory.pins import PinBook
 from gateway.memory.sqlite import SqliteStore
 from gateway.settings import Settings
 from gateway.web.admin_token import admin_token
@@ -85,11 +87,20 @@ def register(commands: Any) -> None:
         action.add_argument("--json", action="store_true", help="for machines")
         if act in (_revert, _forget):
             action.add_argument("--yes", action="store_true", help="do not ask")
+        if act is _pin:
+            _add_pin_options(action)
         if act is _forget:
             action.add_argument(
                 "--verify", nargs="+", default=[], metavar="WORD", help="then look for these in all files"
             )
         action.set_defaults(run=run, act=act)
+
+
+def _add_pin_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--about", default="", metavar="TEXT", help="what it is")
+    action.add_argument("--status", default="", metavar="TEXT", help="where it stands")
+    action.add_argument("--item", action="append", default=[], metavar="TEXT", help="what is still to be done")
+    action.add_argument("--closed", action="store_true", help="it is over: the agent is not told of it any more")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -120,7 +131,12 @@ async def _list(desk: _Desk) -> int:
 
 async def _show(desk: _Desk) -> int:
     dossier = await desk.dossier()
-    content = {"facts": dossier.facts, "state": dossier.state, "calls": dossier.calls[: memory_text.MOST_CALLS]}
+    content = {
+        "pins": dossier.pins,
+        "facts": dossier.facts,
+        "state": dossier.state,
+        "calls": dossier.calls[: memory_text.MOST_CALLS],
+    }
     desk.show({"caller": dossier.caller, **content, "reverted": dossier.reverted}, memory_text.dossier(dossier))
     return 0
 
@@ -164,6 +180,48 @@ async def _stats(desk: _Desk) -> int:
     return 0
 
 
+# Pinned topics
+
+
+async def _pin(desk: _Desk) -> int:
+    given = desk.options
+    agent, caller = await _agent(desk), _caller(given.caller)
+    try:
+        pin = await PinBook(desk.store).pin(
+            agent,
+            caller,
+            given.title,
+            about=given.about,
+            status=given.status,
+            open_items=given.item,
+            closed=given.closed,
+        )
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+    desk.show(pin, memory_text.pinned(pin))
+    return 0
+
+
+async def _unpin(desk: _Desk) -> int:
+    agent, caller = await _agent(desk), _caller(desk.options.caller)
+    if not await PinBook(desk.store).unpin(agent, caller, desk.options.title):
+        raise SettingsError("no topic of this name is pinned; `gateway memory show` lists those that are")
+    desk.show({"unpinned": desk.options.title}, "unpinned")
+    return 0
+
+
+async def _agent(desk: _Desk) -> str:
+    """The one that is named, or the only one there is."""
+    names = list(desk.settings.agents) or [DEFAULT_AGENT]
+    known = {one.agent for one in await DossierRoom(desk.store).acquaintances()}
+    given: str = desk.options.agent
+    if given and given not in known.union(names):
+        raise SettingsError(f"there is no agent {given}; there are {', '.join(sorted(known.union(names)))}")
+    if not given and len(names) != 1:
+        raise SettingsError(f"a topic is pinned for one agent; say --agent, one of {', '.join(sorted(names))}")
+    return given or names[0]
+
+
 # Undoing
 
 
@@ -188,7 +246,7 @@ async def _forget(desk: _Desk) -> int:
         if not await desk.confirmed(f"Forget {caller}, with {len(traces.sessions)} calls?"):
             return 1
         undone = await forgetting.forget(traces)
-    held_by = [str(path) for path in await asyncio.to_thread(holding, words, desk.places)] if words else []
+    held_by = await forgetting.holding(words) if words else []
     told = memory_text.forgotten(undone, held_by, under_way=len(traces.unfinished), verified=bool(words))
     desk.show({"undone": undone, "under_way": len(traces.unfinished), "still_in": held_by}, told)
     return 1 if held_by else _code(undone)
@@ -210,17 +268,20 @@ def _nobody() -> NoReturn:
 _MEANINGS: Final = {
     "CALLER": "a number in E.164, like +12025550143",
     "SESSION": "a call's id, or the beginning of it",
+    "TITLE": "a topic's name, in a few words",
 }
 
 _ACTIONS: Final[dict[str, tuple[Callable[[_Desk], Awaitable[int]], str, tuple[str, ...]]]] = {
     "list": (_list, "who is known", ()),
-    "show": (_show, "what is known of a caller: facts, state, the newest calls", ("CALLER",)),
+    "show": (_show, "what is known of a caller: topics, facts, state, the newest calls", ("CALLER",)),
     "log": (_log, "every change to what is known of a caller", ("CALLER",)),
     "diff": (_diff, "what one call changed", ("CALLER", "SESSION")),
     "explain": (_explain, "what the agent was told before a call, and where it came from", ("SESSION",)),
+    "pin": (_pin, "have the agent told of a topic in every call, or change one that is pinned", ("CALLER", "TITLE")),
+    "unpin": (_unpin, "let go of a pinned topic", ("CALLER", "TITLE")),
     "revert": (_revert, "take back everything that one call taught", ("SESSION",)),
     "forget": (_forget, "delete everything about a caller", ("CALLER",)),
     "export": (_export, "everything about a caller, as one JSON document", ("CALLER",)),
-    "audit": (_audit, "facts that a person should look at", ()),
+    "audit": (_audit, "facts, topics and state that a person should look at", ()),
     "stats": (_stats, "how much is known and used, without a number of anybody", ()),
 }

@@ -9,6 +9,7 @@ import orjson
 from gateway.calls.call_book import BookedCall
 from gateway.calls.dossier import Acquaintance, Changed, Dossier, Figures, Finding
 from gateway.calls.forgetting import Undone
+from gateway.memory.pins import Pin
 
 MOST_CALLS: Final = 10
 _WIDEST: Final = 60
@@ -30,6 +31,18 @@ def acquaintances(known: Iterable[Acquaintance]) -> str:
 
 
 def dossier(known: Dossier) -> str:
+    pins = [
+        (
+            known_pin.pin.title,
+            known_pin.pin.state,
+            known_pin.pin.status,
+            f"{len(known_pin.pin.open_items)} open",
+            f"last {known_pin.pin.last_said_at:%Y-%m-%d}",
+            _short(known_pin.pin.session_id) or "by hand",
+            known_pin.agent,
+        )
+        for known_pin in known.pins
+    ]
     facts = [
         (
             known_fact.fact.text,
@@ -47,6 +60,7 @@ def dossier(known: Dossier) -> str:
     calls = [_call_row(call, known.reverted) for call in known.calls[:MOST_CALLS]]
     newest = ", the newest" if len(known.calls) > MOST_CALLS else ""
     sections = [
+        *([f"{_count(len(pins), 'pinned topic')}\n{_columns(pins, '  ')}"] if pins else []),
         f"{_count(len(facts), 'fact')}\n{_columns(facts, '  ')}",
         f"{_count(len(state), 'state key')}\n{_columns(state, '  ')}",
         f"{_count(len(known.calls), 'call')}{newest}\n{_columns(calls, '  ')}",
@@ -54,12 +68,18 @@ def dossier(known: Dossier) -> str:
     return "\n\n".join([known.caller, *(section.rstrip() for section in sections)])
 
 
+def pinned(pin: Pin) -> str:
+    parts = [("about", pin.about), ("status", pin.status), *(("open", item) for item in pin.open_items)]
+    rows = [(name, text) for name, text in parts if text]
+    return f"{_printable(pin.title)} ({pin.state})\n{_columns(rows, '  ')}".rstrip()
+
+
 def changes(changed: Iterable[Changed]) -> str:
     rows = [
         (
             _minute(change.at.isoformat()),
             change.op,
-            _short(change.session_id),
+            _short(change.session_id) or "by hand",
             f"{change.before} -> {change.after}" if change.before else f"-> {change.after}",
         )
         for change in changed
@@ -75,7 +95,7 @@ def receipt(call: BookedCall) -> str:
         (
             item["kind"],
             item.get("text", ""),
-            _short(item["session"]),
+            _short(item["session"]) or "by hand",
             f"turns {', '.join(map(str, item['turns']))}" if item.get("turns") else "",
             _count(item["age_days"], "day"),
             f"score {item['score']:.2f}" if "score" in item else "",

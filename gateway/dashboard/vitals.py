@@ -109,10 +109,9 @@ class VitalRoom:
         self._now = now
 
     async def of(self, period: Period) -> Vitals:
-        first = self._now() - period.length
-        since = first.astimezone(UTC).isoformat()
-        measured = await self._lines.measured(since, period.step / timedelta(days=1))
-        callers, returning = await self._lines.callers_since(since)
+        first = self._now().astimezone(UTC) - period.length
+        measured = await self._lines.measured(first, period.step)
+        callers, returning = await self._lines.callers_since(first.isoformat())
         return await asyncio.to_thread(_vitals, measured, period, first, callers, returning)
 
 

@@ -11,7 +11,7 @@ import httpx
 
 from gateway.carriers import twilio
 from gateway.carriers.telnyx import stream_command, transfer_command
-from gateway.errors import CarrierRefused
+from gateway.errors import CarrierRefused, StreamInUse
 from gateway.settings import Secret
 
 RING_SECONDS: Final = 30
@@ -20,6 +20,7 @@ RING_SECONDS: Final = 30
 _TIMEOUT: Final = httpx.Timeout(5.0, connect=2.0)
 _PAUSES: Final = (0.2, 0.6)
 _TELNYX_OVER: Final = frozenset({"90018", "90015"})
+_TELNYX_STREAM_IN_USE: Final = "90045"
 _TELNYX_NO_STREAM: Final = _TELNYX_OVER | {"90048"}
 
 
@@ -38,7 +39,7 @@ class CallControl(Protocol):
         """Whether the caller is still there; true when the carrier does not say."""
 
     async def restart_stream(self, call_id: str, *, stream_url: str, attempt: int) -> None:
-        """Ask for a new media stream of a live call; CarrierRefused when there can't be one."""
+        """Ask for a new media stream of a live call. CarrierRefused when there can't be one, StreamInUse: there is."""
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
         """
@@ -137,7 +138,12 @@ class TelnyxControl:
     async def restart_stream(self, call_id: str, *, stream_url: str, attempt: int) -> None:
         # A new id for each intention: the same one would be ignored for a minute.
         command = stream_command(stream_url=stream_url, command_id=f"stream-{attempt}-{call_id}")
-        await self._act(call_id, "streaming_start", command, over=frozenset())
+        try:
+            await self._act(call_id, "streaming_start", command, over=frozenset())
+        except CarrierRefused as refused:
+            if refused.code == _TELNYX_STREAM_IN_USE:
+                raise StreamInUse("telnyx", "streaming_start", refused.status, refused.code) from None
+            raise
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
         # A new id for each intention: the agent may try the same number again.

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gateway.llm import fact_rules
+from gateway.llm import fact_rules, topic_rules
 from gateway.llm.plain_text import trimmed
 from gateway.llm.summary import MAX_ITEM_CHARACTERS, MAX_NAME_CHARACTERS, CallSummary, SpokenLine
+from gateway.llm.topics import KnownTopic
 
 MAX_ITEMS_EACH: Final = 6
 MAX_TOPICS: Final = 3
@@ -122,8 +123,12 @@ class _Sentence:
         return label + trimmed(self.text, max_characters - len(label))
 
 
-def summarise(lines: Sequence[SpokenLine]) -> CallSummary:
-    """The five sections and facts from what was literally said; any may be empty, and all are after small talk."""
+def summarise(lines: Sequence[SpokenLine], known: Sequence[KnownTopic] = ()) -> CallSummary:
+    """
+    The five sections, facts and topics from what was literally said; any may be empty, and all are after small talk.
+
+    `known` are topics of earlier calls.
+    """
     sentences = _informative(lines)
     statements = [sentence for sentence in sentences if not sentence.is_question]
     decisions = _matching(statements, _DECISION)
@@ -141,6 +146,7 @@ def summarise(lines: Sequence[SpokenLine]) -> CallSummary:
         context=" ".join(sentence.quoted(CONTEXT_CHARACTERS_EACH) for sentence in sentences[-CONTEXT_SENTENCES:]),
         written_by="extractive",
         caller_facts=fact_rules.extract(lines),
+        running_topics=topic_rules.extract(lines, known),
     )
 
 

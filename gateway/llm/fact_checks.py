@@ -98,6 +98,11 @@ def is_fit(fact: CallerFact) -> bool:
     return not passing and redact(fact.text) == fact.text
 
 
+def may_be_noted(text: str) -> bool:
+    """Whether it holds nothing sensitive, and no claim to a right or a role."""
+    return not any(pattern.search(text) for pattern in (*_SENSITIVE, _CLAIM)) and redact(text) == text
+
+
 def _on_lines(fact: CallerFact, lines: Sequence[SpokenLine]) -> CallerFact | None:
     """The fact with those of its lines that exist; None if the caller spoke none of them."""
     turns = tuple(turn for turn in fact.turns if 0 <= turn < len(lines))

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from gateway.errors import LlmRefused
 from gateway.llm.facts import FACT_SCHEMA, CallerFact, parse_facts
 from gateway.llm.plain_text import plain, trimmed
+from gateway.llm.topics import TOPIC_SCHEMA, TopicNote, parse_topics
 
 MAX_ITEMS: Final = 12
 MAX_ITEM_CHARACTERS: Final = 300
@@ -29,6 +30,7 @@ _FIELDS: Final[dict[str, dict[str, Any]]] = {
     "facts": _LIST,
     "context": {"type": "string"},
     "caller_facts": {"type": "array", "items": FACT_SCHEMA},
+    "running_topics": {"type": "array", "items": TOPIC_SCHEMA},
 }
 SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
@@ -51,6 +53,7 @@ _ALIASES: Final = {
     "context_for_next_call": "context",
     "context_for_the_next_call": "context",
     "facts_about_the_caller": "caller_facts",
+    "ongoing_topics": "running_topics",
     **{field: field for field in _FIELDS},
 }
 
@@ -87,12 +90,15 @@ class CallSummary:
     written_by: str
     caller_facts: tuple[CallerFact, ...] = ()
     """What stays true of the caller beyond this call; kept on its own, not in the call's document."""
+    running_topics: tuple[TopicNote, ...] = ()
+    """What goes on after this call; kept on its own too."""
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "CallSummary":
-        """Of one as JSON; those of an older version have no caller facts."""
+        """Of one as JSON; those of an older version have no caller facts or running topics."""
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
         fields["caller_facts"] = tuple(CallerFact.from_json(fact) for fact in stored.get("caller_facts", ()))
+        fields["running_topics"] = tuple(TopicNote.from_json(note) for note in stored.get("running_topics", ()))
         return cls(**fields)
 
 
@@ -131,6 +137,7 @@ def parse_answer(text: str, written_by: str) -> CallSummary:
         context=trimmed(" ".join(_plain_lines(fields.get("context"))), MAX_CONTEXT_CHARACTERS),
         written_by=written_by,
         caller_facts=parse_facts(fields.get("caller_facts")),
+        running_topics=parse_topics(fields.get("running_topics")),
     )
     if not (summary.topics or summary.decisions or summary.action_items or summary.facts or summary.context):
         raise LlmRefused("the answer is an empty summary")

@@ -13,10 +13,11 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from gateway.errors import LlmError, LlmUnavailable
-from gateway.llm import extractive
+from gateway.llm import extractive, topic_checks
 from gateway.llm.anthropic import AnthropicSummaries
 from gateway.llm.fact_checks import kept
 from gateway.llm.summary import CallSummary, SpokenLine, transcript_of
+from gateway.llm.topics import KnownTopic, told
 from gateway.llm.xai import XaiSummaries
 from gateway.settings import Secret
 
@@ -68,23 +69,29 @@ class SummaryWriter:
         for provider in self._providers:
             await provider.prepare()
 
-    async def write(self, lines: Sequence[SpokenLine], *, recited: Sequence[str] = ()) -> CallSummary:
+    async def write(
+        self, lines: Sequence[SpokenLine], *, recited: Sequence[str] = (), topics: Sequence[KnownTopic] = ()
+    ) -> CallSummary:
         """
         A summary in any case, within the deadline: by a model, else an extractive one.
 
         `recited` is what the agent was told of the caller; facts that it only said again are not learned anew.
+        `topics` are those of earlier calls, so that they are noted under the same name.
         """
         try:
-            return await self.ask(lines, recited=recited)
+            return await self.ask(lines, recited=recited, topics=topics)
         except LlmError:
             # Sorting a long call takes a while: not on the loop that carries audio.
-            return await asyncio.to_thread(extractive.summarise, lines)
+            return await asyncio.to_thread(extractive.summarise, lines, topics)
 
-    async def ask(self, lines: Sequence[SpokenLine], *, recited: Sequence[str] = ()) -> CallSummary:
+    async def ask(
+        self, lines: Sequence[SpokenLine], *, recited: Sequence[str] = (), topics: Sequence[KnownTopic] = ()
+    ) -> CallSummary:
         """A summary by a model. Raises LlmUnavailable if a later try may succeed, else LlmRefused."""
-        summary = await self._ask_all(transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS))
+        summary = await self._ask_all(told(topics) + transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS))
         caller_facts = await asyncio.to_thread(kept, summary.caller_facts, lines, recited)
-        return replace(summary, caller_facts=caller_facts)
+        running_topics = await asyncio.to_thread(topic_checks.kept, summary.running_topics, lines)
+        return replace(summary, caller_facts=caller_facts, running_topics=running_topics)
 
     async def close(self) -> None:
         for provider in self._providers:

@@ -1,39 +1,42 @@
 """
 Texts as vectors, off the event loop.
 
-Documents and queries have a thread each, so that no query waits for a long document. Both work on the same model. The
-one for documents steps back for everything else that wants the processor: calls are going on.
+Documents and queries have a thread each, so that no query waits for a long document. Both ask the same model, which is
+in a process of its own.
 """
 
 import asyncio
-import contextlib
 import functools
 import logging
-import os
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+
+from gateway.memory.model_process import ModelGone, ModelProcess
 
 if TYPE_CHECKING:
-    from gateway.memory.minilm import MiniLM, Reading
+    from gateway.memory.meaning import Reading
 
 MODEL: Final = "all-MiniLM-L6-v2 int8 8199be6f"
 """Stands beside every stored vector: those of two models can't be compared."""
 
 _PATIENCE: Final = 1.0
 _MOST_REMEMBERED: Final = 256
-_BACKGROUND_NICENESS: Final = 10
 
 _log = logging.getLogger(__name__)
 
+_Answer = TypeVar("_Answer")
 
-def load_minilm() -> "MiniLM":
-    """The model in its package. It takes a second, and memory that a gateway without documents can save."""
-    from gateway.memory import minilm
 
-    return minilm.load()
+class Model(Protocol):
+    """Reads texts, one at a time for each method. Raises ModelGone when it is of no more use."""
+
+    def embed(self, text: str) -> bytes: ...
+
+    def read(self, text: str) -> "Reading": ...
+
+    def close(self) -> None: ...
 
 
 class Embedder:
@@ -43,15 +46,21 @@ class Embedder:
     Without a usable model it answers None to everything, after one line in the log.
     """
 
-    def __init__(self, load: Callable[[], "MiniLM"] = load_minilm) -> None:
+    def __init__(self, load: Callable[[], Model] = ModelProcess) -> None:
+        """`load` takes a second or more, on a thread; ModelGone if there is no model."""
         self._load = load
-        self._loading = threading.Lock()
+        self._model: Model | None = None
+        self._choosing = threading.Lock()
         self._queries = ThreadPoolExecutor(1, "query embedding")
         self._documents = ThreadPoolExecutor(1, "document embedding")
         self._remembered = functools.lru_cache(_MOST_REMEMBERED)(self._read)
+        self._open = True
 
     def close(self) -> None:
         """Take no more; what is under way is finished, and nobody waits for it. Doing it twice does no harm."""
+        if self._open:
+            self._open = False
+            self._documents.submit(self._unload)
         for thread in (self._queries, self._documents):
             thread.shutdown(wait=False)
 
@@ -72,34 +81,60 @@ class Embedder:
         try:
             async with asyncio.timeout(_PATIENCE):
                 return await asyncio.get_running_loop().run_in_executor(self._queries, self._remembered, text)
-        except TimeoutError:
+        except (TimeoutError, ModelGone):
             return None
 
     # On the threads
 
     def _embed(self, texts: tuple[str, ...]) -> bytes | None:
-        model = self._model
-        _step_back()  # not before: whoever imports a module holds up all other threads
-        return None if model is None else b"".join(model.embed(text) for text in texts)
-
-    def _read(self, text: str) -> "Reading | None":
-        return None if self._model is None else self._model.read(text)
-
-    @property
-    def _model(self) -> "MiniLM | None":
-        with self._loading:
-            return self._loaded
-
-    @functools.cached_property
-    def _loaded(self) -> "MiniLM | None":
         try:
-            return self._load()
-        except Exception as error:  # whatever a foreign runtime raises: memory without vectors is still memory
-            _log.warning("no embedding model, the store searches by words alone", extra={"reason": str(error)})
+            return self._ask(lambda model: b"".join(map(model.embed, texts)))
+        except ModelGone:
             return None
 
+    def _read(self, text: str) -> "Reading":
+        return self._ask(lambda model: model.read(text))
 
-def _step_back() -> None:
-    if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
-        with contextlib.suppress(OSError):  # it is a courtesy
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _BACKGROUND_NICENESS)
+    def _ask(self, question: Callable[[Model], _Answer]) -> _Answer:
+        """A model that was lost on the way is loaded again, once."""
+        model = self._chosen(instead_of=None)
+        try:
+            return question(model)
+        except ModelGone:
+            return question(self._chosen(instead_of=model))
+
+    def _chosen(self, *, instead_of: Model | None) -> Model:
+        with self._choosing:
+            if self._model is None:
+                self._model = self._loaded()
+            elif self._model is instead_of and not isinstance(self._model, _NoModel):
+                _log.warning("embedding model was lost, and is loaded again")
+                self._model.close()
+                self._model = self._loaded()
+            return self._model
+
+    def _loaded(self) -> Model:
+        try:
+            return self._load()
+        except ModelGone as error:
+            # Memory without vectors is still memory.
+            _log.warning("no embedding model, the store searches by words alone", extra={"reason": str(error)})
+            return _NoModel()
+
+    def _unload(self) -> None:
+        self._queries.shutdown(wait=True)
+        with self._choosing:
+            if self._model is not None:
+                self._model.close()
+            self._model = _NoModel()
+
+
+class _NoModel:
+    def embed(self, text: str) -> bytes:
+        raise ModelGone("there is none")
+
+    def read(self, text: str) -> "Reading":
+        raise ModelGone("there is none")
+
+    def close(self) -> None:
+        pass

@@ -6,7 +6,6 @@ taking statements out (a call reverted, a caller forgotten, old ones expired) le
 Each fact is a document too, and found like any other.
 """
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,11 +15,13 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway.memory.call_notes import SESSION_PREFIX
+from gateway.memory.database import Connection
+from gateway.memory.document_table import create_document
 from gateway.memory.documents import Document, NewDocument
 from gateway.memory.fact_relations import Reading, Similar
 from gateway.memory.fact_statements import FactState, Op, StandingFact, Statement, worked_out
-from gateway.memory.sqlite import SqliteStore
-from gateway.memory.sqlite import _create as create_document
+from gateway.memory.index import carrying
+from gateway.memory.store import MemoryStore
 
 SOURCE: Final = "caller-fact"
 
@@ -122,7 +123,7 @@ class FactBook:
     `similar` finds repeats that share no words; without it there are rules.
     """
 
-    def __init__(self, store: SqliteStore, *, similar: Similar | None = None) -> None:
+    def __init__(self, store: MemoryStore, *, similar: Similar | None = None) -> None:
         self._store = store
         self._similar = similar
 
@@ -137,7 +138,7 @@ class FactBook:
         started_at, at = _time_text(session.started_at), _time_text(now)
         said = [_said(fact) for fact in facts]
 
-        def work(connection: sqlite3.Connection) -> list[Change]:
+        def work(connection: Connection) -> list[Change]:
             said_before = _said_before(connection, session.id)
             if said == said_before or _is_taken_back(connection, session.id):
                 return []
@@ -182,8 +183,8 @@ class FactBook:
     async def revert(self, session_id: str) -> int:
         """Make it as if a call had not happened, and see that it stays so; how many statements that was."""
 
-        def work(connection: sqlite3.Connection) -> int:
-            connection.execute("INSERT OR IGNORE INTO memory_taken_back VALUES (?)", (session_id,))
+        def work(connection: Connection) -> int:
+            connection.execute("INSERT INTO memory_taken_back VALUES (?) ON CONFLICT DO NOTHING", (session_id,))
             scopes = _scopes(connection, "session_id = ?", session_id)
             return sum(self._take_out(connection, scope, "session_id = ?", session_id) for scope in scopes)
 
@@ -197,7 +198,7 @@ class FactBook:
         """
         scope, moment = _Scope(agent, caller), _time_text(now)
 
-        def work(connection: sqlite3.Connection) -> bool:
+        def work(connection: Connection) -> bool:
             [kind] = [fact.type for fact in _facts(connection, scope) if fact.id == fact_id] or [""]
             connection.execute("DELETE FROM documents WHERE id = ? AND tags = ?", (fact_id, scope.tags_text))
             if kind and text:
@@ -214,18 +215,16 @@ class FactBook:
 
     async def forget(self, agent: str | None, caller: str) -> int:
         """Delete all facts about a caller and their history, with one agent or all; how many statements that was."""
-        tag, agent_tag = f"caller:{caller}", None if agent is None else f"agent:{agent}"
+        tagged, tokens = carrying(f"caller:{caller}", *([] if agent is None else [f"agent:{agent}"]))
 
-        def work(connection: sqlite3.Connection) -> int:
+        def work(connection: Connection) -> int:
             whose, names = "caller = ? AND coalesce(agent = ?, true)", (caller, agent)
             connection.execute(
-                f"INSERT OR IGNORE INTO memory_taken_back SELECT session_id FROM memory_log WHERE {whose}", names
+                f"""INSERT INTO memory_taken_back SELECT DISTINCT session_id FROM memory_log WHERE {whose}
+                    ON CONFLICT DO NOTHING""",
+                names,
             )
-            connection.execute(
-                """DELETE FROM documents WHERE source = ? AND ? IN (SELECT value FROM json_each(tags))
-                    AND coalesce(? IN (SELECT value FROM json_each(tags)), true)""",
-                (SOURCE, tag, agent_tag),
-            )
+            connection.execute(f"DELETE FROM documents WHERE source = ? AND {tagged}", (SOURCE, *tokens))
             return connection.execute(f"DELETE FROM memory_log WHERE {whose}", names).rowcount
 
         return await self._store.run(work)
@@ -243,14 +242,14 @@ class FactBook:
 
     # In a transaction
 
-    def _take_out(self, connection: sqlite3.Connection, scope: "_Scope", condition: str, value: str) -> int:
+    def _take_out(self, connection: Connection, scope: "_Scope", condition: str, value: str) -> int:
         """Delete statements, and work out anew what is known without them."""
         statement = f"DELETE FROM memory_log WHERE agent = ? AND caller = ? AND {condition}"
         count = connection.execute(statement, (*scope.names, value)).rowcount
         self._settle(connection, scope)
         return count
 
-    def _settle(self, connection: sqlite3.Connection, scope: "_Scope") -> None:
+    def _settle(self, connection: Connection, scope: "_Scope") -> None:
         """Make documents and log tell what the statements come to."""
         # A document that somebody deleted is not to come back: what was said of it goes too.
         connection.execute(
@@ -313,21 +312,21 @@ def _said(fact: Learned) -> str:
     return orjson.dumps(entry).decode()
 
 
-def _said_before(connection: sqlite3.Connection, session_id: str) -> list[str]:
+def _said_before(connection: Connection, session_id: str) -> list[str]:
     statement = "SELECT said FROM memory_log WHERE session_id = ? ORDER BY position"
     return [said for (said,) in connection.execute(statement, (session_id,))]
 
 
-def _is_taken_back(connection: sqlite3.Connection, session_id: str) -> bool:
+def _is_taken_back(connection: Connection, session_id: str) -> bool:
     return bool(connection.execute("SELECT 1 FROM memory_taken_back WHERE session_id = ?", (session_id,)).fetchone())
 
 
-def _scopes(connection: sqlite3.Connection, condition: str, value: str) -> list[_Scope]:
+def _scopes(connection: Connection, condition: str, value: str) -> list[_Scope]:
     rows = connection.execute(f"SELECT DISTINCT agent, caller FROM memory_log WHERE {condition}", (value,))
     return [_Scope(agent, caller) for agent, caller in rows]
 
 
-def _statements(connection: sqlite3.Connection, scope: _Scope) -> list[Statement]:
+def _statements(connection: Connection, scope: _Scope) -> list[Statement]:
     """All of a caller's, in the order of the calls: who ended late does not count as newest."""
     rows = connection.execute(
         f"""SELECT number, session_id, position, started_at, said FROM memory_log
@@ -343,7 +342,7 @@ def _statement(number: int, session_id: str, position: int, started_at: str, sai
     return Statement(number, session_id, position, started_at, entry["confidence"], entry["turns"], reading)
 
 
-def _changes(connection: sqlite3.Connection, condition: str, *values: str) -> list[Change]:
+def _changes(connection: Connection, condition: str, *values: str) -> list[Change]:
     rows = connection.execute(
         f"""SELECT op, session_id, document_id, said, before, after, at FROM memory_log
             WHERE {condition} ORDER BY {_CALL_ORDER}""",
@@ -378,7 +377,7 @@ def _time_text(time: datetime) -> str:
 # The documents
 
 
-def _document_id(connection: sqlite3.Connection, scope: _Scope, fact: StandingFact) -> str:
+def _document_id(connection: Connection, scope: _Scope, fact: StandingFact) -> str:
     """Of the fact's document, which is made if there is none."""
     said_at = datetime.fromisoformat(fact.first.started_at)
     new = NewDocument(
@@ -410,7 +409,7 @@ def _metadata(fact: StandingFact, ids: dict[str, str]) -> dict[str, Any]:
     return metadata | {name: value for name, value in more.items() if value}
 
 
-def _describe(connection: sqlite3.Connection, document_id: str, metadata: dict[str, Any]) -> None:
+def _describe(connection: Connection, document_id: str, metadata: dict[str, Any]) -> None:
     text = _json(metadata)
     connection.execute(
         "UPDATE documents SET metadata = ?, updated_at = ? WHERE id = ? AND metadata <> ?",
@@ -418,7 +417,7 @@ def _describe(connection: sqlite3.Connection, document_id: str, metadata: dict[s
     )
 
 
-def _facts(connection: sqlite3.Connection, scope: _Scope) -> list[Fact]:
+def _facts(connection: Connection, scope: _Scope) -> list[Fact]:
     rows = connection.execute(
         "SELECT id, content, created_at, metadata FROM documents WHERE source = ? AND tags = ? AND source_id <> ''",
         (SOURCE, scope.tags_text),

@@ -10,7 +10,6 @@ import hashlib
 import logging
 import os
 import re
-import sqlite3
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,11 @@ from pathlib import Path
 from typing import Final, Self
 
 from gateway.errors import StoreUnavailable
+from gateway.memory.database import Connection
+from gateway.memory.document_table import create_document
 from gateway.memory.documents import NewDocument
+from gateway.memory.index import carrying
 from gateway.memory.sqlite import SqliteStore
-from gateway.memory.sqlite import _create as create_document
 
 MOST_FILE_BYTES: Final = 2_000_000
 PASSAGE_CHARACTERS: Final = 800
@@ -304,12 +305,12 @@ def _tags(agent: str) -> tuple[str, str]:
     return "knowledge", f"agent:{agent}"
 
 
-def _known(connection: sqlite3.Connection) -> dict[_File, _Stamp]:
+def _known(connection: Connection) -> dict[_File, _Stamp]:
     rows = connection.execute("SELECT agent, name, modified_ns, changed_ns, size FROM knowledge_files")
     return {_File(agent, name): _Stamp(*stamp) for agent, name, *stamp in rows}
 
 
-def _keep(connection: sqlite3.Connection, file: _File, stamp: _Stamp, digest: str, passages: Iterable[Passage]) -> None:
+def _keep(connection: Connection, file: _File, stamp: _Stamp, digest: str, passages: Iterable[Passage]) -> None:
     """Put these passages in the place of the file's earlier ones, unless its content is the same."""
     row = connection.execute("SELECT digest FROM knowledge_files WHERE agent = ? AND name = ?", (file.agent, file.name))
     if row.fetchone() != (digest,):
@@ -324,9 +325,7 @@ def _keep(connection: sqlite3.Connection, file: _File, stamp: _Stamp, digest: st
     )
 
 
-def _drop(connection: sqlite3.Connection, file: _File) -> None:
+def _drop(connection: Connection, file: _File) -> None:
     connection.execute("DELETE FROM knowledge_files WHERE agent = ? AND name = ?", (file.agent, file.name))
-    connection.execute(
-        "DELETE FROM documents WHERE source = ? AND ? IN (SELECT value FROM json_each(tags))",
-        (file.name, _tags(file.agent)[1]),
-    )
+    tagged, tokens = carrying(_tags(file.agent)[1])
+    connection.execute(f"DELETE FROM documents WHERE source = ? AND {tagged}", (file.name, *tokens))

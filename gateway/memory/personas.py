@@ -6,7 +6,6 @@ In a prompt they stand as quoted data, like what is remembered of a caller: they
 
 import logging
 import re
-import sqlite3
 import unicodedata
 import uuid
 from collections.abc import Callable, Collection, Sequence
@@ -16,7 +15,8 @@ from typing import Final, Literal
 
 import orjson
 
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.database import Connection
+from gateway.memory.store import MemoryStore
 
 MemoryType = Literal["identity", "preference", "philosophy", "constraint", "context", "interest"]
 
@@ -91,7 +91,7 @@ class PersonaBook:
     Raises StoreUnavailable, and ValueError, in one sentence, for a name or a memory that can't be.
     """
 
-    def __init__(self, store: SqliteStore, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, store: MemoryStore, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._store = store
         self._now = now
 
@@ -145,7 +145,7 @@ class PersonaBook:
         return rendered
 
     async def _load(self, names: Collection[str], limit: int) -> list[PersonaMemory]:
-        def work(connection: sqlite3.Connection) -> list[PersonaMemory]:
+        def work(connection: Connection) -> list[PersonaMemory]:
             found: list[PersonaMemory] = []
             for name in dict.fromkeys(names):
                 found += _newest(connection, name, limit - len(found))
@@ -196,7 +196,7 @@ def _check_name(name: str) -> None:
 # The table
 
 
-def _insert(connection: sqlite3.Connection, memory: PersonaMemory) -> None:
+def _insert(connection: Connection, memory: PersonaMemory) -> None:
     connection.execute(
         f"INSERT INTO persona_memories ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?)",
         (
@@ -210,7 +210,7 @@ def _insert(connection: sqlite3.Connection, memory: PersonaMemory) -> None:
     )
 
 
-def _newest(connection: sqlite3.Connection, persona: str, limit: int) -> list[PersonaMemory]:
+def _newest(connection: Connection, persona: str, limit: int) -> list[PersonaMemory]:
     """The last `limit` memories of a persona, the oldest first."""
     statement = f"SELECT {_FIELDS} FROM persona_memories WHERE persona = ? ORDER BY number DESC LIMIT ?"
     rows = connection.execute(statement, (persona, limit)).fetchall()

@@ -6,14 +6,14 @@ session's entries out brings back what stood there before it.
 """
 
 import math
-import sqlite3
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final
 
 import orjson
 
-from gateway.memory.sqlite import SqliteStore
+from gateway.memory.database import Connection
+from gateway.memory.store import MemoryStore
 
 Scalar = str | int | float | bool
 Value = Scalar | dict[str, Scalar]
@@ -46,7 +46,7 @@ SCHEMA: Final = (
 class CallerState:
     """What agents keep about their callers, in a store that was opened with SCHEMA. Raises StoreUnavailable."""
 
-    def __init__(self, store: SqliteStore) -> None:
+    def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
     async def load(self, agent: str, caller: str) -> dict[str, Value]:
@@ -66,7 +66,7 @@ class CallerState:
         texts = {key: _json(check_value(key, value)) for key, value in values.items()}
         at = now.astimezone(UTC).isoformat(timespec="microseconds")  # one width, so that text order is time order
 
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: Connection) -> None:
             if not _is_first_save(connection, session_id, agent):
                 return
             current = _current(connection, agent, caller)
@@ -138,17 +138,17 @@ def _json(value: Value) -> str:
         raise ValueError("a state value must be Unicode text and numbers of at most 64 bits") from None
 
 
-def _is_first_save(connection: sqlite3.Connection, session_id: str, agent: str) -> bool:
-    statement = "INSERT OR IGNORE INTO caller_state_saves (session_id, agent) VALUES (?, ?)"
+def _is_first_save(connection: Connection, session_id: str, agent: str) -> bool:
+    statement = "INSERT INTO caller_state_saves (session_id, agent) VALUES (?, ?) ON CONFLICT DO NOTHING"
     return connection.execute(statement, (session_id, agent)).rowcount == 1
 
 
-def _current(connection: sqlite3.Connection, agent: str, caller: str) -> dict[str, str]:
+def _current(connection: Connection, agent: str, caller: str) -> dict[str, str]:
     """The newest entry of each key, as JSON."""
     rows = connection.execute(
         """SELECT key, value FROM (
             SELECT key, value, row_number() OVER (PARTITION BY key ORDER BY at DESC, number DESC) AS age
-            FROM caller_state_log WHERE agent = ? AND caller = ?)
+            FROM caller_state_log WHERE agent = ? AND caller = ?) entries
         WHERE age = 1 ORDER BY key""",
         (agent, caller),
     )

@@ -30,6 +30,7 @@ from gateway.memory.embedding import Embedder
 from gateway.memory.facts import FactBook
 from gateway.memory.notes import CallerNotes
 from gateway.memory.personas import PersonaBook
+from gateway.memory.pins import PinBook
 from gateway.memory.recall import Recall
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
@@ -46,7 +47,15 @@ from gateway.web.public import PublicAddress
 from gateway.web.rooms import brain_room, kit_room, make_finalizer
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
-from gateway.web.upkeep import at_work, delete_old, delete_old_events, expire_facts, prepare, retention_of
+from gateway.web.upkeep import (
+    at_work,
+    collect_garbage,
+    delete_old,
+    delete_old_events,
+    expire_facts,
+    prepare,
+    retention_of,
+)
 
 CLOSING_SECONDS: Final = 10.0
 """How long endings may take at shutdown; what is left is taken up at the next start."""
@@ -91,7 +100,8 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
     settings = blueprint.settings
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient())
-        store = await open_own_store(settings.data_dir, embedder=Embedder() if settings.memory_vectors else None)
+        embedder = Embedder() if settings.memory_vectors else None
+        store = await open_own_store(settings.data_dir, embedder=embedder)
         stack.push_async_callback(store.close)
         stack.push_async_callback(blueprint.writer.close)
         recordings = RecordingRoom(settings.record_dir)
@@ -107,7 +117,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         events = EventLog(settings.data_dir / "events.db", shared=is_worker)
         stack.callback(events.close)
         feed, levels = others.feed(events), others.levels()
-        finalizer = make_finalizer(blueprint, store, remote, archive, journal, others, feed)
+        finalizer = make_finalizer(blueprint, store, remote, archive, journal, others, feed, embedder)
         stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
         telnyx_rest = telnyx_control(settings, http)
         memory = _memory(settings, store, remote, journal)
@@ -131,8 +141,9 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             keep_warm(blueprint.brains, lambda: desk.live_calls > 0),
             delete_old(archive),
             delete_old_events(events, settings.voice_session_retention_days),
-            expire_facts(FactBook(store), retention_of(settings)),
+            expire_facts(FactBook(store), PinBook(store), retention_of(settings)),
             prepare(blueprint.writer),
+            collect_garbage(lambda: desk.live_calls == 0),
         ):
             await stack.enter_async_context(at_work(work))
         _measure(desk, finalizer)
@@ -169,8 +180,9 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
 
 def _store_routes(blueprint: Blueprint, store: SqliteStore) -> list[BaseRoute]:
     """What clients of the store and text agents may ask."""
-    notes = CallerNotes(store, CallerState(store))
-    mcp = create_mcp(PersonaBook(store), notes, blueprint.store_keys[0])
+    pins = PinBook(store)
+    notes = CallerNotes(store, CallerState(store), pins)
+    mcp = create_mcp(PersonaBook(store), notes, blueprint.store_keys[0], pins=pins)
     return [*documents.routes(store, blueprint.store_keys), *mcp.routes()]
 
 
@@ -184,7 +196,7 @@ def _memory(settings: Settings, store: SqliteStore, remem: RememClient | None, j
     limit = settings.voice_session_context_limit
     if not settings.voice_session_enabled:
         return None
-    recall = Recall(store, remem, limit, facts=FactBook(store), retention=retention_of(settings))
+    recall = Recall(store, remem, limit, facts=FactBook(store), pins=PinBook(store), retention=retention_of(settings))
     return Memory(recall, limit, journal)
 
 

@@ -20,9 +20,11 @@ from gateway.calls.functions.kit import KitRoom
 from gateway.calls.functions.text_side import OpenClawAgent, Recipient, Webhook
 from gateway.calls.journal import Journal
 from gateway.calls.thinking import hashed_caller
+from gateway.memory.embedding import Embedder
 from gateway.memory.facts import FactBook
 from gateway.memory.knowledge import Knowledge
 from gateway.memory.personas import PersonaBook
+from gateway.memory.pins import PinBook
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
@@ -87,6 +89,7 @@ def make_finalizer(
     journal: Journal,
     others: Sharing,
     feed: Feed,
+    embedder: Embedder | None = None,
 ) -> Finalizer:
     table = Endings(store, others.node)
     steps = EndingSteps(
@@ -98,6 +101,7 @@ def make_finalizer(
         zones={agent.name: agent.timezone for agent in blueprint.agents},
         book=CallBook(store),
         facts=FactBook(store),
+        pins=PinBook(store, embed=embedder.embed if embedder is not None else None),
         state=CallerState(store),
         state_keys={agent.name: agent.repeat_caller.state_keys for agent in blueprint.agents},
     )

@@ -2,8 +2,9 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -12,11 +13,16 @@ from gateway.calls.event_log import Cursor, EventLog
 from gateway.errors import StoreError
 from gateway.llm.writer import SummaryWriter
 from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook
 from gateway.settings import Settings
 
 RETENTION_CHECK_SECONDS: Final = 3600.0
 DAY_SECONDS: Final = 24 * 3600.0
 PREPARE_AFTER: Final = 1.0
+_GARBAGE_SECONDS: Final = 5.0
+_SOME_OBJECTS: Final = 10_000
+_MANY_OBJECTS: Final = 1_000_000
+"""About 100 MB, more than all calls of a full gateway hold at once."""
 
 _log = logging.getLogger(__name__)
 
@@ -45,19 +51,33 @@ async def delete_old_events(events: EventLog, retention_days: int) -> None:
 
 
 def retention_of(settings: Settings) -> timedelta | None:
-    """How long facts are told; None for ever."""
+    """How long facts and topics are told; None for ever."""
     return timedelta(days=settings.memory_retention_days) if settings.memory_retention_days else None
 
 
-async def expire_facts(facts: FactBook, retention: timedelta | None) -> None:
+async def expire_facts(facts: FactBook, pins: PinBook, retention: timedelta | None) -> None:
     """Delete what is not told any more, at the start and once a day."""
     while retention is not None:
         try:
-            if expired := await facts.expire(datetime.now(UTC) - retention):
+            oldest = datetime.now(UTC) - retention
+            if expired := await facts.expire(oldest) + await pins.expire(oldest):
                 _log.info("old facts deleted", extra={"statements": expired})
         except StoreError as error:
             _log.warning("old facts could not be deleted", extra={"reason": str(error)})
         await asyncio.sleep(DAY_SECONDS)
+
+
+async def collect_garbage(is_quiet: Callable[[], bool]) -> None:
+    """
+    Collect cycles while no call is live, and under way only when there may be many: it holds up every call's sound.
+
+    For a process that has switched the collector off, as `gateway serve` does. Calls leave hardly any cycles.
+    """
+    while True:
+        await asyncio.sleep(_GARBAGE_SECONDS)
+        new_objects = gc.get_count()[0]
+        if not gc.isenabled() and new_objects > (_SOME_OBJECTS if is_quiet() else _MANY_OBJECTS):
+            gc.collect()
 
 
 @contextlib.asynccontextmanager

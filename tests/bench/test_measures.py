@@ -36,6 +36,7 @@ def brain_measurement(**changes):
         seconds=6.0,
         answers=500,
         failed=0,
+        left_out=12,
         direct=Spread(count=400, p50_ms=0.2, p99_ms=0.7, max_ms=1.5),
         through=Spread(count=400, p50_ms=0.6, p99_ms=2.1, max_ms=3.0),
         cpu_ms_per_turn=3.75,

@@ -1,3 +1,4 @@
+import asyncio
 import os
 import stat
 import time
@@ -36,13 +37,14 @@ def folder(tmp_path):
 
 
 async def test_text_is_kept_as_given(archive, folder):
-    path = await archive.write(ID, "CALLER: Grüß Gott\n")
-    assert path == folder / f"voice-session-{ID}.txt"
+    assert await archive.write(ID, "CALLER: Grüß Gott\n")
+    path = folder / f"voice-session-{ID}.txt"
     assert path.read_text(encoding="utf-8") == "CALLER: Grüß Gott\n"
 
 
 async def test_folder_and_file_are_private(archive, tmp_path):
-    path = await archive.write(ID, "text")
+    await archive.write(ID, "text")
+    path = archive.path_of(ID)
     assert (mode(path.parent), mode(path)) == (0o700, 0o600)
 
 
@@ -54,13 +56,40 @@ async def test_open_folder_is_closed_to_others(archive, folder):
 
 async def test_repeating_replaces_the_file_whole(archive, folder):
     await archive.write(ID, "a long first text\n")
-    path = await archive.write(ID, "short\n")
-    assert path.read_text() == "short\n"
-    assert list(folder.iterdir()) == [path]
+    assert await archive.write(ID, "short\n")
+    assert archive.path_of(ID).read_text() == "short\n"
+    assert list(folder.iterdir()) == [archive.path_of(ID)]
+
+
+@pytest.mark.parametrize("shorter", ["AGENT: Hi.\n", "AGENT: Hi.\nCALLER: Chains, plea\n", "AGENT: Hello.\n", ""])
+async def test_longer_transcript_stays(archive, folder, shorter):
+    """A node that comes back with less than others have written since changes nothing."""
+    whole = "AGENT: Hi.\nCALLER: Chains, please.\n"
+    await archive.write(ID, whole)
+    assert not await archive.write(ID, shorter)
+    assert archive.path_of(ID).read_text() == whole
+    assert list(folder.iterdir()) == [archive.path_of(ID)]
+
+
+@pytest.mark.parametrize("other", ["AGENT: Hi.\nCALLER: [card]\n", "AGENT: Hi.\nCALLER: Chains —\n"])
+async def test_same_turns_in_other_words_replace(archive, other):
+    await archive.write(ID, "AGENT: Hi.\nCALLER: Chains, please.\n")
+    assert await archive.write(ID, other)
+    assert archive.path_of(ID).read_text() == other
+
+
+async def test_longest_of_many_writers_stays(archive, folder):
+    """Whoever comes last; a part that a killed process left is in nobody's way."""
+    folder.joinpath(f"voice-session-{ID}.part").write_text("AGENT: a long text that was never finished\n" * 9)
+    texts = ["CALLER: hm\n" * turns for turns in (3, 20, 1, 12, 19, 7, 2, 20, 5)]
+    await asyncio.gather(*(Archive(folder, retention_days=7).write(ID, text) for text in texts * 5))
+    assert archive.path_of(ID).read_text() == max(texts, key=len)
+    assert list(folder.iterdir()) == [archive.path_of(ID)]
 
 
 async def test_failed_write_keeps_the_old_file(archive, folder):
-    path = await archive.write(ID, "whole\n")
+    await archive.write(ID, "whole\n")
+    path = archive.path_of(ID)
     path.with_suffix(".part").mkdir()
     with pytest.raises(OSError):
         await archive.write(ID, "other\n")

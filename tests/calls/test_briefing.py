@@ -11,6 +11,8 @@ from gateway.calls.session import VoiceSession
 from gateway.calls.transcript import Transcript
 from gateway.engines.brief import AgentFunction, Spoken
 from gateway.memory.call_notes import PastCall
+from gateway.memory.facts import Fact
+from gateway.memory.pins import Pin
 
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 CALLER = "+12025550143"
@@ -41,6 +43,9 @@ class TwoStores:
         return await self.remote
 
     async def known_facts(self, agent, caller):
+        return []
+
+    async def pinned_topics(self, agent, caller):
         return []
 
 
@@ -142,3 +147,63 @@ async def test_placeholder_in_a_note_is_not_filled():
     stores.remote.set_result([])
     brief = await a_briefing(stores, prompt="{{memory}}").brief(LONG)
     assert CALLER not in brief.prompt
+
+
+# Pinned topics
+
+SALE = Pin(
+    "document",
+    "Orlando sale",
+    "",
+    "There is an offer.",
+    (),
+    "open",
+    (),
+    2,
+    "voice-session:1",
+    (3,),
+    START,
+    START,
+)
+LIKING = Fact("fact", "Likes tea", "preference", 0.9, "voice-session:1", (1,), START, START)
+
+
+class KnowingStores(TwoStores):
+    """Knows a topic and a fact, too, from the moment it is told to."""
+
+    def __init__(self, *own):
+        super().__init__(*own)
+        self.remote.set_result([])
+        self.knows = asyncio.Event()
+
+    async def known_facts(self, agent, caller):
+        return [LIKING]
+
+    async def pinned_topics(self, agent, caller):
+        await self.knows.wait()
+        return [SALE]
+
+
+async def test_topics_come_before_facts_and_calls():
+    stores = KnowingStores(CHAIN)
+    stores.knows.set()
+    prompt = (await a_briefing(stores).brief(LONG)).prompt
+    assert 0 < prompt.index("Orlando sale") < prompt.index("Likes tea") < prompt.index("Ana waits")
+
+
+async def test_late_topic_is_told_once_and_in_the_receipt():
+    stores = KnowingStores(CHAIN)
+    briefing = a_briefing(stores)
+    assert "Orlando" not in (await briefing.brief(0.01)).prompt
+    stores.knows.set()
+    await briefing.load_rest()
+    await asyncio.sleep(0)
+    assert "Orlando sale" in briefing.untold() and briefing.untold() == ""
+    pinned, *_ = briefing.receipt["items"]
+    assert (pinned["kind"], pinned["id"], pinned["session"], pinned["turns"]) == (
+        "pin",
+        "document",
+        "voice-session:1",
+        [3],
+    )
+    assert pinned["tokens"] > 0 and briefing.receipt["block"].startswith("Topics that run through")

@@ -1,13 +1,18 @@
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
+from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.calls.endings import Ending
+from gateway.calls.endings import Ending, retold
+from gateway.calls.session import Speaker, Turn
 from gateway.errors import LlmUnavailable, StoreRefused, StoreUnavailable
-from tests.calls.aftermath import SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
+from gateway.llm.topics import TopicNote
+from gateway.memory import facts, pin_log
+from gateway.memory.pins import PinBook
+from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
 from tests.fakes.remem import FakeRemem, Fault
 
 
@@ -51,6 +56,68 @@ async def test_archive_that_fails_stays_to_be_done(after):
     with pytest.raises(OSError):
         await after.steps.keep_archive(ending)
     assert not ending.archived
+
+
+async def test_ending_that_knows_less_improves_nothing(after):
+    """A longer transcript is there: whoever wrote it has the better summary too."""
+    session = a_session()
+    await after.steps.keep_archive(Ending(session))
+    less = Ending(replace(session, turns=session.turns[:1]))
+    await after.steps.keep_archive(less)
+    assert after.archives() == [f"AGENT: Hello.\nCALLER: {WORDS}\n"]
+    after.asks(MoodyModel(LlmUnavailable("overloaded")))
+    await after.steps.write_document(less)
+    assert not after.steps.upgrade_due(less)
+
+
+# More is known of a call
+
+
+async def retold_after(after, remem=None):
+    """An ending of one turn, done; and the ending of the same call with all turns."""
+    session = a_session()
+    first = Ending(replace(session, turns=session.turns[:1]))
+    await after.steps.write_document(first)
+    if remem is not None:
+        await after.steps.send_remote(first)
+    again = retold(first, session)
+    assert again is not None and again.session.turns == session.turns
+    return again
+
+
+async def test_own_document_is_replaced_when_more_is_known(after):
+    again = await retold_after(after)
+    [before] = await after.documents()
+    assert WORDS not in before.content
+    await after.steps.write_document(again)
+    [document] = await after.documents()
+    assert document.id == before.id == again.document_id
+    assert WORDS in document.content
+    assert again.version == 2
+
+
+async def test_remote_document_is_replaced_when_more_is_known(after, remem):
+    again = await retold_after(after, remem)
+    await after.steps.write_document(again)
+    await after.steps.send_remote(again)
+    [document] = remem.documents.values()
+    assert WORDS in document.content
+    assert again.remote_version == again.version
+
+
+async def test_remote_document_whose_answer_was_lost_is_replaced(after, remem):
+    """That it was sent is known, not what became of it: it is found, and then replaced."""
+    again = await retold_after(after, remem)
+    again.remote_id, again.remote_version = "", 0
+    await after.steps.write_document(again)
+    await after.steps.send_remote(again)
+    [document] = remem.documents.values()
+    assert WORDS in document.content
+
+
+async def test_nothing_more_is_nothing_to_do():
+    session = a_session()
+    assert retold(Ending(session), replace(session, turns=session.turns[:1])) is None
 
 
 # Document
@@ -225,3 +292,56 @@ async def test_wrong_key_is_refused(after, remem):
     with pytest.raises(StoreRefused):
         await after.steps.send_remote(ending)
     assert ending.remote_version == 0
+
+
+# Topics
+
+SALE = TopicNote("Orlando sale", status="There is an offer", state="open", turns=(1,))
+
+
+@pytest.fixture
+async def pins(after):
+    statements = (*facts.SCHEMA, *pin_log.SCHEMA)
+    await after.store.run(lambda connection: [connection.execute(statement) for statement in statements])
+    pins = PinBook(after.store)
+    after.steps = replace(after.steps, pins=pins)
+    return pins
+
+
+async def test_topics_are_kept_once_whoever_dies(after, pins):
+    """The step is done, and the process dies before that is noted: the next one repeats it."""
+    ending = await written(after)
+    ending.summary = replace(SUMMARY, running_topics=(SALE,))
+    await after.endings.save(ending)
+    await after.steps.keep_topics(ending)
+    await after.steps.keep_topics(ending)
+    await after.resumes()
+    [topic] = await pins.topics("maya", ending.session.caller)
+    assert (topic.title, topic.calls, len(topic.history)) == ("Orlando sale", 1, 1)
+    assert await after.open_endings() == []
+
+
+async def test_process_that_died_before_leaves_topics_to_the_next(after, pins):
+    ending = await written(after)
+    ending.summary = replace(SUMMARY, running_topics=(SALE,))
+    await after.endings.save(ending)
+    await after.resumes()
+    assert [topic.title for topic in await pins.topics("maya", ending.session.caller)] == ["Orlando sale"]
+
+
+async def test_better_summary_brings_its_topics(after, pins):
+    model = MoodyModel(failure=LlmUnavailable("down"))
+    after.asks(model)
+    said = "The Orlando sale waits for an offer."
+    session = a_session(turns=[Turn(Speaker.CALLER, said, START)])
+    after.pauses.events.append(model.recovers)
+    await after.finishes(session)
+    assert await pins.topics("maya", session.caller) == []  # the model named none; the rules had found the sale
+
+
+async def test_writer_is_told_of_known_topics(after, pins):
+    await pins.note(a_session(started_at=START - timedelta(days=1)), [SALE], START)
+    session = a_session(turns=[Turn(Speaker.CALLER, "Orlando is sold.", START)])
+    await after.finishes(session)
+    [topic] = await pins.topics("maya", session.caller)
+    assert (topic.title, topic.state, topic.calls) == ("Orlando sale", "closed", 2)

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 
-from gateway.calls.endings import SCHEMA, Ending, Endings
-from gateway.errors import StoreUnavailable
+from gateway.calls.endings import HANDED_OVER, SCHEMA, Ending, Endings
+from gateway.errors import StoreUnavailable, TakenOver
 from gateway.memory.sqlite import SqliteStore
 from tests.calls.aftermath import SUMMARY, a_session
 
@@ -46,6 +48,26 @@ async def test_saving_again_replaces(endings):
     await endings.save(ending)
     (read,) = await endings.open_ones()
     assert read.archived
+
+
+async def test_ending_handed_over_before_gets_what_else_is_known(store):
+    """A call that was ended here once comes back, from another node's account of it: neither replaces the other."""
+    endings = Endings(store, "a")
+    session = a_session()
+    first, second = (replace(session, turns=[turn]) for turn in session.turns)
+    handed_over = Ending(first, node=HANDED_OVER)
+    await endings.save(handed_over)
+    again = Ending(second)
+    await endings.begin(again)
+    assert again.session.turns == session.turns
+    assert await endings.open_ones() == [again]
+
+
+async def test_ending_of_another_worker_is_not_begun(store):
+    session = a_session()
+    await Endings(store, "a").begin(Ending(session))
+    with pytest.raises(TakenOver):
+        await Endings(store, "b").begin(Ending(session))
 
 
 async def test_deleted_ending_is_not_open(endings):

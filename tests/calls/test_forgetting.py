@@ -19,8 +19,10 @@ from gateway.calls.own_store import open_own_store
 from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.errors import StoreUnavailable
 from gateway.llm.facts import CallerFact
+from gateway.llm.topics import TopicNote
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
@@ -50,6 +52,7 @@ class House:
         """The call left its word everywhere."""
         await CallBook(self.store).write(replace(session, receipt={"block": word}), document_id="d", summary_by="test")
         await FactBook(self.store).learn(session, [CallerFact(f"Likes {word}", "preference", 0.9, (1,))], START)
+        await PinBook(self.store).note(session, [TopicNote("Fruit order", status=f"Waits for {word}")], START)
         now = session.started_at
         await CallerState(self.store).save(
             session.agent, session.caller, {"fruit": word}, session_id=session.id, now=now
@@ -118,6 +121,7 @@ async def test_forget_leaves_no_word_in_any_file(house):
         "journal entries": 1,
         "events": 1,
         "fact statements": 1,
+        "topic entries": 1,
         "state entries": 1,
         "documents": 1,
         "endings": 1,
@@ -220,12 +224,15 @@ async def test_reverted_call_taught_nothing(house):
     undone = await house.forgetting().revert(call)
     assert undone.deleted == {
         "fact statements": 1,
+        "topic entries": 1,
         "state entries": 1,
         "documents": 1,
         "endings": 1,
         "remote documents": 0,
     }
     assert await house.tells() == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
+    [topic] = await PinBook(house.store).topics("maya", CALLER)
+    assert (topic.calls, topic.status) == (1, f"Waits for {OTHER_WORD}")
     assert [booked.session_id for booked in await CallBook(house.store).newest()] == [later.id, earlier.id]
 
 

@@ -39,6 +39,9 @@ class SlowRecall:
     async def known_facts(self, agent, caller):
         return []
 
+    async def pinned_topics(self, agent, caller):
+        return []
+
 
 @pytest.fixture
 async def recall():

@@ -4,10 +4,11 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from gateway.calls.nodes.commons import ALIVE_SECONDS
+from gateway.calls.nodes.commons import ALIVE_SECONDS, BEAT_SECONDS
 from tests.chaos.call import MOMENTS, ScriptedCall
-from tests.chaos.patience import happens, until
+from tests.chaos.patience import happens, until, until_it
 from tests.chaos.points import Arrangement, Point, Surroundings
+from tests.chaos.shared import process_of
 from tests.fakes.remem import Fault
 
 
@@ -187,6 +188,72 @@ def _redis_dies_in_the_ending(*, forgets: bool) -> Arrangement:
     return arrange
 
 
+@contextlib.asynccontextmanager
+async def _redis_forgot_shortly_before(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
+    """Redis comes back empty; the node is killed when it has had a moment to make itself and its call known again."""
+    await call.stopped()
+    async with around.board.away(forgets=True):
+        pass
+    await asyncio.sleep(1.5 * BEAT_SECONDS)
+    yield
+
+
+# The link between one node and Redis
+
+
+@contextlib.asynccontextmanager
+async def _cut_off(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
+    """The other node takes this one for dead. The caller speaks with it all the time. No kill."""
+    await call.stopped()
+    async with around.link.away():
+        call.let_go("function call")
+        await call.stopped()
+        await asyncio.sleep(ALIVE_SECONDS + 2 * BEAT_SECONDS)
+    call.let_go()
+    yield
+
+
+@contextlib.asynccontextmanager
+async def _cut_off_until_over(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
+    """The call ends meanwhile, and the other node, which does not know all, makes its ending. No kill."""
+    await call.stopped()
+    async with around.link.away():
+        call.let_go()
+        await around.archived()
+    yield
+
+
+@contextlib.asynccontextmanager
+async def _cut_off_and_killed(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
+    """What was said meanwhile is in the journal of the dead node alone."""
+    await call.stopped()
+    async with around.link.away():
+        call.let_go("function call")
+        await call.stopped()
+        await around.journaled(call)
+        yield
+        await around.dead.wait()
+
+
+@contextlib.asynccontextmanager
+async def _cut_off_in_the_ending(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
+    """Another node claims the ending while the document is on its way; it arrives after all. No kill."""
+    around.remem.hold = "before"
+    await happens(around.remem.holding.wait())
+    await around.find_worker()
+    former = around.victim
+    async with around.link.away():
+
+        async def claimed() -> bool:
+            return process_of(await around.board.worker()) != former.pid
+
+        await until_it(claimed)
+        await asyncio.sleep(0.5)
+        around.remem.hold = ""
+        around.remem.release.set()
+    yield
+
+
 def _redis_points(forgets: bool) -> tuple[Point, ...]:
     name = "Redis forgets, " if forgets else "Redis restarts, "
     places = (("ringing", "ring", "greeting"), ("mid-call", "user text", "mark"), ("stop", "stop", "last words"))
@@ -218,6 +285,11 @@ FAULTS = (
     Point("model answers 500", _model_fails(500), needs_llm=True),
     Point("model babbles", _model_babbles, needs_llm=True, spoils=True),
     Point("Redis away for long", _redis_away_for_long, stop_at="user text", nodes=2, spoils=True),
+    Point("Redis forgot a moment ago", _redis_forgot_shortly_before, stop_at="user text", nodes=2),
+    Point("cut off in the call", _cut_off, stop_at="user text", nodes=2, spoils=True),
+    Point("cut off until the call is over", _cut_off_until_over, stop_at="user text", nodes=2, spoils=True),
+    Point("cut off and killed", _cut_off_and_killed, stop_at="user text", nodes=2, back_first=True),
+    Point("cut off in the ending", _cut_off_in_the_ending, nodes=2, spoils=True),
     *_redis_points(forgets=False),
     *_redis_points(forgets=True),
 )

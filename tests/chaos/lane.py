@@ -25,6 +25,7 @@ from tests.chaos.shared import SharedRedis
 from tests.chaos.shim import FaultyLibc
 from tests.chaos.verdict import RECEIVED_BEFORE, Kept, compare
 from tests.fakes.deepgram import FakeDeepgram
+from tests.link import Link, linked
 from tests.stage import ADMIN, PUBLIC_URL, until_it
 
 PATIENCE = 45.0
@@ -104,6 +105,7 @@ class Lane:
     llm: HoldingLlm | None
     gateways: list[GatewayProcess]
     redis: SharedRedis | None
+    links: list[Link]
     shim: FaultyLibc | None
     http: httpx.AsyncClient
     outcomes: list[Outcome] = field(default_factory=list)
@@ -200,6 +202,8 @@ class Lane:
         self.remem.let_go()
         if dice.random() < 0.5:
             await call.leave()
+        if point is not None and point.back_first:
+            await self._start_dead()
         await self._revive(around.victim, dice, often=point is None)
         self.carrier.media.set()
         return _Kill(now + (RECEIVED_BEFORE if patient else 0.0), now, problem, lived_again_at)
@@ -240,7 +244,9 @@ class Lane:
         apart = point is None or not (point.spoils or point.stop_at == "ring")
         self._balance(webhooks=dice.choice(self.gateways) if apart else home, media=home)
         archive_dir = self.folder / "archive"
-        return Surroundings(self.gateways, home, self.remem, self.llm, self.redis, self.shim, archive_dir, dice)
+        return Surroundings(
+            self.gateways, home, self.remem, self.llm, self.redis, self.links, self.shim, archive_dir, dice
+        )
 
     async def _revive(self, victim: GatewayProcess, dice: random.Random, *, often: bool) -> None:
         """
@@ -321,7 +327,8 @@ class Lane:
     async def _is_idle(self) -> bool:
         alive = [gateway for gateway in self.gateways if not gateway.dead]
         states = [(await self.http.get(f"{gateway.url}/health")).json() for gateway in alive]
-        idle = all(state["calls"] == state["endings"] == 0 for state in states)
+        journals = [rows(gateway.data_dir / "journal.db", "SELECT 1 FROM sessions") for gateway in alive]
+        idle = all(state["calls"] == state["endings"] == 0 for state in states) and not any(journals)
         return idle and (self.redis is None or await self._agree(self.redis, alive))
 
     async def _agree(self, redis: SharedRedis, alive: list[GatewayProcess]) -> bool:
@@ -382,14 +389,18 @@ async def open_lane(kind: LaneKind, folder: Path) -> AsyncIterator[Lane]:
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, limits=limits, timeout=30))
         redis = await stack.enter_async_context(_started(SharedRedis(folder / "redis"))) if kind.nodes > 1 else None
         shim = FaultyLibc(folder) if kind.shim else None
-        environ = _environ(folder, carrier, engine, remem, llm, redis) | (shim.environ if shim else {})
-        gateways = [GatewayProcess(environ, folder, folder / f"data{number}") for number in range(kind.nodes)]
+        environ = _environ(folder, carrier, engine, remem, llm) | (shim.environ if shim else {})
+        links = [await stack.enter_async_context(linked(redis.port)) for _ in range(kind.nodes)] if redis else []
+        shares: list[dict[str, str]] = [{"REDIS_URL": link.redis_url} for link in links] or [{}]
+        gateways = [
+            GatewayProcess(environ | share, folder, folder / f"data{number}") for number, share in enumerate(shares)
+        ]
         for gateway in gateways:
             stack.push_async_callback(gateway.end)
         await asyncio.gather(*(gateway.start(http) for gateway in gateways))
         carrier.gateway_url = gateways[0].url
         carrier.gateway_up.set()
-        yield Lane(kind, folder, carrier, engine, remem, llm, gateways, redis, shim, http)
+        yield Lane(kind, folder, carrier, engine, remem, llm, gateways, redis, links, shim, http)
 
 
 @contextlib.asynccontextmanager
@@ -407,10 +418,8 @@ def _environ(
     engine: FakeDeepgram,
     remem: HoldingRemem,
     llm: HoldingLlm | None,
-    redis: SharedRedis | None,
 ) -> dict[str, str]:
     thinks = {"XAI_API_KEY": llm.api_key, "XAI_API_URL": f"{llm.url}/v1"} if llm else {}
-    shares = {"REDIS_URL": redis.url} if redis else {}
     return {
         "PATH": os.environ["PATH"],
         "VOICE_SESSION_ARCHIVE_DIR": str(folder / "archive"),
@@ -424,5 +433,4 @@ def _environ(
         "REMEM_API_KEY": remem.api_key,
         **carrier.settings(),
         **thinks,
-        **shares,
     }

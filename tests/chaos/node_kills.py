@@ -39,6 +39,17 @@ async def _not_handed_over(around: Surroundings, call: ScriptedCall) -> AsyncIte
 
 
 @contextlib.asynccontextmanager
+async def _not_shared(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
+    """The same, and of the last words too."""
+    await call.stopped()
+    async with around.board.takes_no_writes():
+        call.let_go()
+        await until(around.endings)
+        yield
+        await around.dead.wait()
+
+
+@contextlib.asynccontextmanager
 async def _over_but_not_begun(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     """All that was said, and that the call is over, is known to both nodes; nothing else can be written down."""
     await call.stopped()
@@ -161,5 +172,7 @@ NODE_KILLS = tuple(
         Point("upgrade asked", _upgrade_asked, needs_llm=True),
         Point("done", _done_elsewhere),
         replace(at_moment("last words"), name="Redis forgets meanwhile", board_forgets=True),
+        replace(at_moment("user text"), name="Redis forgets meanwhile, mid-call", board_forgets=True),
+        Point("not shared", _not_shared, stop_at="user text", back_first=True),
     )
 )

@@ -21,6 +21,7 @@ from tests.chaos.patience import until, until_it
 from tests.chaos.process import GatewayProcess
 from tests.chaos.shared import SharedRedis, process_of
 from tests.chaos.shim import FaultyLibc
+from tests.link import Link
 
 
 @dataclass
@@ -33,6 +34,8 @@ class Surroundings:
     remem: HoldingRemem
     llm: HoldingLlm | None
     redis: SharedRedis | None
+    links: Sequence[Link]
+    """Each gateway's to Redis."""
     shim: FaultyLibc | None
     archive_dir: Path
     dice: random.Random
@@ -56,6 +59,11 @@ class Surroundings:
     def faulty_libc(self) -> FaultyLibc:
         assert self.shim is not None
         return self.shim
+
+    @property
+    def link(self) -> Link:
+        """The victim's."""
+        return self.links[self.gateways.index(self.victim)]
 
     @property
     def board(self) -> SharedRedis:
@@ -127,5 +135,7 @@ class Point:
     needs_shim: bool = False
     board_forgets: bool = False
     """Redis forgets everything before the dead node is started again."""
+    back_first: bool = False
+    """The dead node is started before it is judged what was kept: nobody else knows all that was said."""
     spoils: bool = False
     """No kill at all: the fault is the point, and the same process goes on."""

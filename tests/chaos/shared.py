@@ -58,8 +58,8 @@ class SharedRedis(RedisServer):
         return {process_of(name) for name in names}
 
     async def worker(self) -> str:
-        """The node that carries out an ending; there is one at a time here."""
-        return next(iter(await self._values("ending-node:*")), b"").decode()
+        """The node that carries out an ending; there is one at a time here. Beside it stands by which right."""
+        return next(iter(await self._values("ending-node:*")), b"").decode().partition(" ")[0]
 
     async def endings(self) -> list[dict[str, Any]]:
         """How far endings have come that are not done."""

@@ -12,12 +12,13 @@ import orjson
 from gateway.calls.archive import Archive
 from gateway.calls.call_book import CallBook
 from gateway.calls.call_document import archive_text, call_document, spoken_lines
+from gateway.calls.call_lines import CallLines
 from gateway.calls.own_store import open_own_store
 from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.llm.facts import CallerFact
 from gateway.llm.summary import CallSummary
 from gateway.memory.facts import FactBook
-from gateway.memory.search import index_text
+from gateway.memory.index import index_text
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
 
@@ -202,4 +203,5 @@ async def fill_many(data_dir: Path, count: int, *, now: datetime) -> None:
         connection.executemany("INSERT INTO calls VALUES (?, ?, ?, ?, ?)", rows)
 
     await store.run(work)
+    await CallLines(store).catch_up()
     await store.close()

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from gateway.llm.extractive import summarise
 from gateway.llm.facts import CallerFact
 from gateway.llm.summary import CallSummary, SpokenLine
+from gateway.llm.topics import TopicNote
 
 CALL = [
     SpokenLine("agent", "Thank you for calling Acme, this is Maya. How can I help you?"),
@@ -48,6 +49,9 @@ def test_call_is_sorted_into_sections():
         ),
         written_by="extractive",
         caller_facts=(CallerFact("Is called Ana Diaz", "identity", 0.95, (1,)),),
+        running_topics=(
+            TopicNote("Order A12", status="Caller: I'm calling about my order A12 that arrived broken.", turns=(1,)),
+        ),
     )
 
 

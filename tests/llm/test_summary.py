@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.errors import LlmRefused
 from gateway.llm.facts import FACT_SCHEMA, CallerFact
 from gateway.llm.summary import SCHEMA, CallSummary, SpokenLine, parse_answer, transcript_of
+from gateway.llm.topics import TOPIC_SCHEMA, TopicNote
 
 ANSWER = {
     "caller_name": "Ana Diaz",
@@ -18,6 +19,7 @@ ANSWER = {
     "facts": ["Lives in Washington"],
     "context": "Waiting for the delivery on Friday.",
     "caller_facts": [{"text": "Lives in Washington", "type": "identity", "confidence": 0.9, "turns": [2]}],
+    "running_topics": [{"title": "Order A12", "status": "Comes on Friday", "state": "open", "turns": [2]}],
 }
 SUMMARY = CallSummary(
     caller_name="Ana Diaz",
@@ -28,6 +30,7 @@ SUMMARY = CallSummary(
     context="Waiting for the delivery on Friday.",
     written_by="test",
     caller_facts=(CallerFact("Lives in Washington", "identity", 0.9, (2,)),),
+    running_topics=(TopicNote("Order A12", status="Comes on Friday", state="open", turns=(2,)),),
 )
 TEXT = json.dumps(ANSWER)
 MARKDOWN = """## Voice Call Summary
@@ -73,7 +76,7 @@ def test_json_answer_is_read(text):
 
 
 def test_markdown_answer_is_read():
-    assert parse_answer(MARKDOWN, "test") == replace(SUMMARY, caller_name="", caller_facts=())
+    assert parse_answer(MARKDOWN, "test") == replace(SUMMARY, caller_name="", caller_facts=(), running_topics=())
 
 
 @pytest.mark.parametrize(
@@ -188,11 +191,12 @@ def test_summary_survives_storage():
 
 def test_summary_of_older_version_is_read():
     stored = json.loads(json.dumps(asdict(SUMMARY)))
-    del stored["caller_facts"]
-    assert CallSummary.from_json(stored) == replace(SUMMARY, caller_facts=())
+    del stored["caller_facts"], stored["running_topics"]
+    assert CallSummary.from_json(stored) == replace(SUMMARY, caller_facts=(), running_topics=())
 
 
 def test_schema_is_closed_and_complete():
     assert SCHEMA["additionalProperties"] is False
     assert SCHEMA["properties"]["caller_facts"]["items"] is FACT_SCHEMA
+    assert SCHEMA["properties"]["running_topics"]["items"] is TOPIC_SCHEMA
     assert SCHEMA["required"] == list(SCHEMA["properties"]) == list(ANSWER)

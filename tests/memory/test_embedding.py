@@ -1,17 +1,23 @@
 import asyncio
 import logging
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gateway.memory import minilm
 from gateway.memory.embedding import Embedder
+from gateway.memory.meaning import Space
+from gateway.memory.model_process import ModelGone, ModelProcess
 
 
 @pytest.fixture
 def embedder():
-    embedder = Embedder()
+    embedder = Embedder(minilm.load)
     yield embedder
     embedder.close()
 
@@ -63,7 +69,7 @@ async def test_no_model_is_loaded_before_the_first_text():
 
 async def test_missing_model_is_told_once(caplog):
     def load():
-        raise ImportError("not installed")
+        raise ModelGone("not installed")
 
     embedder = Embedder(load)
     with caplog.at_level(logging.WARNING):
@@ -71,6 +77,67 @@ async def test_missing_model_is_told_once(caplog):
         assert await embedder.read("dog") is None
     assert [record.message for record in caplog.records] == ["no embedding model, the store searches by words alone"]
     embedder.close()
+
+
+# The model in a process of its own
+
+
+@pytest.fixture(scope="module")
+def process():
+    process = ModelProcess()
+    yield process
+    process.close()
+
+
+async def test_process_reads_as_the_model_does(process):
+    text = "Does the caller own an unaffable pet?"
+    here = minilm.load()
+    assert process.embed(text) == here.embed(text)
+    there = process.read(text)
+    assert there.words == here.read(text).words
+    assert np.array_equal(there.vectors, here.read(text).vectors)
+
+
+async def test_lost_process_is_replaced(caplog):
+    processes = []
+
+    def load():
+        processes.append(ModelProcess())
+        return processes[-1]
+
+    embedder = Embedder(load)
+    before = await embedder.embed(["dog"])
+    processes[0]._process.kill()
+    processes[0]._process.wait()
+    with caplog.at_level(logging.WARNING):
+        assert await embedder.embed(["dog"]) == before
+    assert (await embedder.read("dog")).words == ("", "dog", "")
+    assert [record.message for record in caplog.records] == ["embedding model was lost, and is loaded again"]
+    embedder.close()
+    embedder._documents.shutdown(wait=True)
+    assert [process._process.poll() is None for process in processes] == [False, False]
+
+
+def test_process_ends_with_the_one_who_asks():
+    """However that one ends: here it is killed."""
+    code = (
+        "import os, signal; from gateway.memory.model_process import ModelProcess; process = ModelProcess();"
+        "print(process._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    child = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout)
+    for _ in range(500):
+        if not is_running(child):
+            return
+        time.sleep(0.02)
+    pytest.fail("the model's process is still there")
+
+
+def is_running(pid):
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
 
 
 def test_other_file_is_refused(tmp_path):
@@ -84,7 +151,7 @@ def test_nearest_part_of_each_document_counts():
     def stored(*axes):
         return b"".join(np.eye(1, 384, axis, dtype="<f4").tobytes() for axis in axes)
 
-    space = minilm.Space([stored(0, 1, 2), stored(3), stored(4, 1)])
+    space = Space([stored(0, 1, 2), stored(3), stored(4, 1)])
     nearest = space.nearest(np.eye(1, 384, 2, dtype=np.float32)[0])
     assert [part for _, part in nearest][0] == 2
     assert max(range(3), key=lambda document: nearest[document][0]) == 0
@@ -94,5 +161,5 @@ def test_one_document_is_as_near_as_it_is():
     """What a few vectors have in common is what they are about: little is taken off."""
     one = np.eye(1, 384, 0, dtype="<f4")
     between = np.array([1, 1, *[0] * 382], np.float32) / np.float32(np.sqrt(2))
-    ((cosine, _),) = minilm.Space([one.tobytes()]).nearest(between)
+    ((cosine, _),) = Space([one.tobytes()]).nearest(between)
     assert cosine == pytest.approx(0.68, abs=0.03)

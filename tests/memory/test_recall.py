@@ -7,9 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
+from gateway.memory import facts, pin_log
 from gateway.memory.call_notes import PastCall
 from gateway.memory.documents import NewDocument
-from gateway.memory.recall import Recall, merged, render, render_known
+from gateway.memory.pins import Pin, PinBook, PinEvent
+from gateway.memory.recall import Recall, merged, render, render_known, render_pins
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.settings import Secret
@@ -192,3 +194,76 @@ def test_known_keeps_to_budget_and_marks(texts, budget_tokens):
     text = render_known(texts, budget_tokens=budget_tokens)
     assert len(text) <= budget_tokens * 4
     assert text.count("<") == text.count(">") == (2 if text else 0)
+
+
+# Pinned topics
+
+
+def pin(title="Orlando sale", **fields):
+    told = {
+        "id": title,
+        "title": title,
+        "about": "A house in Orlando.",
+        "status": "There is an offer.",
+        "open_items": ("Call the buyer", "Sign"),
+        "state": "changed",
+        "history": (PinEvent("open", "It was listed.", "voice-session:1", START), PinEvent("changed", "x", "", NOW)),
+        "calls": 2,
+        "session_id": "voice-session:2",
+        "turns": (1,),
+        "since": START,
+        "last_said_at": NOW,
+    }
+    return Pin(**(told | fields))
+
+
+def test_pin_tells_what_it_is_and_what_is_open():
+    assert render_pins([pin()], now=NOW).splitlines()[1:] == [
+        "<pinned_topics>",
+        "Orlando sale (changed): A house in Orlando.",
+        "Status of Orlando sale, earlier today: There is an offer.",
+        "Still to be done for Orlando sale: Call the buyer; Sign",
+        "Before that in Orlando sale: 3 days ago: It was listed.",
+        "</pinned_topics>",
+    ]
+    assert render_pins([], now=NOW) == ""
+
+
+def test_pin_says_nothing_of_what_is_not_known():
+    bare = pin(about="", status="", open_items=(), history=(), state="open")
+    assert render_pins([bare], now=NOW).splitlines()[2:-1] == ["Orlando sale (open)"]
+
+
+@given(
+    st.lists(st.text(max_size=80), max_size=5),
+    st.text(max_size=300),
+    st.lists(st.text(max_size=300), max_size=8),
+    st.integers(0, 400),
+)
+def test_pins_stay_within_the_budget_and_their_marks(titles, text, items, budget):
+    pins = [pin(title, about=text, status=text, open_items=tuple(items)) for title in titles]
+    block = render_pins(pins, now=NOW, budget_tokens=budget)
+    assert len(block) <= budget * 4
+    assert block.count("<") == block.count(">") == (2 if block else 0)
+    assert "{{" not in block
+
+
+def test_first_pin_leaves_room_for_others():
+    long = pin("Orlando sale", about="word " * 60, open_items=("word " * 50,) * 8)
+    block = render_pins([long, pin("Office move")], now=NOW)
+    assert "Office move (changed)" in block and len(block) <= 1200
+
+
+async def test_pinned_topics_are_told_as_long_as_they_are_kept(tmp_path):
+    store = await SqliteStore.open(tmp_path / "pins.db", schema=(*facts.SCHEMA, *pin_log.SCHEMA))
+    book = PinBook(store)
+    now = datetime.now(UTC)
+    await book.pin("maya", ANA, "Orlando sale", now=now - timedelta(days=40))
+    await book.pin("maya", ANA, "Office move", now=now - timedelta(days=2))
+    recall = Recall(store, None, 3, pins=book, retention=timedelta(days=30))
+    assert [pin.title for pin in await recall.pinned_topics("maya", ANA)] == ["Office move"]
+    assert await recall.pinned_topics("maya", BEN) == []
+    assert await Recall(store, None, 3).pinned_topics("maya", ANA) == []
+    found = await recall.search("maya", ANA, "Orlando office sale move")
+    assert len(found) == 1 and found[0].startswith("Pinned Topic — Office move")
+    await store.close()

@@ -10,8 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
+from gateway.memory import minilm
 from gateway.memory.documents import NewDocument
 from gateway.memory.embedding import MODEL, Embedder
+from gateway.memory.model_process import ModelGone
 from gateway.memory.sqlite import SqliteStore
 
 ANA = ("caller-fact", "caller:+12025550101")
@@ -22,7 +24,7 @@ PET = "Which animals live with her?"
 
 @asynccontextmanager
 async def opened(path: Path, embedder: Embedder | None = None):
-    store = await SqliteStore.open(path, embedder=embedder or Embedder(), embed_after=0)
+    store = await SqliteStore.open(path, embedder=embedder or Embedder(minilm.load), embed_after=0)
     try:
         yield store
     finally:
@@ -178,7 +180,7 @@ async def test_vectors_of_another_model_are_made_again(tmp_path):
 
 async def test_without_model_words_answer(tmp_path):
     def load():
-        raise ImportError("not installed")
+        raise ModelGone("not installed")
 
     async with opened(tmp_path / "store.db", Embedder(load)) as store:
         await keep(store, PUPPY, KETTLE)

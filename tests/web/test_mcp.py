@@ -12,9 +12,10 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from starlette.applications import Starlette
 
-from gateway.memory import personas
+from gateway.memory import facts, personas, pin_log
 from gateway.memory.documents import NewDocument
 from gateway.memory.personas import PersonaBook
+from gateway.memory.pins import PinBook
 from gateway.memory.sqlite import SqliteStore
 from gateway.replay.loopback import served
 from gateway.settings import Secret
@@ -380,4 +381,57 @@ WHAT = "say what to forget: either document_id, or caller and agent"
 )
 async def test_memory_says_what_it_needs(url, tool, arguments, problem):
     async with connected(url) as client:
+        assert await refusal(client, f"memory_{tool}", **arguments) == problem
+
+
+# Pinned topics
+
+
+@pytest.fixture
+async def pins(store):
+    statements = (*facts.SCHEMA, *pin_log.SCHEMA)
+    await store.run(lambda connection: [connection.execute(statement) for statement in statements])
+    return PinBook(store)
+
+
+@pytest.fixture
+async def pin_url(store, pins):
+    door = create_mcp(PersonaBook(store), NoteMemory(store), Secret(TOKEN), pins=pins)
+    async with served(Starlette(routes=door.routes())) as address:
+        yield f"{address}/mcp"
+
+
+async def test_topic_is_pinned_listed_and_unpinned(pin_url, pins):
+    whose = {"caller": "+1 202-555-0101", "agent": "maya"}
+    async with connected(pin_url) as client:
+        names = [tool.name for tool in (await client.list_tools()).tools]
+        given = {"about": "A house", "status": "Listed", "open_items": ["Find a buyer"]}
+        pinned = (await call(client, "memory_pin", title="Orlando sale", **given, **whose))["pin"]
+        assert await call(client, "memory_pins", **whose) == {"pins": [pinned]}
+        assert await call(client, "memory_pins", caller=BEN, agent="maya") == {"pins": []}
+        await call(client, "memory_pin", title="Orlando sale", status="Sold", closed=True, **whose)
+        assert await call(client, "memory_pins", **whose) == {"pins": []}
+        [closed] = (await call(client, "memory_pins", closed=True, **whose))["pins"]
+        assert await call(client, "memory_unpin", topic=closed["id"], **whose) == {"success": True}
+    assert names[-3:] == ["memory_pins", "memory_pin", "memory_unpin"]
+    assert {name: pinned[name] for name in given} == given and pinned["state"] == "open" and pinned["calls"] == 0
+    assert [event["text"] for event in closed["history"]] == ["Listed", "Sold"]
+    assert await pins.topics("maya", ANA) == []
+
+
+@pytest.mark.parametrize(
+    "tool, arguments, problem",
+    [
+        ("pins", {"caller": "Ana", "agent": "maya"}, NUMBER),
+        ("pins", {"caller": ANA}, "agent: Field required"),
+        ("pin", {"title": "x" * 81, "caller": ANA, "agent": "maya"}, "a title may have at most 80 characters"),
+        (
+            "unpin",
+            {"topic": "Orlando sale", "caller": ANA, "agent": "maya"},
+            "no topic of this name is pinned for this caller and agent",
+        ),
+    ],
+)
+async def test_pin_tools_say_what_they_need(pin_url, tool, arguments, problem):
+    async with connected(pin_url) as client:
         assert await refusal(client, f"memory_{tool}", **arguments) == problem

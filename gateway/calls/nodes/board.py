@@ -27,7 +27,8 @@ class Board(Protocol):
 
     # Sets
 
-    async def join(self, name: str, member: str) -> None: ...
+    async def join(self, name: str, member: str) -> bool:
+        """Whether it was not in it."""
 
     async def leave(self, name: str, member: str) -> None: ...
 

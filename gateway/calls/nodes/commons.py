@@ -41,6 +41,7 @@ CALL_SECONDS: Final = 24 * 3600.0
 OVER_SECONDS: Final = 3600.0
 RETRY_SECONDS: Final = 0.5
 MOST_WAITING: Final = 100_000
+MOST_FOREIGN: Final = 1000
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +70,7 @@ class CallRecord:
     session: Mapping[str, Any] | None = None
     number: str = ""
     tier: int = 0
+    handed_over: bool = False
 
     def as_bytes(self) -> bytes:
         return orjson.dumps(asdict(self))
@@ -124,6 +126,11 @@ class Commons:
         self._queued = asyncio.Event()
         self._reachable = True
         self._gap_at = float("-inf")
+        self._figures = b"{}"
+        self._is_known = False
+        self._was_forgotten = False
+        self._foreign: dict[CallKey, str] = {}
+        """Sessions of calls that others have taken from us. What is still to be written of them is not the board's."""
 
     # Asked at once
 
@@ -156,15 +163,19 @@ class Commons:
         await self._took(live, record.node)
         return record
 
-    async def adopt(self, key: CallKey, former: str) -> CallRecord | None:
-        """Take a call over from a node that is dead or has let it go; None when somebody else was quicker."""
+    async def adopt(self, key: CallKey, former: str, *, state: CallState | None = None) -> CallRecord | None:
+        """
+        Take a call over from a node that is dead or has let it go; None when somebody else was quicker.
+
+        Returns it as it was; it is in the same `state` here unless one is given.
+        """
         record = await self.find(key)
         if record is None:
             return None
         half_ours = record.node == self.node and key not in self._mine  # the board went away while we took it
         if record.node != former and not half_ours:
             return None
-        mine = replace(record, node=self.node)
+        mine = replace(record, node=self.node, state=state or record.state)
         if not await self._board.swap(_call(key), record.as_bytes(), mine.as_bytes(), CALL_SECONDS):
             return None
         await self._took(mine, former)
@@ -178,16 +189,17 @@ class Commons:
         if record.key in self._mine:
             await self._board.put(_token(record.key), record.token.encode(), self._token_seconds)
 
-    async def release(self, record: CallRecord) -> None:
-        """Ask a call's node to let go of it, and wait until it has, or must be dead."""
+    async def release(self, record: CallRecord) -> bool:
+        """Ask a call's node to let go of it, and wait until it has, or must be dead. Whether it has."""
         if not await self.reached(record.node, Word.RELEASE, record.key):
-            return
+            return False
         give_up = asyncio.get_running_loop().time() + RELEASE_SECONDS
         while asyncio.get_running_loop().time() < give_up:
             now = await self.find(record.key)
             if now is None or now.state is not CallState.LIVE:
-                return
+                return True
             await asyncio.sleep(LOOK_SECONDS)
+        return False
 
     async def reached(self, node: str, word: Word, key: CallKey) -> bool:
         """Tell a node about a call of its; whether it took the message, and so is alive."""
@@ -212,8 +224,9 @@ class Commons:
         agent, caller, tier = orjson.loads(stored)
         return agent, caller, tier
 
-    async def is_new_event(self, event_id: str) -> bool:
-        return await self._board.add(f"event:{event_id}", b"1", OVER_SECONDS)
+    async def is_new_event(self, event_id: str, seconds: float = OVER_SECONDS) -> bool:
+        """Whether no node has asked this for so long."""
+        return await self._board.add(f"event:{event_id}", b"1", seconds)
 
     async def alive(self, node: str) -> bool:
         """Whether it has shown a sign of life. When the board comes back, each gets the time to show one again."""
@@ -238,6 +251,10 @@ class Commons:
                 await self._board.leave("nodes", node)
                 await self._board.delete(_inbox(node))
         return found
+
+    async def disown(self, key: CallKey, node: str) -> None:
+        """It is none of that node's calls."""
+        await self._board.leave(f"calls:{node}", _name(key))
 
     async def next_message(self) -> Message | None:
         """The next word for this node; None when there was none for a second."""
@@ -269,12 +286,18 @@ class Commons:
                 await self._board.delete(_journal(session_id))
             await self._board.leave(f"calls:{self.node}", _name(key))
             self._mine.pop(key, None)
+            self._foreign.pop(key, None)
 
         self._post(write)
 
     def said(self, session_id: str, entry: bytes) -> None:
         """One more entry of a call's journal."""
-        self._post(lambda: self._board.append(_journal(session_id), [entry], CALL_SECONDS))
+
+        async def write() -> None:
+            if session_id not in self._foreign.values():
+                await self._board.append(_journal(session_id), [entry], CALL_SECONDS)
+
+        self._post(write)
 
     def bearer_opened(self, digest: str, agent: str, caller: str, tier: int) -> None:
         """The engine may ask any node for this call's answers, and shows a bearer with this digest."""
@@ -322,6 +345,8 @@ class Commons:
             self._queued.clear()
             while self._queue:
                 try:
+                    if not self._reachable:
+                        await self.mend()
                     await self._queue[0]()
                 except BoardUnavailable as error:
                     self._tell(error)
@@ -330,14 +355,40 @@ class Commons:
                 self._queue.popleft()
                 self._tell(None)
 
-    async def beat(self, figures: Mapping[str, int]) -> None:
-        """Show that this node is alive, and what it has to do."""
+    async def beat(self, figures: Mapping[str, int]) -> bool:
+        """Show that this node is alive, and what it has to do. Whether the board has forgotten that it was."""
+        self._figures = orjson.dumps(figures)
         try:
-            await self._board.put(f"alive:{self.node}", orjson.dumps(figures), ALIVE_SECONDS)
-            await self._board.join("nodes", self.node)
+            await self._show_life()
         except BoardUnavailable:
             self._gap_at = asyncio.get_running_loop().time()
             raise
+        was_forgotten, self._was_forgotten = self._was_forgotten, False
+        return was_forgotten
+
+    async def mend(self) -> None:
+        """
+        After the board was away: make known again what it has forgotten, and see which calls are others' now.
+
+        A call that rings here may have got its media elsewhere, and the board have forgotten who told us.
+        """
+        await self._show_life()
+        for key, record in list(self._mine.items()):
+            there = await self.find(key)
+            if there is None and record.state is not CallState.RINGING:
+                await self._board.put(_call(key), record.as_bytes(), CALL_SECONDS)
+                await self._owns(record)
+            elif there is not None and there.node != self.node:
+                await self._send(self.node, Message(Word.TAKEN, key))  # who took it may have said so in vain
+                self.lost(key)
+
+    def lost(self, key: CallKey) -> None:
+        """The call is another node's."""
+        record = self._mine.pop(key, None)
+        if record is not None and record.session is not None:
+            self._foreign[key] = record.session["id"]
+            while len(self._foreign) > MOST_FOREIGN:
+                del self._foreign[next(iter(self._foreign))]
 
     async def leave(self) -> None:
         """This node goes: whatever calls it still has are anybody's."""
@@ -362,11 +413,19 @@ class Commons:
             await self._board.put(name, record.as_bytes(), CALL_SECONDS)
             await self._owns(record)
         else:
-            self._mine.pop(record.key, None)
+            self.lost(record.key)
+
+    async def _show_life(self) -> None:
+        await self._board.put(f"alive:{self.node}", self._figures, ALIVE_SECONDS)
+        self._was_forgotten |= await self._board.join("nodes", self.node) and self._is_known
+        self._is_known = True
 
     async def _owns(self, record: CallRecord) -> None:
+        """Nobody looks for the calls of a node that the board does not know."""
+        await self._show_life()
         await self._board.join(f"calls:{self.node}", _name(record.key))
         self._mine[record.key] = record
+        self._foreign.pop(record.key, None)
 
     async def _took(self, record: CallRecord, former: str) -> None:
         await self._board.join(f"calls:{self.node}", _name(record.key))
@@ -375,6 +434,7 @@ class Commons:
             # Last: until here it is found among a dead node's calls, and taken again if this was interrupted.
             await self._board.leave(f"calls:{former}", _name(record.key))
         self._mine[record.key] = record
+        self._foreign.pop(record.key, None)
 
     async def _send(self, node: str, message: Message) -> None:
         await self._board.append(_inbox(node), [message.as_bytes()], OVER_SECONDS)

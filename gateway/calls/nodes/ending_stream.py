@@ -4,19 +4,23 @@ Endings that any of several nodes carries out: a Redis stream, read by one group
 An ending stays in the table of the node where the call ended until some node has done it, so that neither a dead node
 nor a Redis that forgets loses one. A node reads an entry, or claims a dead node's; what it writes is refused once
 another one has claimed it. So a step with an effect outside is not begun by two.
+
+Two nodes may tell of the same call: one that was taken for dead, and the one that ended the call in its place. What
+either knows is put together. An ending to which that adds something is begun anew, with its documents replaced.
 """
 
 import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final, Literal
 
 import orjson
 from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
-from gateway.calls.endings import Ending
+from gateway.calls.endings import Ending, retold
 from gateway.calls.nodes.redis_board import ANSWER_SECONDS, PREFIX, foreign_errors
 from gateway.errors import TakenOver
 
@@ -27,6 +31,33 @@ DONE_SECONDS: Final = 7 * 24 * 3600
 CLAIM_AFTER: Final = 2.0
 """Seconds that an entry lies with a dead node before another one claims it."""
 
+TOLD_SECONDS: Final = 24 * 3600
+"""How long it is known what was said in a call that was taken over, for its former node to add to."""
+
+# In one step, and only where nobody else has changed what is known. Whoever carries it out is stopped.
+_HAND_OVER: Final = """
+for i = 1, 3 do
+  if (redis.call('GET', KEYS[i]) or '') ~= ARGV[i] then return 0 end
+end
+local before = redis.call('GET', KEYS[5])
+if before then
+  redis.call('XACK', KEYS[6], ARGV[4], before)
+  redis.call('XDEL', KEYS[6], before)
+end
+if redis.call('EXISTS', KEYS[4]) == 1 then redis.call('SET', KEYS[4], '') end
+redis.call('DEL', KEYS[2], KEYS[3])
+redis.call('SET', KEYS[1], ARGV[5])
+redis.call('SET', KEYS[5], redis.call('XADD', KEYS[6], '*', 'session', ARGV[6]))
+return 1
+"""
+# An entry counts only while it is the ending's last.
+_TAKE: Final = """
+local state, last = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[3])
+if not state or (last and last ~= ARGV[1]) then return {} end
+local begun = redis.call('EXISTS', KEYS[2])
+redis.call('SET', KEYS[2], ARGV[2])
+return {state, begun}
+"""
 # Only who sees to an ending may write about it.
 _SAVE: Final = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -35,15 +66,16 @@ return 1
 """
 _LEAVE: Final = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-redis.call('XACK', KEYS[4], ARGV[2], ARGV[3])
-redis.call('XDEL', KEYS[4], ARGV[3])
-redis.call('DEL', KEYS[1])
-if ARGV[4] == '' then
-  redis.call('DEL', KEYS[2])
-  redis.call('SET', KEYS[3], '1', 'EX', ARGV[5])
-else
+redis.call('XACK', KEYS[6], ARGV[2], ARGV[3])
+redis.call('XDEL', KEYS[6], ARGV[3])
+redis.call('DEL', KEYS[1], KEYS[5])
+if ARGV[4] ~= '' then
   redis.call('SET', KEYS[2], ARGV[4])
+  return 1
 end
+redis.call('DEL', KEYS[2])
+redis.call('SET', KEYS[3], ARGV[5], 'EX', ARGV[6])
+if ARGV[7] ~= '' then redis.call('SET', KEYS[4], ARGV[7], 'EX', ARGV[8]) end
 return 1
 """
 
@@ -57,23 +89,32 @@ class EndingStream:
         self._client: Any = client  # its types can't tell bytes from text
         self._node = node
         self._alive = alive
+        self._hand = client.register_script(_HAND_OVER)
+        self._take = client.register_script(_TAKE)
         self._save = client.register_script(_SAVE)
         self._leave = client.register_script(_LEAVE)
-        self._entries: dict[str, bytes] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     # Where the call ended
 
     @foreign_errors
     async def hand_over(self, ending: Ending) -> None:
-        """Let any node carry it out. One that was handed over before, or done, is not again."""
-        if await self._whereabouts(ending.session.id) in ("done", "under way"):
-            return
+        """
+        Let any node carry it out. One that was handed over before, or done, is not again.
+
+        Unless this one tells more of the call: then all that is known is carried out anew.
+        """
+        id_ = ending.session.id
         ending.problem = ""
-        async with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.set(_state(ending.session.id), orjson.dumps(ending.as_json()))
-            pipeline.xadd(STREAM, {"session": ending.session.id})
-            await pipeline.execute()
+        while True:
+            known = await self._client.mget(_state(id_), _done(id_), _told(id_))
+            new = _due(ending, *known)
+            if new is None:
+                return
+            keys = [_state(id_), _done(id_), _told(id_), _owner(id_), _entry(id_), STREAM]
+            values = [value or b"" for value in known]
+            if await self._hand(keys=keys, args=[*values, GROUP, orjson.dumps(new.as_json()), id_]):
+                return
 
     @foreign_errors
     async def whereabouts(self, ending: Ending) -> Whereabouts:
@@ -135,22 +176,24 @@ class EndingStream:
         return found
 
     async def _received(self, entry_id: bytes, values: dict[bytes, bytes]) -> Ending | None:
-        session_id = values[b"session"].decode()
-        stored = await self._client.get(_state(session_id))
-        if stored is None:  # done, and only its entry was left behind
+        id_ = values[b"session"].decode()
+        claim = f"{self._node} {entry_id.decode()}"
+        taken = await self._take(keys=[_state(id_), _owner(id_), _entry(id_)], args=[entry_id, claim])
+        if not taken:  # done, or handed over anew, and only its entry was left behind
             await self._client.xack(STREAM, GROUP, entry_id)
             await self._client.xdel(STREAM, entry_id)
             return None
-        await self._client.set(_owner(session_id), self._node)
-        self._entries[session_id] = entry_id
-        return _read(stored)
+        ending = _read(taken[0])
+        ending.claim, ending.inherited = claim, bool(taken[1])
+        return ending
 
     @foreign_errors
     async def save(self, ending: Ending) -> None:
         keys = [_owner(ending.session.id), _state(ending.session.id)]
-        async with self._turns[ending.session.id]:  # on two connections, an older state could come after a newer one
-            saved = await self._save(keys=keys, args=[self._node, orjson.dumps(ending.as_json())])
+        async with self._turns[ending.claim]:  # on two connections, an older state could come after a newer one
+            saved = await self._save(keys=keys, args=[ending.claim, orjson.dumps(ending.as_json())])
         if not saved:
+            self._turns.pop(ending.claim, None)
             raise TakenOver("another node carries out this ending")
 
     async def finish(self, ending: Ending) -> None:
@@ -161,13 +204,29 @@ class EndingStream:
 
     @foreign_errors
     async def _left(self, ending: Ending, state: bytes) -> None:
-        session_id = ending.session.id
-        keys = [_owner(session_id), _state(session_id), _done(session_id), STREAM]
-        entry_id = self._entries[session_id]
-        if not await self._leave(keys=keys, args=[self._node, GROUP, entry_id, state, DONE_SECONDS]):
+        id_, entry_id = ending.session.id, ending.claim.rpartition(" ")[2]
+        keys = [_owner(id_), _state(id_), _done(id_), _told(id_), _entry(id_), STREAM]
+        told = orjson.dumps(replace(ending, summary=None).as_json()) if ending.session.taken_over else b""
+        turns = len(ending.session.turns)
+        arguments: list[Any] = [ending.claim, GROUP, entry_id, state, turns, DONE_SECONDS, told, TOLD_SECONDS]
+        left = await self._leave(keys=keys, args=arguments)
+        self._turns.pop(ending.claim, None)
+        if not left:
             raise TakenOver("another node carries out this ending")
-        del self._entries[session_id]
-        self._turns.pop(session_id, None)
+
+
+def _due(ending: Ending, state: bytes | None, done: bytes | None, told: bytes | None) -> Ending | None:
+    """What is to be carried out, where so much is known of the ending; None when that is seen to."""
+    if state is not None:
+        known = _read(state)
+        resting = replace(known, problem="") if known.problem else None
+        return retold(known, ending.session) or resting
+    if told is not None:
+        return retold(_read(told), ending.session)
+    if done is not None:
+        more = len(ending.session.turns) > int(done)
+        return Ending(ending.session, version=1, remote_sent=True) if more else None
+    return ending
 
 
 def _read(stored: bytes) -> Ending:
@@ -184,8 +243,19 @@ def _state(session_id: str) -> str:
 
 
 def _owner(session_id: str) -> str:
+    """Whose it is: a node, and the entry that gives it the right."""
     return f"{PREFIX}ending-node:{session_id}"
 
 
+def _entry(session_id: str) -> str:
+    """Its entry in the stream."""
+    return f"{PREFIX}ending-entry:{session_id}"
+
+
 def _done(session_id: str) -> str:
+    """Of how many turns it told."""
     return f"{PREFIX}ending-done:{session_id}"
+
+
+def _told(session_id: str) -> str:
+    return f"{PREFIX}ending-told:{session_id}"

@@ -95,8 +95,9 @@ class FileBoard:
 
     # Sets
 
-    async def join(self, name: str, member: str) -> None:
-        await self._run(lambda c: c.execute("INSERT OR IGNORE INTO sets VALUES (?, ?)", (name, member)))
+    async def join(self, name: str, member: str) -> bool:
+        insert = "INSERT OR IGNORE INTO sets VALUES (?, ?)"
+        return await self._run(lambda c: c.execute(insert, (name, member)).rowcount > 0)
 
     async def leave(self, name: str, member: str) -> None:
         await self._run(lambda c: c.execute("DELETE FROM sets WHERE name = ? AND member = ?", (name, member)))

@@ -5,6 +5,7 @@ The desk stays the only one that acts on calls; this is how it hears of other no
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
@@ -21,7 +22,10 @@ KNOWN_PATIENCE: Final = 0.1
 PATIENCE: Final = 2.0
 RETRY_SECONDS: Final = 1.0
 ASK_AGAIN_SECONDS: Final = 0.2
-"""The same, while a caller waits: a server that was restarted fails once on each old connection."""
+"""The same, while a caller waits, and for a sign of life."""
+LOOK_SECONDS: Final = 3.0
+"""How often some node asks the carrier about a call whose node is silent."""
+OVER_LOOK_SECONDS: Final = 5.0
 
 _log = logging.getLogger(__name__)
 
@@ -36,6 +40,8 @@ class Desk(Protocol):
     async def release(self, key: CallKey) -> None: ...
     def drop(self, key: CallKey) -> None: ...
     def take_up(self, record: CallRecord, session: VoiceSession | None) -> None: ...
+    async def may_go_on_there(self, record: CallRecord) -> bool: ...
+    def has_media(self, key: CallKey) -> bool: ...
     def checkpoint(self, commons: Commons) -> None: ...
 
 
@@ -52,12 +58,13 @@ class Neighbours:
         self._figures: Callable[[], Mapping[str, int]] = dict
         self._sync_seconds = sync_seconds
         self._shares_disk = shares_disk
+        self._desk: Desk | None = None
 
     async def run(self) -> None:
         """Until cancelled: be alive, and tell what there is to tell."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.commons.run())
-            group.create_task(_again_and_again(self._beat, BEAT_SECONDS))
+            group.create_task(_again_and_again(self._beat, BEAT_SECONDS, retry=ASK_AGAIN_SECONDS))
 
     async def listen(self, desk: Desk, figures: Callable[[], Mapping[str, int]]) -> None:
         """
@@ -65,7 +72,7 @@ class Neighbours:
 
         `figures` is what the others are told about this node's work.
         """
-        self._figures = figures
+        self._figures, self._desk = figures, desk
         async with asyncio.TaskGroup() as group:
             group.create_task(_again_and_again(lambda: self._take_over(desk), BEAT_SECONDS))
             group.create_task(_again_and_again(lambda: self._hear(desk, group), 0))
@@ -142,9 +149,8 @@ class Neighbours:
         record = await self.commons.find(key)
         if record is None or record.state is CallState.OVER:
             return None
-        if record.node != self.commons.node:
-            await self.commons.release(record)
-        return await self._adopted(key, record.node)
+        heard = record.node == self.commons.node or await self.commons.release(record)
+        return await self._adopted(key, record.node, heard=heard)
 
     async def pass_on(self, desk: Desk, word: Word, key: CallKey) -> bool:
         """
@@ -181,14 +187,22 @@ class Neighbours:
             except BoardUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def is_over(self, key: CallKey) -> bool:
-        """Whether the call has ended, whoever had it last; waits for an answer as long as it takes."""
+    async def is_ours_now(self, key: CallKey) -> bool:
+        """The same, as far as can be told at once."""
+        try:
+            async with asyncio.timeout(PATIENCE / 4):
+                return await self.is_ours(key)
+        except TimeoutError:
+            return True
+
+    async def until_over(self, key: CallKey) -> None:
+        """Wait until the call has ended, whoever had it last."""
         while True:
-            try:
+            with contextlib.suppress(BoardUnavailable):
                 record = await self.commons.find(key)
-                return record is None or record.state is CallState.OVER
-            except BoardUnavailable:
-                await asyncio.sleep(RETRY_SECONDS)
+                if record is None or record.state is CallState.OVER:
+                    return
+            await asyncio.sleep(OVER_LOOK_SECONDS)
 
     async def reclaim(self, key: CallKey, writer: str) -> bool | None:
         """
@@ -220,7 +234,10 @@ class Neighbours:
 
     async def _beat(self) -> None:
         try:
-            await self.commons.beat(self._figures())
+            if await self.commons.beat(self._figures()):
+                await self.commons.mend()
+                if self._desk is not None:
+                    self._desk.checkpoint(self.commons)
             self.nodes = await self.commons.nodes()
         except BoardUnavailable:
             self.nodes = []
@@ -244,18 +261,57 @@ class Neighbours:
             case Word.RELEASE:
                 await desk.release(message.key)
             case Word.TAKEN:
-                if not await self.is_ours(message.key):
+                if not await self.is_ours(message.key) and not await self._taken_back(desk, message.key):
+                    self.commons.lost(message.key)
                     desk.drop(message.key)
+
+    async def _taken_back(self, desk: Desk, key: CallKey) -> bool:
+        """A call that was taken from us while we were out of reach, but has its media here and nowhere else."""
+        record = await self.commons.find(key)
+        if record is None or record.state is not CallState.PARKED or not desk.has_media(key):
+            return False
+        return await self.commons.adopt(key, record.node, state=CallState.LIVE) is not None
 
     async def _take_over(self, desk: Desk) -> None:
         for key, node in await self.commons.orphans():
-            if adopted := await self._adopted(key, node):
-                _log.warning("a call's node died", extra={"carrier": key[0]})
-                desk.take_up(*adopted)
+            record = await self.commons.find(key)
+            if record is None or record.node == self.commons.node:
+                await self._finish_adoption(desk, key, node)
+            elif record.node == node or not await self.commons.alive(record.node):
+                await self._take_over_one(desk, record)
 
-    async def _adopted(self, key: CallKey, former: str) -> tuple[CallRecord, VoiceSession | None] | None:
+    async def _finish_adoption(self, desk: Desk, key: CallKey, node: str) -> None:
+        """It is no longer that node's; we may have been interrupted while we took it."""
+        if adopted := await self._adopted(key, node):
+            desk.take_up(*adopted)
+        else:
+            await self.commons.disown(key, node)
+
+    async def _take_over_one(self, desk: Desk, record: CallRecord) -> None:
+        """
+        A call whose node is silent. It may be dead, or only out of our reach and talking to the caller.
+
+        The carrier knows: it tells when the media is lost, or the call has ended, and is asked whether it has.
+        """
+        over = record.state is CallState.OVER
+        if not over:
+            if not await self.commons.is_new_event(f"look {record.key}", LOOK_SECONDS):
+                return
+            if await desk.may_go_on_there(record):
+                return
+        if adopted := await self._adopted(record.key, record.node):
+            _log.warning("a call's node is silent, and its call taken over", extra={"carrier": record.key[0]})
+            desk.take_up(*adopted)
+
+    async def _adopted(
+        self, key: CallKey, former: str, *, heard: bool = False
+    ) -> tuple[CallRecord, VoiceSession | None] | None:
+        """A call that is ours now. Whoever had it was `heard`, or may know more of what was said."""
         record = await self.commons.adopt(key, former)
-        return (record, await self.session_of(record)) if record else None
+        session = await self.session_of(record) if record else None
+        if session is not None:
+            session.taken_over |= not heard
+        return (record, session) if record else None
 
     def _record_of(self, ring: Ring, state: CallState) -> CallRecord:
         return CallRecord(
@@ -271,6 +327,7 @@ class Neighbours:
             {**ring.session.as_json(), "turns": []} if ring.session is not None else None,
             ring.number,
             ring.clearance.tier,
+            ring.handed_over,
         )
 
     async def _write_checkpoints(self, desk: Desk) -> None:
@@ -279,10 +336,11 @@ class Neighbours:
             desk.checkpoint(self.commons)
 
 
-async def _again_and_again(work: Callable[[], Awaitable[None]], pause: float) -> None:
+async def _again_and_again(work: Callable[[], Awaitable[None]], pause: float, *, retry: float = RETRY_SECONDS) -> None:
     while True:
         try:
             await work()
         except BoardUnavailable:
-            await asyncio.sleep(RETRY_SECONDS)  # the writer of the queue has said so
-        await asyncio.sleep(pause)
+            await asyncio.sleep(retry)  # the writer of the queue has said so
+        else:
+            await asyncio.sleep(pause)

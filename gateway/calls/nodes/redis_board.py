@@ -1,14 +1,15 @@
 """The board in Redis: what any number of gateways share. Any server that speaks its protocol will do."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import wraps
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from redis.asyncio import Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ConnectionError, RedisError
+from redis.exceptions import ConnectionError, RedisError, ResponseError
 
 from gateway.errors import BoardUnavailable
 
@@ -43,14 +44,32 @@ def connect(url: str) -> Redis:
     )
 
 
-def foreign_errors(method: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Redis' errors as ours. Their texts may hold the address with its password, and are dropped."""
+class Client(Protocol):
+    """Whoever speaks to Redis."""
+
+    _client: Any
+
+
+C = TypeVar("C", bound=Client)
+
+
+def foreign_errors(
+    method: Callable[Concatenate[C, P], Awaitable[T]],
+) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
+    """
+    Redis' errors as ours. Their texts may hold the address with its password, and are dropped.
+
+    Where one connection was lost, the others that lie ready are dead as well: each would cost its user a failure.
+    """
 
     @wraps(method)
-    async def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+    async def guarded(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return await method(*args, **kwargs)
+            return await method(self, *args, **kwargs)
         except (RedisError, OSError, TimeoutError) as error:
+            if not isinstance(error, ResponseError):
+                with contextlib.suppress(RedisError, OSError, TimeoutError):
+                    await self._client.connection_pool.disconnect(inuse_connections=False)
             raise BoardUnavailable(f"Redis: {type(error).__name__}") from None
 
     return guarded
@@ -85,8 +104,8 @@ class RedisBoard:
         return bool(await self._client.delete(PREFIX + name))
 
     @foreign_errors
-    async def join(self, name: str, member: str) -> None:
-        await self._client.sadd(PREFIX + name, member)
+    async def join(self, name: str, member: str) -> bool:
+        return bool(await self._client.sadd(PREFIX + name, member))
 
     @foreign_errors
     async def leave(self, name: str, member: str) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from starlette.routing import Route
 
 from gateway.calls.archive import Archive
+from gateway.calls.call_lines import CallLines
 from gateway.calls.desk import CallDesk
 from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
@@ -44,6 +45,7 @@ async def dashboard(
     """Its routes. Pages read the store through a connection and a thread of their own: no call waits behind one."""
     store = await open_own_store(settings.data_dir)
     try:
+        await CallLines(store).catch_up()
         entrance = Entrance(token, Pages(), PublicAddress(settings.public_url))
         envelope, sounds = Envelope(token), SoundShelf(settings.record_dir)
         places = Places(settings.data_dir, settings.voice_session_archive_dir, settings.record_dir)

@@ -14,7 +14,8 @@ from gateway.calls.nodes.file_board import FileBoard
 from gateway.calls.nodes.redis_board import RedisBoard, connect
 from gateway.errors import BoardUnavailable
 from tests.calls.grounds import Ground, prepared
-from tests.redis_server import RedisServer
+from tests.link import linked
+from tests.redis_server import RedisServer, running_redis
 from tests.stage import until_it
 
 MANY = 8
@@ -232,6 +233,18 @@ async def test_redis_address_stays_out_of_errors() -> None:
         await board.get("name")
     assert "hunter2" not in str(raised.value)
     await board.close()
+
+
+async def test_redis_connections_that_fell_silent_cost_one_failure(tmp_path: Path) -> None:
+    """Those that lie ready are dropped with the first that fails; the next command finds none of them."""
+    async with running_redis(tmp_path) as server, linked(server.port) as link:
+        board = RedisBoard(connect(link.redis_url))
+        await asyncio.gather(*(board.put(f"name{number}", b"1", 60) for number in range(5)))
+        link.falls_silent()
+        with pytest.raises(BoardUnavailable):
+            await board.get("name0")
+        assert await board.get("name0") == b"1"
+        await board.close()
 
 
 # Side by side

@@ -232,6 +232,73 @@ async def test_taken_call_is_not_taken_back(nodes: Nodes) -> None:
     assert await b.redeem(KEY, "other", "AC1") is None
 
 
+async def test_words_for_a_taken_call_are_not_the_boards(nodes: Nodes) -> None:
+    """A node that was out of reach writes what it has queued: what others know of the call stays as they wrote it."""
+    a, b = await nodes.start("a"), await nodes.start("b")
+    await a.open(ringing(a))
+    assert await a.redeem(KEY, "secret", "AC1")
+    a.said(SESSION.id, b'{"caller": "One."}')
+    await a.written()
+    assert await b.adopt(KEY, "a")
+    await a.next_message()
+    await a.mend()
+    a.said(SESSION.id, b'{"caller": "Two."}')
+    await a.written()
+    assert await b.turns(SESSION.id) == [{"caller": "One."}]
+    message = await a.next_message()
+    assert message is not None and (message.word, message.key) == (Word.TAKEN, KEY)
+
+
+# A board that forgets
+
+
+async def forget(nodes: Nodes, *names: str) -> None:
+    board = await nodes.ground.open()
+    for name in ("call:twilio:CA1", f"journal:{SESSION.id}", "alive:a", *names):
+        await board.delete(name)
+    await board.leave("calls:a", "twilio:CA1")
+    await board.leave("nodes", "a")
+
+
+async def test_forgotten_node_makes_its_calls_known_again(nodes: Nodes) -> None:
+    a, b = await nodes.start("a"), await nodes.start("b")
+    assert not await a.beat({})
+    await a.open(ringing(a))
+    await a.redeem(KEY, "secret", "AC1")
+    await forget(nodes)
+    assert await a.beat({})
+    await a.mend()
+    assert await owner(b) == ("a", CallState.LIVE)
+    await a.leave()
+    assert await b.orphans() == [(KEY, "a")]
+
+
+async def test_forgotten_node_shows_life_with_its_next_word(nodes: Nodes) -> None:
+    """Nobody looks for the calls of a node that is not known to be one."""
+    a, b = await nodes.start("a"), await nodes.start("b")
+    await a.beat({})
+    await a.open(ringing(a))
+    await forget(nodes)
+    a.checkpoint(KEY, SESSION.id, [{"caller": "Hello."}])
+    await a.written()
+    assert await b.alive("a")
+    await a.leave()
+    assert await b.orphans() == [(KEY, "a")]
+
+
+async def test_outage_is_mended_before_anything_is_written(nodes: Nodes) -> None:
+    a, b = await nodes.start("a"), await nodes.start("b")
+    await a.open(ringing(a))
+    await a.redeem(KEY, "secret", "AC1")
+    await nodes.ground.ruin()
+    a.said(SESSION.id, b'{"caller": "Two."}')
+    await not_written(a)
+    await nodes.ground.mend()
+    assert await b.adopt(KEY, "a")
+    await a.written()
+    assert await b.turns(SESSION.id) == []
+
+
 # Written soon
 
 

@@ -1,0 +1,64 @@
+"""
+Arithmetic with the vectors of texts: how near a question is to what is known.
+
+A vector is kept as 384 little-endian float32 of length 1. To import this module takes a while (numpy): only who has
+vectors does it, and never on the event loop.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+_DIMENSIONS: Final = 384
+_COMMON_SHARE: Final = 0.5  # how much of what all vectors of a scope have in common is taken off
+_FEW_VECTORS: Final = 10  # below some such number, what they have in common is what they are about
+
+Vectors = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A query as the model sees it: its words in order, each with the sum of its pieces' vectors."""
+
+    words: tuple[str, ...]
+    vectors: Vectors
+
+    def pooled(self, weigh: Callable[[str], float]) -> Vectors:
+        """One vector of length 1, to which each word adds by its weight. The marks around the text are the word ''."""
+        weights = np.array([weigh(word) for word in self.words], np.float32)
+        return normalised(weights @ self.vectors)
+
+
+class Space:
+    """The vectors of some documents. A document has one for each part of its text."""
+
+    def __init__(self, stored: Sequence[bytes]) -> None:
+        """`stored`: for each document its vectors, one after the other."""
+        counts = [len(vectors) // (4 * _DIMENSIONS) for vectors in stored]
+        self._firsts = np.cumsum([0, *counts[:-1]])
+        every = np.frombuffer(b"".join(stored), "<f4").reshape(-1, _DIMENSIONS)
+        share = _COMMON_SHARE * len(every) / (len(every) + _FEW_VECTORS)
+        self._common = every.mean(axis=0) * np.float32(share)
+        self._vectors = normalised(every - self._common)
+
+    def nearest(self, question: Vectors) -> list[tuple[float, int]]:
+        """
+        For each document the cosine between the question and its nearest part, and which part that is.
+
+        What all have in common, say the name of a caller in every fact, tells nothing about which one is meant: half
+        of it is taken off both sides.
+        """
+        cosines = self._vectors @ normalised(question - self._common)
+        if len(self._firsts) == len(cosines):
+            return [(cosine, 0) for cosine in cosines.tolist()]
+        each = np.split(cosines, self._firsts[1:])
+        return [(float(own.max()), int(own.argmax())) for own in each]
+
+
+def normalised(vectors: Vectors) -> Vectors:
+    lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
+    unit: Vectors = vectors / np.maximum(lengths, np.float32(1e-9))
+    return unit

@@ -1,0 +1,125 @@
+"""
+The embedding model in a process of its own.
+
+To load it, and to read a text with it, would hold up the event loop of the gateway: both keep the interpreter to
+themselves for tens of milliseconds. The process is started when the first text comes, and ends with the gateway.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection, Pipe
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from gateway.memory.meaning import Reading
+    from gateway.memory.minilm import MiniLM
+
+_BACKGROUND_NICENESS: Final = 10
+_ENDING_SECONDS: Final = 5.0
+
+
+class ModelGone(Exception):
+    """The process has ended, or never began; says why."""
+
+
+class ModelProcess:
+    """
+    A model that reads elsewhere. Raises ModelGone, from its making on.
+
+    Documents and queries have a line each, so that no query waits for a long document; each is one thread's to use.
+    """
+
+    def __init__(self) -> None:
+        self._queries, queries = Pipe()
+        self._documents, documents = Pipe()
+        lines = (queries.fileno(), documents.fileno())
+        command = [sys.executable, "-m", __name__, *map(str, lines)]
+        try:
+            self._process = subprocess.Popen(command, pass_fds=lines, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            raise ModelGone(f"no process for it: {error}") from None
+        finally:
+            queries.close()
+            documents.close()
+        if problem := self._receive(self._queries):
+            self.close()
+            raise ModelGone(problem)
+
+    def embed(self, text: str) -> bytes:
+        """The vector of a text, as it is stored."""
+        vector: bytes = self._ask(self._documents, text)
+        return vector
+
+    def read(self, text: str) -> "Reading":
+        reading: Reading = self._ask(self._queries, text)
+        return reading
+
+    def close(self) -> None:
+        """Its lines are cut, so that it ends."""
+        for line in (self._queries, self._documents):
+            line.close()
+        try:
+            self._process.wait(_ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _ask(self, line: "Connection[Any, Any]", text: str) -> Any:
+        try:
+            line.send(text)
+        except OSError:
+            raise ModelGone("its process has ended") from None
+        return self._receive(line)
+
+    def _receive(self, line: "Connection[Any, Any]") -> Any:
+        try:
+            return line.recv()
+        except (EOFError, OSError):
+            raise ModelGone("its process has ended") from None
+
+
+# In the process
+
+
+def main() -> None:
+    # Who stops a gateway may tell all its processes; this one is needed until the last call has ended.
+    for signal_number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signal_number, signal.SIG_IGN)
+    queries, documents = (Connection(int(line)) for line in sys.argv[1:])
+    try:
+        from gateway.memory import minilm
+
+        model = minilm.load()
+    except Exception as error:  # whatever a foreign runtime raises: told to those who wait
+        queries.send(str(error) or type(error).__name__)
+        return
+    queries.send("")
+    threading.Thread(target=_embed_documents, args=(model, documents), daemon=True).start()
+    _serve(queries, model.read)
+
+
+def _embed_documents(model: "MiniLM", documents: "Connection[Any, Any]") -> None:
+    _step_back()
+    _serve(documents, model.embed)
+
+
+def _serve(line: "Connection[Any, Any]", work: Any) -> None:
+    """Until the line is cut."""
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            line.send(work(line.recv()))
+
+
+def _step_back() -> None:
+    """For everything else that wants the processor: calls are going on."""
+    if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
+        with contextlib.suppress(OSError):  # it is a courtesy
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _BACKGROUND_NICENESS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""
+The gateway's own store of documents, whatever the database under it.
+
+A document is found by its words as soon as it is stored, by its meaning a little later: vectors are made in the
+background, for the newest documents first.
+"""
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from gateway.errors import DocumentNotFound, StoreUnavailable
+from gateway.memory import search
+from gateway.memory.database import Connection
+from gateway.memory.document_table import create_document, find_document, get_document, replace_document
+from gateway.memory.documents import Document, Hit, NewDocument
+from gateway.memory.embedding import Embedder
+from gateway.memory.index import Index, Unembedded
+from gateway.memory.passages import parts, snippet
+
+if TYPE_CHECKING:
+    from gateway.memory.meaning import Reading
+
+T = TypeVar("T")
+
+EMBED_AFTER: Final = 2.0
+"""Seconds; whoever has just opened a store has other things to do."""
+
+_FILL_SCORE: Final = 0.001
+_RETRY_SECONDS: Final = 10.0
+_BATCH: Final = 8  # documents; each is in the search some 50 ms after the first of its batch was begun
+
+_log = logging.getLogger(__name__)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+class MemoryStore(ABC):
+    """
+    A DocumentStore in a database, which other tables share; `close` it.
+
+    With an embedder, which is the store's to close from then on, documents are also found by their meaning.
+    """
+
+    def __init__(
+        self, index: Index, now: Callable[[], datetime], embedder: Embedder | None, embed_after: float
+    ) -> None:
+        self.index = index
+        self._now = now
+        self._open = True
+        self._scopes = search.Scopes(index)
+        self._embedder = embedder
+        self._has_vectors = False
+        self._wanted: list[int] = []  # documents that a query would have liked to know by meaning
+        self._lacks_vectors = asyncio.Event()
+        self._embedding = asyncio.create_task(self._embed_all(embedder, embed_after)) if embedder else None
+
+    # The database
+
+    @property
+    @abstractmethod
+    def description(self) -> str:
+        """The database and how it is, for operators."""
+
+    @abstractmethod
+    async def run(self, work: Callable[[Connection], T]) -> T:
+        """
+        Do `work` in one transaction, off the loop: all of it is kept, or nothing when it raises.
+
+        What `work` reads is still true when it writes, whoever else writes meanwhile.
+        """
+
+    @abstractmethod
+    async def look(self, work: Callable[[Connection], T]) -> T:
+        """Do `work` that changes nothing. It waits for nobody who writes."""
+
+    async def close(self) -> None:
+        """Finish what is under way. Doing it twice does no harm."""
+        if self._open:
+            self._open = False
+            if self._embedder and self._embedding:
+                self._embedding.cancel()
+                await asyncio.wait([self._embedding])
+                self._embedder.close()
+            await self._disconnect()
+
+    @abstractmethod
+    async def _disconnect(self) -> None: ...
+
+    # Forgetting
+
+    @abstractmethod
+    async def overwrite_deleted(self) -> None:
+        """From here on, leave nothing of what is deleted, where the database can see to that."""
+
+    @abstractmethod
+    async def scrub(self) -> bool:
+        """Free the room of what was deleted; false when that can't be done now."""
+
+    @abstractmethod
+    async def tables_holding(self, words: Sequence[str]) -> list[str]:
+        """The tables that hold one of these words, in whatever case, other than in files under DATA_DIR."""
+
+    # Documents
+
+    async def create(self, new: NewDocument) -> Document:
+        moment = self._now()
+        return await self._store(lambda connection: create_document(connection, new, moment))
+
+    async def get(self, document_id: str) -> Document:
+        return await self.look(lambda connection: get_document(connection, document_id))
+
+    async def replace(self, document_id: str, content: str, *, title: str | None = None) -> Document:
+        moment = self._now()
+        return await self._store(lambda connection: replace_document(connection, document_id, content, title, moment))
+
+    async def append(self, document_id: str, content: str) -> Document:
+        moment = self._now()
+
+        def work(connection: Connection) -> Document:
+            before = get_document(connection, document_id).content
+            return replace_document(connection, document_id, f"{before}\n{content}", None, moment)
+
+        return await self._store(work)
+
+    async def delete(self, document_id: str) -> None:
+        def work(connection: Connection) -> None:
+            if not connection.execute("DELETE FROM documents WHERE id = ?", (document_id,)).rowcount:
+                raise DocumentNotFound(document_id)
+
+        await self.run(work)
+
+    async def query(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
+        every = tuple(tags)
+        reading = await self._read(text, every)
+        question = search.Question(text, reading)
+        return await self.look(lambda connection: self._query(connection, question, limit, every))
+
+    async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
+        return await self.look(lambda connection: self._newest(connection, tuple(tags), limit))
+
+    async def by_source_ids(self, source_ids: Iterable[str]) -> list[Document]:
+        """The documents that were made of these; one that there is none of is left out."""
+        ids = list(source_ids)
+
+        def work(connection: Connection) -> list[Document]:
+            found = (find_document(connection, "source_id <> '' AND source_id = ?", id_) for id_ in ids)
+            return [document for document in found if document]
+
+        return await self.look(work)
+
+    async def _store(self, work: Callable[[Connection], Document]) -> Document:
+        document = await self.run(work)
+        self._lacks_vectors.set()
+        return document
+
+    # Search
+
+    def _query(self, connection: Connection, question: search.Question, limit: int, tags: tuple[str, ...]) -> list[Hit]:
+        if (scope := self._scopes.get(connection, tags)) is not None:
+            matches = search.search_scope(connection, self.index, scope, tags, question)
+            return _hits(connection, matches[:limit], question.words)
+        matches = search.search_all(connection, self.index, tags, question)
+        hits = _hits(connection, matches[:limit], question.words)
+        return hits + self._fill(connection, tags, hits, limit) if tags else hits
+
+    def _fill(self, connection: Connection, tags: tuple[str, ...], found: list[Hit], limit: int) -> list[Hit]:
+        """The newest of the scope, where words found too few: who asks about a caller gets what there is."""
+        known = {hit.document.id for hit in found}
+        others = self._newest(connection, tags, limit) if len(found) < limit else []
+        fill = [Hit(document, snippet(document.content, (), None), _FILL_SCORE) for document in others]
+        return [hit for hit in fill if hit.document.id not in known][: limit - len(found)]
+
+    def _newest(self, connection: Connection, tags: tuple[str, ...], limit: int) -> list[Document]:
+        keys = self.index.newest(connection, tags, limit)
+        return [document for key in keys if (document := find_document(connection, "key = ?", key))]
+
+    # Vectors
+
+    async def _read(self, text: str, tags: tuple[str, ...]) -> "Reading | None":
+        """A question as the model sees it. No model is loaded before a document has vectors."""
+        if self._embedder is None or not self._open:
+            return None
+        self._has_vectors = self._has_vectors or await self.look(self.index.has_vectors)
+        if not self._has_vectors:
+            return None
+        # The scope is looked up meanwhile, so that the search finds it at hand.
+        reading, _ = await asyncio.gather(
+            self._embedder.read(text), self.look(lambda connection: self._prepare(connection, tags))
+        )
+        return reading
+
+    def _prepare(self, connection: Connection, tags: tuple[str, ...]) -> None:
+        if (scope := self._scopes.get(connection, tags)) is not None:
+            self._wanted = scope.without_vectors or self._wanted
+
+    async def _embed_all(self, embedder: Embedder, after: float) -> None:
+        """Give documents their vectors, until cancelled or there is no model."""
+        await asyncio.sleep(after)
+        while True:
+            try:
+                if await self.look(self.index.has_vectors):  # a question is likely, and should not wait for the model
+                    await embedder.warm_up()
+                await self.run(self.index.renew_vectors)
+                while await self._embed_some(embedder):
+                    pass
+                return
+            except StoreUnavailable as error:
+                _log.warning("vectors can't be kept", extra={"reason": str(error)})
+                await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _embed_some(self, embedder: Embedder) -> bool:
+        """The next few documents, or wait until there are some; false without a model."""
+        self._lacks_vectors.clear()
+        documents = await self.look(lambda connection: self.index.missing_vectors(connection, self._wanted, _BATCH))
+        if not documents:
+            return await self._lacks_vectors.wait()
+        made: list[tuple[Unembedded, bytes]] = []
+        for document in documents:
+            embedded = await embedder.embed(parts(document.content))
+            if embedded is None:
+                return False
+            made.append((document, embedded))
+        await self.run(lambda connection: self.index.keep_vectors(connection, made))
+        return True
+
+
+def _hits(connection: Connection, matches: Iterable[search.Match], words: Sequence[str]) -> list[Hit]:
+    hits = []
+    for rank, match in enumerate(matches, 1):
+        if document := find_document(connection, "key = ?", match.key):
+            score = 1 / (60 + rank) if match.found else _FILL_SCORE
+            hits.append(Hit(document, snippet(document.content, words, match.part), score))
+    return hits

@@ -1,0 +1,148 @@
+"""Endings that several nodes carry out, on a real Redis server: each once, and again when more is known of the call."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.calls.endings import Ending
+from gateway.calls.nodes.ending_stream import EndingStream
+from gateway.calls.nodes.redis_board import connect
+from gateway.calls.session import EndReason, Speaker, Turn
+from gateway.errors import TakenOver
+from tests.calls.aftermath import START, a_session
+from tests.redis_server import running_redis
+
+SESSION = a_session(
+    turns=[Turn(Speaker.CALLER, text, START + timedelta(seconds=at)) for at, text in enumerate(("One.", "Two."))]
+)
+DIED = replace(SESSION, turns=SESSION.turns[:1], end_reason=EndReason.GATEWAY_DIED, taken_over=True)
+
+
+class Room:
+    """Nodes on one server."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.dead: set[str] = set()
+        self.clients = [connect(url)]
+
+    def node(self, name: str) -> EndingStream:
+        async def alive(other: str) -> bool:
+            return other not in self.dead
+
+        self.clients.append(connect(self._url))
+        return EndingStream(self.clients[-1], name, alive)
+
+
+@pytest.fixture
+async def room(tmp_path: Path) -> AsyncIterator[Room]:
+    async with running_redis(tmp_path / "redis") as server:
+        room = Room(server.url)
+        yield room
+        for client in room.clients:
+            await client.aclose()
+
+
+async def taken(stream: EndingStream) -> Ending:
+    async with asyncio.timeout(10):
+        while not (found := await stream.next()):
+            pass
+    [ending] = found
+    return ending
+
+
+async def finished(stream: EndingStream, ending: Ending) -> None:
+    ending.document_id, ending.version = "doc", ending.version + 1
+    ending.remote_id, ending.remote_version = "remote", ending.version
+    await stream.save(ending)
+    await stream.finish(ending)
+
+
+async def test_ending_is_not_handed_over_twice(room: Room) -> None:
+    a = room.node("a")
+    await a.hand_over(Ending(SESSION))
+    await finished(a, await taken(a))
+    await a.hand_over(Ending(SESSION))
+    assert await a.whereabouts(Ending(SESSION)) == "done"
+    assert await a.next() == []
+
+
+async def test_more_turns_begin_a_done_ending_anew(room: Room) -> None:
+    """A node that was taken for dead comes back: the same documents are replaced by those of all turns."""
+    a, b = room.node("a"), room.node("b")
+    await b.hand_over(Ending(DIED))
+    await finished(b, await taken(b))
+    await a.hand_over(Ending(SESSION))
+    again = await taken(b)
+    assert again.session == replace(SESSION, taken_over=True)
+    assert (again.archived, again.summary, again.document_id) == (False, None, "")
+    assert (again.version, again.remote_id, again.remote_version) == (1, "remote", 1)
+    await finished(b, again)
+    await a.hand_over(Ending(SESSION))
+    assert await a.next() == []
+
+
+async def test_other_turns_are_added_to_a_done_ending(room: Room) -> None:
+    a, b = room.node("a"), room.node("b")
+    went_on = replace(DIED, turns=[*DIED.turns, Turn(Speaker.CALLER, "Three.", START + timedelta(seconds=9))])
+    await b.hand_over(Ending(went_on))
+    await finished(b, await taken(b))
+    await a.hand_over(Ending(SESSION))
+    again = await taken(a)
+    assert [turn.text for turn in again.session.turns] == ["One.", "Two.", "Three."]
+
+
+async def test_who_carries_out_less_is_stopped(room: Room) -> None:
+    """Even on the node that gets the new one: both know the call, and only one may write."""
+    a = room.node("a")
+    await a.hand_over(Ending(DIED))
+    less = await taken(a)
+    await a.hand_over(Ending(SESSION))
+    for write in (a.save, a.finish, a.rest):
+        with pytest.raises(TakenOver):
+            await write(less)
+    more = await taken(a)
+    assert len(more.session.turns) == 2 and more.inherited
+    with pytest.raises(TakenOver):
+        await a.save(less)
+    await finished(a, more)
+    assert await a.whereabouts(Ending(SESSION)) == "done"
+    assert await a.next() == []
+
+
+async def test_fewer_turns_change_nothing(room: Room) -> None:
+    a, b = room.node("a"), room.node("b")
+    await a.hand_over(Ending(SESSION))
+    ending = await taken(a)
+    await b.hand_over(Ending(DIED))
+    assert await b.next() == []
+    await finished(a, ending)
+    await b.hand_over(Ending(DIED))
+    assert await b.next() == []
+
+
+@pytest.mark.parametrize("first", [SESSION, DIED])
+async def test_two_tell_of_a_call_at_once(room: Room, first: object) -> None:
+    a, b = room.node("a"), room.node("b")
+    told = [SESSION, DIED] if first is SESSION else [DIED, SESSION]
+    await asyncio.gather(*(node.hand_over(Ending(session)) for node, session in zip((a, b), told, strict=True)))
+    ending = await taken(a)
+    assert len(ending.session.turns) == 2
+    await finished(a, ending)
+    assert await b.next() == []
+
+
+async def test_entry_of_a_dead_node_is_claimed(room: Room) -> None:
+    a, b = room.node("a"), room.node("b")
+    await a.hand_over(Ending(SESSION))
+    ending = await taken(a)
+    room.dead.add("a")
+    claimed = await taken(b)
+    assert claimed.session == SESSION and claimed.inherited
+    with pytest.raises(TakenOver):
+        await a.save(ending)
+    await finished(b, claimed)

@@ -1,0 +1,365 @@
+import tempfile
+from array import array
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.llm.topics import TopicNote
+from gateway.memory import facts, pin_log
+from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook, is_shown
+from gateway.memory.sqlite import SqliteStore
+
+NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
+ANA = ("maya", "+12025550101")
+BEN = ("maya", "+12025550102")
+TAGS = ("pinned-topic", "agent:maya", "caller:+12025550101")
+SALE, MOVE = "Orlando sale", "Office move"
+
+
+@dataclass
+class Session:
+    id: str
+    started_at: datetime
+    agent: str = "maya"
+    caller: str = "+12025550101"
+
+
+def session(name, days=0, who=ANA):
+    return Session(f"voice-session:{name}", NOON + timedelta(days=days), *who)
+
+
+@asynccontextmanager
+async def opened(folder):
+    store = await SqliteStore.open(Path(folder) / "store.db", schema=(*facts.SCHEMA, *pin_log.SCHEMA))
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with opened(tmp_path) as store:
+        yield store
+
+
+@pytest.fixture
+def book(store):
+    return PinBook(store)
+
+
+async def note(book, name, *notes, days=0, who=ANA):
+    call = session(name, days, who)
+    topics = [TopicNote(topic) if isinstance(topic, str) else topic for topic in notes]
+    return await book.note(call, topics, call.started_at + timedelta(minutes=5))
+
+
+async def titles(book, who=ANA, **options):
+    return [pin.title for pin in await book.pinned(*who, **options)]
+
+
+async def everything(store, book):
+    """All that the book left, with documents by their origin instead of their id."""
+    documents = await store.newest(tags=("pinned-topic",), limit=1000)
+    told = [
+        (found.source_id, found.title, found.content, found.tags, found.created_at, found.metadata)
+        for found in sorted(documents, key=lambda document: document.source_id)
+    ]
+    pins = {who: [replace(pin, id="") for pin in await book.pinned(*who, closed=True)] for who in (ANA, BEN)}
+    return told, pins, [await book.history(*who) for who in (ANA, BEN)], await book.topics(*ANA)
+
+
+# Calls
+
+
+async def test_topic_that_returns_is_pinned(book):
+    (noted,) = await note(book, "one", TopicNote(SALE, "A house in Orlando", "Listed", ("Find a buyer",), turns=(1,)))
+    assert (noted.op, noted.session_id, noted.before) == ("note", "voice-session:one", "")
+    assert await titles(book) == []
+    (change,) = await note(book, "two", TopicNote("The sale of the Orlando house", status="Offer", turns=(3,)), days=2)
+    assert (change.op, change.before, change.after) == (
+        "pin",
+        "Orlando sale (open); Listed; Find a buyer",
+        "Orlando sale (changed); Offer; Find a buyer",
+    )
+    (pin,) = await book.pinned(*ANA)
+    assert (pin.title, pin.about, pin.status, pin.open_items) == (
+        SALE,
+        "A house in Orlando",
+        "Offer",
+        ("Find a buyer",),
+    )
+    assert (pin.state, pin.calls, pin.session_id, pin.turns) == ("changed", 2, "voice-session:two", (3,))
+    assert (pin.since, pin.last_said_at) == (NOON, NOON + timedelta(days=2))
+    assert [(event.text, event.session_id) for event in pin.history] == [
+        ("Listed", "voice-session:one"),
+        ("Offer", "voice-session:two"),
+    ]
+
+
+async def test_pin_is_a_document(store, book):
+    await note(book, "one", TopicNote(SALE, status="Listed", open_items=("Find a buyer",)))
+    await note(book, "two", TopicNote(SALE, "A house", "Offer"), days=1)
+    (hit,) = await store.query("buyer", limit=5, tags=TAGS)
+    document = hit.document
+    assert (document.title, document.source, document.tags) == ("Pinned Topic — Orlando sale", "pinned-topic", TAGS)
+    assert (document.source_id, document.created_at) == ("voice-session:one#topic-0", NOON)
+    assert document.content == (
+        "## Orlando sale\n\nA house\n**Status:** changed. Offer\n\n### Open Items\n- Find a buyer\n\n### History\n"
+        "- 2026-02-06 open: Listed\n- 2026-02-07 changed: Offer\n"
+    )
+    assert [pin.id for pin in await book.pinned(*ANA)] == [document.id]
+
+
+async def test_repeated_step_changes_nothing(store, book):
+    await note(book, "one", SALE)
+    assert len(await note(book, "two", SALE, MOVE, days=1)) == 2
+    before = await everything(store, book)
+    assert await note(book, "two", SALE, MOVE, days=1) == []
+    assert await everything(store, book) == before
+
+
+async def test_better_summary_takes_the_place_of_the_first(book):
+    await note(book, "one", SALE, MOVE)
+    await note(book, "two", MOVE, days=1)
+    await note(book, "one", TopicNote(SALE, status="Listed"))
+    assert (await titles(book), [topic.title for topic in await book.topics(*ANA)]) == ([], [MOVE, SALE])
+
+
+async def test_newest_call_counts_not_last_ended(book):
+    await note(book, "one", SALE)
+    await note(book, "newest", TopicNote(SALE, status="Offer"), days=2)
+    await note(book, "late", TopicNote(SALE, status="Listed"), days=1)
+    (pin,) = await book.pinned(*ANA)
+    assert pin.status == "Offer"
+
+
+async def test_closed_pin_is_told_no_more(book):
+    await note(book, "one", SALE)
+    await note(book, "two", SALE, MOVE, days=1)
+    (change,) = await note(book, "three", TopicNote(SALE, status="Sold", state="closed"), days=2)
+    assert (change.op, await titles(book)) == ("close", [])
+    (pin,) = await book.pinned(*ANA, closed=True)
+    assert (pin.state, pin.status, pin.is_open) == ("closed", "Sold", False)
+
+
+async def test_callers_and_agents_are_apart(book):
+    await note(book, "one", SALE)
+    for number, who in enumerate((BEN, ("otto", ANA[1]), BEN, ("otto", ANA[1]))):
+        await note(book, f"other {number}", SALE, days=number, who=who)
+    assert (await titles(book), await titles(book, BEN), await titles(book, ("otto", ANA[1]))) == ([], [SALE], [SALE])
+    assert await titles(book, ("otto", BEN[1])) == []
+
+
+async def test_given_meaning_joins_topics(store):
+    async def embed(texts):
+        return array("f", [1.0]).tobytes()
+
+    book = PinBook(store, embed=embed)
+    await note(book, "one", "Money back")
+    await note(book, "two", "Reimbursement", days=1)
+    assert await titles(book) == ["Money back"]
+
+
+async def test_last_spoken_of_comes_first(book):
+    for days, title in enumerate((SALE, MOVE, MOVE, SALE)):
+        await note(book, str(days), title, days=days)
+    assert await titles(book) == [SALE, MOVE]
+    assert await titles(book, limit=1) == [SALE]
+
+
+# By hand
+
+
+async def test_person_pins_changes_and_closes(book):
+    pin = await book.pin(*ANA, " Orlando  sale ", about="A house", status="Listed", open_items=["Sign"], now=NOON)
+    assert (pin.title, pin.state, pin.open_items, pin.session_id, pin.calls) == (SALE, "open", ("Sign",), "", 0)
+    assert await book.pinned(*ANA) == [pin]
+    later = await book.pin(*ANA, SALE, status="Offer", now=NOON + timedelta(days=1))
+    assert (later.id, later.state, later.status, later.open_items) == (pin.id, "changed", "Offer", ("Sign",))
+    closed = await book.pin(*ANA, SALE, status="Sold", closed=True, now=NOON + timedelta(days=2))
+    assert (closed.state, await titles(book), await titles(book, closed=True)) == ("closed", [], [SALE])
+    again = await book.pin(*ANA, SALE, now=NOON + timedelta(days=3))
+    assert (again.state, again.status) == ("open", "Sold")
+
+
+async def test_pin_by_hand_joins_what_calls_say(book):
+    await note(book, "one", TopicNote("The sale of the Orlando house", status="Listed"))
+    pin = await book.pin(*ANA, SALE)
+    assert (pin.title, pin.status, pin.calls) == (SALE, "Listed", 1)
+    assert await titles(book) == [SALE]
+
+
+async def test_unpinned_topic_stays_so(book):
+    await note(book, "one", SALE)
+    await note(book, "two", SALE, days=1)
+    assert await book.unpin(*ANA, "the orlando sale", now=NOON + timedelta(days=2))
+    await note(book, "three", SALE, days=3)
+    assert (await titles(book, closed=True), await book.unpin(*ANA, SALE)) == ([], False)
+    await book.pin(*ANA, SALE, now=NOON + timedelta(days=4))
+    assert await titles(book) == [SALE]
+
+
+async def test_unpinned_by_id_within_its_caller_alone(store, book):
+    pin = await book.pin(*ANA, SALE)
+    assert not await book.unpin(*BEN, pin.id)
+    assert await book.unpin(*ANA, pin.id)
+    assert await store.look(lambda connection: connection.execute("SELECT count(*) FROM pin_log").fetchone()) == (0,)
+
+
+@pytest.mark.parametrize(
+    "who, given, problem",
+    [
+        (("maya", ""), {}, "a pinned topic belongs to a caller with an agent; name both"),
+        (("", "+12025550101"), {}, "a pinned topic belongs to a caller with an agent; name both"),
+        (ANA, {"title": " "}, "a topic needs a title, and may have up to 8 open items with words in them"),
+        (ANA, {"open_items": ["a"] * 9}, "a topic needs a title, and may have up to 8 open items with words in them"),
+        (ANA, {"title": "x" * 81}, "a title may have at most 80 characters"),
+        (ANA, {"status": "x" * 301}, "a status may have at most 300 characters"),
+        (ANA, {"title": "a\udcff"}, "a title must be plain text"),
+    ],
+)
+async def test_pin_that_cannot_be_kept_is_refused(book, who, given, problem):
+    with pytest.raises(ValueError) as raised:
+        await book.pin(*who, **({"title": SALE} | given))
+    assert str(raised.value) == problem
+
+
+async def test_deleted_document_does_not_come_back(store, book):
+    await note(book, "one", SALE)
+    await note(book, "two", SALE, days=1)
+    (pin,) = await book.pinned(*ANA)
+    await store.delete(pin.id)
+    assert await titles(book) == []
+    await note(book, "three", SALE, MOVE, days=2)
+    assert (await titles(book), len(await book.topics(*ANA))) == ([], 2)
+
+
+# Taking back
+
+
+async def test_reverted_call_says_nothing_any_more(book):
+    await note(book, "one", SALE)
+    await note(book, "two", SALE, days=1)
+    assert await book.revert("voice-session:two") == 1
+    assert await note(book, "two", SALE, days=1) == []
+    assert (await titles(book), [topic.calls for topic in await book.topics(*ANA)]) == ([], [1])
+
+
+async def test_call_whose_facts_were_reverted_says_nothing(store, book):
+    await FactBook(store).revert("voice-session:one")
+    assert await note(book, "one", SALE) == []
+
+
+async def test_forgetting_leaves_nothing(store, book):
+    for number, who in enumerate((ANA, ANA, ("otto", ANA[1]), BEN, BEN)):
+        await note(book, str(number), SALE, days=number, who=who)
+    await book.pin(*ANA, MOVE)
+    assert await book.forget("maya", ANA[1]) == 3
+    assert await book.forget(None, ANA[1]) == 1
+    assert (await book.topics(*ANA), await book.history("otto", ANA[1]), await titles(book, BEN)) == ([], [], [SALE])
+    assert await note(book, "0", SALE) == []
+    assert len(await store.newest(tags=("pinned-topic",), limit=9)) == 1
+
+
+async def test_topic_still_spoken_of_keeps_its_history(book):
+    for days in (0, 1, 60):
+        await note(book, str(days), TopicNote(SALE, status=f"Day {days}"), days=days)
+    await note(book, "old", MOVE)
+    assert await book.expire(NOON + timedelta(days=30)) == 1
+    (pin,) = await book.pinned(*ANA)
+    assert [event.text for event in pin.history] == ["Day 0", "Day 1", "Day 60"]
+    assert [topic.title for topic in await book.topics(*ANA)] == [SALE]
+
+
+async def test_topic_nobody_speaks_of_goes(store, book):
+    await note(book, "one", SALE)
+    await note(book, "two", SALE, days=1)
+    await book.unpin(*ANA, SALE, now=NOON + timedelta(days=2))
+    await book.pin(*BEN, SALE, now=NOON)
+    month = NOON + timedelta(days=30)
+    assert (await titles(book, BEN, not_before=month), await titles(book, BEN)) == ([], [SALE])
+    assert await book.expire(month) == 4
+    assert (await book.topics(*ANA), await titles(book, BEN)) == ([], [])
+
+
+async def test_old_topic_is_not_shown(store, book):
+    await book.pin(*ANA, SALE, now=NOON)
+    (document,) = await store.newest(tags=TAGS, limit=9)
+    assert is_shown(document) and is_shown(document, NOON) and not is_shown(document, NOON + timedelta(days=1))
+    assert is_shown(replace(document, source="note"), NOON + timedelta(days=1))
+
+
+# Whatever was said
+
+TITLES = st.sampled_from(
+    [SALE, "The sale of the Orlando house", MOVE, "Boston sale", "Order 4711", "Order 4712", "Orlando", "Смета"]
+)
+NOTES = st.builds(
+    TopicNote,
+    TITLES,
+    status=st.sampled_from(["", "Listed", "Offer"]),
+    open_items=st.lists(st.sampled_from(["a", "b"]), max_size=2).map(tuple),
+    state=st.sampled_from(["", "open", "closed"]),
+    lists_all=st.booleans(),
+)
+CALLS = st.lists(
+    st.tuples(st.integers(0, 5), st.lists(NOTES, max_size=3), st.sampled_from([ANA, BEN])), min_size=1, max_size=7
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(CALLS, st.data())
+async def test_reverted_call_had_not_happened(calls, data):
+    """Whichever call is taken back, and whatever a person did: the rest is what it would be without it."""
+    gone = data.draw(st.integers(0, len(calls) - 1))
+    by_hand = data.draw(st.lists(st.tuples(TITLES, st.booleans()), max_size=2))
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+        async with opened(folder) as store, opened(other) as without:
+            for number, (days, notes, who) in enumerate(calls):
+                await note(PinBook(store), str(number), *notes, days=days, who=who)
+                if number != gone:
+                    await note(PinBook(without), str(number), *notes, days=days, who=who)
+            await PinBook(store).revert(f"voice-session:{gone}")
+            for number, (title, unpins) in enumerate(by_hand):
+                for book in (PinBook(store), PinBook(without)):
+                    moment = NOON + timedelta(days=3, minutes=number)
+                    await (book.unpin if unpins else book.pin)(*ANA, title, now=moment)
+            assert _stripped(await everything(store, PinBook(store))) == _stripped(
+                await everything(without, PinBook(without))
+            )
+
+
+def _stripped(told):
+    """Without the random names of what was done by hand."""
+    documents, *rest = told
+    return sorted((document[1:] for document in documents), key=repr), rest
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.sampled_from("xyz"), st.sampled_from(["Orlando sale", "Move of {}"])),
+        min_size=1,
+        max_size=12,
+    )
+)
+async def test_nobody_sees_the_topics_of_others(calls):
+    with tempfile.TemporaryDirectory() as folder:
+        async with opened(folder) as store:
+            book = PinBook(store)
+            for number, (agent, caller, title) in enumerate(calls):
+                topic = TopicNote(title.format(agent + caller), status=f"{agent}{caller}", open_items=(agent + caller,))
+                await note(book, str(number), topic, days=number, who=(agent, caller))
+            for agent in "ab":
+                for caller in "xyz":
+                    pins = await book.pinned(agent, caller, closed=True)
+                    assert {pin.status for pin in pins} <= {agent + caller}
+                    assert {item for pin in pins for item in pin.open_items} <= {agent + caller}
+                    assert all(pin.calls >= 2 for pin in pins)

@@ -1,0 +1,60 @@
+from array import array
+
+import pytest
+
+from gateway.memory.topic_names import Name
+
+
+def meaning(*numbers):
+    return array("f", numbers).tobytes()
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("Orlando sale", "orlando sale"),
+        ("Orlando sale", "The sale of the Orlando house"),
+        ("Orlando sale", "Selling the house in Orlando"),
+        ("Kitchen renovation", "Remodelling the kitchen"),
+        ("Roof repair", "Getting the roof fixed"),
+        ("Order 4711", "The order with number 4711"),
+        ("Смета", "смета"),
+    ],
+)
+def test_same_topic_in_other_words(one, other):
+    assert Name(one).is_same(Name(other)) and Name(other).is_same(Name(one))
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        ("Orlando sale", "Boston sale"),
+        ("Orlando sale", "Orlando trip"),
+        ("Order 4711", "Order 4712"),
+        ("Order 4711", "Bike order"),
+        ("Kitchen renovation", "Bathroom renovation"),
+        ("Blue bike repair", "Red bike repair"),
+        ("Orlando sale", "Sale"),
+        ("The", "A"),
+    ],
+)
+def test_other_topic_stays_apart(one, other):
+    assert not Name(one).is_same(Name(other)) and not Name(other).is_same(Name(one))
+
+
+def test_meaning_joins_what_words_leave_open():
+    one, other = "Orlando property sale", "Orlando condo sale"
+    assert not Name(one).is_same(Name(other))
+    assert Name(one, meaning(1, 0)).is_same(Name(other, meaning(0.8, 0.6)))
+    assert not Name(one, meaning(1, 0)).is_same(Name(other, meaning(0.7, 0.71)))
+    assert not Name(one, meaning(1, 0)).is_same(Name(other))
+
+
+def test_meaning_alone_must_be_closer():
+    near = meaning(0.8, 0.6)
+    assert not Name("Refund", meaning(1, 0)).is_same(Name("Money back", near))
+    assert Name("Refund", meaning(1, 0)).is_same(Name("Money back", meaning(0.9, 0.43)))
+
+
+def test_numbers_part_what_means_the_same():
+    assert not Name("Order 4711", meaning(1, 0)).is_same(Name("Order 4712", meaning(1, 0)))
