@@ -194,7 +194,10 @@ class CallLines:
             WHERE caller LIKE ? GROUP BY caller ORDER BY newest DESC LIMIT ? OFFSET ?"""
         rows = await self._fetch(query, f"%{digits}%", limit, offset)
         facts = await self._facts_known([caller for caller, *_ in rows])
-        return [CallerLine(caller, calls, *newest.split("~", 1), facts=facts[caller]) for caller, calls, newest in rows]
+        newest = {caller: place.partition("~") for caller, _, place in rows}
+        return [
+            CallerLine(caller, calls, newest[caller][0], newest[caller][2], facts[caller]) for caller, calls, _ in rows
+        ]
 
     async def _facts_known(self, callers: list[str]) -> Counter[str]:
         if not callers:
@@ -235,8 +238,8 @@ class CallLines:
 
         def work(connection: Connection) -> int:
             rows = connection.execute(_UNLISTED).fetchall()
-            for *call, facts in rows:
-                write_line(connection, *call, orjson.loads(facts))
+            for session_id, agent, caller, started_at, facts in rows:
+                write_line(connection, session_id, agent, caller, started_at, orjson.loads(facts))
             return len(rows)
 
         while await self._store.run(work):

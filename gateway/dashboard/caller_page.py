@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.calls.call_lines import CallLine, CallLines, Wanted
-from gateway.calls.dossier import Changed, DossierRoom, KnownFact
+from gateway.calls.dossier import Changed, DossierRoom, KnownFact, KnownPin
 from gateway.memory.call_notes import read_call
 from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState, Value
 
@@ -24,6 +25,7 @@ class CallerView:
     name: str
     agents: Sequence[str]
     facts: Sequence[KnownFact]
+    pins: Sequence[KnownPin]
     state: Mapping[str, Mapping[str, Value]]
     calls: Sequence[CallLine]
     call_count: int
@@ -41,6 +43,7 @@ class CallerRoom:
         self._lines = CallLines(store)
         self._dossiers = DossierRoom(store)
         self._facts = FactBook(store)
+        self._pins = PinBook(store)
         self._state = CallerState(store)
 
     async def view(self, caller: str) -> CallerView:
@@ -54,6 +57,11 @@ class CallerRoom:
             name=next((names[call.session_id] for call in calls if names.get(call.session_id)), ""),
             agents=agents,
             facts=[KnownFact(name, fact) for name, facts in known for fact in facts],
+            pins=[
+                KnownPin(name, pin)
+                for name in agents
+                for pin in await self._pins.pinned(name, caller, MOST_FACTS, closed=True)
+            ],
             state={name: kept for name in agents if (kept := await self._state.load(name, caller))},
             calls=calls,
             call_count=await self._lines.count(Wanted(caller=caller)),

@@ -19,6 +19,7 @@ from gateway.dashboard.visitors import Envelope, Visit
 from gateway.dashboard.vitals import TROUBLE
 from gateway.errors import StoreError
 from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState, Value
 from gateway.web.pages.entrance import Entrance, Form
@@ -28,6 +29,8 @@ MOST_FACT_CHARACTERS: Final = 300
 _DONE: Final = {
     "fact": "The fact was changed. From the next call on the agent is told so.",
     "forgot-fact": "The fact was forgotten.",
+    "pin": "The topic is pinned: the agent is told of it in every call.",
+    "unpinned": "The topic was let go.",
     "state": "The value was changed.",
     "forgot-state": "The key was forgotten.",
     "forgotten": "Everything about this caller was deleted.",
@@ -50,6 +53,7 @@ class CallerPages:
         self._entrance = entrance
         self._lines = CallLines(store)
         self._facts = FactBook(store)
+        self._pins = PinBook(store)
         self._state = CallerState(store)
         self._dossiers = DossierRoom(store)
         self._room = room
@@ -65,6 +69,7 @@ class CallerPages:
             Route("/callers/{who}", door.page(self._show)),
             Route("/callers/{who}/export.json", door.file(self._export)),
             Route("/callers/{who}/facts", door.action(self._change_fact), methods=["POST"]),
+            Route("/callers/{who}/pins", door.action(self._change_pin), methods=["POST"]),
             Route("/callers/{who}/state", door.action(self._change_state), methods=["POST"]),
             Route("/callers/{who}/forget", door.action(self._forget), methods=["POST"]),
         ]
@@ -127,6 +132,23 @@ class CallerPages:
         if not await self._facts.correct(agent, caller, fact, text, by=_by_operator(), now=datetime.now(UTC)):
             raise HTTPException(404, "This fact is not there any more.")
         return self._back(request, "forgot-fact" if forgets else "fact")
+
+    async def _change_pin(self, request: Request, visit: Visit, form: Form) -> Response:
+        """Pin a topic, change one, or let it go. Agents know only callers who have called them."""
+        caller, agent, title = self._caller(request), form.get("agent", ""), " ".join(form.get("title", "").split())
+        if agent not in await self._dossiers.agents_of(caller):
+            raise HTTPException(404, "This agent does not know this caller.")
+        if form.get("do") == "unpin":
+            if not await self._pins.unpin(agent, caller, title):
+                raise HTTPException(404, "This topic is not pinned any more.")
+            return self._back(request, "unpinned")
+        items = [item.strip() for item in form.get("items", "").splitlines() if item.strip()]
+        about, status, closed = form.get("about", "").strip(), form.get("status", "").strip(), form.get("do") == "close"
+        try:
+            await self._pins.pin(agent, caller, title, about=about, status=status, open_items=items, closed=closed)
+        except ValueError as error:
+            raise HTTPException(400, f"That can't be pinned: {error}.") from None
+        return self._back(request, "pin")
 
     async def _change_state(self, request: Request, visit: Visit, form: Form) -> Response:
         caller, agent, key = self._caller(request), form.get("agent", ""), form.get("key", "")

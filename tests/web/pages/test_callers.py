@@ -7,6 +7,7 @@ from markupsafe import escape
 
 from gateway.calls.dossier import DossierRoom
 from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook
 from gateway.memory.state import CallerState
 from tests.web.pages.conftest import Visitor
 
@@ -64,6 +65,22 @@ async def test_empty_fact_is_refused(visitor: Visitor):
     form = await fact_form(visitor, "Can't take calls at work")
     answer = await visitor.post(f"{await visitor.caller_address()}/facts", **form, do="save", text="  ")
     assert answer.status_code == 400 and "1 to 300 characters" in answer.text
+
+
+async def test_topic_is_pinned_changed_and_let_go(visitor: Visitor):
+    pins, address = PinBook(visitor.store), await visitor.caller_address()
+    given = {"agent": "maya", "title": "Road <b>bike</b> repair"}
+    await visitor.post(f"{address}/pins", **given, do="pin", about="Brake pads", status="Ordered")
+    page = await visitor.page(address)
+    assert "Road &lt;b&gt;bike&lt;/b&gt; repair" in page and "Ordered" in page and "by hand" in page
+    await visitor.post(f"{address}/pins", **given, do="pin", status="Here", items="Call Ana\n\nTest ride")
+    [pin] = await pins.pinned("maya", ANA)
+    assert (pin.status, pin.open_items) == ("Here", ("Call Ana", "Test ride"))
+    assert (await visitor.post(f"{address}/pins", **given, do="unpin")).headers["location"].endswith("?done=unpinned")
+    assert await pins.pinned("maya", ANA) == []
+    assert (await visitor.post(f"{address}/pins", **given, do="unpin")).status_code == 404
+    assert (await visitor.post(f"{address}/pins", agent="maya", title=" ", do="pin")).status_code == 400
+    assert (await visitor.post(f"{address}/pins", agent="leo", title="x", do="pin")).status_code == 404
 
 
 async def test_state_can_be_changed_and_forgotten(visitor: Visitor):

@@ -27,6 +27,7 @@ ACTIONS = [
     f"/calls/{UUID}/retry",
     "/callers/find",
     "/callers/x/facts",
+    "/callers/x/pins",
     "/callers/x/state",
     "/callers/x/forget",
 ]
