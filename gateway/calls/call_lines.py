@@ -4,10 +4,10 @@ What lists and figures need of every call: a narrow table beside the book of cal
 The book keeps it in step. A page of it is read through an index, whatever the number of calls.
 """
 
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from typing import Any, Final
 
 import orjson
@@ -213,14 +213,14 @@ class CallLines:
     async def agents(self) -> list[str]:
         return [agent for (agent,) in await self._fetch("SELECT DISTINCT agent FROM call_lines ORDER BY agent")]
 
-    async def measured(self, since: datetime, step: timedelta) -> list[Measured]:
-        """All since then, by steps of this length. Added up where it is read, off the loop."""
+    async def measured(self, begins: Sequence[str]) -> list[Measured]:
+        """All since the first of these moments, by steps that begin at each. Added up off the loop."""
         query = "SELECT started_at, outcome, seconds, told, stages FROM call_lines WHERE started_at >= ?"
 
         def work(connection: Connection) -> list[Measured]:
             grouped: dict[tuple[int, str], list[tuple[float, int, str]]] = {}
-            for started_at, outcome, *rest in connection.execute(query, (since.isoformat(),)):
-                place = int((datetime.fromisoformat(started_at) - since) / step)
+            for started_at, outcome, *rest in connection.execute(query, (begins[0],)):
+                place = bisect_right(begins, started_at) - 1
                 grouped.setdefault((place, outcome), []).append(tuple(rest))
             return [_added_up(place, outcome, some) for (place, outcome), some in sorted(grouped.items())]
 

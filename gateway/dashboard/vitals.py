@@ -52,6 +52,10 @@ class Period:
     length: timedelta
     step: timedelta
 
+    @property
+    def steps(self) -> int:
+        return -(-self.length // self.step)
+
 
 PERIODS: Final = {
     period.name: period
@@ -110,7 +114,8 @@ class VitalRoom:
 
     async def of(self, period: Period) -> Vitals:
         first = self._now().astimezone(UTC) - period.length
-        measured = await self._lines.measured(first, period.step)
+        begins = [(first + step * period.step).isoformat() for step in range(period.steps)]
+        measured = await self._lines.measured(begins)
         callers, returning = await self._lines.callers_since(first.isoformat())
         return await asyncio.to_thread(_vitals, measured, period, first, callers, returning)
 
@@ -119,7 +124,7 @@ def _vitals(measured: Sequence[Measured], period: Period, first: datetime, calle
     outcomes: Counter[str] = Counter()
     for some in measured:
         outcomes[some.outcome] += some.calls
-    steps = range(-(-period.length // period.step))
+    steps = range(period.steps)
     return Vitals(
         period=period,
         calls=outcomes.total(),

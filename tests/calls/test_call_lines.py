@@ -99,7 +99,7 @@ async def test_measures_are_added_up_by_steps(store):
     await a_call(store, timings=[{"first_frame": 0.84, "transcript": None}, {"first_frame": -0.2}])
     await a_call(store, day=1, timings=[{"first_frame": 123.0}], receipt={"items": [{}]})
     await a_call(store, day=1)
-    measured = await CallLines(store).measured(START, timedelta(days=1))
+    measured = await CallLines(store).measured([(START + timedelta(days=day)).isoformat() for day in range(3)])
     assert [(some.step, some.calls, some.told, some.stages[-1], some.stages[0]) for some in measured] == [
         (0, 1, 0, "0084000000", ""),
         (1, 2, 1, "99999", ""),

@@ -20,7 +20,7 @@ from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.llm.summary import CallSummary
 from tests.calls.aftermath import a_session
 from tests.dashboard.examples import fill, keep
-from tests.stage import ADMIN, Stage, make_carrier, staged, until
+from tests.stage import ADMIN, Stage, make_carrier, staged, until, until_it
 from tests.web.pages.test_calls import HOSTILE
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -235,11 +235,11 @@ async def test_levels_show_who_talks(tmp_path: Path):
         await tab.log_in()
         call, conversation = await tab.stage.dial()
         await tab.stage.played(call, conversation)
-        loud = bytes([0x90]) * 160
         meter = tab.page.locator("article meter.caller")
-        for _ in range(100):
-            await call.speak(loud)
-            if await meter.evaluate("meter => meter.value") > 0.5:
-                break
-        assert await meter.evaluate("meter => meter.value") > 0.5
+
+        async def is_seen() -> bool:
+            await call.speak(bytes([0x90]) * 160)
+            return await meter.evaluate("meter => meter.value") > 0.5
+
+        await until_it(is_seen, timeout=20)
         await call.hang_up()
