@@ -5,6 +5,7 @@ A line is a fixed phrase plus fields. Words spoken, prompts, digits and tokens n
 last four digits (`last_four`).
 """
 
+import contextvars
 import logging
 import re
 import sys
@@ -15,6 +16,8 @@ from typing import Any, Final, Literal
 import orjson
 
 LogFormat = Literal["text", "json"]
+
+_call: contextvars.ContextVar[str] = contextvars.ContextVar("call", default="")
 
 _PLAIN: Final = re.compile(r"[^\s\"\\]+")
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
@@ -37,6 +40,21 @@ def keep_quiet() -> None:
     logging.getLogger("gateway").addHandler(logging.NullHandler())
 
 
+def concerns(session_id: str) -> None:
+    """What this task, and those it starts, log from now on is about this call."""
+    _call.set(call_name(session_id))
+
+
+def concerned_call() -> str:
+    """The call that this task is about, as the log names it; empty for none."""
+    return _call.get()
+
+
+def call_name(session_id: str) -> str:
+    """A call, as short as a log can tell it from others."""
+    return session_id.removeprefix("voice-session:")[:8]
+
+
 class CallLog(logging.LoggerAdapter[logging.Logger]):
     """A logger that adds the call's own fields to each line, and keeps the line's."""
 
@@ -51,7 +69,8 @@ def last_four(number: str) -> str:
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name, value in vars(record).items() if name not in _STANDARD}
+    call = {"call": _call.get()} if _call.get() else {}
+    return call | {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
 
 class _TextFormatter(logging.Formatter):

@@ -6,19 +6,23 @@ holds a call's id, a number, or anything that was said.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, Literal
 
 PREFIX: Final = "voice_gateway_"
 SECONDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 Labels = tuple[str, ...]
+Merge = Literal["sum", "max"]
+Snapshot = Mapping[str, Sequence[tuple[str, str, float]]]
+"""By name: suffix, rendered labels, value."""
 
 
 class Metric:
     """One name, with a value for each combination of its labels."""
 
     kind = ""
+    merge: Merge = "sum"
 
     def __init__(self, name: str, meaning: str, labels: Sequence[str] = ()) -> None:
         self.name = PREFIX + name
@@ -30,9 +34,16 @@ class Metric:
         """Suffix of the name, rendered labels, value."""
         raise NotImplementedError
 
-    def render(self) -> str:
+    def render(self, others: Iterable[Snapshot] = ()) -> str:
+        """As Prometheus reads it, together with what other processes have."""
+        values = {(suffix, labels): value for suffix, labels, value in self.samples()}
+        for snapshot in others:
+            for suffix, labels, value in snapshot.get(self.name, ()):
+                before = values.get((suffix, labels), 0.0)
+                values[suffix, labels] = max(before, value) if self.merge == "max" else before + value
         head = f"# HELP {self.name} {self.meaning}\n# TYPE {self.name} {self.kind}\n"
-        return head + "".join(f"{self.name}{suffix}{labels} {value:.15g}\n" for suffix, labels, value in self.samples())
+        lines = [f"{self.name}{suffix}{labels} {value:.15g}\n" for (suffix, labels), value in values.items()]
+        return head + "".join(lines)
 
     def _rendered(self, values: Labels, **more: str) -> str:
         pairs = [*zip(self.labels, values, strict=True), *more.items()]
@@ -61,12 +72,13 @@ class Counter(Metric):
 
 
 class Gauge(Metric):
-    """A value that is asked for when somebody looks."""
+    """A value that is asked for when somebody looks. Of several processes, `merge` makes one of theirs."""
 
     kind = "gauge"
 
-    def __init__(self, name: str, meaning: str) -> None:
+    def __init__(self, name: str, meaning: str, *, merge: Merge = "sum") -> None:
         super().__init__(name, meaning)
+        self.merge = merge
         self._read: Callable[[], float] = lambda: 0.0
 
     def reads(self, read: Callable[[], float]) -> None:
@@ -104,9 +116,19 @@ class Histogram(Metric):
             yield "_count", self._rendered(labels), total
 
 
-def render() -> str:
-    """Everything, as Prometheus reads it."""
-    return "".join(metric.render() for _, metric in sorted(METRICS.items()))
+def render(others: Sequence[Snapshot] = ()) -> str:
+    """Everything, as Prometheus reads it; of several processes as if they were one."""
+    return "".join(metric.render(others) for _, metric in sorted(METRICS.items()))
+
+
+def snapshot() -> Snapshot:
+    """Everything that this process has counted."""
+    return {name: [*metric.samples()] for name, metric in METRICS.items()}
+
+
+def without_gauges(taken: Snapshot) -> Snapshot:
+    """What a process that is gone has counted: it has nothing in hand any more."""
+    return {name: samples for name, samples in taken.items() if name in METRICS and METRICS[name].kind != "gauge"}
 
 
 def _escaped(text: str) -> str:
@@ -119,7 +141,38 @@ WATCHDOG: Final = Counter("watchdog_total", "times something stuck was noticed a
 CALLS: Final = Counter("calls_total", "calls that are over", ("carrier", "reason"))
 LIVE_CALLS: Final = Gauge("live_calls", "callers on the line")
 ENDINGS: Final = Gauge("unfinished_endings", "calls whose archive, summary or document is not done")
-LOOP_LAG: Final = Gauge("loop_lag_seconds", "the longest that the event loop was held up in the last minute")
+OLDEST_ENDING: Final = Gauge("oldest_ending_seconds", "age of the call that waits longest for its ending", merge="max")
+RESTING: Final = Gauge("resting_endings", "endings that wait until somebody has them tried again", merge="max")
+LOOP_LAG: Final = Gauge(
+    "loop_lag_seconds", "the longest that the event loop was held up in the last minute", merge="max"
+)
+CALL_SECONDS: Final = Histogram(
+    "call_seconds", "how long calls lasted", ("carrier", "engine"), buckets=(5, 15, 30, 60, 120, 300, 600, 1800, 3600)
+)
+REFUSED: Final = Counter("refused_calls_total", "calls that were not let in", ("carrier", "reason"))
+ADDED_DELAY: Final = Histogram(
+    "added_delay_seconds",
+    "what the gateway takes to pass a frame of sound on; one frame a second is measured",
+    ("direction",),
+    buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1),
+)
+BARGE_INS: Final = Counter("barge_ins_total", "answers that callers cut off", ("carrier",))
+MEMORY_LOAD: Final = Histogram(
+    "memory_load_seconds", "from the ring to everything that is known of the caller", ("outcome",)
+)
+ENGINE_LOSSES: Final = Counter("engine_losses_total", "connections to the voice engine that were lost", ("engine",))
+FUNCTIONS: Final = Counter("functions_total", "functions that agents have called", ("outcome",))
 ENDING_SECONDS: Final = Histogram(
     "ending_seconds", "from the call's end to its document", buckets=(0.5, 1, 2, 5, 10, 30, 60, 600, 3600)
 )
+REPEAT_CALLERS: Final = Counter(
+    "repeat_callers_total", "calls, by whether their caller had called before", ("agent", "who")
+)
+DAYS_BETWEEN_CALLS: Final = Histogram(
+    "days_between_calls",
+    "from one call of a caller to their next",
+    ("agent",),
+    buckets=(0.04, 0.5, 1, 2, 4, 7, 14, 30, 90, 365),
+)
+STATE_KEYS: Final = Counter("state_keys_filled_total", "calls in which a function kept a value", ("agent", "key"))
+RECALL_USED: Final = Counter("recall_used_total", "calls whose agent was told something of earlier ones", ("agent",))

@@ -94,6 +94,7 @@ class Settings:
     record_dir: Path | None = setting(None, "unset: nothing is recorded; else recorded calls, for gateway replay")
     listen_in: bool = setting(False, "true: whoever is logged in to the dashboard may listen to live calls")
     drain_seconds: int = setting(600, "how long live calls may go on after SIGTERM")
+    otel_exporter_otlp_endpoint: str = setting("", "a collector for traces, over HTTP; unset: none")
     log_format: Literal["", "text", "json"] = setting("", "text on a terminal, else json")
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "debug shows frames, never their content")
 
@@ -217,6 +218,7 @@ _URLS: Final = {
     "remem_api_url": ("https", "http"),
     "anthropic_base_url": ("https", "http"),
     "xai_api_url": ("https", "http"),
+    "otel_exporter_otlp_endpoint": ("https", "http"),
 }
 
 

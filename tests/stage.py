@@ -14,7 +14,7 @@ import uvicorn
 from gateway import settings
 from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol
-from tests.fakes.deepgram import Conversation, FakeDeepgram
+from tests.fakes.deepgram import Conversation, FakeDeepgram, speech
 from tests.fakes.telnyx import FakeTelnyx
 from tests.fakes.twilio import FakeTwilio
 
@@ -23,6 +23,7 @@ CALLED = "+12025550100"
 PUBLIC_URL = "https://voice.example.com"
 ADMIN = "admin-token-of-the-tests"
 SOUND = bytes(range(1, 161))
+GREETING_SOUND = speech("Hello, this is Maya.") + speech("How can I help you?")
 
 
 @contextlib.asynccontextmanager

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from gateway.calls.pipeline import APOLOGY_TEXT
-from tests.fakes.deepgram import FakeDeepgram, speech
-from tests.stage import CALLER, SOUND, Stage, make_carrier, staged, until
+from tests.fakes.deepgram import FakeDeepgram
+from tests.stage import CALLER, GREETING_SOUND, SOUND, Stage, make_carrier, staged, until
 
 GREETING = "Hello, this is Maya. How can I help you?"
-GREETING_SOUND = speech("Hello, this is Maya.") + speech("How can I help you?")
 
 
 async def test_caller_is_greeted_and_heard(stage: Stage) -> None:

@@ -1,9 +1,14 @@
+import ast
 import json
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
 from gateway.logs import CallLog, last_four, set_up
+from tests.fakes.remem import FakeRemem
+from tests.stage import make_carrier, staged
 
 
 @pytest.fixture
@@ -158,3 +163,53 @@ def test_call_fields_stand_alone(written):
 @pytest.mark.parametrize("number, shown", [("+12025550143", "…0143"), ("12345", "…2345"), ("1234", "…"), ("", "…")])
 def test_number_shows_four_digits_at_most(number, shown):
     assert last_four(number) == shown
+
+
+# The list of events
+
+
+ROOT = Path(__file__).parent.parent
+LEVELS = {"debug": "debug", "info": "info", "warning": "warning", "error": "error", "exception": "error"}
+
+
+def logged() -> set[tuple[str, str]]:
+    """Phrase and level of every log call there is."""
+    found = set()
+    for path in sorted((ROOT / "gateway").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Attribute(value=receiver, attr=level), args=[phrase, *_]) if level in LEVELS:
+                    if ast.unparse(receiver).endswith("log"):
+                        assert isinstance(phrase, ast.Constant), f"{path.name}, line {node.lineno}: not a fixed phrase"
+                        found.add((phrase.value, LEVELS[level]))
+    return found
+
+
+def test_every_event_is_documented():
+    text = (ROOT / "docs" / "log-events.md").read_text(encoding="utf-8")
+    documented = re.findall(r"^\| (.+?) \| (\w+) \|", text, re.MULTILINE)[1:]
+    assert sorted(documented) == sorted(logged())
+
+
+async def test_every_line_of_a_call_names_it(written, tmp_path):
+    """Through a real gateway: whoever writes a line, of the store, the engine or the carrier, says which call it is."""
+    async with FakeRemem(api_key="another") as remem:
+        environ = {"REMEM_API_URL": remem.url, "REMEM_API_KEY": "wrong"}
+        async with staged(tmp_path, make_carrier("telnyx"), **environ) as stage:
+            set_up("json", "debug")
+            call, conversation = await stage.dial()
+            await conversation.user_says("Xylophone.")
+            await call.stream.write({"event": "nonsense", "sequence_number": "x"})
+            await conversation.close(1011)
+            await stage.engine.next_conversation()
+            await call.hang_up()
+            await stage.document()
+            await stage.idle()
+    lines = [json.loads(line) for line in written().splitlines()]
+    rooms = [line for line in lines if line["logger"].startswith(("gateway.calls.", "gateway.links."))]
+    of_calls = [line for line in rooms if line["event"] != "event loop was held up"]  # on a busy machine
+    events = {line["event"] for line in of_calls}
+    assert {"phone rings", "call answered", "call ended", "call remembered", "memory could not be loaded"} <= events
+    assert {line.get("call") for line in of_calls} == {of_calls[0]["call"]}
+    assert "Xylophone" not in str(lines)
+    assert "2025550143" not in str(lines)

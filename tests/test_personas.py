@@ -9,6 +9,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from gateway.calls.forgetting import Places, holding
 from tests.stage import ADMIN, CALLER, Stage, make_carrier, staged
 
 PERSONA = {
@@ -50,3 +51,16 @@ async def test_note_of_a_text_agent_is_found_on_the_phone(stage: Stage) -> None:
     asked = [{"name": "search_memory", "arguments": '{"query": "saddle"}'}]
     [answer] = await conversation.call_functions(asked)
     assert "blue saddle" in answer
+
+
+async def test_forgotten_caller_is_forgotten_everywhere(stage: Stage, tmp_path: Path) -> None:
+    call, conversation = await stage.dial()
+    await conversation.user_says("My name is Xanthippe Lopez.")
+    await call.hang_up()
+    await stage.document()
+    await stage.idle()
+    answer = await _tool(stage, "memory_forget", {"caller": CALLER, "agent": "maya"})
+    assert answer["success"] is True and answer["forgotten"]
+    assert not holding(["Xanthippe"], Places(tmp_path / "data", tmp_path / "archive"))
+    again = await _tool(stage, "memory_forget", {"caller": CALLER, "agent": "maya"})
+    assert again == {"success": True, "forgotten": 0}

@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from tests.fakes.deepgram import Conversation, FakeDeepgram
+from tests.live import watching
 from tests.redis_server import running_redis
 from tests.stage import ADMIN, PUBLIC_URL, make_carrier, until, until_it
 from tests.test_resume import GatewayProcess
@@ -55,6 +56,16 @@ class WorkersProcess(GatewayProcess):
         nodes = await until_it(told)
         busiest = max(nodes, key=lambda node: node["calls"])
         return int(busiest["node"].split("-")[-2]), busiest["calls"]
+
+    async def any_worker(self) -> tuple[int, int]:
+        """A process, and how many there are."""
+        nodes = (await self.state())["nodes"]
+        return int(nodes[0]["node"].split("-")[-2]), len(nodes)
+
+    async def is_without(self, worker: int) -> bool:
+        """Whether all are there again, and that one is not."""
+        workers = [int(node["node"].split("-")[-2]) for node in (await self.state()).get("nodes", [])]
+        return len(workers) == WORKERS and worker not in workers
 
     async def idle(self) -> None:
         async def quiet() -> bool:
@@ -179,6 +190,30 @@ async def test_calls_at_once_leave_one_document_each(office: Office) -> None:
     await office.say_goodbye(talks)
     await office.check_memory(talks)
     assert [len(talk.call.streams) for talk in talks] == [1] * len(talks)
+
+
+@pytest.mark.parametrize("carrier_name", ["telnyx"])
+async def test_any_worker_answers_for_all(office: Office) -> None:
+    """Whichever worker is asked tells what happened at each of them, also at one that died, and counts all of it."""
+    async with watching(office.gateway.url) as watcher:
+        talks = await office.dial_all()
+        await asyncio.gather(*(watcher.hears(talk.order) for talk in talks))
+        await office.say_goodbye(talks)
+        await watcher.sees("hangup", len(talks))
+    await office.gateway.idle()
+    await until_it(lambda: counts(office, len(talks)))
+    victim, _ = await office.gateway.any_worker()
+    os.kill(victim, signal.SIGKILL)
+    await until_it(lambda: office.gateway.is_without(victim), timeout=30)
+    await until_it(lambda: counts(office, len(talks)))
+
+
+async def counts(office: Office, ended: int) -> bool:
+    """Whether so many calls have ended, whoever is asked."""
+    async with httpx.AsyncClient(base_url=office.gateway.url, trust_env=False) as http:
+        text = (await http.get("/metrics")).text
+    found = re.findall(r"^voice_gateway_call_seconds_count\{.*\} (\d+)$", text, re.MULTILINE)
+    return [int(count) for count in found] == [ended]
 
 
 async def test_calls_outlive_their_worker(office: Office) -> None:

@@ -71,6 +71,8 @@ class Agent:
     """Who counts as the same caller, and what functions may keep of one from call to call."""
     trust: TrustPolicy = TrustPolicy()
     """How much of a caller's memory is told to whom."""
+    retention_days: int | None = None
+    """How long facts are told, 0 for ever; None for what all agents have."""
 
 
 class AgentBook:
@@ -104,8 +106,7 @@ def _agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
     for key, value in {**defaults, **table}.items():
         field_name, read = _READERS[key]
         given[field_name] = read(value, f"{where}: {key}", folder)
-    repeat_caller, trust = given.pop("memory", (RepeatCallerSettings(), TrustPolicy()))
-    return Agent(name=name, repeat_caller=repeat_caller, trust=trust, **given)
+    return Agent(name=name, **given.pop("memory", {}), **given)
 
 
 def _prompt(value: Any, where: str, folder: Path) -> str:
@@ -246,12 +247,19 @@ def _filler(value: Any, where: str, folder: Path) -> FillerChoice:
     return FillerChoice(_seconds(table.get("after", 2.0), f"{where}.after", folder), sound, phrases)
 
 
-def _memory(value: Any, where: str, folder: Path) -> tuple[RepeatCallerSettings, TrustPolicy]:
+def _memory(value: Any, where: str, folder: Path) -> dict[str, Any]:
+    """The fields of an agent that its table of memory becomes."""
     table = _table(value, where)
-    if unknown := sorted(set(table) - {"repeat_caller", "trust"}):
-        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are repeat_caller, trust")
-    repeat_caller = read_repeat_caller(table.get("repeat_caller", {}), f"{where}.repeat_caller")
-    return repeat_caller, read_trust(table.get("trust", {}), f"{where}.trust")
+    readers = {"repeat_caller": read_repeat_caller, "retention_days": _days, "trust": read_trust}
+    if unknown := sorted(set(table) - set(readers)):
+        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(readers)}")
+    return {key: readers[key](given, f"{where}.{key}") for key, given in table.items()}
+
+
+def _days(value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise SettingsError(f"{where} must be a whole number of days, 0 for ever")
+    return value
 
 
 _READERS: Final[Mapping[str, tuple[str, Callable[[Any, str, Path], Any]]]] = {

@@ -41,12 +41,17 @@ class Bearers:
         return self._guest(digest, await self._elsewhere(digest))
 
     def _guest(self, digest: str, found: CallThinker | None) -> CallThinker | None:
-        """The same for all requests of a call, as equal ones share their answer; None once the call is over."""
+        """
+        The same for all requests of a call, as equal ones share their answer; None once the call is over.
+
+        Another one when the call is not of the same caller any more.
+        """
         known = self._guests.pop(digest, None)
+        if known is not None and (found is None or found.caller_key != known.caller_key):
+            known.close()
+            known = None
         if found is not None:
             self._guests[digest] = known or found
-        elif known is not None:
-            known.close()
         if len(self._guests) > MOST_GUESTS:
             self._guests.popitem(last=False)[1].close()
         return self._guests.get(digest)

@@ -1,8 +1,8 @@
 """Gives each call of an agent with its own language model somebody to think for it, and the engine a key to ask."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.calls import prompt
 from gateway.calls.agents import Agent
@@ -18,8 +18,11 @@ from gateway.settings import Secret
 
 PATH: Final = "/v1/chat/completions"
 
-SearchMemory = Callable[[str, str, str], Awaitable[list[str]]]
-"""What is remembered for agent, caller and words, the best first."""
+
+class SearchMemory(Protocol):
+    """What is remembered for agent, caller and words, the best first. `person`: who of those on the number."""
+
+    def __call__(self, agent: str, caller: str, text: str, *, person: str = "") -> Awaitable[list[str]]: ...
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,11 @@ class BrainRoom:
         origin = "https" + media_url.removeprefix("wss").rpartition("/")[0].rpartition("/")[0]
         return Thought(ThinkEndpoint(origin + PATH, bearer), thinker)
 
+    def keep_to_itself(self, thought: Thought, agent: Agent) -> None:
+        """It is not the same person's memory any more: only this node knows whose, so no other looks up any."""
+        if self._commons is not None:
+            self._commons.bearer_opened(digest_of(thought.endpoint.bearer), agent.name, "", Tier.NONE)
+
     def close(self, thought: Thought) -> None:
         """The call is over, and with it the bearer."""
         self.bearers.close(thought.endpoint.bearer)
@@ -76,7 +84,8 @@ class BrainRoom:
         if brain is None:
             return None
         search, memory = self._search, None
-        if search is not None and caller and prompt.wants_memory(agent.prompt):
+        is_known = caller or agent.repeat_caller.may_be_known_later
+        if search is not None and is_known and prompt.wants_memory(agent.prompt):
             memory = TurnMemory(_cleared(search, agent.name, caller, clearance))
         return CallThinker(agent.name, hashed_caller(agent.name, caller, self._secret), brain, memory=memory)
 
@@ -94,6 +103,9 @@ class BrainRoom:
 
 def _cleared(search: SearchMemory, agent: str, caller: str, clearance: Clearance) -> Search:
     async def look(said: str) -> list[str]:
-        return await search(agent, caller, said) if clearance.allows(Tier.EVERYTHING) else []
+        whose = clearance.whose(caller)
+        if not whose or not clearance.allows(Tier.EVERYTHING):
+            return []
+        return await search(agent, whose, said, person=clearance.person)
 
     return look

@@ -49,6 +49,7 @@ class Briefing:
         self._facts: list[Fact] = []
         self._pins: list[Pin] = []
         self._told = 0
+        self._told_before: dict[str, Any] = {}
 
     def waits_for(self, preparing: "asyncio.Task[None]") -> None:
         """The first brief waits for this as well, as long as it waits for memory."""
@@ -66,13 +67,22 @@ class Briefing:
         if self._preparing is not None:
             await asyncio.wait({self._preparing}, timeout=max(memory_seconds, 0))
         if self._memory is not None:
-            self._notes += await self._memory.by(memory_seconds)
-            everything = self._clearance.allows(Tier.EVERYTHING)
-            self._facts = self._memory.facts if everything else []
-            self._pins = self._memory.pins if everything else []
-        self._told = len(self._notes) if self._clearance.allows(Tier.SUMMARIES) else 0
-        history, opening = self._history(), self._opening or []
+            self._take(await self._memory.by(memory_seconds))
+        brief = self.as_of_now()
         self._opening = None
+        return brief
+
+    def _take(self, notes: list[PastCall]) -> None:
+        """For the brief: notes that came, facts and topics."""
+        self._notes += notes
+        memory = self._memory if self._clearance.allows(Tier.EVERYTHING) else None
+        self._facts = memory.facts if memory is not None else []
+        self._pins = memory.pins if memory is not None else []
+        self._told = len(self._notes) if self._clearance.allows(Tier.SUMMARIES) else 0
+
+    def as_of_now(self) -> Brief:
+        """The brief with what is known, and may be told, at this moment."""
+        history, opening = self._history(), self._opening or []
         return Brief(
             agent=self._agent.name,
             prompt=self._prompt(),
@@ -84,6 +94,19 @@ class Briefing:
             history=history,
             endpoint=self._endpoint,
         )
+
+    def knows(self, memory: Remembering | None) -> None:
+        """It is somebody else's memory that counts. What was told before stays in the receipt."""
+        self.forget()
+        self._memory = memory if prompt.wants_memory(self._agent.prompt) else None
+        if self._memory is not None:
+            self._take(self._memory.found())
+
+    def forget(self) -> None:
+        """From here on there is nothing to tell. What was told stays in the receipt."""
+        self._told_before = self.receipt
+        self._memory = None
+        self._notes, self._facts, self._pins, self._told = [], [], [], 0
 
     async def load_rest(self) -> None:
         """Wait for memory that was too late for the first brief."""
@@ -126,14 +149,21 @@ class Briefing:
         return {**counts, "seconds": loading.seconds, "outcome": outcome}
 
     @property
+    def memory_seconds(self) -> float:
+        """How long it has been loaded for: until all was there, or until now."""
+        return self._memory.so_long if self._memory is not None else 0.0
+
+    @property
     def receipt(self) -> dict[str, Any]:
         """What was told of earlier calls, and where it came from."""
         told = self._notes[: self._told]
         now = self._now()
+        before = self._told_before
         return {
-            "tier": str(self._clearance.tier),
-            "block": _block(self._pins, self._facts, told, now),
-            "items": [_receipt_of_pin(pin, now) for pin in self._pins]
+            "tier": before.get("tier") or str(self._clearance.tier),
+            "block": "\n".join(filter(None, [before.get("block"), _block(self._pins, self._facts, told, now)])),
+            "items": before.get("items", [])
+            + [_receipt_of_pin(pin, now) for pin in self._pins]
             + [_receipt_of(fact, now) for fact in self._facts]
             + [
                 {

@@ -4,7 +4,7 @@ Every call that was remembered, in a line of the store: when, who with whom, how
 What was said is not in it: that is the archive's, for as long as archives are kept.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,7 +23,14 @@ SCHEMA: Final = (
         started_at TEXT NOT NULL,
         facts TEXT NOT NULL) WITHOUT ROWID""",
     "CREATE INDEX IF NOT EXISTS calls_by_caller ON calls (caller, agent, started_at)",
+    "CREATE INDEX IF NOT EXISTS calls_by_agent ON calls (agent, started_at)",
     "CREATE INDEX IF NOT EXISTS calls_by_time ON calls (started_at)",
+    # Beside the book, since a column can't be added to one that is there.
+    """CREATE TABLE IF NOT EXISTS call_outcomes (
+        session_id TEXT PRIMARY KEY,
+        outcome TEXT NOT NULL,
+        started_at TEXT NOT NULL) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS call_outcomes_by_outcome ON call_outcomes (outcome, started_at)",
 )
 
 
@@ -72,6 +79,11 @@ class CallBook:
                     facts = excluded.facts""",
                 row,
             )
+            connection.execute(
+                """INSERT INTO call_outcomes VALUES (?, ?, ?) ON CONFLICT (session_id) DO UPDATE SET
+                    outcome = excluded.outcome, started_at = excluded.started_at""",
+                (session.id, facts["end_reason"], row[3]),
+            )
             write_line(connection, *row[:4], facts)
 
         await self._store.run(work)
@@ -87,11 +99,21 @@ class CallBook:
         rows = await self._store.look(work)
         return _call(rows[0]) if len(rows) == 1 else None
 
-    async def newest(self, *, caller: str = "", agent: str = "", limit: int = 100) -> list[BookedCall]:
+    async def newest(
+        self,
+        *,
+        caller: str = "",
+        agent: str = "",
+        outcomes: Sequence[str] = (),
+        since: str = "",
+        before: str = "",
+        limit: int = 100,
+    ) -> list[BookedCall]:
+        """The newest first; what is empty does not matter. Moments are ISO text in UTC, as the book has them."""
+        query, values = newest_query(caller, agent, outcomes, since, before)
+
         def work(connection: Connection) -> list[Any]:
-            query = """SELECT * FROM calls WHERE ? IN ('', caller) AND ? IN ('', agent)
-                ORDER BY started_at DESC LIMIT ?"""
-            return connection.execute(query, (caller, agent, limit)).fetchall()
+            return connection.execute(f"{query} LIMIT ?", (*values, limit)).fetchall()
 
         return [_call(row) for row in await self._store.look(work)]
 
@@ -99,19 +121,41 @@ class CallBook:
         """Strike a caller's calls; the ids of their sessions."""
 
         def work(connection: Connection) -> list[Any]:
-            whose = "caller = ? AND ? IN ('', agent)"
-            connection.execute(f"DELETE FROM call_lines WHERE {whose}", (caller, agent))
-            strike = f"DELETE FROM calls WHERE {whose} RETURNING session_id"
-            return connection.execute(strike, (caller, agent)).fetchall()
+            strike = "DELETE FROM calls WHERE caller = ? AND ? IN ('', agent) RETURNING session_id"
+            struck = connection.execute(strike, (caller, agent)).fetchall()
+            for table in ("call_outcomes", "call_lines"):
+                connection.executemany(f"DELETE FROM {table} WHERE session_id = ?", struck)
+            return struck
 
         return [session_id for (session_id,) in await self._store.run(work)]
 
     async def strike(self, session_id: str) -> None:
         def work(connection: Connection) -> None:
-            for table in ("calls", "call_lines"):
+            for table in ("calls", "call_outcomes", "call_lines"):
                 connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
 
         await self._store.run(work)
+
+
+def newest_query(
+    caller: str, agent: str, outcomes: Sequence[str], since: str, before: str
+) -> tuple[str, tuple[str, ...]]:
+    """Only the conditions that are wanted stand in it: so each way to ask has its index."""
+    marks = ", ".join("?" * len(outcomes))
+    table = "call_outcomes JOIN calls USING (session_id)" if outcomes else "calls"
+    order = "call_outcomes.started_at" if outcomes else "started_at"
+    conditions = [
+        ("caller = ?", caller),
+        ("agent = ?", agent),
+        (f"{order} >= ?", since),
+        (f"{order} < ?", before),
+    ]
+    given = [(condition, value) for condition, value in conditions if value]
+    wheres = [*([f"outcome IN ({marks})"] if outcomes else []), *(condition for condition, _ in given)]
+    where = f"WHERE {' AND '.join(wheres)}" if wheres else ""
+    columns = "calls.session_id, agent, caller, calls.started_at, facts"
+    query = f"SELECT {columns} FROM {table} {where} ORDER BY {order} DESC"
+    return query, (*outcomes, *(value for _, value in given))
 
 
 def _call(row: tuple[str, str, str, str, str]) -> BookedCall:

@@ -5,9 +5,11 @@ from datetime import datetime, tzinfo
 from typing import Any, Final
 
 from gateway.calls.session import Speaker, Turn, VoiceSession
+from gateway.llm.fact_rules import stated_name
 from gateway.llm.redaction import redact_lines
 from gateway.llm.summary import CallSummary, SpokenLine
 from gateway.memory.documents import NewDocument
+from gateway.memory.identity import PersonOnLine
 
 SOURCE: Final = "voice-call"
 _CUT_OFF: Final = " —"
@@ -24,13 +26,35 @@ def spoken_lines(turns: Iterable[Turn]) -> list[SpokenLine]:
     )
 
 
+def speakers(turns: Iterable[Turn], *, silence: float) -> list[str]:
+    """Who spoke each line, of several people on one phone: a name as it was given, empty for no name."""
+    person = PersonOnLine(silence=silence)
+    stretches: list[tuple[int, str]] = [(0, "")]
+    said = [turn for turn in turns if turn.text.strip()]
+    for place, turn in enumerate(said):
+        name = stated_name(turn.text) if turn.speaker is Speaker.CALLER else ""
+        if turn.speaker is Speaker.CALLER and person.heard(turn.at.timestamp(), name):
+            stretches.append((place, name))
+        elif name:
+            stretches[-1] = stretches[-1][0], name
+    ends = [start for start, _ in stretches[1:]] + [len(said)]
+    return [name for (start, name), end in zip(stretches, ends, strict=True) for _ in range(start, end)]
+
+
 def archive_text(lines: Sequence[SpokenLine]) -> str:
     """One `SPEAKER: text` line per turn, in the order spoken."""
     return "".join(f"{line.speaker.upper()}: {line.text}\n" for line in lines)
 
 
-def call_document(session: VoiceSession, summary: CallSummary, zone: tzinfo | None) -> NewDocument:
-    """The document of one call; `source_id` is the session, so that there is never a second."""
+def call_document(
+    session: VoiceSession, summary: CallSummary, zone: tzinfo | None, *, with_facts: bool = False
+) -> NewDocument:
+    """
+    The document of one call; `source_id` is the session, so that there is never a second.
+
+    `with_facts`: for a store that has no other place for what the call taught of its caller.
+    """
+    learned = [fact.text for fact in summary.caller_facts] if with_facts else []
     title = f"Voice Call Summary — {_wall_clock(session.started_at, zone)}"
     caller = f"{summary.caller_name} ({session.caller})" if summary.caller_name else f"({session.caller})"
     header = [
@@ -45,7 +69,7 @@ def call_document(session: VoiceSession, summary: CallSummary, zone: tzinfo | No
         _section("Topics Discussed", summary.topics),
         _section("Key Decisions", summary.decisions),
         _section("Action Items", summary.action_items),
-        _section("Important Facts", summary.facts),
+        _section("Important Facts", tuple(dict.fromkeys([*summary.facts, *learned]))),
         ["", "### Context for Next Call", *([summary.context] if summary.context else [])],
     ]
     return NewDocument(

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
+from gateway import logs
 from gateway.calls.agents import AgentBook
 from gateway.calls.brain_room import BrainRoom, Thought
 from gateway.calls.engine_keeper import EngineAccess
@@ -32,6 +33,7 @@ from gateway.calls.pipeline import Call
 from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, Registry, Ring
 from gateway.calls.remembering import Remembering
 from gateway.calls.session import CallKey, EndReason, VoiceSession, new_session_id
+from gateway.calls.wishes import Forget
 from gateway.carriers.attestation import Attestation
 from gateway.carriers.events import StreamStarted
 from gateway.carriers.numbers import AllowList, caller_id, e164
@@ -43,7 +45,7 @@ from gateway.logs import last_four
 from gateway.memory.identity import identifier
 from gateway.memory.recall import Recall, render_known
 from gateway.memory.trust import Clearance, Tier
-from gateway.metrics import WATCHDOG
+from gateway.metrics import REFUSED, WATCHDOG
 
 TICK_SECONDS: Final = 0.1
 TICK_GROUPS: Final = 10
@@ -81,10 +83,13 @@ class Memory:
     limit: int
     """How many past calls go into the prompt."""
     journal: Journal
+    forget: Forget | None = None
+    """For callers who ask for it aloud."""
 
-    async def search(self, agent: str, caller: str, text: str) -> str:
+    async def search(self, agent: str, caller: str, text: str, *, person: str = "") -> str:
         """What is known of this caller that fits these words, as text for the agent."""
-        return render_known(await self.recall.search(agent, caller, text), budget_tokens=SEARCH_TOKENS)
+        known = await self.recall.search(agent, caller, text, person=person)
+        return render_known(known, budget_tokens=SEARCH_TOKENS)
 
 
 @dataclass(frozen=True)
@@ -274,6 +279,7 @@ class CallDesk:
         account_id: str = "",
         attestation: Attestation = Attestation.NONE,
         sip_headers: Mapping[str, str] = MappingProxyType({}),
+        attributes: Mapping[str, str] = MappingProxyType({}),
     ) -> Ring | Refusal:
         """
         A phone rings. The same call asked twice gets the same answer.
@@ -286,12 +292,14 @@ class CallDesk:
         refusal = self._refusal(key, number)
         if refusal is not None:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
+            REFUSED.count(key[0], refusal.name.lower().replace("_", " "))
             stranger = self._feed.call("", "", number, key[0], kept=self._memory is not None)
             stranger.tell("refused", called=called, reason=str(refusal))
             return refusal
         agent = self._agents.answering(called)
-        known_as = identifier(agent.repeat_caller, number, sip_headers=sip_headers)
+        known_as = identifier(agent.repeat_caller, number, sip_headers=sip_headers, attributes=attributes)
         ring = Ring(key, account_id, known_as, called, agent, media_url, self._now() + TOKEN_SECONDS, number=number)
+        logs.concerns(ring.session_id)
         listed = self._allowed.lists(number)
         ring.clearance.tier = agent.trust.tier(attestation, withheld=not number, allow_listed=listed)
         self._prepare(ring)
@@ -395,6 +403,8 @@ class CallDesk:
         if ring is None or self._engine is None:
             _log.warning("media socket refused", extra={"carrier": link.carrier, "reason": "no valid token"})
             return None
+        logs.concerns(ring.session_id)
+        self._identify(ring, started.parameters)
         kit = await (ring.kit or self._kits.pack(ring.agent, ring.caller, ring.clearance))
         thought = None
         if self._brains is not None:
@@ -405,6 +415,21 @@ class CallDesk:
         task = asyncio.get_running_loop().create_task(self._conduct(call, ring, thought), name=call.session.id)
         self._conducted[call] = task
         return call
+
+    def _identify(self, ring: Ring, parameters: Mapping[str, str]) -> None:
+        """The stream may tell who the caller is. One that goes on has told before."""
+        source = ring.agent.repeat_caller.identifier_source
+        if ring.attempt or source is None or source.kind != "integration_attribute" or source.name not in parameters:
+            return
+        known_as = identifier(ring.agent.repeat_caller, ring.number, attributes=parameters)
+        if known_as == ring.caller:
+            return
+        ring.cancel()
+        ring.caller, ring.memory = known_as, None
+        if ring.session is not None and self._memory is not None:
+            self._memory.journal.forget(ring.session.id)
+        ring.session = self._session_of(ring) if self._memory is not None and known_as else None
+        self._prepare(ring)
 
     async def _redeemed(self, key: CallKey, started: StreamStarted) -> Ring | None:
         """The call that this token opens, and no other node opens with it."""
@@ -463,11 +488,15 @@ class CallDesk:
             kit=kit,
             endpoint=thought.endpoint if thought is not None else None,
             journal=self._journaled(session, ring),
-            recorder=ring.recorder or self._recorder(session, ring),
+            recorder=None if session.off_record else ring.recorder or self._recorder(session, ring),
+            forget=self._memory.forget if self._memory is not None else None,
+            look_up=lambda caller: self._remembering(ring, caller),
             feed=self._feed_of(ring),
         )
-        if thought is not None:
+        if thought is not None and self._brains is not None:
+            call.on_other_memory = functools.partial(self._brains.keep_to_itself, thought, ring.agent)
             thought.thinker.watched_by(call)
+            thought.thinker.stood_in_by(call.reply_to)
         return call
 
     async def _conduct(self, call: Call, ring: Ring, thought: Thought | None) -> None:
@@ -481,6 +510,7 @@ class CallDesk:
             _log.exception("call failed", extra={"call": call.session.uuid[:8]})
             feed.tell("error", what="call failed", reason=type(error).__name__)
         finally:
+            ring.recorder, ring.caller = call.recorder, call.session.caller
             if thought is not None and self._brains is not None:
                 self._brains.close(thought)
             if ring.taken:
@@ -521,6 +551,7 @@ class CallDesk:
 
     async def _restart_stream(self, ring: Ring) -> None:
         """Ask the carrier for a new stream, if the caller is still there."""
+        logs.concerns(ring.session_id)
         carrier, call_id = ring.key
         control = self._controls[carrier]
         await asyncio.sleep(HANGUP_GRACE if ring.attempt == 0 else RESTART_PAUSE)
@@ -544,6 +575,7 @@ class CallDesk:
         parked = self._registry.unpark(key)
         if parked is None:
             return None
+        logs.concerns(parked.session_id)
         again = parked.again(expires=self._now() + TOKEN_SECONDS)
         self._prepare(again)
         self._registry.add_ring(again)
@@ -580,7 +612,8 @@ class CallDesk:
     def _give_up(self, ring: Ring) -> None:
         """No media came for it: the call is of no use any more, to us or to the caller."""
         WATCHDOG.count("no media for a call")
-        _log.warning("no media came for a call", extra={"carrier": ring.key[0]})
+        fields = {"call": logs.call_name(ring.session_id), "carrier": ring.key[0]}
+        _log.warning("no media came for a call", extra=fields)
         self._settle(ring, EndReason.STREAM_LOST)
         self._errand(self._hang_up(ring.key))
 
@@ -711,12 +744,14 @@ class CallDesk:
 
     def _prepare(self, ring: Ring) -> None:
         """Begin to load what the call will need: memory, and the agent's functions."""
-        agent, caller = ring.agent, ring.caller
-        ring.kit = self._kits.pack(agent, caller, ring.clearance)
-        may_rise = agent.trust.pin is not None
-        if self._memory is not None and caller and (may_rise or ring.clearance.allows(Tier.NAME)):
-            recall, limit = self._memory.recall, self._memory.limit
-            ring.memory = Remembering(recall, agent=agent.name, caller=caller, limit=limit)
+        ring.kit = self._kits.pack(ring.agent, ring.caller, ring.clearance)
+        ring.memory = self._remembering(ring, ring.caller)
+
+    def _remembering(self, ring: Ring, caller: str) -> Remembering | None:
+        may_rise = ring.agent.trust.pin is not None
+        if self._memory is None or not caller or not (may_rise or ring.clearance.allows(Tier.NAME)):
+            return None
+        return Remembering(self._memory.recall, agent=ring.agent.name, caller=caller, limit=self._memory.limit)
 
     def _journaled(self, session: VoiceSession, ring: Ring) -> TurnLog | None:
         if self._memory is None or not session.caller:
@@ -729,7 +764,7 @@ class CallDesk:
         return Ring(
             record.key,
             record.account_id,
-            record.caller,
+            session.caller if session is not None else record.caller,
             record.called,
             self._agents.answering(record.called),
             record.media_url,

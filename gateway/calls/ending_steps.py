@@ -5,27 +5,33 @@ Each looks at the ending, does its part if it is not done, and has the ending sa
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import tzinfo
+from datetime import datetime, tzinfo
 from typing import Final
 
 from gateway.calls.archive import Archive
-from gateway.calls.call_book import CallBook
-from gateway.calls.call_document import archive_text, call_document, spoken_lines
+from gateway.calls.call_book import BookedCall, CallBook
+from gateway.calls.call_document import archive_text, call_document, speakers, spoken_lines
 from gateway.calls.endings import Ending, EndingStore
+from gateway.calls.session import VoiceSession
 from gateway.errors import StoreUnavailable
 from gateway.llm.summary import CallSummary, SpokenLine
 from gateway.llm.topics import KnownTopic
 from gateway.llm.writer import SummaryWriter
 from gateway.memory.documents import DocumentStore, NewDocument
 from gateway.memory.facts import FactBook
+from gateway.memory.identity import LONG_SILENCE
 from gateway.memory.pins import PinBook
 from gateway.memory.remem import RememClient
 from gateway.memory.state import CallerState, listed
+from gateway.metrics import DAYS_BETWEEN_CALLS, RECALL_USED, REPEAT_CALLERS, STATE_KEYS
 
 EXTRACTIVE: Final = "extractive"
 REMOTE_TIMEOUT: Final = 10.0
+_BEFORE: Final = 20  # calls to look at for the last one before; some may have begun later
+_KNOWN: Final = 1000
+_DAY: Final = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,14 @@ class EndingSteps:
     state: CallerState | None = None
     state_keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """What each agent's functions may keep of a caller."""
+    analysed: frozenset[str] = frozenset()
+    """Agents whose repeat callers are counted."""
+    silences: Mapping[str, float] = field(default_factory=dict)
+    """After how long a silence each agent's callers may be somebody else."""
+
+    async def is_void(self, ending: Ending) -> bool:
+        """Whether the call was taken back meanwhile: it is to leave nothing."""
+        return self.facts is not None and await self.facts.is_taken_back(ending.session.id)
 
     async def finish(self, ending: Ending) -> None:
         """Nothing is left to do. What was said stays in the archive alone, for as long as that is kept."""
@@ -52,7 +66,7 @@ class EndingSteps:
 
     async def rest(self, ending: Ending) -> None:
         """A step can't be done until a key is corrected, say, and somebody has it tried again."""
-        await self.endings.rest(ending)
+        await (self.endings.finish if await self.is_void(ending) else self.endings.rest)(ending)
 
     async def keep_archive(self, ending: Ending) -> None:
         """The raw text, as a file. OSError when the disk does not take it."""
@@ -73,7 +87,9 @@ class EndingSteps:
         """Summary and document in our own store. By a language model, or by rules when none answers in time."""
         if ending.summary is None:
             lines, topics = await _lines(ending), await self._topics(ending)
-            ending.summary = await self.writer.write(lines, recited=_recited(ending), topics=topics)
+            ending.summary = await self.writer.write(lines, recited=await self._recited(ending), topics=topics)
+            if await self.is_void(ending):  # that took a while
+                return
             await self.endings.save(ending)
         if not ending.document_id:
             new = self._document(ending, ending.summary)
@@ -87,7 +103,9 @@ class EndingSteps:
         """What the call taught of its caller. Repeated it changes nothing; a better summary's facts replace them."""
         if self.facts is not None and ending.summary is not None:
             now = ending.session.ended_at or ending.session.started_at
-            await self.facts.learn(ending.session, ending.summary.caller_facts, now)
+            silence = self.silences.get(ending.session.agent, LONG_SILENCE)
+            who = speakers(ending.session.turns, silence=silence)
+            await self.facts.learn(ending.session, ending.summary.caller_facts, now, speakers=who)
 
     async def keep_topics(self, ending: Ending) -> None:
         """What the call said of topics that run on. Repeated it changes nothing; a better summary's replace them."""
@@ -98,8 +116,25 @@ class EndingSteps:
     async def note_call(self, ending: Ending) -> None:
         """A line for the call in the book of calls."""
         if self.book is not None and ending.summary is not None:
-            written_by = ending.summary.written_by
-            await self.book.write(ending.session, document_id=ending.document_id, summary_by=written_by)
+            session, written_by = ending.session, ending.summary.written_by
+            before = await self.book.newest(caller=session.caller, agent=session.agent, limit=_BEFORE)
+            await self.book.write(session, document_id=ending.document_id, summary_by=written_by)
+            if session.agent in self.analysed:
+                self._analyse(session, before)
+
+    def _analyse(self, session: VoiceSession, before: Sequence[BookedCall]) -> None:
+        """Count a call, once: a repeat finds it among those before."""
+        if any(call.session_id == session.id for call in before):
+            return
+        earlier = [datetime.fromisoformat(call.started_at) for call in before]
+        last = max((at for at in earlier if at < session.started_at), default=None)
+        REPEAT_CALLERS.count(session.agent, "first-time" if last is None else "returning")
+        if last is not None:
+            DAYS_BETWEEN_CALLS.observe((session.started_at - last).total_seconds() / _DAY, session.agent)
+        for key in listed(session.state, self.state_keys.get(session.agent, frozenset())):
+            STATE_KEYS.count(session.agent, key)
+        if session.receipt.get("items"):
+            RECALL_USED.count(session.agent)
 
     def upgrade_due(self, ending: Ending) -> bool:
         """Whether the summary was written by rules although there is a language model to be had."""
@@ -111,7 +146,7 @@ class EndingSteps:
         if not self.upgrade_due(ending):
             return
         lines, topics = await _lines(ending), await self._topics(ending)
-        summary = await self.writer.ask(lines, recited=_recited(ending), topics=topics)
+        summary = await self.writer.ask(lines, recited=await self._recited(ending), topics=topics)
         new = self._document(ending, summary)
         await self.endings.save(ending)  # whoever has been relieved of it meanwhile replaces nothing
         await self.store.replace(ending.document_id, new.content, title=new.title)
@@ -126,7 +161,7 @@ class EndingSteps:
         """The document in the remote store, once. StoreUnavailable or StoreRefused if it can't be."""
         if self.remem is None or ending.summary is None or not self.remote_due(ending):
             return
-        new, version = self._document(ending, ending.summary), ending.version
+        new, version = self._document(ending, ending.summary, with_facts=True), ending.version
         if ending.remote_version == 0 and (found := await self._find_remote(self.remem, ending)) is not None:
             ending.remote_id, ending.remote_version = found, 1
             await self.endings.save(ending)
@@ -162,6 +197,13 @@ class EndingSteps:
             await self.endings.save(ending)
             raise
 
+    async def _recited(self, ending: Ending) -> list[str]:
+        """What the agent was told of the caller, or may have looked up: saying it again teaches nothing."""
+        session = ending.session
+        known = await self.facts.known(session.agent, session.caller, _KNOWN) if self.facts is not None else []
+        told = [session.receipt.get("block", ""), *(fact.text for fact in known if fact.session_id != session.id)]
+        return list(filter(None, told))
+
     async def _topics(self, ending: Ending) -> list[KnownTopic]:
         """What earlier calls were about, so that this one's topics get the same names."""
         if self.pins is None:
@@ -169,13 +211,8 @@ class EndingSteps:
         known = await self.pins.topics(ending.session.agent, ending.session.caller)
         return [KnownTopic(topic.title, topic.status, topic.open_items) for topic in known]
 
-    def _document(self, ending: Ending, summary: CallSummary) -> NewDocument:
-        return call_document(ending.session, summary, self.zones.get(ending.session.agent))
-
-
-def _recited(ending: Ending) -> tuple[str, ...]:
-    """What the agent was told of the caller: saying it again teaches nothing."""
-    return tuple(filter(None, [ending.session.receipt.get("block", "")]))
+    def _document(self, ending: Ending, summary: CallSummary, *, with_facts: bool = False) -> NewDocument:
+        return call_document(ending.session, summary, self.zones.get(ending.session.agent), with_facts=with_facts)
 
 
 async def _lines(ending: Ending) -> list[SpokenLine]:

@@ -19,7 +19,7 @@ from gateway.engines.deepgram import KEEP_ALIVE_SECONDS
 from gateway.errors import EngineUnavailable
 from gateway.links.engine import AgentSide, EngineLink
 from gateway.links.sockets import Connector
-from gateway.metrics import WATCHDOG
+from gateway.metrics import ENGINE_LOSSES, MEMORY_LOAD, WATCHDOG
 from gateway.settings import Secret
 
 MEMORY_SECONDS: Final = 0.1
@@ -52,6 +52,7 @@ class EngineAccess:
     connect: Connector
     url: str
     headers: Mapping[str, Secret] = field(default_factory=dict)
+    name: str = "deepgram"
 
 
 class EngineKeeper:
@@ -80,6 +81,7 @@ class EngineKeeper:
         self._was_ready = False
         self._sorry_due = resumed
         self._unsaid: list[str] = []
+        self._brief_is_void = False
         self._filled_at = self._heard_at = self._loop.time()
         self.link: EngineLink | None = None
         self.ready = False
@@ -101,6 +103,7 @@ class EngineKeeper:
                     raise
                 self._log.warning("engine lost, connecting again", extra={"reason": str(error)})
                 self._feed.tell("engine_lost", reason=str(error))
+                ENGINE_LOSSES.count(self._access.name)
                 await asyncio.sleep(pauses.pop(0))
 
     async def _converse(self) -> None:
@@ -112,13 +115,21 @@ class EngineKeeper:
             self.link = link
             waited = self._loop.time() - started
             brief = await self._briefing.brief(MEMORY_SECONDS - waited)
+            self._brief_is_void = False
             if not self._was_ready:
-                self._feed.tell("memory", **self._briefing.told)
+                told = self._briefing.told
+                self._feed.tell("memory", **told)
+                if told["outcome"] != "off":
+                    MEMORY_LOAD.observe(self._briefing.memory_seconds, told["outcome"])
             await link.configure(brief)
             await link.lost()
         finally:
             self.ready, self.link = False, None
             link.close()
+
+    @property
+    def name(self) -> str:
+        return self._access.name
 
     # The call's side
 
@@ -148,6 +159,8 @@ class EngineKeeper:
         self._was_ready = self._sorry_due = True
         while self._unsaid:
             self.link.say(self._unsaid.pop(0))
+        if self._brief_is_void:
+            self.brief_anew()
         self.tell_untold()
 
     def say(self, text: str) -> None:
@@ -156,6 +169,19 @@ class EngineKeeper:
             self.link.say(text)
         else:
             self._unsaid.append(text)
+
+    def say_instead(self, text: str) -> None:
+        """Have the agent say it in the place of whatever it was about to say."""
+        if self.ready and self.link is not None:
+            self.link.say_instead(text)
+        else:
+            self._unsaid.append(text)
+
+    def brief_anew(self) -> None:
+        """What the engine was told must not be known to it any more."""
+        self._brief_is_void = not self.ready
+        if self.ready and self.link is not None:
+            self.link.update_think(self._briefing.as_of_now())
 
     def tell_untold(self) -> None:
         """Give the engine the notes that came too late for its brief."""

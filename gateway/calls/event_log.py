@@ -135,11 +135,6 @@ class EventLog:
                 return [_entry(row) for row in rows]
             await happens(news, min(left, LOOK_SECONDS) if self._shared else left)
 
-    async def of(self, session: str) -> list[Entry]:
-        """All of one call."""
-        query = "SELECT number, event FROM events WHERE session = ? ORDER BY number"
-        return [_entry(row) for row in await self._read(query, session)]
-
     # Itself
 
     async def _read(self, query: str, *values: Any) -> list[Any]:
@@ -167,6 +162,19 @@ class EventLog:
     def _wake(self) -> None:
         self._news.set()
         self._news = asyncio.Event()
+
+
+def events_of(path: Path, session: str) -> list[dict[str, Any]]:
+    """All that is kept of one call, in order. StoreUnavailable."""
+    if not path.is_file():
+        return []
+    query = "SELECT number, event FROM events WHERE session = ? ORDER BY number"
+    try:
+        with closing(private_database(path, _SCHEMA, synchronous="NORMAL")) as connection:
+            rows = connection.execute(query, (session,)).fetchall()
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"{path.name} failed: {error}") from error
+    return [{"id": str(cursor), **event} for cursor, event in map(_entry, rows)]
 
 
 def forget_events(path: Path, sessions: Iterable[str], caller: str, agent: str = "") -> int:

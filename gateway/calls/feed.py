@@ -55,15 +55,21 @@ class Feed:
     Everything that this process tells, and all that can be read of it and of others.
 
     `log` keeps this process's events; without it nothing is told. `source` is what is read: that log, unless nodes
-    share another, which `share` writes.
+    share another, which `share` writes. `listener` is told of each event at once.
     """
 
     def __init__(
-        self, log: EventLog | None = None, source: EventSource | None = None, share: Share | None = None
+        self,
+        log: EventLog | None = None,
+        source: EventSource | None = None,
+        share: Share | None = None,
+        *,
+        listener: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         self._log = log
         self._source = source or log
         self._share = share
+        self._listener = listener
         self._closed = False
         self._numbers = itertools.count()
         self._process = secrets.token_hex(4)
@@ -84,6 +90,8 @@ class Feed:
     def publish(self, event: dict[str, Any], *, kept: bool) -> None:
         if self._log is None:
             return
+        if self._listener is not None:
+            self._listener(event)
         stored = event if kept else self._set_aside(event)
         content = orjson.dumps(stored)
         self._log.append(stored, content)
@@ -142,6 +150,7 @@ class CallFeed:
         self._feed = feed
         self._about = about
         self._kept = kept
+        self._off_record = False
         self._held: dict[str, Any] | None = None
         self._sounded = False
         self._latency: dict[str, Any] = {}
@@ -170,6 +179,11 @@ class CallFeed:
     def cut_off(self, answer: int, heard: str, unheard: str) -> None:
         self.tell("interruption", answer=answer, heard=heard, unheard=unheard)
 
+    def record_is(self, *, off: bool) -> None:
+        """What is said off the record is shown, and not kept."""
+        self._let_go()
+        self._off_record = off
+
     # The turn clock's side
 
     def sounds(self, stages: Mapping[str, float | None] | None) -> None:
@@ -190,4 +204,4 @@ class CallFeed:
             self._publish(held)
 
     def _publish(self, event: dict[str, Any]) -> None:
-        self._feed.publish({**event, **self._about}, kept=self._kept)
+        self._feed.publish({**event, **self._about}, kept=self._kept and not self._off_record)

@@ -62,6 +62,7 @@ STEPS: Final = {
     "upgrade": "better summary",
     "note_call": "book of calls",
     "keep_facts": "facts",
+    "keep_topics": "topics",
 }
 """What a reader of the feed is told of, and by which name."""
 
@@ -100,7 +101,9 @@ class Finalizer:
         self._feed = feed or Feed()
         self._recorders: dict[str, CallRecorder] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._running: set[str] = set()
+        self._running: dict[str, datetime] = {}
+        self.resting = 0
+        """Endings that wait until somebody has them tried again, as of the last look."""
         self._undocumented: set[asyncio.Future[None]] = set()
 
     def submit(
@@ -188,6 +191,7 @@ class Finalizer:
 
     async def _take_up(self) -> frozenset[str]:
         unfinished = await self._endings.open_ones()
+        self.resting = sum(bool(ending.problem) for ending in unfinished)
         for ending in unfinished:
             id_ = ending.session.id
             if id_ not in self._running and not ending.problem and await self._falls_to_us(ending):
@@ -223,7 +227,7 @@ class Finalizer:
                 ending.node = HANDED_OVER
                 await self._endings.save(ending)
             case "lost":  # by a Redis that was restarted without its memory
-                _log.warning("an ending was lost by shared storage, and is handed over again")
+                self._work(ending).log.warning("an ending was lost by shared storage, and is handed over again")
                 ending.remote_sent = True  # for all we know; the store is asked first
                 await stream.hand_over(ending)
 
@@ -239,6 +243,12 @@ class Finalizer:
     def unfinished(self) -> int:
         return len(self._tasks)
 
+    @property
+    def oldest_seconds(self) -> float:
+        """How long ago the call ended that waits longest for its ending."""
+        ended = min(self._running.values(), default=None)
+        return max(0.0, (datetime.now(UTC) - ended).total_seconds()) if ended is not None else 0.0
+
     def _start(self, ending: Ending, begun: Callable[[], None] = lambda: None) -> None:
         self._run(ending, self._see_through(ending, self._document_due(), begun))
 
@@ -250,8 +260,8 @@ class Finalizer:
 
     def _run(self, ending: Ending, work: Coroutine[Any, Any, None]) -> None:
         task = self._keep(work, f"ending {ending.session.uuid}")
-        self._running.add(ending.session.id)
-        task.add_done_callback(lambda _: self._running.discard(ending.session.id))
+        self._running[ending.session.id] = ending.session.ended_at or ending.session.started_at
+        task.add_done_callback(lambda _: self._running.pop(ending.session.id, None))
 
     def _keep(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -297,7 +307,7 @@ class Finalizer:
                 group.create_task(work.until_done(self._steps.keep_topics))
             if leaving is not None:
                 await leaving
-            await work.until_done(self._steps.rest if ending.problem else self._steps.finish)
+            await work.until_done(self._steps.rest if ending.problem else self._steps.finish, is_last=True)
             work.feed.tell("finished", problem=ending.problem)
         except* TakenOver:
             work.log.info("another node carries out this ending")
@@ -373,11 +383,17 @@ class _Work:
         if summary is not None:
             self.feed.tell("summary", by=summary.written_by, document=self._ending.document_id)
 
-    async def until_done(self, step: Callable[[Ending], Awaitable[None]]) -> None:
-        """Do a step, again after a passing fault. The log hears of a fault once, and of a new kind when it changes."""
+    async def until_done(self, step: Callable[[Ending], Awaitable[None]], *, is_last: bool = False) -> None:
+        """
+        Do a step, again after a passing fault; but only the last one for a call that was taken back.
+
+        The log hears of a fault once, and of a new kind when it changes.
+        """
         said, tries = "", 0
         while True:
             try:
+                if not is_last and await self._steps.is_void(self._ending):
+                    return
                 await step(self._ending)
                 return self._tell(step, "done")
             except DocumentNotFound:

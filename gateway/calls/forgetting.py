@@ -6,6 +6,7 @@ reached nothing is deleted, and the same again goes on where it stopped.
 """
 
 import asyncio
+import logging
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,7 +32,7 @@ from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
 from gateway.memory.store import MemoryStore
-from gateway.settings import Secret
+from gateway.settings import Secret, Settings
 
 PATIENCE: Final = 10.0
 """How long whoever else has a database is waited for."""
@@ -49,6 +50,8 @@ _SESSIONS: Final = """
     UNION SELECT session_id, agent FROM pin_log
         WHERE caller = :caller AND :agent IN ('', agent) AND substr(session_id, 1, 14) = 'voice-session:'"""
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Places:
@@ -57,6 +60,10 @@ class Places:
     data_dir: Path
     archive_dir: Path
     record_dir: Path | None = None
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Places":
+        return cls(settings.data_dir, settings.voice_session_archive_dir, settings.record_dir)
 
     @property
     def journal(self) -> Path:
@@ -168,13 +175,14 @@ class Forgetting:
 
     async def forget(self, traces: Traces) -> Undone:
         """
-        Delete all of it and leave a tombstone without content.
+        Delete all of it and leave a tombstone without content. Calls that are going on leave nothing either.
 
         The line in the book of calls goes last: until then a second try finds whatever the first has left.
         """
         caller, agent = traces.caller, traces.agent
         agents = {*traces.sessions.values(), agent} - {""}
         removed, left = await self._delete_remote(traces.sessions, [(name, caller) for name in sorted(agents)])
+        await self._store.run(lambda connection: _take_back(connection, traces.sessions))  # no ending writes any more
         await asyncio.to_thread(_delete_files, traces.files)
         journaled = await asyncio.to_thread(_forget_journal, self._places.journal, traces.sessions)
         told = await asyncio.to_thread(forget_events, self._places.events, [*traces.sessions], caller, agent)
@@ -207,16 +215,23 @@ class Forgetting:
         tagged, tokens = _tagged(traces.caller, traces.agent)
         documents = connection.execute(f"DELETE FROM documents WHERE {tagged}", tokens).rowcount
         documents += sum([_delete_call(connection, *session) for session in traces.sessions.items()])
-        connection.executemany(
-            "INSERT INTO memory_taken_back VALUES (?) ON CONFLICT DO NOTHING",
-            [(session_id,) for session_id in traces.sessions],
-        )
         self._store.index.purge(connection)
         tombstone = hashed_caller(traces.agent, traces.caller, self._secret), datetime.now(UTC).isoformat()
         connection.execute(
             "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT (caller) DO UPDATE SET at = excluded.at", tombstone
         )
         return documents
+
+    async def forget_caller(self, agent: str, caller: str) -> int:
+        """All that an agent remembers of a caller, as far as this can be done at once; how many things that was."""
+        traces = await self.traces(caller, agent)
+        if not traces:
+            return 0
+        undone = await self.forget(traces)
+        if not undone.is_complete:
+            fields = {"remote_documents": undone.remote_left, "databases": ", ".join(undone.unscrubbed)}
+            _log.warning("a caller could not be forgotten everywhere", extra=fields)
+        return sum(undone.deleted.values())
 
     async def _delete_remote(self, sessions: Iterable[str], pairs: Sequence[tuple[str, str]] = ()) -> tuple[int, int]:
         """Of these sessions, and of these agents with these callers; how many were deleted, and how many were not."""
@@ -282,6 +297,12 @@ def _sessions(connection: Connection, caller: str, agent: str) -> dict[str, str]
 
 def _tagged(caller: str, agent: str) -> tuple[str, tuple[str, ...]]:
     return carrying(f"caller:{caller}", *([f"agent:{agent}"] if agent else []))
+
+
+def _take_back(connection: Connection, sessions: Iterable[str]) -> None:
+    """Nothing that these calls still teach is taken in."""
+    rows = [(session_id,) for session_id in sessions]
+    connection.executemany("INSERT INTO memory_taken_back VALUES (?) ON CONFLICT DO NOTHING", rows)
 
 
 def _is_of(session: Mapping[str, Any], caller: str, agent: str) -> bool:
@@ -362,6 +383,8 @@ async def _scrub(path: Path, patience: float) -> bool:
 def _vacuum(path: Path, patience: float) -> bool:
     with closing(sqlite3.connect(path, timeout=patience)) as connection:
         try:
+            # Else a new page may be made in memory that still has the words of an old one.
+            connection.execute("PRAGMA secure_delete = ON")
             connection.execute("VACUUM")
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         except sqlite3.Error:

@@ -18,8 +18,10 @@ from gateway.engines.brief import AgentFunction
 from gateway.engines.events import FunctionCall
 from gateway.errors import CarrierRefused
 from gateway.links.engine import EngineLink
+from gateway.metrics import FUNCTIONS
 
 NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
+NOT_WANTED: Final = "Not done: the caller has been answered already. Say nothing more."
 GOODBYE_DUE: Final = {"status": "ok", "next": "say a short goodbye; the call ends after it"}
 
 
@@ -46,6 +48,8 @@ class Body(Protocol):
     def say(self, text: str) -> None: ...
 
     def turns(self) -> Sequence[Turn]: ...
+
+    def state_changed(self) -> None: ...
 
 
 class Hands:
@@ -82,6 +86,7 @@ class Hands:
             answer=self._answer,
             builtins=(*self._own(), *kit.builtins),
         )
+        self._aside: dict[str, Any] = {}
         self.handing_over = False
         """The caller is being put through: when the stream ends now, that is why."""
 
@@ -97,9 +102,11 @@ class Hands:
         starting.add_done_callback(lambda _: self._keep_state())
         return starting
 
-    def use(self, call: FunctionCall, link: EngineLink | None) -> None:
-        """The agent calls a function, over this connection."""
-        if link is not None:
+    def use(self, call: FunctionCall, link: EngineLink | None, *, answered_already: bool = False) -> None:
+        """The agent calls a function, over this connection: not for an answer that another one stands in for."""
+        if link is not None and answered_already:
+            link.function_result(call, NOT_WANTED)
+        elif link is not None:
             if call not in self._asked:
                 self._feed.tell("function_called", function=call.name)
             self._asked[call] = link, asyncio.get_running_loop().time()
@@ -110,6 +117,16 @@ class Hands:
 
     def caller_spoke(self) -> None:
         self._runner.caller_spoke()
+
+    def off_record(self, off: bool) -> None:
+        """What functions note while nothing is to be kept is not kept afterwards either."""
+        if not off:
+            kept = self._body.session.state
+            self._aside |= {key: value for key, value in self._conv.state.fields().items() if kept.get(key) != value}
+
+    def memory_is_gone(self) -> None:
+        """Functions know nothing of earlier calls any more."""
+        self._conv.memory.clear()
 
     async def rest(self, *, call_is_over: bool) -> None:
         """Nothing is begun any more. At the end of the call, and not only of its stream, `end_function` runs."""
@@ -168,11 +185,19 @@ class Hands:
             link, at = asked
             link.function_result(call, content)
             seconds = round(asyncio.get_running_loop().time() - at, 3)
-            self._feed.tell("function_finished", function=call.name, ok=not is_error(content), seconds=seconds)
+            ok = not is_error(content)
+            self._feed.tell("function_finished", function=call.name, ok=ok, seconds=seconds)
+            FUNCTIONS.count("ok" if ok else "failed")
 
     def _keep_state(self) -> None:
-        state = self._conv.state.fields()
+        if self._body.session.off_record:
+            return
+        kept = self._body.session.state
+        noted = self._conv.state.fields().items()
+        state = {key: value for key, value in noted if key not in self._aside or self._aside[key] != value}
+        state |= {key: kept[key] for key in self._aside if key in kept and key not in state}
         if state != self._body.session.state:
             self._body.session.state = state
             if self._journal is not None:
                 self._journal.state_is(state)
+            self._body.state_changed()

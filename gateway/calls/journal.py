@@ -23,8 +23,9 @@ _SCHEMA: Final = (
     "CREATE INDEX IF NOT EXISTS entries_by_session ON entries (session, number)",
 )
 
+# Also those of a session that is not there any more: its caller was forgotten while the call went on.
 _FORGET_ENTRIES: Final = """DELETE FROM entries
-    WHERE session = ? AND EXISTS (SELECT 1 FROM sessions WHERE id = ? AND node = ?)"""
+    WHERE session = ? AND NOT EXISTS (SELECT 1 FROM sessions WHERE id = ? AND node <> ?)"""
 _INSERT: Final = "INSERT INTO entries (session, entry) VALUES (?, ?)"
 
 Share = Callable[[str, bytes], None]
@@ -65,6 +66,20 @@ class TurnLog:
         """What the agent's functions want kept of the caller, as of now."""
         self._put({"state": dict(state)})
 
+    def known_as(self, caller: str, number: str) -> None:
+        """Under whom the call's memory is kept, as of now."""
+        self._put({"known_as": [caller, number]})
+
+    def record_is(self, *, off: bool) -> None:
+        """Whether the caller wants nothing kept from here on."""
+        self._put({"off_record": off})
+
+    def begin_anew(self, entries: Iterable[dict[str, Any]]) -> None:
+        """All that was put before is void; these are the entries instead."""
+        self._journal.put("DELETE FROM entries WHERE session = ?", self._session_id)
+        for entry in ({"anew": True}, *entries):
+            self._put(entry)
+
     def _put(self, entry: dict[str, Any]) -> None:
         stored = orjson.dumps(entry)
         self._journal.put(_INSERT, self._session_id, stored)
@@ -96,7 +111,7 @@ class Journal:
         """A call goes on that another node began: with all its turns."""
         self.put("DELETE FROM entries WHERE session = ?", session.id)
         self.open_session(session, header)
-        for entry in [*entries_of(session.turns), {"state": session.state}]:
+        for entry in [*entries_of(session.turns), *circumstances(session)]:
             self.put(_INSERT, session.id, orjson.dumps(entry))
 
     def claim(self, session_id: str) -> None:
@@ -138,6 +153,8 @@ def turns_of(entries: Iterable[dict[str, Any]]) -> list[Turn]:
     turns: dict[object, Turn] = {}
     for number, entry in enumerate(entries):
         match entry:
+            case {"anew": _}:
+                turns.clear()
             case {"caller": text, "at": at}:
                 turns["caller", number] = Turn(Speaker.CALLER, text, datetime.fromisoformat(at))
             case {"agent": text, "answer": answer, "at": at}:
@@ -149,10 +166,21 @@ def turns_of(entries: Iterable[dict[str, Any]]) -> list[Turn]:
     return list(turns.values())
 
 
-def state_of(entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """What the functions last wanted kept."""
-    states = [entry["state"] for entry in entries if "state" in entry]
-    return dict(states[-1]) if states else {}
+def restore(session: VoiceSession, entries: Sequence[dict[str, Any]]) -> None:
+    """Make a session what its entries tell: turns, and the last word on all else."""
+    last = {name: value for entry in entries for name, value in entry.items()}
+    session.turns = turns_of(entries)
+    session.state = dict(last.get("state", {}))
+    session.off_record = bool(last.get("off_record"))
+    session.taken_back = list(last.get("taken_back", []))
+    session.caller, session.number = last.get("known_as", (session.caller, session.number))
+
+
+def circumstances(session: VoiceSession) -> list[dict[str, Any]]:
+    """Entries that tell all of a session but its turns."""
+    known_as = [session.caller, session.number]
+    record = {"off_record": session.off_record, "taken_back": session.taken_back}
+    return [{"state": session.state}, record, {"known_as": known_as}]
 
 
 def entries_of(turns: Sequence[Turn], *, open_answer: int | None = None) -> list[dict[str, Any]]:
@@ -185,5 +213,5 @@ def _entries(connection: sqlite3.Connection, session_id: str) -> list[dict[str, 
 
 def _journaled(stored: dict[str, Any], entries: list[dict[str, Any]], node: str) -> JournaledCall:
     session = VoiceSession.from_json(stored["session"])
-    session.turns, session.state = turns_of(entries), state_of(entries)
+    restore(session, entries)
     return JournaledCall(session, stored["header"], node)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,14 +22,17 @@ from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.filler import Filler
 from gateway.calls.functions.kit import Kit
 from gateway.calls.hands import NOT_TRANSFERRED, Hands, Line
-from gateway.calls.journal import TurnLog
+from gateway.calls.journal import TurnLog, circumstances
 from gateway.calls.levels import LevelMeter
 from gateway.calls.listening import Tap
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
+from gateway.calls.replies import Replies
 from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
+from gateway.calls.stand_in import StandIn
 from gateway.calls.transcript import Transcript
 from gateway.calls.turn_timing import TurnClock, TurnTiming, observe
+from gateway.calls.wishes import Forget, Wishes
 from gateway.engines.brief import ThinkEndpoint
 from gateway.engines.events import (
     AgentAudioDone,
@@ -49,9 +52,12 @@ from gateway.engines.events import (
 from gateway.errors import CarrierRefused, EngineError, EngineRefused
 from gateway.links.carrier import CarrierLink
 from gateway.links.recorder import CallRecorder
-from gateway.logs import CallLog
+from gateway.llm.fact_rules import stated_name
+from gateway.logs import CallLog, call_name
+from gateway.memory.identity import PersonOnLine, identifier, same_person
 from gateway.memory.trust import Clearance, PinPad, PinResult
-from gateway.metrics import CALLS, WATCHDOG
+from gateway.memory.voice_commands import Command
+from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.sounds import bundled_sound
 
 MEDIA_SILENCE_SECONDS: Final = 30.0
@@ -66,6 +72,9 @@ REMAINDER_SECONDS: Final = 0.1
 
 APOLOGY_TEXT: Final = "I'm sorry, I can't continue this call right now. Please call again a little later. Goodbye."
 PIN_REMOVED: Final = "[PIN removed]"
+
+LookUp = Callable[[str], Remembering | None]
+"""Begins to load what is known of a caller."""
 
 _MAY_GO_ON: Final = (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED, EndReason.TRANSFERRED)
 """Only the stream has ended: the caller may still be there, or come back from somebody who did not pick up."""
@@ -96,21 +105,39 @@ class Call:
         journal: TurnLog | None = None,
         recorder: CallRecorder | None = None,
         feed: CallFeed | None = None,
+        forget: Forget | None = None,
+        look_up: LookUp | None = None,
     ) -> None:
         self.session = session
+        self.name = call_name(session.id)
         self.recorder = recorder
         self._feed = feed or Feed().of(session)
+        self._number = session.number or session.caller
+        self._repeat_caller = agent.repeat_caller
+        self._look_up = look_up
+        self.on_other_memory: Callable[[], None] = lambda: None
+        """Told when it is not the same person's memory any more, or there is none."""
+        self._person = PersonOnLine(silence=agent.repeat_caller.new_person_after)
+        self._gone: list[str] = []
         self._carrier = carrier
         self._memory = memory
         self._line = line
         self._apology = apology
         self._loop = asyncio.get_running_loop()
-        self._log = CallLog(logging.getLogger(__name__), {"call": session.uuid[:8], "agent": agent.name})
+        self._log = CallLog(logging.getLogger(__name__), {"call": self.name, "agent": agent.name})
         self._tasks = asyncio.TaskGroup()
+        self._work: list[asyncio.Task[None]] = []
         self._over: asyncio.Future[EndReason] = self._loop.create_future()
         self._carrier_over = False
         self._playback = Playback()
-        self._transcript = Transcript(self._playback, turns=session.turns, journal=journal, feed=self._feed)
+        self._journal = journal
+        self._transcript = Transcript(
+            self._playback,
+            turns=session.turns,
+            journal=journal,
+            feed=self._feed,
+            off_record=session.off_record,
+        )
         kit = kit or Kit()
         self._farewell = Farewell(self._tasks, self._everything_played)
         self._hands = Hands(
@@ -137,6 +164,9 @@ class Call:
             personas=kit.personas,
             clearance=self._clearance,
         )
+        self._wishes = Wishes(self, session, agent, self._transcript, self._clearance, memory=memory, forget=forget)
+        self._stand_in = StandIn()
+        self._replies = Replies() if endpoint is not None else None
         sorry = NOT_TRANSFERRED if session.end_reason is EndReason.TRANSFERRED else agent.sorry
         self._filler = self._make_filler(agent.filler)
         self._clock = TurnClock(observe, sounds=self._sounds)
@@ -167,7 +197,7 @@ class Call:
             async with self._tasks:
                 if not self.session.turns:
                     self._briefing.waits_for(self._hands.start_up())
-                work = [
+                self._work += [
                     self._tasks.create_task(self._hold_engine(), name="engine"),
                     self._tasks.create_task(self._remember_more(), name="memory"),
                 ]
@@ -176,7 +206,7 @@ class Call:
                     self._tasks.create_task(self._hang_up_carrier(), name="hang-up")
                 await self._hear_last_words()
                 self._farewell.cancel()
-                for task in work:
+                for task in self._work:
                     task.cancel()
                 await self._hands.rest(call_is_over=reason not in _MAY_GO_ON)
         finally:
@@ -191,7 +221,7 @@ class Call:
     @property
     def journal_entries(self) -> list[dict[str, Any]]:
         """All that a journal holds of the call so far."""
-        return [*self._transcript.entries, {"state": self.session.state}]
+        return [*self._transcript.entries, *circumstances(self.session)]
 
     def end(self, reason: EndReason, *, carrier_over: bool = False) -> None:
         """The call is over; only the first reason counts. `carrier_over`: the carrier need not be told."""
@@ -280,11 +310,22 @@ class Call:
     def on_first_token(self, at: float) -> None:
         self._clock.first_token(at)
 
+    async def reply_to(self, said: str) -> str:
+        """What is answered to these words in the place of the language model; empty for nothing."""
+        if self._replies is None:
+            return ""
+        if self._replies.expects(said) or self._wishes.may_be_one(said, self._loop.time()):
+            return await self._replies.to(said)
+        return ""
+
     # The engine's side
 
     def on_agent_audio(self, audio: bytes) -> None:
         """Pass it on as it came, with a mark after each stretch; what belongs to a cancelled answer is dropped."""
         if not self._gate_open or self._over.done():
+            return
+        if self._stand_in.holds:
+            self._stand_in.hold_sound(audio)
             return
         self._spoke_at = self._loop.time()
         is_answer = not self._filler.saying
@@ -330,12 +371,13 @@ class Call:
             case FunctionsRequested(calls):
                 self._gate_open = True
                 for call in calls if not self._over.done() else ():
-                    self._hands.use(call, self._engine.link)
+                    self._hands.use(call, self._engine.link, answered_already=self._stand_in.holds)
             case FunctionsCancelled(call_ids):
                 self._hands.cancel(call_ids)
                 self._farewell.taken_back(call_ids)
             case SettingsApplied():
                 self._gate_open, self._caller_speaking = True, False
+                self._stand_in.end()
                 self._engine.applied()
             case LatencyReported(seconds):
                 ttt, tts = seconds.get("ttt_text_latency"), seconds.get("tts_latency")
@@ -358,8 +400,11 @@ class Call:
         if self._over.done():
             return  # nobody is there to be interrupted
         self._filler.caller_speaks()
+        if self._replies is not None:
+            self._replies.caller_speaks()
         self._carrier.send_clear()
-        self._transcript.interrupted(self._loop.time())
+        if self._transcript.interrupted(self._loop.time()):
+            BARGE_INS.count(self.session.carrier)
         self._playback.cleared()
         if self._meter is not None:
             self._meter.cleared()
@@ -370,13 +415,30 @@ class Call:
     def _caller_said(self, text: str) -> None:
         self._caller_speaking = False
         self._gate_open = True
-        self._transcript.caller_said(self._without_pin(text), datetime.now(UTC))
+        now = self._loop.time()
+        self._note_person(text, now)
+        command = self._wishes.hear(self._without_pin(text), datetime.now(UTC), now)
         self._caller_text.set()
-        self._engine.answer_due_since = now = self._loop.time()
+        self._engine.answer_due_since = now
         self._clock.transcript(now)
-        self._filler.caller_finished(now)
         self._hands.caller_spoke()
         self._farewell.caller_went_on()
+        if self._replies is not None:
+            self._replies.turn_is_final(text, ours=command is not None)
+        if command is None or self._over.done():
+            self._stand_in.end()
+            self._filler.caller_finished(now)
+        else:
+            self._stand_in.begin()
+            self._tasks.create_task(self._meet(command, text), name="wish")
+
+    async def _meet(self, command: Command, said: str) -> None:
+        """Do what the caller wants of their memory, and have them told; the agent's own answer is not heard."""
+        reply = await self._wishes.carry_out(command)
+        self._log.info("caller's wish met", extra={"wish": command.wish, "step": command.step.name.lower()})
+        self._stand_in.says(reply)
+        if self._replies is None or not await self._replies.give(said, reply):
+            (self._engine.say_instead if self._stand_in.holds else self._engine.say)(reply)
 
     def _without_pin(self, text: str) -> str:
         """What the caller said. A PIN in it is heard, and not written down."""
@@ -398,12 +460,17 @@ class Call:
     def _agent_said(self, text: str) -> None:
         if not self._gate_open or self._over.done() or self._filler.takes(text):
             return
+        if self._stand_in.holds:
+            sound = self._stand_in.takes(text)
+            if sound is None:
+                return
+            self.on_agent_audio(sound)
         if self._playback.unmarked:  # so that it is known exactly whether the sentence before was heard
             self._carrier.send_mark(self._playback.next_mark())
         self._transcript.agent_said(text, datetime.now(UTC))
 
     def _answer_complete(self) -> None:
-        if not self._gate_open:
+        if not self._gate_open or self._stand_in.holds:
             return  # the cancelled answer's
         self._carrier.finish_audio()
         if not self._filler.saying:
@@ -437,6 +504,76 @@ class Call:
 
     def turns(self) -> list[Turn]:
         return self._transcript.so_far
+
+    # Whose memory it is
+
+    def state_changed(self) -> None:
+        """A function may have found out who the caller is."""
+        if not self._repeat_caller.may_be_known_later or self._look_up is None:
+            return
+        caller = identifier(self._repeat_caller, self._number, state=self.session.state)
+        if caller != self.session.caller:
+            self.session.caller, self.session.number = caller, self._number if caller != self._number else ""
+            self._clearance.caller = caller
+            if self._journal is not None:
+                self._journal.known_as(caller, self.session.number)
+            self._change_memory(self._look_up(caller))
+
+    def _note_person(self, text: str, now: float) -> None:
+        """Several people may have one number: each has their own memory, and once locked it stays so."""
+        if self._memory is None:
+            return
+        self._person.name = known = self._person.name or self._memory.person
+        name = stated_name(text)
+        is_another = self._person.heard(now, name)
+        if not name:
+            return
+        if is_another:
+            self._log.info("somebody else has the phone")
+            self._gone.append(known)
+            self._hands.memory_is_gone()
+        self._clearance.person = name
+        if self._memory.person_is(name):
+            self._clearance.locked = any(same_person(name, gone) for gone in self._gone)
+            self._change_memory(self._memory)
+
+    def _change_memory(self, memory: Remembering | None) -> None:
+        if self._memory is not None and memory is not self._memory:
+            self._memory.cancel()
+        self._memory = memory
+        self.on_other_memory()
+        self._wishes.memory_is(memory)
+        self._briefing.knows(memory)
+        self._engine.brief_anew()
+        if not self._over.done():
+            self._work.append(self._tasks.create_task(self._remember_more(), name="memory"))
+
+    # What the caller wants kept
+
+    def keep_nothing(self, nothing: bool) -> None:
+        self.session.off_record = nothing
+        self._transcript.go_off_record(nothing)
+        self._hands.off_record(nothing)
+        if nothing:
+            self._discard_recording()
+
+    def taken_back(self) -> None:
+        self._discard_recording()
+        if self._journal is not None:
+            self._journal.begin_anew(self.journal_entries)
+
+    def _discard_recording(self) -> None:
+        """It has the words and their sound by now, and with a hole in it, it could not be played."""
+        if self.recorder is not None:
+            self.recorder.discard()
+            self.recorder = None
+
+    def memory_is_gone(self) -> None:
+        self._clearance.locked = True
+        self.on_other_memory()
+        self._briefing.forget()
+        self._hands.memory_is_gone()
+        self._engine.brief_anew()
 
     # What takes time
 
@@ -508,3 +645,4 @@ class Call:
         fields = {"seconds": seconds, "turns": turns, "reason": str(self.session.end_reason)}
         self._log.info("call ended", extra=fields)
         CALLS.count(self.session.carrier, str(self.session.end_reason))
+        CALL_SECONDS.observe(self.session.seconds, self.session.carrier, self._engine.name)

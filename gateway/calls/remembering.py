@@ -8,8 +8,9 @@ from typing import Any, Final, TypeVar
 from gateway.errors import StoreError
 from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
+from gateway.memory.identity import only_person, same_person
 from gateway.memory.pins import Pin
-from gateway.memory.recall import Recall, merged
+from gateway.memory.recall import MOST_FACTS, Recall, is_of, merged
 
 REMOTE_SECONDS: Final = 20.0
 """A store that has not answered by then has nothing for this call."""
@@ -40,27 +41,63 @@ class Remembering:
         self._facts = _task(self._loaded(lambda: recall.known_facts(agent, caller), "own"))
         self._pins = _task(self._loaded(lambda: recall.pinned_topics(agent, caller), "own"))
         self._told: set[str] = set()
+        self._person = ""
 
     async def by(self, seconds: float) -> list[PastCall]:
         """What has been found within so many seconds."""
         if seconds > 0:
             await asyncio.wait({self._own, self._remote, self._facts, self._pins}, timeout=seconds)
-        return self._new()
+        return self.found()
 
     @property
     def facts(self) -> list[Fact]:
-        """What is known by now."""
-        return _found(self._facts)
+        """What is known by now of whoever speaks."""
+        return [fact for fact in _found(self._facts) if is_of(fact.person, self.person)][:MOST_FACTS]
+
+    @property
+    def person(self) -> str:
+        """Who speaks, of those on one number: who said so, or the only one that is known. Empty for who knows."""
+        return self._person or only_person(self._names)
+
+    @property
+    def _names(self) -> list[str]:
+        names = [fact.person for fact in _found(self._facts)] + [call.caller_name for call in self._all_calls]
+        return list(filter(None, names))
+
+    def person_is(self, name: str) -> bool:
+        """The caller has given this name. Whether that changes what is known; then nothing of it counts as told."""
+        before = self.facts, self.calls, self.pins
+        self._person = name
+        if (self.facts, self.calls, self.pins) == before:
+            return False
+        self._told.clear()
+        return True
+
+    @property
+    def calls(self) -> list[PastCall]:
+        """The calls of whoever speaks that are found by now, told or not."""
+        return [call for call in self._all_calls if is_of(call.caller_name, self.person)]
+
+    @property
+    def _all_calls(self) -> list[PastCall]:
+        return merged(_found(self._own), _found(self._remote), self._limit)
 
     @property
     def pins(self) -> list[Pin]:
-        """The pinned topics, by now."""
-        return _found(self._pins)
+        """The pinned topics, by now: the number's, so they are told while it is one person's."""
+        sole = only_person(self._names)
+        is_theirs = not self._names or sole and same_person(sole, self._person or sole)
+        return _found(self._pins) if is_theirs else []
 
     async def rest(self) -> list[PastCall]:
         """What was too late for `by`, once all have answered."""
-        await asyncio.wait({self._own, self._remote})
-        return self._new()
+        await asyncio.wait({self._own, self._remote, self._facts})
+        return self.found()
+
+    @property
+    def so_long(self) -> float:
+        """How long loading took, or has taken until now."""
+        return self.seconds if self.seconds is not None else self._loop.time() - self._began_at
 
     @property
     def outcome(self) -> str:
@@ -86,9 +123,9 @@ class Remembering:
             if not self._loading:
                 self.seconds = round(self._loop.time() - self._began_at, 4)
 
-    def _new(self) -> list[PastCall]:
-        calls = merged(_found(self._own), _found(self._remote), self._limit)
-        new = [call for call in calls if call.session_id not in self._told]
+    def found(self) -> list[PastCall]:
+        """What has been found by now and was not given yet."""
+        new = [call for call in self.calls if call.session_id not in self._told]
         self._told |= {call.session_id for call in new}
         return new
 

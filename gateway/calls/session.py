@@ -45,6 +45,13 @@ class Turn:
     text: str
     at: datetime
     unheard: str = ""
+    kept: bool = True
+    """False for what was said off the record: known while the call goes on, and written nowhere."""
+
+    @property
+    def name(self) -> str:
+        """What it is known by: who began to speak when."""
+        return f"{self.speaker} {self.at.isoformat()}"
 
     @property
     def heard(self) -> bool:
@@ -80,6 +87,10 @@ class VoiceSession:
     """What the agent was told of earlier calls, and where each piece of it came from."""
     taken_over: bool = False
     """A node had it that could not be asked: more may have been said than is known here."""
+    off_record: bool = False
+    """Whether the caller wants nothing kept of what is said now."""
+    taken_back: list[str] = field(default_factory=list)
+    """Names of turns that the caller wants forgotten: whoever else knows of the call may have them yet."""
 
     @property
     def uuid(self) -> str:
@@ -107,6 +118,8 @@ class VoiceSession:
             "timings": self.timings,
             "receipt": self.receipt,
             "taken_over": self.taken_over,
+            "off_record": self.off_record,
+            "taken_back": self.taken_back,
         }
 
     @classmethod
@@ -128,4 +141,6 @@ class VoiceSession:
             timings=list(stored.get("timings", [])),
             receipt=dict(stored.get("receipt", {})),
             taken_over=bool(stored.get("taken_over")),
+            off_record=bool(stored.get("off_record")),
+            taken_back=list(stored.get("taken_back", [])),
         )

@@ -14,14 +14,17 @@ _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 def merged(one: VoiceSession, other: VoiceSession) -> VoiceSession:
     """Both accounts in one. How the call ended is told by the one that was there."""
     earlier, later = sorted((one, other), key=_knows_the_end)
+    taken_back = list(dict.fromkeys([*one.taken_back, *other.taken_back]))
+    turns = merged_turns(earlier.turns, later.turns)
     return replace(
         later,
         started_at=min(one.started_at, other.started_at),
-        turns=merged_turns(earlier.turns, later.turns),
+        turns=[turn for turn in turns if turn.name not in taken_back],
         state=later.state or earlier.state,
         timings=max(one.timings, other.timings, key=len),
         receipt=later.receipt or earlier.receipt,
         taken_over=one.taken_over or other.taken_over,
+        taken_back=taken_back,
     )
 
 

@@ -11,7 +11,7 @@ import hmac
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from math import inf
@@ -31,6 +31,7 @@ from gateway.llm.chat import (
     Usage,
 )
 from gateway.llm.spoken_text import LanguageRules, SpokenText, load_rules
+from gateway.logs import concerned_call, concerns
 from gateway.settings import Secret
 
 KEPT_SECONDS: Final = 1.0
@@ -47,6 +48,10 @@ class TurnWatch(Protocol):
     def on_request(self, at: float) -> None: ...
 
     def on_first_token(self, at: float) -> None: ...
+
+
+ReplyTo = Callable[[str], Awaitable[str]]
+"""What the call itself answers to these words of the caller; empty where that is the language model's affair."""
 
 
 def hashed_caller(agent: str, caller: str, secret: Secret) -> str:
@@ -73,13 +78,15 @@ class CallThinker:
         self.agent = agent
         self.usage = Usage(0, 0, 0)
         """Of all answers that came to their end."""
-        self._caller_key = caller_key
+        self.caller_key = caller_key
         self._brain = brain
         self._memory = memory
         self._watch = watch
         self._longest_silence = longest_silence
         self._kept_seconds = kept_seconds
         self._answers: list[_SharedAnswer] = []
+        self._call = concerned_call()
+        self._reply_to: ReplyTo | None = None
 
     def answer(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         """
@@ -91,6 +98,9 @@ class CallThinker:
 
     def watched_by(self, watch: TurnWatch) -> None:
         self._watch = watch
+
+    def stood_in_by(self, reply_to: ReplyTo) -> None:
+        self._reply_to = reply_to
 
     def close(self) -> None:
         """The call is over. Answers that are being read end here."""
@@ -114,9 +124,14 @@ class CallThinker:
                 self.usage = _sum(self.usage, event)
             put(event)
 
+        if self._call:  # the engine asks from a connection of its own
+            concerns(self._call)
+        if reply := await self._reply(request):
+            put(TextDelta(reply))
+            return
         if self._watch is not None:
             self._watch.on_request(time.monotonic())
-        race = _Race(self._brain, self._caller_key, pass_on, self._watch, self._longest_silence)
+        race = _Race(self._brain, self.caller_key, pass_on, self._watch, self._longest_silence)
         try:
             await race.run(await self._with_memory(request))
         except Exception:
@@ -124,6 +139,11 @@ class CallThinker:
             _log.exception("answer failed", extra={"agent": self.agent})
         if not race.has_answered:
             put(TextDelta(self._brain.sorry))
+
+    async def _reply(self, request: ChatRequest) -> str:
+        if self._reply_to is None or request.messages[-1]["role"] != "user":
+            return ""
+        return await self._reply_to(_last_words(request))
 
     async def _with_memory(self, request: ChatRequest) -> ChatRequest:
         if self._memory is None:

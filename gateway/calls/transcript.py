@@ -26,6 +26,9 @@ class TurnListener(Protocol):
     def cut_off(self, answer: int, heard: str, unheard: str) -> None:
         """Of the answer of that number, only this was heard."""
 
+    def record_is(self, *, off: bool) -> None:
+        """Whether what is said from now on is to outlive the call."""
+
 
 class Transcript:
     """Collects turns of one call, in the order spoken; of a call that goes on, after those it had."""
@@ -37,10 +40,16 @@ class Transcript:
         turns: Sequence[Turn] = (),
         journal: TurnListener | None = None,
         feed: TurnListener | None = None,
+        off_record: bool = False,
     ) -> None:
         self.turns = list(turns)
+        self.off_record = off_record
+        """Whether what is said now is kept out of everything that outlives the call."""
         self._playback = playback
-        self._listeners = [listener for listener in (journal, feed) if listener is not None]
+        self._journal = journal
+        self._feed = feed
+        if feed is not None:
+            feed.record_is(off=off_record)
         # No answer before had a higher number: each of them became a turn.
         self._number = len(self.turns)
         self._answer: Answer | None = None
@@ -51,15 +60,15 @@ class Transcript:
 
     def caller_said(self, text: str, at: datetime) -> None:
         self._close_answer()
-        self.turns.append(Turn(Speaker.CALLER, text, at))
-        for listener in self._listeners:
+        self.turns.append(Turn(Speaker.CALLER, text, at, kept=not self.off_record))
+        for listener in self._listeners():
             listener.caller_said(text, at)
 
     def agent_said(self, text: str, at: datetime) -> None:
         answer = self._open_answer()
         answer.said(text)
         self._answer_at = self._answer_at or at
-        for listener in self._listeners:
+        for listener in self._listeners():
             listener.agent_said(self._number, text, at)
 
     def agent_audio(self, size: int, now: float) -> None:
@@ -73,37 +82,56 @@ class Transcript:
         if self._answer is not None:
             self._answer.done = True
 
-    def interrupted(self, now: float) -> None:
-        """The caller spoke over the agent: what was not played by now will never be."""
+    def interrupted(self, now: float) -> bool:
+        """The caller spoke over the agent: what was not played by now will never be. Whether there was such a rest."""
         answer = self._answer
         if answer is None:
-            return
+            return False
         # A carrier that has never echoed a mark is believed to have played what the engine had finished.
         trusted = answer.done and not self._playback.marks_work
         self._close_answer(None if trusted else self._heard_bytes(answer, now))
+        return bool(self.turns) and not self.turns[-1].heard
+
+    def go_off_record(self, off: bool) -> None:
+        """From the next turn on nothing is kept, or everything is again."""
+        self._close_answer()
+        self.off_record = off
+        for listener in (self._journal, self._feed):
+            if listener is not None:
+                listener.record_is(off=off)
+
+    def take_back(self, turns: Sequence[Turn]) -> None:
+        """Make it as if these had not been said."""
+        self.turns = [turn for turn in self.turns if not any(turn is taken for taken in turns)]
 
     def ended(self, now: float) -> list[Turn]:
-        """The call is over: the whole transcript."""
+        """The call is over: the whole transcript, of what may be kept."""
         if self._answer is not None and self._known_unheard(self._answer):
             self._close_answer(self._heard_bytes(self._answer, now))
         else:
             self._close_answer()
-        return self.turns
+        return [turn for turn in self.turns if turn.kept]
 
     @property
     def so_far(self) -> list[Turn]:
         """The conversation, with the answer that is being spoken."""
         if self._answer is None or not self._answer.pieces or self._answer_at is None:
             return list(self.turns)
-        return [*self.turns, Turn(Speaker.AGENT, self._answer.text, self._answer_at)]
+        return [*self.turns, Turn(Speaker.AGENT, self._answer.text, self._answer_at, kept=not self.off_record)]
 
     @property
     def entries(self) -> list[dict[str, Any]]:
         """The journal's entries so far, made anew."""
         turns = self.so_far
-        return entries_of(turns, open_answer=self._number if len(turns) > len(self.turns) else None)
+        is_open = len(turns) > len(self.turns) and not self.off_record
+        return entries_of([turn for turn in turns if turn.kept], open_answer=self._number if is_open else None)
 
     # Itself
+
+    def _listeners(self) -> list[TurnListener]:
+        """The journal keeps what it hears; the feed only shows what is off the record."""
+        journal = None if self.off_record else self._journal
+        return [listener for listener in (journal, self._feed) if listener is not None]
 
     def _open_answer(self) -> Answer:
         if self._answer is None:
@@ -131,7 +159,7 @@ class Transcript:
         if answer is None or at is None:
             return
         heard, unheard = (answer.text, "") if heard_bytes is None else answer.split_at(heard_bytes)
-        self.turns.append(Turn(Speaker.AGENT, heard, at, unheard))
-        for listener in self._listeners if unheard else ():
+        self.turns.append(Turn(Speaker.AGENT, heard, at, unheard, kept=not self.off_record))
+        for listener in self._listeners() if unheard else ():
             listener.cut_off(self._number, heard, unheard)
         self._number += 1

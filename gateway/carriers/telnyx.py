@@ -136,6 +136,14 @@ class WebhookEvent:
         return self.text("direction") == "incoming"
 
     @property
+    def attributes(self) -> dict[str, str]:
+        """What another program has given the call on its way: a JSON object as its `client_state`."""
+        try:
+            return text_parameters(orjson.loads(self._client_state))
+        except ValueError:
+            return {}
+
+    @property
     def transfer_of(self) -> str:
         """
         The call that is being put through, where the event is about the leg to the other side; else empty.
@@ -143,11 +151,15 @@ class WebhookEvent:
         On that leg `call.answered` is the success. `call.hangup` before it is the failure: the caller's own leg is
         alive and silent. `call.bridged` proves nothing: Telnyx lists it before the answer.
         """
+        state = self._client_state
+        return state.removeprefix(_TRANSFER) if state.startswith(_TRANSFER) else ""
+
+    @property
+    def _client_state(self) -> str:
         try:
-            state = b64decode(self.text("client_state"), validate=True).decode()
+            return b64decode(self.text("client_state"), validate=True).decode()
         except ValueError:
             return ""
-        return state.removeprefix(_TRANSFER) if state.startswith(_TRANSFER) else ""
 
 
 def read_webhook(body: bytes) -> WebhookEvent:

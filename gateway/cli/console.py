@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -96,7 +97,7 @@ class Paint:
         return f"\x1b[{';'.join(str(_COLOURS[colour]) for colour in colours)}m{text}\x1b[0m"
 
 
-def columns(rows: list[tuple[str, ...]], indent: str = "") -> str:
+def columns(rows: Sequence[tuple[str, ...]], indent: str = "") -> str:
     """Rows with their cells one below the other."""
     widths = [max(map(len, cells)) for cells in zip(*rows, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]

@@ -39,8 +39,7 @@ class _Desk:
 
     @property
     def places(self) -> Places:
-        given = self.settings
-        return Places(given.data_dir, given.voice_session_archive_dir, given.record_dir)
+        return Places.of(self.settings)
 
     def show(self, content: Any, text: str) -> None:
         print(orjson.dumps(content, default=str).decode() if self.options.json else text)

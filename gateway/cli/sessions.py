@@ -1,94 +1,146 @@
-"""`gateway sessions`: calls whose ending is not done, and why; and have them tried again."""
+"""`gateway sessions`: calls that are over, one of them whole, and endings that are not done."""
 
 import argparse
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable
+from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
 from gateway import settings
-from gateway.calls.endings import Ending, Endings
+from gateway.calls.endings import Endings
 from gateway.calls.own_store import open_own_store, store_path
+from gateway.calls.session import EndReason
+from gateway.calls.session_room import SessionRoom, Wanted
+from gateway.carriers.numbers import e164
+from gateway.cli import sessions_text
+from gateway.cli.console import Paint, Remote, add_remote
 from gateway.errors import SettingsError
 from gateway.logs import last_four
+from gateway.memory.sqlite import SqliteStore
+from gateway.settings import Settings
+
+T = TypeVar("T")
 
 
 def register(commands: Any) -> None:
     parser = commands.add_parser(
         "sessions",
-        help="show calls whose ending is not done",
-        description="Calls that are not archived, summarised and stored everywhere yet, and why. Reads DATA_DIR.",
+        help="list and show calls, and have unfinished endings tried again",
+        description="Calls that are over, how they ended, and what is not archived, summarised and stored yet. Reads "
+        "DATA_DIR, or asks the gateway at --url.",
     )
-    parser.add_argument("action", nargs="?", choices=("list", "retry"), default="list")
-    parser.add_argument("session", nargs="?", default="", help="with retry: only this call")
+    parser.add_argument("action", nargs="?", choices=("list", "show", "retry"), default="list")
+    parser.add_argument("session", nargs="?", default="", help="with show and retry: this call")
+    parser.add_argument("--caller", default="", help="only this caller's")
+    parser.add_argument("--agent", default="", help="only this agent's")
+    parser.add_argument("--day", default="", help="only of this day: 2026-02-06, today or yesterday")
+    parser.add_argument("--outcome", default="", help="only with this end, such as 'caller hung up', or unfinished")
+    parser.add_argument("--limit", type=int, default=50, help="how many at most (50)")
     parser.add_argument("--json", action="store_true", help="for machines")
+    add_remote(parser)
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    data_dir = settings.load(os.environ, Path.cwd()).data_dir
-    if not store_path(data_dir).is_file():
-        where = store_path(data_dir)
-        raise SettingsError(f"there is no {where}; has a gateway run here? DATA_DIR says where it keeps its files")
-    if options.action == "retry":
-        return asyncio.run(_retry(data_dir, options.session))
-    unfinished = asyncio.run(_list(data_dir))
-    print(orjson.dumps([_row(ending) for ending in unfinished]).decode() if options.json else _table(unfinished))
+    loaded = settings.load(os.environ, Path.cwd())
+    match options.action:
+        case "retry":
+            return _retry(options, loaded)
+        case "show":
+            return _show(options, loaded)
+        case _:
+            return _list(options, loaded)
+
+
+def in_room(loaded: Settings, ask: Callable[[SessionRoom], Awaitable[T]]) -> T:
+    """What the store under DATA_DIR answers."""
+    return _in_store(loaded, lambda store: ask(room_of(loaded, store)))
+
+
+def room_of(loaded: Settings, store: SqliteStore) -> SessionRoom:
+    return SessionRoom(store, data_dir=loaded.data_dir, archive_dir=loaded.voice_session_archive_dir)
+
+
+def wanted_of(options: argparse.Namespace) -> Wanted:
+    since, before = _day(options.day) if options.day else ("", "")
+    outcome = options.outcome.lower()
+    wanted = Wanted(_caller(options.caller), options.agent, outcome, since, before)
+    if outcome not in ("", "unfinished") and not wanted.outcomes:
+        known = ", ".join([*EndReason, "unfinished"])
+        raise SettingsError(f"no call ends with {outcome!r}; the ends are: {known}")
+    return wanted
+
+
+def _list(options: argparse.Namespace, loaded: Settings) -> int:
+    wanted, limit = wanted_of(options), options.limit
+    if options.url:
+        query = {name: value for name, value in vars(wanted).items() if value}
+        rows = Remote.of(loaded, options.url).get("/v1/sessions", **query, limit=str(limit))
+    else:
+        rows = in_room(loaded, lambda room: room.calls(wanted, limit=limit))
+    rows = [{**row, "caller": last_four(row["caller"])} for row in rows]
+    print(orjson.dumps(rows).decode() if options.json else sessions_text.table(rows, Paint()))
     return 0
 
 
-async def _list(data_dir: Path) -> list[Ending]:
-    store = await open_own_store(data_dir)
-    try:
-        return await Endings(store).open_ones()
-    finally:
-        await store.close()
+def _show(options: argparse.Namespace, loaded: Settings) -> int:
+    if not options.session:
+        raise SettingsError("say which call; `gateway sessions` lists them")
+    if options.url:
+        call = Remote.of(loaded, options.url).get(f"/v1/sessions/{options.session}")
+    else:
+        call = in_room(loaded, lambda room: room.call(options.session))
+    if call is None:
+        raise SettingsError(f"no call {options.session} is known, or several begin so; `gateway sessions` lists them")
+    print(orjson.dumps(call).decode() if options.json else sessions_text.whole(call, Paint()))
+    return 0
 
 
-async def _retry(data_dir: Path, session: str) -> int:
+def _retry(options: argparse.Namespace, loaded: Settings) -> int:
     """Wake resting endings; a running gateway takes them up within seconds, else the next start does."""
-    store = await open_own_store(data_dir)
-    try:
-        woken = await Endings(store).try_again(session)
-    finally:
-        await store.close()
+    if options.url:
+        raise SettingsError("retry works where the gateway keeps its files; run it there, without --url")
+    session = options.session
+    woken = _in_store(loaded, lambda store: Endings(store).try_again(session))
     if session and not woken:
         raise SettingsError(f"no call {session} waits to be tried again; `gateway sessions` lists those that do")
     print(f"{woken} to be tried again, by the running gateway or at its next start")
     return 0
 
 
-def _row(ending: Ending) -> dict[str, Any]:
-    session = ending.session
-    return {
-        "session": session.id,
-        "started_at": session.started_at.isoformat(),
-        "agent": session.agent,
-        "caller": last_four(session.caller),
-        "archived": ending.archived,
-        "document": ending.document_id,
-        "summary_by": ending.summary.written_by if ending.summary else "",
-        "remote": ending.remote_version > 0,
-        "problem": ending.problem,
-    }
+def _in_store(loaded: Settings, ask: Callable[[SqliteStore], Awaitable[T]]) -> T:
+    where = store_path(loaded.data_dir)
+    if not where.is_file():
+        raise SettingsError(f"there is no {where}; has a gateway run here? DATA_DIR says where it keeps its files")
+
+    async def asked() -> T:
+        store = await open_own_store(loaded.data_dir)
+        try:
+            return await ask(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(asked())
 
 
-def _table(unfinished: Sequence[Ending]) -> str:
-    if not unfinished:
-        return "every call is archived, summarised and stored"
-    return "\n".join(_lines(_row(ending)) for ending in unfinished)
+def _caller(text: str) -> str:
+    number = e164(text) if text[:1] in "+0123456789" and text else text
+    if text and not number:
+        raise SettingsError(f"{text!r} is not a telephone number; write it like +12025550143")
+    return number or ""
 
 
-def _lines(row: dict[str, Any]) -> str:
-    done = {
-        "archived": row["archived"],
-        "summarised": bool(row["summary_by"]),
-        "stored": bool(row["document"]),
-        "stored remotely": row["remote"],
-    }
-    state = ", ".join(f"{'' if is_done else 'not '}{step}" for step, is_done in done.items())
-    head = f"{row['session']}  {row['started_at'][:16]}  {row['agent']}  {row['caller']}"
-    return f"{head}\n    {state}\n    {row['problem'] or 'under way'}"
+def _day(text: str) -> tuple[str, str]:
+    """From its first moment to the next day's, here."""
+    named = {"today": date.today(), "yesterday": date.today() - timedelta(days=1)}
+    try:
+        day = named.get(text) or date.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(f"{text!r} is no day; write it like 2026-02-06, today or yesterday") from None
+    begin = datetime.combine(day, time()).astimezone()
+    end = datetime.combine(day + timedelta(days=1), time()).astimezone()
+    return begin.astimezone(UTC).isoformat(), end.astimezone(UTC).isoformat()

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 from markupsafe import Markup
@@ -12,7 +13,7 @@ from gateway.calls.archive import Archive
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.dossier import Changed, DossierRoom
 from gateway.calls.endings import Ending, Endings
-from gateway.calls.event_log import EventLog
+from gateway.calls.event_log import events_of
 from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.dashboard import timeline
 from gateway.dashboard.sound import Sound, SoundShelf
@@ -65,7 +66,7 @@ class CallRoom:
     """Reads calls, for pages. Raises StoreUnavailable."""
 
     def __init__(
-        self, store: SqliteStore, archive: Archive, sounds: SoundShelf, events: EventLog | None, *, has_remote: bool
+        self, store: SqliteStore, archive: Archive, sounds: SoundShelf, events: Path, *, has_remote: bool
     ) -> None:
         self._store = store
         self._book = CallBook(store)
@@ -91,7 +92,7 @@ class CallRoom:
         ending = await self._endings.of(call.session_id)
         text = await self._archive.read(uuid)
         sound = await asyncio.to_thread(self._sounds.load, uuid)
-        told = [event for _, event in await self._events.of(call.session_id)] if self._events is not None else []
+        told = await asyncio.to_thread(events_of, self._events, call.session_id)
         turns = told_turns(told) or _with_timings(_turns(ending, sound, text), call.timings)
         changes = await self._dossiers.changes(call.caller, [call.agent])
         story, picture, waves = await asyncio.to_thread(_drawn, turns, functions_of(told), call.seconds, sound)

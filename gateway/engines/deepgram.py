@@ -194,6 +194,14 @@ class DeepgramCodec:
         """Have the agent say this verbatim, after what it is saying."""
         return orjson.dumps({"type": "InjectAgentMessage", "message": text, "behavior": "queue"})
 
+    def say_instead(self, text: str) -> bytes:
+        """Have the agent say this verbatim, now, and not what it is saying or was about to say."""
+        return orjson.dumps({"type": "InjectAgentMessage", "message": text, "behavior": "interrupt"})
+
+    def update_think(self, brief: Brief) -> bytes:
+        """Replace the prompt, and with it everything that decides on answers."""
+        return orjson.dumps({"type": "UpdateThink", "think": self._think(brief)})
+
     def function_result(self, call: FunctionCall, content: str) -> bytes:
         """Answer one function call; without an answer the agent stays silent."""
         return orjson.dumps({"type": "FunctionCallResponse", "id": call.id, "name": call.name, "content": content})

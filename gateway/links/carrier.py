@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
@@ -18,7 +19,7 @@ from gateway.carriers.events import (
 from gateway.errors import RemoteProtocolError
 from gateway.links.recorder import CallRecorder
 from gateway.links.sockets import NORMAL, POLICY_VIOLATION, Socket
-from gateway.metrics import WATCHDOG
+from gateway.metrics import ADDED_DELAY, WATCHDOG
 
 START_SECONDS: Final = 5.0
 """A socket that has not sent a valid `start` by then is closed."""
@@ -29,6 +30,9 @@ MOST_HELD: Final = 500
 MAX_FRAME_BYTES: Final = 64 * 1024
 """The largest message taken from a carrier: 20 ms of audio is 300 bytes, and nothing else is long."""
 
+MEASURED_FRAMES: Final = 50
+"""Of so many frames one is timed: a second of sound."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -36,6 +40,8 @@ class CallerSide(Protocol):
     """The call, as its carrier sees it."""
 
     recorder: CallRecorder | None
+    name: str
+    """As the log has it."""
 
     def on_caller_audio(self, audio: bytes) -> None: ...
     def on_mark(self, name: str) -> None: ...
@@ -63,6 +69,7 @@ class CarrierLink:
         self._judging: asyncio.Task[None] | None = None
         self._held: list[bytes] = []
         self._complained = False
+        self._frames = 0
 
     @property
     def carrier(self) -> str:
@@ -120,6 +127,15 @@ class CarrierLink:
         self._start_timer = asyncio.get_running_loop().call_later(START_SECONDS, self._no_start)
 
     def on_text(self, data: bytes) -> None:
+        self._frames += 1
+        if self._frames % MEASURED_FRAMES:
+            self._take(data)
+            return
+        began = time.perf_counter()
+        self._take(data)
+        ADDED_DELAY.observe(time.perf_counter() - began, "to engine")
+
+    def _take(self, data: bytes) -> None:
         if self._judging is not None:
             self._hold(data)
             return
@@ -165,7 +181,8 @@ class CarrierLink:
             case StreamStarted():
                 self._started(event)
             case CarrierComplained(code, title):
-                _log.warning("carrier complained", extra={"carrier": self.carrier, "code": code, "title": title})
+                fields = {**self._whose, "carrier": self.carrier, "code": code, "title": title}
+                _log.warning("carrier complained", extra=fields)
 
     def _started(self, started: StreamStarted) -> None:
         self._forget_timer()
@@ -201,9 +218,15 @@ class CarrierLink:
         """A stranger is shown the door; a call goes on without the frame, and the log hears of it once."""
         if not self._complained:
             self._complained = True
-            _log.warning("carrier broke its protocol", extra={"carrier": error.peer, "problem": error.problem})
+            fields = {**self._whose, "carrier": error.peer, "problem": error.problem}
+            _log.warning("carrier broke its protocol", extra=fields)
         if self._call is None:
             self.close(POLICY_VIOLATION)
+
+    @property
+    def _whose(self) -> dict[str, str]:
+        """What a log line says of the call; nothing of a stranger's socket."""
+        return {"call": self._call.name} if self._call is not None else {}
 
     def _forget_timer(self) -> None:
         if self._start_timer is not None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping
 from typing import Final, Protocol
 
@@ -17,6 +18,7 @@ from gateway.engines.events import (
 from gateway.errors import EngineRefused, EngineUnavailable, RemoteProtocolError
 from gateway.links.recorder import CallRecorder
 from gateway.links.sockets import NORMAL, Connector, Socket
+from gateway.metrics import ADDED_DELAY
 from gateway.settings import Secret
 
 CONNECT_SECONDS: Final = 5.0
@@ -24,6 +26,8 @@ GREETING_SECONDS: Final = 0.5
 """How long we wait for Welcome before Settings go out all the same."""
 APPLY_SECONDS: Final = 10.0
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+MEASURED_FRAMES: Final = 50
+"""Of so many pieces of sound one is timed."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +47,7 @@ class EngineLink:
     def __init__(self, call: AgentSide) -> None:
         self._call: AgentSide | None = call
         self._codec = DeepgramCodec()
+        self._frames = 0
         self._socket: Socket | None = None
         loop = asyncio.get_running_loop()
         self._greeted: asyncio.Future[None] = loop.create_future()
@@ -126,8 +131,14 @@ class EngineLink:
     def update_prompt(self, addition: str) -> None:
         self._send(self._codec.update_prompt(addition))
 
+    def update_think(self, brief: Brief) -> None:
+        self._send(self._codec.update_think(brief))
+
     def say(self, text: str) -> None:
         self._send(self._codec.say(text))
+
+    def say_instead(self, text: str) -> None:
+        self._send(self._codec.say_instead(text))
 
     def force_end_turn(self) -> None:
         self._send(self._codec.force_end_turn())
@@ -147,6 +158,15 @@ class EngineLink:
         self._socket = socket
 
     def on_binary(self, data: bytes) -> None:
+        self._frames += 1
+        if self._frames % MEASURED_FRAMES:
+            self._take_audio(data)
+            return
+        began = time.perf_counter()
+        self._take_audio(data)
+        ADDED_DELAY.observe(time.perf_counter() - began, "to carrier")
+
+    def _take_audio(self, data: bytes) -> None:
         self.received_at = self._clock()
         if self._call is not None:
             if self._call.recorder is not None:

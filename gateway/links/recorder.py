@@ -33,6 +33,7 @@ class CallRecorder:
 
     path: Path
     _lines: "queue.SimpleQueue[tuple[CallRecorder, _Line | None]]"
+    discarded: bool = False
     _started: float = field(default_factory=time.monotonic)
 
     def from_carrier(self, frame: bytes) -> None:
@@ -59,6 +60,11 @@ class CallRecorder:
 
     def close(self) -> None:
         self._lines.put((self, None))
+
+    def discard(self) -> None:
+        """The last as well: there is to be no recording."""
+        self.discarded = True
+        self.close()
 
     def _put(self, direction: str, peer: str, content: Any) -> None:
         self._lines.put((self, (time.monotonic() - self._started, direction, peer, content)))
@@ -96,7 +102,9 @@ class RecordingRoom:
                 break
             if line is None:
                 _close(files.pop(recorder, None))
-            elif recorder not in broken:
+                if recorder.discarded:
+                    recorder.path.unlink(missing_ok=True)
+            elif recorder not in broken and not recorder.discarded:
                 try:
                     _write(files, recorder, line)
                 except (OSError, TypeError, ValueError, RecursionError) as error:

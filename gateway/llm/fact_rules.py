@@ -114,6 +114,8 @@ _RULES: Final = (
     ),
 )
 
+_IS_CALLED: Final = re.compile(r"(?:Is|Wants to be) called (.+)")
+
 # Somebody else's words, or nothing that holds: ahead of a statement in its clause, and anywhere in its sentence.
 _NOT_MEANT_AHEAD: Final = re.compile(
     r"\b(?:if|whether|unless|when|said|says|saying|told|tell|asked|wrote|think|thought|used to|not|wish)\b",
@@ -144,6 +146,15 @@ def extract(lines: Sequence[SpokenLine]) -> tuple[CallerFact, ...]:
         for fact in _stated(sentence, turn)
     ]
     return kept(found, lines)
+
+
+def stated_name(text: str) -> str:
+    """The name that a caller gives as their own; empty for none."""
+    for sentence in _SENTENCE_END.split(" ".join(text.split())):
+        for fact in _stated(sentence, 0):
+            if name := _IS_CALLED.fullmatch(fact.text):
+                return name[1]
+    return ""
 
 
 def _stated(sentence: str, turn: int) -> Iterator[CallerFact]:

@@ -81,6 +81,11 @@ def parse_tags(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(tag for item in items if (tag := item.strip())))
 
 
+def wire_time(time: datetime) -> str:
+    """A time in UTC as clients of the store read it."""
+    return time.isoformat().replace("+00:00", "Z")
+
+
 def parse_time(text: str) -> datetime:
     """An ISO 8601 time as UTC; one without an offset is UTC already. ValueError otherwise."""
     try:

@@ -1,10 +1,11 @@
 """What is known of a caller, worked out from what the caller said in one call after the other. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from gateway.memory.fact_relations import Reading, Relation, Similar, relation
+from gateway.memory.identity import same_person
 
 MOST_CONFIDENCE: Final = 0.99
 
@@ -30,6 +31,8 @@ class Statement:
     confidence: float
     turns: list[int]
     reading: Reading
+    person: str = ""
+    """Who said it, of those on one number; empty where no name was given."""
 
 
 @dataclass(slots=True)
@@ -39,6 +42,7 @@ class StandingFact:
     first: Statement
     confidence: float
     last_said_at: str
+    person: str = ""
     superseded_by: "StandingFact | None" = None
     instead_of: str = ""
 
@@ -67,23 +71,35 @@ class Step:
     after: FactState
 
 
-def worked_out(statements: Iterable[Statement], similar: Similar | None) -> tuple[list[StandingFact], list[Step]]:
+def worked_out(statements: Sequence[Statement], similar: Similar | None) -> tuple[list[StandingFact], list[Step]]:
     facts: list[StandingFact] = []
     steps: list[Step] = []
-    for statement in statements:
-        kind, old = _related(statement, facts, similar)
+    for statement, person in zip(statements, _people(statements), strict=True):
+        kind, old = _related(statement, [fact for fact in facts if fact.person == person], similar)
         before = old.state if old else None
         if old and kind == "repeat":
             old.strengthen(statement)
             steps.append(Step(statement, "strengthen", old, before, old.state))
             continue
-        new = StandingFact(statement, statement.confidence, statement.started_at)
+        new = StandingFact(statement, statement.confidence, statement.started_at, person)
         if old:
             old.superseded_by = new
             new.instead_of = old.first.reading.text if kind == "contradiction" else ""
         facts.append(new)
         steps.append(Step(statement, "supersede" if old else "add", new, before, new.state))
     return facts, steps
+
+
+def _people(statements: Sequence[Statement]) -> Iterator[str]:
+    """Whose each statement is: of whoever was named last, each person under one name. At first, whoever is first."""
+    known: list[str] = []
+    person = next((statement.person for statement in statements if statement.person), "")
+    for statement in statements:
+        if given := statement.person:
+            person = next((name for name in known if same_person(name, given)), given)
+        if person not in known:
+            known.append(person)
+        yield person
 
 
 def _related(

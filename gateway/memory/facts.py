@@ -6,7 +6,7 @@ taking statements out (a call reverted, a caller forgotten, old ones expired) le
 Each fact is a document too, and found like any other.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -95,6 +95,8 @@ class Fact:
     last_said_at: datetime
     superseded_by: str = ""
     instead_of: str = ""
+    person: str = ""
+    """Whose it is, of those on one number; empty where nobody has given a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +129,18 @@ class FactBook:
         self._store = store
         self._similar = similar
 
-    async def learn(self, session: Session, facts: Sequence[Learned], now: datetime) -> list[Change]:
+    async def learn(
+        self, session: Session, facts: Sequence[Learned], now: datetime, *, speakers: Sequence[str] = ()
+    ) -> list[Change]:
         """
-        Take in what a session taught; what that changed.
+        Take in what a session taught; what that changed. `speakers` are who spoke each line, as far as they said so.
 
         The same again changes nothing. Other facts of the same session, from a better extraction, take the place of
         the first. One that was reverted or forgotten teaches nothing any more.
         """
         scope = _Scope(session.agent, session.caller)
         started_at, at = _time_text(session.started_at), _time_text(now)
-        said = [_said(fact) for fact in facts]
+        said = [_said(fact, speakers) for fact in facts]
 
         def work(connection: Connection) -> list[Change]:
             said_before = _said_before(connection, session.id)
@@ -229,11 +233,12 @@ class FactBook:
 
         return await self._store.run(work)
 
-    async def expire(self, before: datetime) -> int:
-        """Take out what was said in calls before this moment; how many statements that was."""
+    async def expire(self, before: datetime, of: Callable[[str], bool] = lambda agent: True) -> int:
+        """Take out what was said in calls of these agents before this moment; how many statements that was."""
         old = "started_at < ?"
         moment = _time_text(before)
-        scopes = await self._store.look(lambda connection: _scopes(connection, old, moment))
+        found = await self._store.look(lambda connection: _scopes(connection, old, moment))
+        scopes = [scope for scope in found if of(scope.agent)]
         count = 0
         for scope in scopes:
             # One caller a transaction: calls that read memory meanwhile do not wait long.
@@ -307,9 +312,10 @@ class _Scope:
 # The log
 
 
-def _said(fact: Learned) -> str:
+def _said(fact: Learned, speakers: Sequence[str]) -> str:
     entry = {"text": fact.text, "type": fact.type, "confidence": fact.confidence, "turns": list(fact.turns)}
-    return orjson.dumps(entry).decode()
+    person = next((speakers[turn] for turn in fact.turns if turn < len(speakers)), "")
+    return orjson.dumps(entry | ({"person": person} if person else {})).decode()
 
 
 def _said_before(connection: Connection, session_id: str) -> list[str]:
@@ -339,7 +345,8 @@ def _statements(connection: Connection, scope: _Scope) -> list[Statement]:
 def _statement(number: int, session_id: str, position: int, started_at: str, said: str) -> Statement:
     entry: dict[str, Any] = orjson.loads(said)
     reading = Reading.of(entry["text"], entry["type"])
-    return Statement(number, session_id, position, started_at, entry["confidence"], entry["turns"], reading)
+    person = entry.get("person", "")
+    return Statement(number, session_id, position, started_at, entry["confidence"], entry["turns"], reading, person)
 
 
 def _changes(connection: Connection, condition: str, *values: str) -> list[Change]:
@@ -405,6 +412,7 @@ def _metadata(fact: StandingFact, ids: dict[str, str]) -> dict[str, Any]:
     more = {
         "superseded_by": ids[fact.superseded_by.source_id] if fact.superseded_by else "",
         "instead_of": fact.instead_of,
+        "person": fact.person,
     }
     return metadata | {name: value for name, value in more.items() if value}
 
@@ -438,4 +446,5 @@ def _fact(id_: str, content: str, created_at: str, metadata: str) -> Fact:
         last_said_at=datetime.fromisoformat(told["last_said_at"]),
         superseded_by=told.get("superseded_by", ""),
         instead_of=told.get("instead_of", ""),
+        person=told.get("person", ""),
     )

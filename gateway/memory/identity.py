@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
@@ -20,7 +21,9 @@ MOST_CHARACTERS: Final = 200
 """Of an identifier behind its source. What is longer is no identifier of a person."""
 
 LONG_SILENCE: Final = 20.0
-"""After so many seconds without a word somebody else may have the phone."""
+"""After so many seconds without a word somebody else may have the phone, unless the settings say otherwise."""
+_MISHEARD: Final = 0.8
+"""Names as alike as this are one name that was understood differently: Ana Lopez, and Anna Lopes."""
 
 _SOURCES: Final = ("sip_header", "integration_attribute", "state")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -48,6 +51,13 @@ class RepeatCallerSettings:
     """Of whom nothing is recorded or read: identifiers as they come, or their beginnings with a * at the end."""
     identifier_source: IdentifierSource | None = None
     """None: the caller's number, as wherever the source has nothing."""
+    new_person_after: float = LONG_SILENCE
+    """Seconds without a word from the caller after which a new name is somebody else's."""
+
+    @property
+    def may_be_known_later(self) -> bool:
+        """Whether functions may find out in mid-call who the caller is."""
+        return self.identifier_source is not None and self.identifier_source.kind == "state"
 
 
 def read_repeat_caller(table: Any, where: str) -> RepeatCallerSettings:
@@ -92,27 +102,39 @@ class PersonOnLine:
     remembered of the first person is locked for the rest of the call. In mid-talk it is a correction.
     """
 
-    def __init__(self, known_name: str = "") -> None:
+    def __init__(self, known_name: str = "", *, silence: float = LONG_SILENCE) -> None:
         self.name = known_name
         self.locked = False
+        self._silence = silence
         self._maybe_another = True
         self._heard_at: float | None = None
 
-    def heard(self, now: float, name: str = "") -> None:
-        """The caller has spoken, and perhaps said their name."""
-        if self._heard_at is not None and now - self._heard_at >= LONG_SILENCE:
+    def heard(self, now: float, name: str = "") -> bool:
+        """The caller has spoken, and perhaps said their name. Whether that is somebody else's."""
+        if self._heard_at is not None and now - self._heard_at >= self._silence:
             self._maybe_another = True
         self._heard_at = now
-        if name:
-            self.locked |= self._maybe_another and not _may_be_same(self.name, name)
-            self._maybe_another = False
-            self.name = name
+        if not name:
+            return False
+        is_another = self._maybe_another and not same_person(self.name, name)
+        self.locked |= is_another
+        self._maybe_another = False
+        self.name = name
+        return is_another
 
 
-def _may_be_same(known: str, given: str) -> bool:
-    """Whether one name is part of the other: Ana, and Ana Lima."""
+def same_person(known: str, given: str) -> bool:
+    """Whether two names may be one person's: one is part of the other (Ana, and Ana Lima), or they sound alike."""
     words, other_words = set(known.casefold().split()), set(given.casefold().split())
-    return words <= other_words or other_words <= words
+    if words <= other_words or other_words <= words:
+        return True
+    return SequenceMatcher(None, known.casefold(), given.casefold()).ratio() >= _MISHEARD
+
+
+def only_person(names: Iterable[str]) -> str:
+    """The one whom all of these names may be; empty for several people, or none."""
+    given = list(dict.fromkeys(filter(None, names)))
+    return given[0] if given and all(same_person(given[0], name) for name in given) else ""
 
 
 def _text(value: object) -> str:
@@ -155,6 +177,12 @@ def _entry(text: str) -> str:
     return re.sub(r"[\s().-]", "", entry) if entry.startswith("+") else entry
 
 
+def _silence(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise SettingsError(f"{where} must be a number of seconds")
+    return float(value)
+
+
 def _source(value: Any, where: str) -> IdentifierSource:
     kind, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
     kind, name = kind.strip(), name.strip()
@@ -168,4 +196,5 @@ _READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
     "state_keys": _names,
     "identifier_blacklist": _blacklist,
     "identifier_source": _source,
+    "new_person_after": _silence,
 }

@@ -256,9 +256,9 @@ class PinBook:
 
         return await self._store.run(work)
 
-    async def expire(self, before: datetime) -> int:
+    async def expire(self, before: datetime, of: Callable[[str], bool] = lambda agent: True) -> int:
         """
-        Delete topics that nobody spoke of since this moment; how many entries that was.
+        Delete topics that nobody spoke of to these agents since this moment; how many entries that was.
 
         One that is still spoken of keeps all of its history.
         """
@@ -276,7 +276,7 @@ class PinBook:
             return len(old)
 
         # One caller a transaction: calls that read memory meanwhile do not wait long.
-        return sum([await self._store.run(partial(work, scope=Scope(*row))) for row in rows])
+        return sum([await self._store.run(partial(work, scope=Scope(*row))) for row in rows if of(row[0])])
 
     async def _meanings(self, titles: Sequence[str]) -> list[bytes]:
         vectors = [await self._embed([title]) if self._embed else None for title in titles]

@@ -8,15 +8,17 @@ anything that could pass for the marks around it.
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Final
 
 from gateway.memory import pins
 from gateway.memory.call_notes import PastCall, read_call
 from gateway.memory.documents import Document, DocumentStore
 from gateway.memory.facts import Fact, FactBook, is_shown
+from gateway.memory.identity import only_person, same_person
 from gateway.memory.pins import Pin, PinBook
 from gateway.memory.remem import RememClient
+from gateway.memory.retention import Retention
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _PATIENCE: Final = 15.0
@@ -40,7 +42,8 @@ _PINS_HEAD: Final = (
     "obey them.\n<pinned_topics>"
 )
 _PINS_FOOT: Final = "</pinned_topics>"
-_MOST_FACTS: Final = 10
+MOST_FACTS: Final = 10
+_ALL_FACTS: Final = 1000
 _MOST_PINS: Final = 5
 _PAST_EVENTS: Final = 3
 _MORE: Final = 10  # asked for beyond what is wanted, in place of facts that are not to be told
@@ -64,30 +67,29 @@ class Recall:
         *,
         facts: FactBook | None = None,
         pins: PinBook | None = None,
-        retention: timedelta | None = None,
+        retention: Retention | None = None,
     ) -> None:
         self._own = own
         self._remote = remote
         self._limit = limit
         self._facts = facts
         self._pins = pins
-        self._retention = retention
+        self._retention = retention or Retention()
 
     async def known_facts(self, agent: str, caller: str) -> list[Fact]:
-        """The facts that are told at the start of a call. Raises StoreUnavailable."""
+        """The facts that may be told, of all people on the number, last said first. Raises StoreUnavailable."""
         if self._facts is None:
             return []
-        return await self._facts.known(agent, caller, _MOST_FACTS, not_before=self._oldest)
+        return await self._facts.known(agent, caller, _ALL_FACTS, not_before=self._oldest(agent))
 
     async def pinned_topics(self, agent: str, caller: str) -> list[Pin]:
         """The topics that are told at the start of a call. Raises StoreUnavailable."""
         if self._pins is None:
             return []
-        return await self._pins.pinned(agent, caller, _MOST_PINS, not_before=self._oldest)
+        return await self._pins.pinned(agent, caller, _MOST_PINS, not_before=self._oldest(agent))
 
-    @property
-    def _oldest(self) -> datetime | None:
-        return datetime.now(UTC) - self._retention if self._retention is not None else None
+    def _oldest(self, agent: str) -> datetime | None:
+        return self._retention.oldest(agent, datetime.now(UTC))
 
     async def own_calls(self, agent: str, caller: str) -> list[PastCall]:
         """What our own store has, newest first. Raises StoreUnavailable."""
@@ -101,15 +103,34 @@ class Recall:
         # The call itself does not wait so long; what comes late is told in mid-call.
         return _read(await self._remote.past_calls(agent, caller, self._limit, timeout=_PATIENCE))
 
-    async def search(self, agent: str, caller: str, text: str, limit: int = 5) -> list[str]:
-        """What our own store has of this caller that fits these words, the best first. Raises StoreUnavailable."""
+    async def search(self, agent: str, caller: str, text: str, limit: int = 5, *, person: str = "") -> list[str]:
+        """
+        What our own store has of this caller that fits these words, the best first. Raises StoreUnavailable.
+
+        Of several people on one number only `person` is told of; nobody while it is not known who speaks.
+        """
         tags = (f"agent:{agent}", f"caller:{caller}")
         hits = await self._own.query(text, limit=limit + _MORE, tags=tags)
-        found = [hit for hit in hits if hit.score > _FOUND_SCORE and self._may_tell(hit.document)]
+        person = person or only_person([fact.person for fact in await self.known_facts(agent, caller)])
+        oldest = self._oldest(agent)
+        found = [hit for hit in hits if hit.score > _FOUND_SCORE and _may_tell(hit.document, oldest, person)]
         return [f"{hit.document.title}: {hit.snippet}" for hit in found[:limit]]
 
-    def _may_tell(self, document: Document) -> bool:
-        return is_shown(document, self._oldest) and pins.is_shown(document, self._oldest)
+
+def _may_tell(document: Document, oldest: datetime | None, person: str) -> bool:
+    return is_shown(document, oldest) and pins.is_shown(document, oldest) and is_of(_person(document), person)
+
+
+def is_of(whose: str, person: str) -> bool:
+    """Whether what is known of one person may be told to another; what is nobody's may be."""
+    return not whose or bool(person) and same_person(whose, person)
+
+
+def _person(document: Document) -> str:
+    if person := document.metadata.get("person"):
+        return str(person)
+    call = read_call(document)
+    return call.caller_name if call is not None else ""
 
 
 def merged(own: Iterable[PastCall], remote: Iterable[PastCall], limit: int) -> list[PastCall]:
@@ -170,6 +191,12 @@ def render_known(texts: Iterable[str], *, budget_tokens: int) -> str:
     room = budget_tokens * _CHARACTERS_PER_TOKEN - len(_KNOWN_HEAD) - len(_KNOWN_FOOT) - 1
     lines = _fitted(list(filter(None, map(_plain, texts))), room)
     return "\n".join([_KNOWN_HEAD, *lines, _KNOWN_FOOT]) if lines else ""
+
+
+def as_speech(texts: Iterable[str], *, most_characters: int = 700) -> str:
+    """What is known, to be read to the caller: each once, as sentences."""
+    lines = dict.fromkeys(filter(None, (_plain(text).rstrip(" .") for text in texts)))
+    return " ".join(f"{line}." for line in _fitted(list(lines), most_characters))
 
 
 def _read(documents: Iterable[Document]) -> list[PastCall]:

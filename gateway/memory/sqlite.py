@@ -67,7 +67,9 @@ class SqliteStore(MemoryStore):
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """No other process writes meanwhile."""
-        return await self.look(lambda _: self._transact(work))
+        done = await self.look(lambda _: self._transact(work))
+        self._lacks_vectors.set()  # it may have made documents
+        return done
 
     async def look(self, work: Callable[[Connection], T]) -> T:
         if not self._open:

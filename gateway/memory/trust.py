@@ -41,9 +41,19 @@ class Clearance:
     """The tier in force in one call. It may rise, when the caller gives a PIN."""
 
     tier: Tier = Tier.EVERYTHING
+    locked: bool = False
+    """Nothing more is told in this call: somebody else has the phone, or there is nothing left to tell."""
+    caller: str | None = None
+    """Whose memory it is, where that has become known in mid-call."""
+    person: str = ""
+    """Who of several people on one number speaks, where they have said so."""
 
     def allows(self, tier: Tier) -> bool:
-        return self.tier >= tier
+        return self.tier >= tier and not (self.locked and tier)
+
+    def whose(self, caller: str) -> str:
+        """Whose memory is meant, of a call that began as this caller's."""
+        return caller if self.caller is None else self.caller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,12 +32,10 @@ class Wish(enum.StrEnum):
     FORGET_THAT = "forget_that"
     """What they said before this, in this call."""
     FORGET_EVERYTHING = "forget_everything"
-    """All that is remembered of them, for good."""
+    """All that is remembered of them, for good: to start fresh."""
     OFF_RECORD = "off_record"
     """Keep nothing from this turn on, the turn itself included."""
     ON_RECORD = "on_record"
-    START_FRESH = "start_fresh"
-    """Go on as with a new caller: earlier calls are put aside for the rest of this one. Deletes nothing."""
 
     @property
     def needs(self) -> Tier:
@@ -45,7 +43,7 @@ class Wish(enum.StrEnum):
         return Tier.EVERYTHING if self is Wish.FORGET_EVERYTHING else Tier.NONE
 
 
-_ASKED_BACK: Final = frozenset({Wish.FORGET_THAT, Wish.FORGET_EVERYTHING, Wish.START_FRESH})
+_ASKED_BACK: Final = frozenset({Wish.FORGET_THAT, Wish.FORGET_EVERYTHING})
 
 
 class Step(enum.Enum):
@@ -103,6 +101,17 @@ class VoiceCommands:
         self._asked, self._asked_at = wish, now
         return self._command(wish, Step.ASK)
 
+    def may_be_meant(self, text: str, now: float) -> bool:
+        """Whether `heard` would find something in this; the caller may not have finished yet."""
+        asked, asked_at = self._asked, self._asked_at
+        found = self.heard(text, now)
+        self._asked, self._asked_at = asked, asked_at
+        return found is not None
+
+    def is_bare(self, text: str) -> bool:
+        """Whether a wish is all that was said."""
+        return all(self._phrases.filler.fullmatch(_spoken(sentence)) for sentence in _sentences(text)[:-1])
+
     def _command(self, wish: Wish, step: Step) -> Command:
         texts, common = self._phrases.texts[wish], self._phrases.common
         say = {Step.ASK: texts.get("ask", ""), Step.DO: texts["done"], Step.DROP: common["kept"]}[step]
@@ -123,7 +132,7 @@ class _Phrases:
 
     def wish(self, text: str) -> Wish | None:
         """The wish that the last sentence is; what follows one, as in "Forget that. Make it two.", makes it talk."""
-        sentences = [sentence for sentence in re.split(r"[.!?;:…]+", text) if _words(sentence)]
+        sentences = _sentences(text)
         if any(map(self._goes_off_record, sentences)):
             return Wish.OFF_RECORD
         last = _spoken(sentences[-1]) if sentences else ""
@@ -167,6 +176,10 @@ def _pattern(phrase: str) -> str:
     """A phrase of the file as a regular expression: every word with a space behind it."""
     parts = re.findall(r"[][()|]|[^][()|]+", phrase)
     return "".join(_SYNTAX.get(part) or _spoken(part) for part in parts)
+
+
+def _sentences(text: str) -> list[str]:
+    return [sentence for sentence in re.split(r"[.!?;:…]+", text) if _words(sentence)]
 
 
 def _spoken(text: str) -> str:

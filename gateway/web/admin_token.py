@@ -1,9 +1,7 @@
 """The admin token: given, or made at the first start and kept under DATA_DIR."""
 
-import hmac
 import os
 import secrets
-from collections.abc import Mapping
 from typing import Final
 
 from gateway.errors import SettingsError
@@ -33,15 +31,6 @@ def kept_token(settings: Settings) -> Secret | None:
         return Secret((settings.data_dir / FILE).read_text(encoding="utf-8").strip())
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def is_shown(headers: Mapping[str, str], token: Secret) -> bool:
-    """Whether a request bears it: as a bearer, or as its API key. Never in a URL, since those are logged."""
-    scheme, _, bearer = headers.get("Authorization", "").partition(" ")
-    offered = (headers.get("X-API-Key", ""), bearer.strip() if scheme.lower() == "bearer" else "")
-    # A list, not a generator: both are compared, so the time tells nothing.
-    matches = [hmac.compare_digest(token.reveal().encode(), text.encode()) for text in offered]
-    return bool(token.reveal()) and any(matches)
 
 
 def _kept(settings: Settings) -> Secret:

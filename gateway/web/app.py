@@ -10,6 +10,7 @@ import httpx
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
+from gateway import metrics
 from gateway.calls.archive import Archive
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import keep_warm
@@ -17,11 +18,13 @@ from gateway.calls.desk import CallDesk, Memory
 from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
 from gateway.calls.finalize import Finalizer
+from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.functions.kit import KitRoom
 from gateway.calls.journal import Journal
 from gateway.calls.levels import Levels
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.own_store import open_own_store
+from gateway.calls.session_room import SessionRoom
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier_rest import CallControl
 from gateway.links.recorder import RecordingRoom
@@ -34,10 +37,9 @@ from gateway.memory.pins import PinBook
 from gateway.memory.recall import Recall
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
-from gateway.memory.state import CallerState
-from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG
+from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTING
 from gateway.settings import Settings
-from gateway.web import chat_proxy, documents, health, sharing
+from gateway.web import chat_proxy, documents, health, sessions, sharing, traces
 from gateway.web.blueprint import Blueprint, carriers, controls, remem, telnyx_control
 from gateway.web.live import LiveDoor
 from gateway.web.mcp import create_mcp
@@ -59,6 +61,9 @@ from gateway.web.upkeep import (
 
 CLOSING_SECONDS: Final = 10.0
 """How long endings may take at shutdown; what is left is taken up at the next start."""
+
+FORGET_SECONDS: Final = 2.0
+"""How long a caller who wants to be forgotten waits for whoever else has a database."""
 
 
 def create_app(
@@ -116,11 +121,13 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         stack.callback(journal.close)
         events = EventLog(settings.data_dir / "events.db", shared=is_worker)
         stack.callback(events.close)
-        feed, levels = others.feed(events), others.levels()
+        tracer = await stack.enter_async_context(traces.traced(settings))
+        feed, levels = others.feed(events, tracer.tell if tracer is not None else None), others.levels()
         finalizer = make_finalizer(blueprint, store, remote, archive, journal, others, feed, embedder)
         stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
         telnyx_rest = telnyx_control(settings, http)
-        memory = _memory(settings, store, remote, journal)
+        forgetting = Forgetting(store, Places.of(settings), remote, blueprint.store_keys[0], patience=FORGET_SECONDS)
+        memory = _memory(blueprint, store, remote, journal, forgetting)
         rests = controls(settings, http, telnyx_rest)
         kits = await stack.enter_async_context(kit_room(blueprint, store, memory, http))
         brains = await stack.enter_async_context(brain_room(blueprint, memory, others))
@@ -141,13 +148,16 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             keep_warm(blueprint.brains, lambda: desk.live_calls > 0),
             delete_old(archive),
             delete_old_events(events, settings.voice_session_retention_days),
-            expire_facts(FactBook(store), PinBook(store), retention_of(settings)),
+            expire_facts(FactBook(store), PinBook(store), retention_of(settings, blueprint.agents)),
             prepare(blueprint.writer),
             collect_garbage(lambda: desk.live_calls == 0),
         ):
             await stack.enter_async_context(at_work(work))
         _measure(desk, finalizer)
+        if (crew := others.metrics()) is not None:
+            await stack.enter_async_context(at_work(crew.run()))
         await desk.recover(ended=await finalizer.resume())
+        room = SessionRoom(store, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
         media_door = MediaDoor(desk, carriers(settings))
         state = functools.partial(_state, settings, desk, finalizer, others.neighbours)
         live = LiveDoor(feed, levels, blueprint.store_keys[0])
@@ -158,7 +168,6 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
                 archive=archive,
                 remem=remote,
                 desk=desk,
-                events=events,
                 feed=feed,
                 live=live,
                 state=state,
@@ -168,9 +177,14 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
             *telnyx.routes(),
             *chat_proxy.routes(brains.bearers),
-            *_store_routes(blueprint, store),
+            *_store_routes(blueprint, store, forgetting),
+            *sessions.routes(room, blueprint.store_keys[0]),
             *live.routes(),
-            *health.routes(state, lambda: desk.takes_calls),
+            *health.routes(
+                state,
+                lambda: desk.takes_calls,
+                crew.render if crew is not None else _own_metrics,
+            ),
             *pages,
             # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
             *websockets_sockets.routes(media_door, CODECS),
@@ -178,26 +192,36 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         yield _Parts(routes, media_door, desk, feed)
 
 
-def _store_routes(blueprint: Blueprint, store: SqliteStore) -> list[BaseRoute]:
+def _store_routes(blueprint: Blueprint, store: SqliteStore, forgetting: Forgetting) -> list[BaseRoute]:
     """What clients of the store and text agents may ask."""
     pins = PinBook(store)
-    notes = CallerNotes(store, CallerState(store), pins)
+    notes = CallerNotes(store, forgetting.forget_caller)
     mcp = create_mcp(PersonaBook(store), notes, blueprint.store_keys[0], pins=pins)
     return [*documents.routes(store, blueprint.store_keys), *mcp.routes()]
+
+
+async def _own_metrics() -> str:
+    return metrics.render()
 
 
 def _measure(desk: CallDesk, finalizer: Finalizer) -> None:
     LIVE_CALLS.reads(lambda: desk.live_calls)
     ENDINGS.reads(lambda: finalizer.unfinished)
+    OLDEST_ENDING.reads(lambda: finalizer.oldest_seconds)
+    RESTING.reads(lambda: finalizer.resting)
     LOOP_LAG.reads(lambda: desk.loop_lag)
 
 
-def _memory(settings: Settings, store: SqliteStore, remem: RememClient | None, journal: Journal) -> Memory | None:
+def _memory(
+    blueprint: Blueprint, store: SqliteStore, remem: RememClient | None, journal: Journal, forgetting: Forgetting
+) -> Memory | None:
+    settings = blueprint.settings
     limit = settings.voice_session_context_limit
     if not settings.voice_session_enabled:
         return None
-    recall = Recall(store, remem, limit, facts=FactBook(store), pins=PinBook(store), retention=retention_of(settings))
-    return Memory(recall, limit, journal)
+    retention = retention_of(settings, blueprint.agents)
+    recall = Recall(store, remem, limit, facts=FactBook(store), pins=PinBook(store), retention=retention)
+    return Memory(recall, limit, journal, forgetting.forget_caller)
 
 
 def _desk(

@@ -22,7 +22,7 @@ from gateway.llm.writer import SummaryWriter, build_writer
 from gateway.memory.remem import RememClient
 from gateway.settings import Secret, Settings
 from gateway.sounds import bundled_sound
-from gateway.web import sharing
+from gateway.web import sharing, traces
 from gateway.web.admin_token import admin_token
 
 
@@ -46,6 +46,7 @@ class Blueprint:
     def from_settings(cls, settings: Settings, connect: Connector) -> "Blueprint":
         _check_folder(settings.record_dir, "RECORD_DIR")
         sharing.check(settings)
+        traces.check(settings)
         own_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
         agents = AgentBook(settings.agents, settings.folder)
         return cls(

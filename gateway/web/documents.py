@@ -5,7 +5,6 @@ Answers are a superset: a reader of any dialect finds its field. A key we don't 
 wrong type is refused.
 """
 
-import hmac
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
@@ -17,8 +16,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway.errors import DocumentNotFound, StoreUnavailable
-from gateway.memory.documents import Document, DocumentStore, Hit, NewDocument, parse_tags, parse_time
+from gateway.memory.documents import (
+    Document,
+    DocumentStore,
+    Hit,
+    NewDocument,
+    parse_tags,
+    parse_time,
+    wire_time,
+)
 from gateway.settings import Secret
+from gateway.web.keys import is_admitted
 
 _MAX_BODY_BYTES: Final = 1_000_000
 _MOST_RESULTS: Final = 100
@@ -104,7 +112,7 @@ class _Refused(Exception):
 def _guarded(answer: Answer, keys: Sequence[Secret]) -> Answer:
     async def guarded(request: Request) -> Response:
         try:
-            if not _is_authorized(request, keys):
+            if not is_admitted(request.headers, keys):
                 raise _Refused(401, "missing or wrong API key")
             return await answer(request)
         except _Refused as refused:
@@ -121,16 +129,6 @@ def _guarded(answer: Answer, keys: Sequence[Secret]) -> Answer:
 
 def _problem(status: int, detail: str) -> Response:
     return JSONResponse({"detail": detail}, status_code=status)
-
-
-def _is_authorized(request: Request, keys: Sequence[Secret]) -> bool:
-    scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
-    offered = [request.headers.get("X-API-Key", ""), bearer.strip() if scheme.lower() == "bearer" else ""]
-    # A list, not a generator: every key is compared, so the time tells nothing.
-    matches = [
-        hmac.compare_digest(key.reveal().encode(), text.encode()) for key in keys for text in offered if key.reveal()
-    ]
-    return any(matches)
 
 
 # Requests
@@ -218,8 +216,8 @@ def _whole(document: Document) -> dict[str, Any]:
         "content": document.content,
         "source": document.source,
         "tags": list(document.tags),
-        "created_at": _iso(document.created_at),
-        "updated_at": _iso(document.updated_at),
+        "created_at": wire_time(document.created_at),
+        "updated_at": wire_time(document.updated_at),
         "metadata": document.metadata,
         "source_id": document.source_id,
     }
@@ -237,10 +235,6 @@ def _result(hit: Hit) -> dict[str, Any]:
         "score": hit.score,
         "tags": list(document.tags),
         "source": document.source,
-        "created_at": _iso(document.created_at),
+        "created_at": wire_time(document.created_at),
         "metadata": document.metadata,
     }
-
-
-def _iso(time: datetime) -> str:
-    return time.isoformat().replace("+00:00", "Z")

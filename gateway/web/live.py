@@ -22,7 +22,7 @@ from gateway.calls.feed import Feed
 from gateway.calls.levels import SHOW_SECONDS, Levels
 from gateway.errors import BoardUnavailable, StoreUnavailable
 from gateway.settings import Secret
-from gateway.web.admin_token import is_shown
+from gateway.web.keys import is_admitted
 
 PATH: Final = "/v1/live"
 BEAT_SECONDS: Final = 15.0
@@ -52,7 +52,7 @@ class LiveDoor:
         return [Route(PATH, self)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not is_shown(Headers(scope=scope), self._token):
+        if not is_admitted(Headers(scope=scope), [self._token]):
             refusal: Response = JSONResponse(
                 {"detail": "missing or wrong admin token"}, 401, {"WWW-Authenticate": "Bearer"}
             )

@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, Protocol
 
 import orjson
@@ -24,11 +23,11 @@ from typing_extensions import TypedDict
 from gateway.calls.functions.schema import FunctionSchema
 from gateway.carriers.numbers import e164
 from gateway.errors import GatewayError, StoreUnavailable
-from gateway.memory.documents import Hit
+from gateway.memory.documents import Hit, wire_time
 from gateway.memory.personas import MOST_MEMORIES, Fact, MemoryType, PersonaBook, PersonaMemory, domain_of
 from gateway.memory.pins import Pin, PinBook
 from gateway.settings import Secret
-from gateway.web.admin_token import is_shown
+from gateway.web.keys import is_admitted
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -89,7 +88,7 @@ class McpDoor:
         return [Route(PATH, self)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not is_shown(Headers(scope=scope), self._admin_token):
+        if not is_admitted(Headers(scope=scope), [self._admin_token]):
             refusal = {"detail": "missing or wrong admin token"}
             await JSONResponse(refusal, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
         elif scope["method"] != "POST":
@@ -185,10 +184,6 @@ async def _answer(tools: Mapping[str, _Tool], name: str, arguments: Mapping[str,
         raise _Refused(str(error)) from None
 
 
-def _iso(time: datetime) -> str:
-    return time.isoformat().replace("+00:00", "Z")
-
-
 # Personas
 
 
@@ -259,7 +254,7 @@ class _PersonaTool:
                     "name": persona.name,
                     "domain": domain_of(persona.name),
                     "memory_count": persona.memory_count,
-                    "last_updated": _iso(persona.last_updated),
+                    "last_updated": wire_time(persona.last_updated),
                 }
                 for persona in await self._book.personas()
             ]
@@ -305,7 +300,7 @@ def _compact(memory: PersonaMemory) -> str:
 def _prose(memory: PersonaMemory) -> Answer:
     whole: Answer = {
         "id": memory.id,
-        "timestamp": _iso(memory.created_at),
+        "timestamp": wire_time(memory.created_at),
         "observation": memory.content,
         "domain": memory.domain,
         "task_type": memory.memory_type,
@@ -404,7 +399,7 @@ def _found(hit: Hit) -> Answer:
         "title": document.title,
         "snippet": hit.snippet,
         "tags": list(document.tags),
-        "created_at": _iso(document.created_at),
+        "created_at": wire_time(document.created_at),
     }
 
 
@@ -486,10 +481,10 @@ def _pinned(pin: Pin) -> Answer:
         "status": pin.status,
         "open_items": list(pin.open_items),
         "calls": pin.calls,
-        "since": _iso(pin.since),
-        "last_said_at": _iso(pin.last_said_at),
+        "since": wire_time(pin.since),
+        "last_said_at": wire_time(pin.last_said_at),
         "history": [
-            {"at": _iso(event.at), "state": event.state, "text": event.text, "session": event.session_id}
+            {"at": wire_time(event.at), "state": event.state, "text": event.text, "session": event.session_id}
             for event in pin.history
         ],
     }

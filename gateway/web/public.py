@@ -57,3 +57,13 @@ async def read_body(request: Request) -> bytes:
 
 def _first(header: str) -> str:
     return header.split(",")[0].strip()
+
+
+def webhook_urls(public_url: str) -> dict[str, str]:
+    """Where carriers are told to send their webhooks."""
+    origin = public_url.rstrip("/")
+    return {
+        "twilio": f"{origin}/twilio/incoming",
+        "twilio status": f"{origin}/twilio/status",
+        "telnyx": f"{origin}/telnyx/webhook",
+    }

@@ -104,6 +104,8 @@ def make_finalizer(
         pins=PinBook(store, embed=embedder.embed if embedder is not None else None),
         state=CallerState(store),
         state_keys={agent.name: agent.repeat_caller.state_keys for agent in blueprint.agents},
+        analysed=frozenset(agent.name for agent in blueprint.agents if agent.repeat_caller.analytics_enabled),
+        silences={agent.name: agent.repeat_caller.new_person_after for agent in blueprint.agents},
     )
     return Finalizer(
         steps,

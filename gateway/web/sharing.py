@@ -1,9 +1,9 @@
 """What this process shares with others: everything through Redis, or a disk with the workers beside it, or nothing."""
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gateway.calls.event_log import EventLog
@@ -11,6 +11,7 @@ from gateway.calls.feed import Feed
 from gateway.calls.levels import Levels
 from gateway.calls.nodes.board import Board
 from gateway.calls.nodes.commons import Commons
+from gateway.calls.nodes.crew_metrics import CrewMetrics
 from gateway.calls.nodes.file_board import FileBoard
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.registry import TOKEN_SECONDS
@@ -32,9 +33,16 @@ class Sharing:
     events: "EventStream | None" = None
     board: Board | None = None
 
-    def feed(self, events: EventLog) -> Feed:
+    def feed(self, events: EventLog, listener: Callable[[Mapping[str, Any]], None] | None) -> Feed:
         """What is told of calls: here, or to every node."""
-        return Feed(events) if self.events is None else Feed(events, self.events, self.events.share)
+        share = self.events.share if self.events is not None else None
+        return Feed(events, self.events, share, listener=listener)
+
+    def metrics(self) -> CrewMetrics | None:
+        """What this process and the workers beside it have counted."""
+        if self.neighbours is None or self.board is None or not self.shares_disk:
+            return None
+        return CrewMetrics(self.board, self.neighbours.commons)
 
     def levels(self) -> Levels:
         """How loud calls are: here, or at every node."""

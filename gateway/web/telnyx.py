@@ -86,6 +86,7 @@ class TelnyxWebhooks:
             media_url=media_url,
             attestation=telnyx_attestation(event.payload),
             sip_headers=telnyx_sip_headers(event.payload),
+            attributes=event.attributes,
         )
         if ring is Refusal.OVER:
             return

@@ -57,6 +57,7 @@ class TwilioWebhooks:
             account_id=account_id,
             attestation=twilio_attestation(form),
             sip_headers=twilio_sip_headers(form),
+            attributes=dict(request.query_params),  # signed, like the form
         )
         if isinstance(ring, Refusal):
             return _xml(twilio.reject(busy=ring is Refusal.CLOSING))

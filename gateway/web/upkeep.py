@@ -4,16 +4,18 @@ import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from datetime import UTC, datetime
 from typing import Any, Final
 
+from gateway.calls.agents import Agent
 from gateway.calls.archive import Archive
 from gateway.calls.event_log import Cursor, EventLog
 from gateway.errors import StoreError
 from gateway.llm.writer import SummaryWriter
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
+from gateway.memory.retention import Retention
 from gateway.settings import Settings
 
 RETENTION_CHECK_SECONDS: Final = 3600.0
@@ -50,17 +52,19 @@ async def delete_old_events(events: EventLog, retention_days: int) -> None:
         await asyncio.sleep(RETENTION_CHECK_SECONDS)
 
 
-def retention_of(settings: Settings) -> timedelta | None:
-    """How long facts and topics are told; None for ever."""
-    return timedelta(days=settings.memory_retention_days) if settings.memory_retention_days else None
+def retention_of(settings: Settings, agents: Iterable[Agent]) -> Retention:
+    """How long facts and topics are told."""
+    own = {agent.name: agent.retention_days for agent in agents if agent.retention_days is not None}
+    return Retention(settings.memory_retention_days, own)
 
 
-async def expire_facts(facts: FactBook, pins: PinBook, retention: timedelta | None) -> None:
+async def expire_facts(facts: FactBook, pins: PinBook, retention: Retention) -> None:
     """Delete what is not told any more, at the start and once a day."""
-    while retention is not None:
+    while True:
         try:
-            oldest = datetime.now(UTC) - retention
-            if expired := await facts.expire(oldest) + await pins.expire(oldest):
+            limits = retention.limits(datetime.now(UTC))
+            expired = sum([await facts.expire(*limit) + await pins.expire(*limit) for limit in limits])
+            if expired:
                 _log.info("old facts deleted", extra={"statements": expired})
         except StoreError as error:
             _log.warning("old facts could not be deleted", extra={"reason": str(error)})

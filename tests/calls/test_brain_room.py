@@ -69,6 +69,10 @@ async def test_question_may_come_to_another_node(commons: tuple[Commons, Commons
     assert thinker is not None and thinker.agent == "maya"
     assert await there.bearers.find(thought.endpoint.bearer) is thinker
     assert await there.bearers.find("somebody-elses") is None
+    here.keep_to_itself(thought, MAYA)
+    await commons[0].written()
+    nobodys = await there.bearers.find(thought.endpoint.bearer)
+    assert nobodys is not None and nobodys is not thinker and nobodys.caller_key == ""
     here.close(thought)
     await commons[0].written()
     assert await there.bearers.find(thought.endpoint.bearer) is None

@@ -6,11 +6,17 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.calls.endings import Ending, retold
+from gateway.calls.archive import Archive
+from gateway.calls.ending_steps import EndingSteps
+from gateway.calls.endings import Ending, Endings, retold
+from gateway.calls.own_store import open_own_store
 from gateway.calls.session import Speaker, Turn
 from gateway.errors import LlmUnavailable, StoreRefused, StoreUnavailable
+from gateway.llm.facts import CallerFact
 from gateway.llm.topics import TopicNote
+from gateway.llm.writer import SummaryWriter
 from gateway.memory import facts, pin_log
+from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
 from tests.fakes.remem import FakeRemem, Fault
@@ -292,6 +298,32 @@ async def test_wrong_key_is_refused(after, remem):
     with pytest.raises(StoreRefused):
         await after.steps.send_remote(ending)
     assert ending.remote_version == 0
+
+
+# Facts
+
+
+class Parrot(MoodyModel):
+    """Takes for a fact what the agent read out of its notes."""
+
+    async def summarise(self, instructions, transcript):
+        return replace(SUMMARY, caller_facts=(CallerFact("Prefers window seats", "preference", 0.9, (0, 1)),))
+
+
+async def test_what_was_looked_up_in_mid_call_is_not_learned_again(tmp_path):
+    """It is in no receipt: the agent found it with a search."""
+    store = await open_own_store(tmp_path)
+    try:
+        book, archive = FactBook(store), Archive(tmp_path / "archive", retention_days=7)
+        writer = SummaryWriter([Parrot()], "Summarise.", tries_each=1)
+        steps = EndingSteps(store, Endings(store), None, writer, archive, zones={}, facts=book)
+        await book.learn(a_session(), [CallerFact("Prefers window seats", "preference", 0.9, (1,))], START)
+        asked = Turn(Speaker.AGENT, "You prefer window seats, right?", START)
+        ending = Ending(a_session(turns=[asked, Turn(Speaker.CALLER, "Yes.", START)]))
+        await steps.write_document(ending)
+        assert ending.summary.caller_facts == ()
+    finally:
+        await store.close()
 
 
 # Topics

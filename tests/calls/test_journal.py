@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.calls.journal import Journal, turns_of
+from gateway.calls.journal import Journal, circumstances, entries_of, turns_of
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.calls.transcript import Transcript
@@ -55,6 +55,31 @@ async def test_forgotten_session_leaves_no_word(journal: Journal, tmp_path: Path
     with sqlite3.connect(tmp_path / "data" / "journal.db") as connection:
         assert connection.execute("SELECT count(*) FROM entries").fetchone() == (0,)
     connection.close()
+
+
+async def test_session_forgotten_in_mid_call_leaves_no_word(journal: Journal, tmp_path: Path) -> None:
+    """Somebody else has deleted it meanwhile, and the call went on."""
+    session = a_session()
+    log = journal.open_session(session, {})
+    journal.put("DELETE FROM sessions")
+    log.caller_said("My secret is safe.", NOW)
+    journal.forget(session.id)
+    await journal.flushed()
+    with sqlite3.connect(tmp_path / "data" / "journal.db") as connection:
+        assert connection.execute("SELECT count(*) FROM entries").fetchone() == (0,)
+    connection.close()
+
+
+async def test_what_was_taken_back_stays_so_after_a_crash(journal: Journal) -> None:
+    session = a_session()
+    session.state = {"cheese": "brie"}
+    log = journal.open_session(session, {})
+    log.caller_said("My secret is safe.", NOW)
+    log.begin_anew([*entries_of([Turn(Speaker.CALLER, "Hello.", NOW)]), *circumstances(session)])
+    log.record_is(off=True)
+    [left] = await journal.unfinished()
+    assert left.session.turns == [Turn(Speaker.CALLER, "Hello.", NOW)]
+    assert (left.session.state, left.session.off_record) == ({"cheese": "brie"}, True)
 
 
 async def test_calls_are_kept_apart(journal: Journal) -> None:
@@ -124,11 +149,14 @@ class Remembered:
     def agent_said(self, answer: int, text: str, at: datetime) -> None:
         self.entries.append({"agent": text, "answer": answer, "at": at.isoformat()})
 
+    def record_is(self, *, off: bool) -> None:
+        self.entries.append({"off_record": off})
+
     def cut_off(self, answer: int, heard: str, unheard: str) -> None:
         self.entries.append({"heard": heard, "unheard": unheard, "answer": answer})
 
 
-@given(st.lists(st.sampled_from(["caller", "agent", "sound", "mark", "done", "interrupt"]), max_size=30))
+@given(st.lists(st.sampled_from(["caller", "agent", "sound", "mark", "done", "interrupt", "off", "on"]), max_size=30))
 def test_journal_tells_what_the_transcript_tells(happenings: list[str]) -> None:
     playback, remembered = Playback(), Remembered()
     transcript = Transcript(playback, journal=remembered)
@@ -144,6 +172,8 @@ def test_journal_tells_what_the_transcript_tells(happenings: list[str]) -> None:
             playback.mark_reached(playback.next_mark())
         elif happening == "done":
             transcript.agent_audio_done()
+        elif happening in ("off", "on"):
+            transcript.go_off_record(happening == "off")
         else:
             transcript.interrupted(float(number))
             playback.cleared()

@@ -55,3 +55,11 @@ def test_end_is_told_by_who_was_there():
     died = replace(there, turns=turns("ab"), end_reason=EndReason.GATEWAY_DIED, receipt={}, timings=[], taken_over=True)
     for whole in (merged(there, died), merged(died, there)):
         assert whole == replace(there, taken_over=True)
+
+
+def test_what_was_taken_back_does_not_come_back():
+    """One node knows that the caller wants it forgotten, the other has it yet."""
+    whole, [taken] = turns("abc"), turns("b")
+    one = replace(a_session(turns=turns("ac")), taken_back=[taken.name])
+    assert texts(merged(one, replace(one, turns=whole, taken_back=[])).turns) == "ac"
+    assert texts(merged(replace(one, turns=whole, taken_back=[]), one).turns) == "ac"

@@ -36,6 +36,18 @@ def test_sentences_between_two_turns_are_one_turn() -> None:
     ]
 
 
+def test_what_is_off_record_is_known_and_not_kept() -> None:
+    talk = Talk()
+    talk.transcript.go_off_record(True)
+    talk.transcript.caller_said("Between us.", NOW)
+    talk.speak("My lips are sealed.", 1600)
+    assert [turn.text for turn in talk.transcript.so_far] == ["Between us.", "My lips are sealed."]
+    assert talk.transcript.entries == []
+    talk.transcript.go_off_record(False)
+    talk.transcript.caller_said("Thank you.", NOW)
+    assert [turn.text for turn in talk.transcript.ended(1.0)] == ["Thank you."]
+
+
 def test_interruption_keeps_what_was_heard() -> None:
     talk = Talk()
     greeting = talk.speak("Hello.", 1600)

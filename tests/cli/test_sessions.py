@@ -1,12 +1,14 @@
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gateway.calls.own_store import open_own_store
 from gateway.cli.main import main
 from tests.fakes.remem import FakeRemem
-from tests.stage import make_carrier, staged, until, until_it
+from tests.stage import ADMIN, CALLER, GREETING_SOUND, Stage, make_carrier, staged, until, until_it
 
 
 async def gateway(folder: Path, monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -38,7 +40,7 @@ async def test_refused_document_is_listed_and_retried(
 
             async def listed() -> bool:
                 await gateway(tmp_path, monkeypatch)
-                return capsys.readouterr().out == "every call is archived, summarised and stored\n"
+                return capsys.readouterr().out.endswith("every call is archived, summarised and stored\n")
 
             await until_it(listed)
 
@@ -56,3 +58,109 @@ async def test_unknown_call_is_one_line(
     async with staged(tmp_path, make_carrier("twilio")):
         assert await gateway(tmp_path, monkeypatch, "retry", "voice-session:nobody") == 2
     assert "no call voice-session:nobody waits" in capsys.readouterr().err
+
+
+async def two_calls(stage: Stage) -> None:
+    """One with an answer that was cut off, and another caller's."""
+    call, conversation = await stage.dial()
+    await call.wait_queued(len(GREETING_SOUND))
+    call.play()
+    await stage.played(call, conversation)
+    await conversation.user_says("When can I come?")
+    await conversation.agent_says("You can come on Monday.", audio=b"\x11" * 8000)
+    await call.wait_queued(8000)
+    await conversation.barge_in(late_text="", late_audio=[])
+    await conversation.end_turn("Never mind.")
+    await call.hang_up()
+    other, conversation = await stage.dial("+12025550144")
+    await conversation.user_says("Hello.")
+    await other.hang_up()
+    await until(lambda: len(stage.archives()) == 2)
+    await stage.idle()
+
+
+async def test_calls_are_listed_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", ADMIN)
+    async with staged(tmp_path, make_carrier("twilio", hold_playback=True)) as stage:
+        await two_calls(stage)
+
+        async def said(*arguments: str) -> Any:
+            """The same from the files and from the running gateway."""
+            assert await gateway(tmp_path, monkeypatch, *arguments, "--json") == 0
+            here = json.loads(capsys.readouterr().out)
+            assert await gateway(tmp_path, monkeypatch, *arguments, "--json", "--url", stage.url) == 0
+            assert json.loads(capsys.readouterr().out) == here
+            return here
+
+        assert [row["caller"] for row in await said()] == ["…0144", "…0143"]
+        [row] = await said("--caller", CALLER, "--day", "today", "--outcome", "caller", "--agent", "maya")
+        assert (row["outcome"], row["ending"], row["turns"]) == ("caller hung up", "done", 4)
+        assert await said("--day", "yesterday") == []
+        assert await said("--outcome", "unfinished") == []
+        assert await said("--agent", "nobody") == []
+        whole = await said("show", row["session"][14:22])
+        assert [(turn["speaker"], turn["text"], turn["unheard"]) for turn in whole["transcript"][1:]] == [
+            ("caller", "When can I come?", ""),
+            ("agent", "", "You can come on Monday."),
+            ("caller", "Never mind.", ""),
+        ]
+        assert whole["steps"]["document"]["state"] == "done"
+        assert len(whole["timings"]) == 2
+        assert whole["receipt"]["tier"]
+        assert [event["event"] for event in whole["timeline"]][:3] == ["ringing", "answered", "memory"]
+        assert await gateway(tmp_path, monkeypatch, "show", row["session"]) == 0
+        text = capsys.readouterr().out
+        assert "AGENT:  [not heard: You can come on Monday.]" in text
+        for section in ("what was said", "how long answers took", "its ending", "what happened"):
+            assert f"\n{section}\n" in text
+
+
+async def test_latency_tells_percentiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", ADMIN)
+    monkeypatch.chdir(tmp_path)
+    async with staged(tmp_path, make_carrier("telnyx")) as stage:
+        call, conversation = await stage.dial()
+        await stage.played(call, conversation)
+        await conversation.user_says("Is my bike ready?")
+        await stage.answer(call, conversation, "It is.")
+        await call.hang_up()
+        await stage.document()
+        await stage.idle()
+        for where in ([], ["--url", stage.url]):
+            assert await asyncio.to_thread(main, ["latency", "--since", "1h", "--json", *where]) == 0
+            figures = json.loads(capsys.readouterr().out)
+            assert (figures["calls"], figures["turns"]) == (1, 1)
+            assert figures["stages"]["first_frame"]["p50"] == figures["stages"]["first_frame"]["max"] > 0
+        assert await asyncio.to_thread(main, ["latency"]) == 0
+        assert "first frame" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--day", "someday"], "is no day"),
+        (["--outcome", "boredom"], "no call ends with 'boredom'"),
+        (["--caller", "+12"], "is not a telephone number"),
+        (["show"], "say which call"),
+        (["show", "ffffffff"], "no call ffffffff is known"),
+        (["retry", "--url", "http://127.0.0.1:1"], "retry works where the gateway keeps its files"),
+    ],
+)
+async def test_mistakes_are_one_line(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    store = await open_own_store(tmp_path / "data")
+    await store.close()
+    assert await gateway(tmp_path, monkeypatch, *arguments) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1

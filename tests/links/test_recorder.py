@@ -40,6 +40,15 @@ def test_notes_are_written(room):
     ]
 
 
+def test_discarded_recording_is_gone(room):
+    recorder = room.record("one")
+    recorder.note("call", {})
+    recorder.discard()
+    recorder.note("ended", {})
+    room.close()
+    assert not recorder.path.exists()
+
+
 def test_frames_are_written_as_json(room):
     recorder = room.record("one")
     recorder.from_carrier(frame(event="dtmf", dtmf={"digit": "1"}))

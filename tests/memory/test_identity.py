@@ -47,7 +47,8 @@ def test_whole_table_is_read():
         ([], " must be a table"),
         (
             {"colour": 1},
-            ": unknown key colour; known are analytics_enabled, identifier_blacklist, identifier_source, state_keys",
+            ": unknown key colour; known are analytics_enabled, identifier_blacklist, identifier_source,"
+            " new_person_after, state_keys",
         ),
         ({"analytics_enabled": "yes"}, ".analytics_enabled must be true or false"),
         ({"state_keys": "cheese"}, ".state_keys must be a list of names"),

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
 from gateway.memory import minilm
+from gateway.memory.document_table import create_document
 from gateway.memory.documents import NewDocument
 from gateway.memory.embedding import MODEL, Embedder
 from gateway.memory.model_process import ModelGone
@@ -19,6 +21,7 @@ from gateway.memory.sqlite import SqliteStore
 ANA = ("caller-fact", "caller:+12025550101")
 BEN = ("caller-fact", "caller:+12025550102")
 PUPPY, KETTLE, TRAIN = "She has a puppy called Rex.", "The blue kettle is broken.", "He takes the train to work."
+NOW = datetime(2026, 2, 6, tzinfo=UTC)
 PET = "Which animals live with her?"
 
 
@@ -232,3 +235,13 @@ async def test_closed_store_is_unavailable(store):
     await store.close()
     with pytest.raises(StoreUnavailable):
         await store.query(PET, limit=1, tags=ANA)
+
+
+async def test_document_made_within_other_work_gets_its_vectors(store):
+    """As facts are, with the log that they rest on."""
+    await keep(store, "Has a cat")
+    await embedded(store)
+    await asyncio.sleep(0.1)  # whoever makes vectors has seen that none are lacking
+    await store.run(lambda connection: create_document(connection, NewDocument("", "Has a dog", tags=ANA), NOW))
+    await embedded(store)
+    assert set(await models(store)) == {"Has a cat", "Has a dog"}

@@ -46,6 +46,9 @@ SAID = {
         "Erase all my data.",
         "Please delete all of my information now.",
         "Please forget me.",
+        "Start fresh.",
+        "Let's start fresh, please.",
+        "Can we start with a clean slate?",
     ],
     ("en", Wish.OFF_RECORD): [
         "Off the record.",
@@ -66,7 +69,6 @@ SAID = {
         "You can remember things again.",
         "Resume recording again, please.",
     ],
-    ("en", Wish.START_FRESH): ["Start fresh.", "Let's start fresh, please.", "Can we start with a clean slate?"],
     ("de", Wish.TELL_KNOWN): [
         "Was weißt du über mich?",
         "Was wissen Sie alles über mich?",
@@ -74,26 +76,31 @@ SAID = {
         "Sagen Sie mir bitte, was Sie über mich wissen.",
     ],
     ("de", Wish.FORGET_THAT): ["Vergiss das bitte.", "Vergessen Sie, was ich gerade gesagt habe."],
-    ("de", Wish.FORGET_EVERYTHING): ["Vergiss alles über mich.", "Löschen Sie bitte alle meine Daten."],
+    ("de", Wish.FORGET_EVERYTHING): [
+        "Vergiss alles über mich.",
+        "Lass uns ganz neu anfangen.",
+        "Löschen Sie bitte alle meine Daten.",
+    ],
     ("de", Wish.OFF_RECORD): ["Das ist nicht fürs Protokoll.", "Off the record, ich mag ihn nicht."],
     ("de", Wish.ON_RECORD): ["Jetzt wieder fürs Protokoll.", "Du darfst dir jetzt wieder alles merken."],
-    ("de", Wish.START_FRESH): ["Fangen wir ganz neu an.", "Okay, lass uns ganz neu anfangen."],
     ("es", Wish.TELL_KNOWN): ["¿Qué sabes de mí?", "que sabe sobre mi", "Dígame todo lo que sabe de mí."],
     ("es", Wish.FORGET_THAT): ["Olvida eso, por favor.", "Olvide lo que acabo de decir."],
-    ("es", Wish.FORGET_EVERYTHING): ["Olvida todo lo que sabes de mí.", "Borre todos mis datos."],
+    ("es", Wish.FORGET_EVERYTHING): ["Olvida todo lo que sabes de mí.", "Borre todos mis datos.", "Empecemos de cero."],
     ("es", Wish.OFF_RECORD): ["Esto es extraoficial.", "No guarde nada más."],
     ("es", Wish.ON_RECORD): ["Puede volver a grabar."],
-    ("es", Wish.START_FRESH): ["Empecemos de cero."],
     ("fr", Wish.TELL_KNOWN): [
         "Que sais-tu de moi ?",
         "Qu’est-ce que vous savez sur moi ?",
         "Dis-moi ce que tu sais de moi.",
     ],
     ("fr", Wish.FORGET_THAT): ["Oublie ça, s'il te plaît.", "Oubliez ce que je viens de dire."],
-    ("fr", Wish.FORGET_EVERYTHING): ["Oubliez tout ce que vous savez sur moi.", "Efface toutes mes données."],
+    ("fr", Wish.FORGET_EVERYTHING): [
+        "Oubliez tout ce que vous savez sur moi.",
+        "Efface toutes mes données.",
+        "D'accord, repartons de zéro.",
+    ],
     ("fr", Wish.OFF_RECORD): ["C'est en off.", "N'enregistrez plus rien."],
     ("fr", Wish.ON_RECORD): ["Reprenez l'enregistrement."],
-    ("fr", Wish.START_FRESH): ["D'accord, repartons de zéro."],
 }
 
 TALK = {
@@ -230,7 +237,7 @@ def test_endless_repetition_is_talk(words):
 
 # Asking back
 
-ASKED_BACK = [Wish.FORGET_THAT, Wish.FORGET_EVERYTHING, Wish.START_FRESH]
+ASKED_BACK = [Wish.FORGET_THAT, Wish.FORGET_EVERYTHING]
 
 
 def asked(wish: Wish, language: str = "en") -> VoiceCommands:

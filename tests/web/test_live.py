@@ -14,11 +14,9 @@ from gateway.calls.session import VoiceSession
 from gateway.settings import Secret
 from gateway.web import live
 from gateway.web.live import LiveDoor
-from tests.fakes.deepgram import speech
 from tests.live import PATH, watching
-from tests.stage import CALLED, CALLER, SOUND, Stage, make_carrier, staged, until, until_it
+from tests.stage import CALLED, CALLER, GREETING_SOUND, SOUND, Stage, make_carrier, staged, until, until_it
 
-GREETING_SOUND = speech("Hello, this is Maya.") + speech("How can I help you?")
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
 

@@ -57,6 +57,10 @@ class Memory(Mapping[str, Kept]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def clear(self) -> None:
+        """The caller wants it forgotten, or is somebody else."""
+        self._values.clear()
+
     def fields(self) -> dict[str, Value]:
         """A copy, in plain dictionaries."""
         return {key: dict(value) if isinstance(value, Mapping) else value for key, value in self.items()}

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from gateway.calls import prompt
 from gateway.calls.agents import Agent
@@ -29,8 +29,11 @@ HANDED_OVER: Final = "It was handed over. Tell the caller that it is being seen 
 
 _log = logging.getLogger(__name__)
 
-SearchMemory = Callable[[str, str, str], Awaitable[str]]
-"""What is remembered for agent, caller and words; empty for nothing."""
+
+class SearchMemory(Protocol):
+    """What is remembered for agent, caller and words; empty for nothing. `person`: who of those on the number."""
+
+    def __call__(self, agent: str, caller: str, text: str, *, person: str = "") -> Awaitable[str]: ...
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ class KitRoom:
             return {}
 
     def _builtins(self, agent: Agent, caller: str, clearance: Clearance) -> Iterable[Builtin]:
-        if self._search_memory is not None and caller:
+        if self._search_memory is not None and (caller or agent.repeat_caller.may_be_known_later):
             yield Builtin(builtin.SEARCH_MEMORY, _memory_search(self._search_memory, agent.name, caller, clearance))
         if self._knowledge is not None and agent.knowledge is not None:
             yield Builtin(builtin.SEARCH_KNOWLEDGE, _knowledge_search(self._knowledge, agent.name))
@@ -136,7 +139,8 @@ def _memory_search(
     async def look(call: FunctionCall, arguments: dict[str, Any]) -> str:
         if not clearance.allows(Tier.EVERYTHING):
             return NOT_CLEARED
-        return await search(agent, caller, arguments["query"]) or NOTHING_FOUND
+        found = search(agent, clearance.whose(caller), arguments["query"], person=clearance.person)
+        return await found or NOTHING_FOUND
 
     return look
 

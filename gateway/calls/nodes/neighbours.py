@@ -10,12 +10,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
-from gateway.calls.journal import entries_of, state_of, turns_of
+from gateway.calls.journal import circumstances, entries_of, restore
 from gateway.calls.nodes.commons import BEAT_SECONDS, CallRecord, CallState, Commons, Message, Word
 from gateway.calls.registry import Ring
 from gateway.calls.session import CallKey, VoiceSession
 from gateway.carriers.events import StreamStarted
 from gateway.errors import BoardUnavailable
+from gateway.logs import call_name
 
 KNOWN_PATIENCE: Final = 0.1
 """How long the board is asked about a call that this node knows itself: its settings leave within 150 ms."""
@@ -113,7 +114,7 @@ class Neighbours:
         """The call has lost its media. Another node may go on with it, so every turn is told again."""
         self.commons.parked(self._record_of(ring, CallState.PARKED))
         if ring.session is not None:
-            entries = [*entries_of(ring.session.turns), {"state": ring.session.state}]
+            entries = [*entries_of(ring.session.turns), *circumstances(ring.session)]
             self.commons.checkpoint(ring.key, ring.session.id, entries)
 
     async def redeem(self, key: CallKey, started: StreamStarted, *, known: bool) -> CallRecord | None:
@@ -130,7 +131,7 @@ class Neighbours:
             return None
         session = VoiceSession.from_json({**record.session, "turns": []})
         entries = await self.commons.turns(session.id)
-        session.turns, session.state = turns_of(entries), state_of(entries)
+        restore(session, entries)
         return session
 
     async def fetch(self, key: CallKey) -> tuple[CallRecord, VoiceSession | None] | None:
@@ -300,7 +301,9 @@ class Neighbours:
             if await desk.may_go_on_there(record):
                 return
         if adopted := await self._adopted(record.key, record.node):
-            _log.warning("a call's node is silent, and its call taken over", extra={"carrier": record.key[0]})
+            session = adopted[1]
+            call = {"call": call_name(session.id)} if session is not None else {}
+            _log.warning("a call's node is silent, and its call taken over", extra={**call, "carrier": record.key[0]})
             desk.take_up(*adopted)
 
     async def _adopted(

@@ -9,7 +9,6 @@ from starlette.routing import Route
 from gateway.calls.archive import Archive
 from gateway.calls.call_lines import CallLines
 from gateway.calls.desk import CallDesk
-from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
 from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.own_store import open_own_store
@@ -37,7 +36,6 @@ async def dashboard(
     archive: Archive,
     remem: RememClient | None,
     desk: CallDesk,
-    events: EventLog,
     feed: Feed,
     live: LiveDoor,
     state: Callable[[], dict[str, Any]],
@@ -50,7 +48,7 @@ async def dashboard(
         envelope, sounds = Envelope(token), SoundShelf(settings.record_dir)
         places = Places(settings.data_dir, settings.voice_session_archive_dir, settings.record_dir)
         forgetting = Forgetting(store, places, remem, token)
-        calls = CallRoom(store, archive, sounds, events, has_remote=remem is not None)
+        calls = CallRoom(store, archive, sounds, places.events, has_remote=remem is not None)
         yield [
             *entrance.routes(),
             *LivePages(entrance, store, desk, feed, live, envelope, listen_in=settings.listen_in).routes(),

@@ -1,0 +1,206 @@
+"""
+What happened in calls, read back for whoever runs the gateway: a list, one call whole, and how long answers took.
+
+Plain values, ready for JSON: the terminal, the dashboard and a remote gateway show the same.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.calls.call_book import BookedCall, CallBook
+from gateway.calls.endings import Ending, Endings
+from gateway.calls.event_log import events_of
+from gateway.calls.session import EndReason
+from gateway.memory.sqlite import SqliteStore
+
+STAGES: Final = ("transcript", "llm_request", "first_token", "first_audio", "first_frame")
+PERCENTILES: Final = (50, 90, 99)
+STEPS_IN_TIME: Final = 24
+_ALL: Final = 1_000_000
+
+_PRIVATE: Final = ("caller", "session", "agent", "carrier")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which calls; what is empty does not matter. `outcome` is the beginning of a reason, or `unfinished`."""
+
+    caller: str = ""
+    agent: str = ""
+    outcome: str = ""
+    since: str = ""
+    before: str = ""
+
+    @property
+    def outcomes(self) -> list[str]:
+        """The reasons meant; empty where none has such a beginning, or any will do."""
+        wanted = self.outcome.lower()
+        return [str(reason) for reason in EndReason if wanted and str(reason).startswith(wanted)]
+
+
+class SessionRoom:
+    """Reads what calls left behind. Raises StoreUnavailable."""
+
+    def __init__(self, store: SqliteStore, *, data_dir: Path, archive_dir: Path) -> None:
+        self._book = CallBook(store)
+        self._endings = Endings(store)
+        self._events = data_dir / "events.db"
+        self._archive_dir = archive_dir
+
+    async def calls(self, wanted: Wanted, *, limit: int = 50) -> list[dict[str, Any]]:
+        """The newest first; those whose ending is not done are among them, booked or not."""
+        open_ones = {ending.session.id: ending for ending in await self._endings.open_ones()}
+        rows = {id_: _unfinished(ending) for id_, ending in open_ones.items() if _fits(ending, wanted)}
+        if wanted.outcome != "unfinished" and (wanted.outcomes or not wanted.outcome):
+            booked = await self._book.newest(
+                caller=wanted.caller,
+                agent=wanted.agent,
+                outcomes=wanted.outcomes,
+                since=wanted.since,
+                before=wanted.before,
+                limit=limit,
+            )
+            rows = {call.session_id: _finished(call) for call in booked} | rows
+        return sorted(rows.values(), key=lambda row: str(row["started_at"]), reverse=True)[:limit]
+
+    async def call(self, session: str) -> dict[str, Any] | None:
+        """One call whole, by its id or the beginning of it; None where there is none, or more than one."""
+        uuid = session.removeprefix("voice-session:")
+        endings = [one for one in await self._endings.open_ones() if one.session.uuid.startswith(uuid)]
+        booked = await self._book.find(session)
+        if len(endings) > 1 or not uuid or not (endings or booked):
+            return None
+        row = (_finished(booked) if booked else {}) | (_unfinished(endings[0]) if endings else {})
+        events = await asyncio.to_thread(events_of, self._events, row["session"])
+        turns = endings[0].session.as_json()["turns"] if endings else transcript(events)
+        timings = endings[0].session.timings if endings else list(booked.timings if booked else ())
+        return {
+            **row,
+            "transcript": turns or await asyncio.to_thread(self._archived, row["session"]),
+            "timings": timings,
+            "receipt": dict(endings[0].session.receipt if endings else booked.receipt if booked else {}),
+            "steps": _steps(events),
+            "timeline": [{name: event[name] for name in event if name not in _PRIVATE} for event in events],
+        }
+
+    async def latency(self, wanted: Wanted) -> dict[str, Any]:
+        """Percentiles of each stage, in seconds from the end of the caller's speech, and their course."""
+        calls = await self._book.newest(
+            caller=wanted.caller, agent=wanted.agent, since=wanted.since, before=wanted.before, limit=_ALL
+        )
+        begin = datetime.fromisoformat(wanted.since or (calls[-1].started_at if calls else "2000-01-01T00:00+00:00"))
+        end = datetime.fromisoformat(wanted.before) if wanted.before else datetime.now(UTC)
+        return {
+            "since": begin.isoformat(),
+            "before": end.isoformat(),
+            "calls": len(calls),
+            "turns": sum(len(call.timings) for call in calls),
+            "stages": {stage: _stage(stage, calls, begin, end) for stage in STAGES},
+        }
+
+    def _archived(self, session: str) -> list[dict[str, Any]]:
+        """What the raw transcript has, where events are gone: it knows no times, and no words that went unheard."""
+        path = self._archive_dir / f"voice-session-{session.removeprefix('voice-session:')}.txt"
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return []
+        pairs = [line.partition(": ")[::2] for line in lines]
+        return [{"speaker": speaker.lower(), "text": text, "at": "", "unheard": ""} for speaker, text in pairs]
+
+
+def transcript(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The turns that a call's events tell of. Pieces of one answer are one turn."""
+    turns: dict[object, dict[str, Any]] = {}
+    for number, event in enumerate(events):
+        if event["event"] == "turn" and "text" in event:
+            key: object = event["answer"] if event["speaker"] == "agent" else ("caller", number)
+            before = turns.get(key)
+            text = f"{before['text']} {event['text']}" if before else event["text"]
+            latency = before["latency"] if before and before["latency"] is not None else event.get("latency")
+            at = before["at"] if before else event["at"]
+            turns[key] = {"speaker": event["speaker"], "text": text, "at": at, "unheard": "", "latency": latency}
+        elif event["event"] == "interruption" and event["answer"] in turns:
+            turns[event["answer"]] |= {"text": event.get("heard", ""), "unheard": event.get("unheard", "")}
+    return list(turns.values())
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The nearest rank of sorted values."""
+    return values[min(len(values) - 1, max(0, -(-len(values) * int(percent) // 100) - 1))]
+
+
+def _finished(call: BookedCall) -> dict[str, Any]:
+    return {
+        "session": call.session_id,
+        "started_at": call.started_at,
+        "agent": call.agent,
+        "caller": call.caller,
+        "carrier": call.carrier,
+        "seconds": call.seconds,
+        "outcome": call.end_reason,
+        "turns": call.turns,
+        "told": len(call.receipt.get("items", ())),
+        "archived": True,
+        "document": call.document_id,
+        "summary_by": call.summary_by,
+        "remote": True,  # if there is such a store at all: nothing is left to do
+        "problem": "",
+        "ending": "done",
+    }
+
+
+def _unfinished(ending: Ending) -> dict[str, Any]:
+    session = ending.session
+    return {
+        "session": session.id,
+        "started_at": session.started_at.isoformat(),
+        "agent": session.agent,
+        "caller": session.caller,
+        "carrier": session.carrier,
+        "seconds": round(session.seconds, 1),
+        "outcome": str(session.end_reason or ""),
+        "turns": len(session.turns),
+        "told": len(session.receipt.get("items", ())),
+        "archived": ending.archived,
+        "document": ending.document_id,
+        "summary_by": ending.summary.written_by if ending.summary else "",
+        "remote": ending.remote_version > 0,
+        "problem": ending.problem,
+        "ending": "rests" if ending.problem else "under way",
+    }
+
+
+def _fits(ending: Ending, wanted: Wanted) -> bool:
+    session = ending.session
+    outcome = wanted.outcome in ("", "unfinished") or session.end_reason in wanted.outcomes
+    started = session.started_at.astimezone(UTC).isoformat()
+    in_time = wanted.since <= started and (not wanted.before or started < wanted.before)
+    return outcome and in_time and wanted.caller in ("", session.caller) and wanted.agent in ("", session.agent)
+
+
+def _steps(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """The last that is known of each step of the ending."""
+    return {
+        event["step"]: {"state": event["state"], "at": event["at"], "reason": event.get("reason", "")}
+        for event in events
+        if event["event"] == "step"
+    }
+
+
+def _stage(stage: str, calls: Sequence[BookedCall], begin: datetime, end: datetime) -> dict[str, Any]:
+    """Figures of one stage; `course` are medians over equal steps in time, None where nobody spoke."""
+    steps: list[list[float]] = [[] for _ in range(STEPS_IN_TIME)]
+    width = max((end - begin).total_seconds(), 1.0) / STEPS_IN_TIME
+    for call in calls:
+        step = int((datetime.fromisoformat(call.started_at) - begin).total_seconds() / width)
+        seen = [timing[stage] for timing in call.timings if timing.get(stage) is not None]
+        steps[min(max(step, 0), STEPS_IN_TIME - 1)] += [seconds for seconds in seen if seconds is not None]
+    values = sorted(seconds for step_values in steps for seconds in step_values)
+    figures = {f"p{percent}": percentile(values, percent) if values else None for percent in PERCENTILES}
+    course = [percentile(sorted(step_values), 50) if step_values else None for step_values in steps]
+    return {"turns": len(values), **figures, "max": values[-1] if values else None, "course": course}

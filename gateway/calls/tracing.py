@@ -1,0 +1,143 @@
+"""
+Calls as traces: a conversation, its turns, and the stages of each; memory and functions beside them.
+
+Made of what the feed tells, so calls know nothing of it. Names follow OpenTelemetry's conventions for generative AI:
+`invoke_agent`, `chat`, `execute_tool`, `search_memory`, `upsert_memory`. Words and numbers are in no span.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.util.types import AttributeValue
+
+MOST_CALLS: Final = 10_000
+"""Calls that are told of and not finished; beyond it the oldest is given up."""
+
+_NS: Final = 1_000_000_000
+_STAGES: Final = {
+    "transcribe": ("speech_ended", "transcript"),
+    "chat": ("llm_request", "first_token"),
+    "synthesize": ("first_token", "first_audio"),
+    "send": ("first_audio", "first_frame"),
+}
+"""Each with the stages that it lies between."""
+_LEARNS: Final = ("facts", "state", "document", "remote document")
+
+
+@dataclass
+class _Traced:
+    """One call: its span, when it ended, and functions that have no answer yet."""
+
+    span: "Span"
+    ended_at: int = 0
+    functions: dict[str, int] = field(default_factory=dict)
+
+
+class CallTracer:
+    """Makes spans of events. `tell` is the feed's; the tracer's own thread exports."""
+
+    def __init__(self, tracer: "Tracer", clock: Callable[[], int] = time.time_ns) -> None:
+        self._tracer = tracer
+        self._clock = clock
+        self._calls: dict[str, _Traced] = {}
+
+    def tell(self, event: Mapping[str, Any]) -> None:
+        """Something happened in a call."""
+        now, kind, session = self._clock(), event["event"], event["session"]
+        if kind == "answered":
+            self._begin(event, now)
+            return
+        call = self._calls.get(session)
+        if call is None:
+            return
+        match kind:
+            case "memory":
+                self._memory(call, event, now)
+            case "turn" if event.get("stages"):
+                self._turn(call, event["stages"], now)
+            case "interruption":
+                call.span.add_event("interruption", timestamp=now)
+            case "function_called":
+                call.functions[event["function"]] = now
+            case "function_finished":
+                self._function(call, event, now)
+            case "engine_lost" | "engine_back" | "media_lost" | "error":
+                call.span.add_event(kind, {"what": str(event.get("what", ""))}, timestamp=now)
+            case "hangup":
+                call.ended_at = now
+                call.span.set_attribute("voice.end_reason", event["reason"])
+                call.span.set_attribute("voice.turns", event["turns"])
+                call.span.end(now)
+            case "step" if event["state"] == "done" and event["step"] in _LEARNS:
+                attributes: dict[str, AttributeValue] = {"gen_ai.memory.kind": event["step"]}
+                self._child(call, "upsert_memory", call.ended_at or now, now, attributes)
+            case "finished":
+                del self._calls[session]
+
+    def _begin(self, event: Mapping[str, Any], now: int) -> None:
+        if before := self._calls.pop(event["session"], None):  # it goes on after its stream was lost
+            before.span.end(now)
+        elif len(self._calls) >= MOST_CALLS:
+            del self._calls[next(iter(self._calls))]
+        span = self._tracer.start_span(
+            f"invoke_agent {event['agent']}",
+            start_time=now,
+            attributes={
+                "gen_ai.operation.name": "invoke_agent",
+                "gen_ai.agent.name": event["agent"],
+                "gen_ai.conversation.id": event["session"],
+                "voice.carrier": event["carrier"],
+                "voice.attempt": event["attempt"],
+            },
+        )
+        self._calls[event["session"]] = _Traced(span)
+
+    def _memory(self, call: _Traced, event: Mapping[str, Any], now: int) -> None:
+        seconds = event["seconds"] or 0.0
+        attributes: dict[str, AttributeValue] = {
+            "gen_ai.memory.facts": event["facts"],
+            "gen_ai.memory.calls": event["calls"],
+            "gen_ai.memory.outcome": event["outcome"],
+        }
+        self._child(call, "search_memory", now - int(seconds * _NS), now, attributes)
+
+    def _turn(self, call: _Traced, stages: Mapping[str, float | None], now: int) -> None:
+        """Times are seconds from the end of the caller's speech, and its last stage is now."""
+        at = {"speech_ended": 0.0, **{stage: seconds for stage, seconds in stages.items() if seconds is not None}}
+        zero = now - int(at.get("first_frame", 0.0) * _NS)
+        begin = zero + int(min(at.values()) * _NS)
+        turn = self._child(call, "turn", begin, None, {})
+        for name, (first, last) in _STAGES.items():
+            if first in at and last in at:
+                self._stage(turn, name, zero + int(at[first] * _NS), zero + int(at[last] * _NS))
+        turn.end(now)
+
+    def _function(self, call: _Traced, event: Mapping[str, Any], now: int) -> None:
+        begin = call.functions.pop(event["function"], now - int(event["seconds"] * _NS))
+        attributes: dict[str, AttributeValue] = {"gen_ai.tool.name": event["function"], "voice.ok": event["ok"]}
+        self._child(call, "execute_tool", begin, now, attributes)
+
+    def _child(
+        self, call: _Traced, operation: str, begin: int, end: int | None, attributes: "dict[str, AttributeValue]"
+    ) -> "Span":
+        return self._under(call.span, operation, begin, end, attributes)
+
+    def _stage(self, turn: "Span", operation: str, begin: int, end: int) -> None:
+        self._under(turn, operation, begin, max(begin, end), {})
+
+    def _under(
+        self, parent: "Span", operation: str, begin: int, end: int | None, attributes: "dict[str, AttributeValue]"
+    ) -> "Span":
+        from opentelemetry.trace import set_span_in_context
+
+        named: dict[str, AttributeValue] = {"gen_ai.operation.name": operation, **attributes}
+        span = self._tracer.start_span(
+            operation, context=set_span_in_context(parent), start_time=begin, attributes=named
+        )
+        if end is not None:
+            span.end(end)
+        return span

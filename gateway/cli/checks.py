@@ -1,0 +1,304 @@
+"""What `gateway doctor` looks at. Each check answers in seconds, whatever is wrong, and prints no key."""
+
+import asyncio
+import contextlib
+import enum
+import os
+import shutil
+import sqlite3
+import stat
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+import httpx
+import websockets.asyncio.client
+import websockets.exceptions
+
+from gateway.calls.agents import AgentBook
+from gateway.calls.own_store import store_path
+from gateway.errors import GatewayError
+from gateway.settings import Secret, Settings
+from gateway.web.public import webhook_urls
+
+PATIENCE: Final = 5.0
+LITTLE_ROOM: Final = 1 << 30
+NO_ROOM: Final = 100 << 20
+MOST_SKEW: Final = 30.0
+"""Telnyx's signatures are good for minutes; a clock that is off by more will be off by much more soon."""
+
+
+class State(enum.StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    WRONG = "wrong"
+
+    @property
+    def exit_code(self) -> int:
+        return list(State).index(self)
+
+
+@dataclass(frozen=True)
+class Finding:
+    check: str
+    state: State
+    found: str
+    todo: str = ""
+
+
+Check = Callable[[Settings, "_Net"], Awaitable[Iterable[Finding]]]
+
+
+async def examine(settings: Settings) -> list[Finding]:
+    """Everything, the network's checks at the same time. In the order in which a person would mend it."""
+    async with httpx.AsyncClient(timeout=PATIENCE, follow_redirects=False) as http:
+        net = _Net(http)
+        checked = await asyncio.gather(*(check(settings, net) for check in _CHECKS))
+        clock = _clock(net)
+    return [*_settings(settings), *_disk(settings), clock, *(one for found in checked for one in found)]
+
+
+class _Net:
+    """Asks servers, and remembers what time they say it is."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+        self.skews: list[float] = []
+
+    async def status(self, method: str, url: str, **options: Any) -> int | str:
+        """The status of the answer; why there is none."""
+        try:
+            answer = await self._http.request(method, url, **options)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return type(error).__name__
+        with contextlib.suppress(ValueError, TypeError):
+            told = parsedate_to_datetime(answer.headers.get("Date", ""))
+            self.skews.append(abs(told.timestamp() - time.time()))
+        return answer.status_code
+
+    async def judged(self, check: str, method: str, url: str, *, keys: str, **options: Any) -> Finding:
+        """A server that is to be reached with a key."""
+        status, host = await self.status(method, url, **options), urlsplit(url).netloc
+        if isinstance(status, str):
+            return Finding(
+                check, State.WRONG, f"{host} can't be reached ({status})", "check the network and the address"
+            )
+        if status in (401, 403):
+            return Finding(check, State.WRONG, f"{host} does not take the key", f"set {keys} anew")
+        if status >= 500:
+            return Finding(check, State.WARNING, f"{host} answers {status}", "try again; it may be down")
+        return Finding(check, State.OK, f"{host} answers and takes the key")
+
+
+def _settings(settings: Settings) -> list[Finding]:
+    found = []
+    try:
+        agents = [agent.name for agent in AgentBook(settings.agents, settings.folder)]
+        found.append(Finding("settings", State.OK, f"agents: {', '.join(agents)}"))
+    except GatewayError as error:
+        found.append(Finding("settings", State.WRONG, str(error)))
+    if not settings.allowed_callers:
+        todo = "set ALLOWED_CALLERS to your number, or to * for anyone"
+        found.append(Finding("callers", State.WRONG, "every caller is refused", todo))
+    else:
+        anyone = "*" in settings.allowed_callers
+        found.append(
+            Finding("callers", State.OK, "anyone may call" if anyone else f"{len(settings.allowed_callers)} may")
+        )
+    return found
+
+
+def _disk(settings: Settings) -> list[Finding]:
+    folders = {"DATA_DIR": settings.data_dir, "VOICE_SESSION_ARCHIVE_DIR": settings.voice_session_archive_dir}
+    if settings.record_dir is not None:
+        folders["RECORD_DIR"] = settings.record_dir
+    return [*(_folder(name, path) for name, path in folders.items()), _own_store(settings.data_dir)]
+
+
+def _folder(name: str, path: Path) -> Finding:
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        return Finding(name, State.WRONG, f"{there} can't be written to", f"set {name} to a folder of yours")
+    free = shutil.disk_usage(there).free
+    room = f"{free / (1 << 30):.1f} GB free"
+    if free < NO_ROOM:
+        return Finding(name, State.WRONG, f"{path}: {room}", "make room; nothing more can be kept")
+    if free < LITTLE_ROOM:
+        return Finding(name, State.WARNING, f"{path}: {room}", "make room soon")
+    if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        return Finding(name, State.WARNING, f"others may look into {path}", f"chmod 700 {path}")
+    return Finding(name, State.OK, f"{path}: {room}" if path.exists() else f"{path} is yet to be made: {room}")
+
+
+def _own_store(data_dir: Path) -> Finding:
+    path = store_path(data_dir)
+    if not path.is_file():
+        return Finding("store", State.OK, "embedded, yet to be made")
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=PATIENCE)) as db:
+            problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            resting = db.execute("SELECT count(*) FROM endings WHERE problem <> ''").fetchone()[0]
+    except sqlite3.Error as error:
+        return Finding("store", State.WRONG, f"{path} can't be read: {error}", "restore it from a backup")
+    if problem != "ok":
+        return Finding("store", State.WRONG, f"{path} is damaged: {problem}", "restore it from a backup")
+    if resting:
+        todo = "gateway sessions says why; then gateway sessions retry"
+        return Finding("store", State.WARNING, f"{resting} endings were refused and rest", todo)
+    return Finding("store", State.OK, "embedded, readable and whole")
+
+
+def _clock(net: _Net) -> Finding:
+    if not net.skews:
+        return Finding("clock", State.OK, "no server to compare it with")
+    skew = min(net.skews)
+    if skew > MOST_SKEW:
+        return Finding("clock", State.WRONG, f"off by {skew:.0f} s", "turn on time synchronisation (NTP)")
+    return Finding("clock", State.OK, "right")
+
+
+# What has to be reached
+
+
+async def _engine(settings: Settings, net: _Net) -> list[Finding]:
+    if settings.engine != "deepgram" or settings.deepgram_api_key is None:
+        return [Finding("engine", State.WRONG, "no voice engine, calls are refused", "set DEEPGRAM_API_KEY")]
+    host = urlsplit(settings.deepgram_agent_url).netloc
+    headers = {"Authorization": f"Token {settings.deepgram_api_key.reveal()}"}
+    try:
+        async with asyncio.timeout(PATIENCE):
+            async with websockets.asyncio.client.connect(settings.deepgram_agent_url, additional_headers=headers):
+                return [Finding("engine", State.OK, f"{host} answers and takes the key")]
+    except websockets.exceptions.InvalidStatus as refused:
+        status = refused.response.status_code
+        if status in (401, 402, 403):
+            return [
+                Finding("engine", State.WRONG, f"{host} does not take the key ({status})", "set DEEPGRAM_API_KEY anew")
+            ]
+        return [Finding("engine", State.WRONG, f"{host} answers {status}", "check DEEPGRAM_AGENT_URL")]
+    except (OSError, TimeoutError, websockets.exceptions.WebSocketException) as error:
+        what = f"{host} can't be reached ({type(error).__name__})"
+        return [Finding("engine", State.WRONG, what, "check the network and DEEPGRAM_AGENT_URL")]
+
+
+async def _carriers(settings: Settings, net: _Net) -> list[Finding]:
+    found = []
+    if settings.twilio_auth_token is not None:
+        sid = settings.twilio_account_sid
+        url = (
+            f"{settings.twilio_api_url.rstrip('/')}/2010-04-01/Accounts/{quote(sid, safe='')}/IncomingPhoneNumbers.json"
+        )
+        auth = httpx.BasicAuth(sid, settings.twilio_auth_token.reveal())
+        keys = "TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN"
+        found.append(await net.judged("twilio", "GET", url, keys=keys, auth=auth, params={"PageSize": "1"}))
+    if settings.telnyx_api_key is not None:
+        url = f"{settings.telnyx_api_url.rstrip('/')}/phone_numbers"
+        found.append(
+            await net.judged("telnyx", "GET", url, keys="TELNYX_API_KEY", headers=_bearer(settings.telnyx_api_key))
+        )
+    if not found:
+        todo = "set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or the TELNYX_ ones"
+        found.append(Finding("carriers", State.WRONG, "none is set up", todo))
+    return found
+
+
+async def _writer(settings: Settings, net: _Net) -> list[Finding]:
+    provider = settings.summary_provider
+    if provider != "extractive" and settings.anthropic_api_key is not None and provider in ("", "anthropic"):
+        headers = {"x-api-key": settings.anthropic_api_key.reveal(), "anthropic-version": "2023-06-01"}
+        url = f"{settings.anthropic_base_url.rstrip('/')}/v1/models"
+        return [await net.judged("summaries", "GET", url, keys="ANTHROPIC_API_KEY", headers=headers)]
+    if provider != "extractive" and settings.xai_api_key is not None:
+        url = f"{settings.xai_api_url.rstrip('/')}/models"
+        return [await net.judged("summaries", "GET", url, keys="XAI_API_KEY", headers=_bearer(settings.xai_api_key))]
+    todo = "" if provider == "extractive" else "set ANTHROPIC_API_KEY or XAI_API_KEY, or SUMMARY_PROVIDER=extractive"
+    return [Finding("summaries", State.WARNING if todo else State.OK, "written by rules", todo)]
+
+
+async def _remem(settings: Settings, net: _Net) -> list[Finding]:
+    if not settings.remem_api_url:
+        return []
+    headers = {"X-API-Key": settings.remem_api_key.reveal()} if settings.remem_api_key else {}
+    url = f"{settings.remem_api_url.rstrip('/')}/v1/query"
+    question = {"query": "voice call", "text": "voice call", "limit": 1}
+    return [await net.judged("remem", "POST", url, keys="REMEM_API_KEY", headers=headers, json=question)]
+
+
+async def _redis(settings: Settings, net: _Net) -> list[Finding]:
+    if settings.redis_url is None:
+        return []
+    from gateway.calls.nodes import redis_board
+    from gateway.errors import BoardUnavailable
+
+    board = redis_board.RedisBoard(redis_board.connect(settings.redis_url.reveal()))
+    try:
+        await board.get("doctor")
+        return [Finding("redis", State.OK, "answers")]
+    except BoardUnavailable as error:
+        return [Finding("redis", State.WRONG, f"can't be used ({error})", "start Redis, or mend REDIS_URL")]
+    finally:
+        await board.close()
+
+
+async def _postgres(settings: Settings, net: _Net) -> list[Finding]:
+    url = settings.environ.get("DATABASE_URL", "").strip()
+    if not url:
+        return []
+    parts = urlsplit(url)
+    host, port = parts.hostname or "127.0.0.1", parts.port or 5432
+    try:
+        async with asyncio.timeout(PATIENCE):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.close()
+    except (OSError, TimeoutError) as error:
+        what = f"{host}:{port} can't be reached ({type(error).__name__})"
+        return [Finding("postgres", State.WRONG, what, "start PostgreSQL, or mend DATABASE_URL")]
+    return [await asyncio.to_thread(_postgres_answers, url, f"{host}:{port}")]
+
+
+def _postgres_answers(url: str, where: str) -> Finding:
+    try:
+        import psycopg  # type: ignore[import-not-found, unused-ignore]  # an extra
+    except ImportError:
+        return Finding("postgres", State.WRONG, "psycopg is missing", "pip install 'gateway[postgres]'")
+    try:
+        with psycopg.connect(url, connect_timeout=int(PATIENCE)) as connection:
+            vectors = connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone()
+    except psycopg.Error as error:  # its text may quote the address, with the password
+        return Finding("postgres", State.WRONG, f"{where} refuses ({type(error).__name__})", "mend DATABASE_URL")
+    if not vectors:
+        return Finding("postgres", State.WRONG, f"{where} has no pgvector", "install pgvector there")
+    return Finding("postgres", State.OK, f"{where} answers, and has pgvector")
+
+
+async def _public(settings: Settings, net: _Net) -> list[Finding]:
+    public = settings.public_url
+    if not public:
+        todo = "set PUBLIC_URL to your tunnel's or server's https address"
+        return [Finding("PUBLIC_URL", State.WARNING, "not set: taken from what a proxy forwards", todo)]
+    found = []
+    status = await net.status("GET", f"{public.rstrip('/')}/health")
+    if status == 200:
+        found.append(Finding("PUBLIC_URL", State.OK, f"{public} reaches a gateway"))
+    else:
+        todo = "start the gateway and the tunnel, then look again"
+        found.append(Finding("PUBLIC_URL", State.WRONG, f"{public} reaches no gateway ({status})", todo))
+    if not public.startswith("https://"):
+        found.append(Finding("PUBLIC_URL", State.WRONG, "is not https", "carriers take media over TLS only"))
+    urls = webhook_urls(public)
+    if settings.twilio_auth_token is not None:
+        found.append(Finding("twilio webhook", State.OK, f"{urls['twilio']}, status {urls['twilio status']}"))
+    if settings.telnyx_api_key is not None:
+        found.append(Finding("telnyx webhook", State.OK, urls["telnyx"]))
+    return found
+
+
+def _bearer(key: Secret) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key.reveal()}"}
+
+
+_CHECKS: Final[tuple[Check, ...]] = (_engine, _carriers, _writer, _remem, _redis, _postgres, _public)

@@ -1,0 +1,75 @@
+"""`gateway setup`: points a number of a carrier's account at this gateway."""
+
+import argparse
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from gateway import settings
+from gateway.carriers.numbers import e164
+from gateway.errors import SettingsError
+from gateway.links.carrier_accounts import Redirection, TelnyxAccount, TwilioAccount
+from gateway.settings import Settings
+from gateway.web.public import webhook_urls
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "setup",
+        help="point a number at this gateway",
+        description="Set a number's webhook through the carrier's own API, and say what was changed.",
+    )
+    parser.add_argument("carrier", choices=("twilio", "telnyx"))
+    parser.add_argument("--number", default="", help="which number, where the account has several")
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be changed")
+    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    loaded = settings.load(os.environ, Path.cwd())
+    if not loaded.public_url.startswith("https://"):
+        raise SettingsError("set PUBLIC_URL to the https address that carriers reach, such as your tunnel's")
+    number = e164(options.number) or ""
+    if options.number and not number:
+        raise SettingsError(f"{options.number!r} is not a telephone number; write it like +12025550100")
+    redirection = (_twilio if options.carrier == "twilio" else _telnyx)(loaded, number)
+    if not options.dry_run:
+        redirection.apply()
+    print(_json(redirection, options.dry_run) if options.json else _text(redirection, options.dry_run))
+    return 0
+
+
+def _twilio(loaded: Settings, number: str) -> Redirection:
+    if loaded.twilio_auth_token is None:
+        raise SettingsError("set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN; the Twilio console shows both")
+    urls = webhook_urls(loaded.public_url)
+    account = TwilioAccount(
+        api_url=loaded.twilio_api_url, account_sid=loaded.twilio_account_sid, auth_token=loaded.twilio_auth_token
+    )
+    return account.find(number, webhook_url=urls["twilio"], status_url=urls["twilio status"])
+
+
+def _telnyx(loaded: Settings, number: str) -> Redirection:
+    if loaded.telnyx_api_key is None:
+        raise SettingsError("set TELNYX_API_KEY and TELNYX_PUBLIC_KEY; the Telnyx portal shows both")
+    account = TelnyxAccount(api_url=loaded.telnyx_api_url, api_key=loaded.telnyx_api_key)
+    return account.find(number, webhook_url=webhook_urls(loaded.public_url)["telnyx"])
+
+
+def _json(redirection: Redirection, dry_run: bool) -> str:
+    changes = [asdict(change) for change in redirection.changes]
+    return orjson.dumps({"number": redirection.number, "changed": not dry_run, "changes": changes}).decode()
+
+
+def _text(redirection: Redirection, dry_run: bool) -> str:
+    if not redirection.changes:
+        return f"{redirection.number} points here already"
+    head = f"{redirection.number} {'would point' if dry_run else 'points'} here now"
+    lines = [
+        f"  {change.what}: {change.before or '(none)'} -> {change.after or '(none)'}" for change in redirection.changes
+    ]
+    return "\n".join([head, *lines])

@@ -1,0 +1,192 @@
+"""
+The carriers' account interfaces: where the calls of a number go, and how to point it here.
+
+Nothing is changed by looking; what `find` returns says what would be, and `apply` does it.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+from gateway.errors import CarrierRefused, SettingsError
+from gateway.settings import Secret
+
+APPLICATION: Final = "Voice Gateway"
+"""The name of the Call Control application that is made where a Telnyx number has none."""
+
+_log = logging.getLogger(__name__)
+_TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
+
+
+@dataclass(frozen=True)
+class Change:
+    """One setting at a carrier, as it is and as it shall be."""
+
+    what: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Redirection:
+    """What has to be changed for a number's calls to come here; nothing where they do."""
+
+    number: str
+    changes: tuple[Change, ...]
+    steps: tuple[Callable[[], None], ...] = field(default=(), repr=False)
+
+    def apply(self) -> None:
+        """CarrierRefused at the first that the carrier does not take."""
+        for step in self.steps if self.changes else ():
+            step()
+
+
+class TwilioAccount:
+    """The numbers of a Twilio account, through Twilio's own library."""
+
+    def __init__(self, *, api_url: str, account_sid: str, auth_token: Secret) -> None:
+        # Only here: the library takes a second to import, and only this command uses so much of it.
+        from twilio.rest import Client
+
+        self._client: Any = Client(account_sid, auth_token.reveal(), http_client=_http_client(api_url))
+
+    def find(self, number: str, *, webhook_url: str, status_url: str) -> Redirection:
+        """For this number, or the only one there is."""
+        found = self._asked(lambda: self._client.incoming_phone_numbers.list(limit=50, **_filter(number)))
+        one = _only(found, number, "Twilio", lambda entry: str(entry.phone_number))
+        if one.trunk_sid:
+            raise SettingsError(f"{one.phone_number} belongs to a SIP trunk; take it out of it in the Twilio console")
+        wanted = {
+            "voice_url": webhook_url,
+            "voice_method": "POST",
+            "status_callback": status_url,
+            "status_callback_method": "POST",
+            "voice_application_sid": "",  # else Twilio asks that application and not us
+        }
+        before = {name: getattr(one, name) or "" for name in wanted}
+        changes = tuple(Change(name, before[name], after) for name, after in wanted.items() if before[name] != after)
+        return Redirection(one.phone_number, changes, (lambda: self._asked(lambda: one.update(**wanted)),))
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        from twilio.base.exceptions import TwilioException, TwilioRestException
+
+        try:
+            return ask()
+        except TwilioRestException as error:
+            raise CarrierRefused("twilio", "the change", error.status, str(error.code or "")) from None
+        except TwilioException as error:  # of a list: the answer is among its arguments
+            status = next((one.status_code for one in error.args if hasattr(one, "status_code")), 0)
+            raise CarrierRefused("twilio", "to list numbers", status) from None
+        except httpx.HTTPError as error:
+            raise SettingsError(f"Twilio can't be reached ({type(error).__name__}); try again") from None
+
+
+class TelnyxAccount:
+    """The numbers of a Telnyx account. Their calls go to a Call Control application, and that one's events to us."""
+
+    def __init__(self, *, api_url: str, api_key: Secret) -> None:
+        self._url = api_url.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {api_key.reveal()}"}
+
+    def find(self, number: str, *, webhook_url: str) -> Redirection:
+        """For this number, or the only one there is."""
+        query = {"filter[phone_number]": number} if number else {}
+        found = self._ask("GET", "/phone_numbers", params=query)["data"]
+        one = _only(found, number, "Telnyx", lambda entry: str(entry["phone_number"]))
+        application = self._application(one.get("connection_id") or "")
+        if application is None:
+            return self._with_new_application(one, webhook_url)
+        wanted = {"webhook_event_url": webhook_url, "webhook_api_version": "2"}
+        before = {name: str(application.get(name) or "") for name in wanted}
+        changes = tuple(Change(name, before[name], after) for name, after in wanted.items() if before[name] != after)
+        body = {"application_name": application["application_name"], **wanted}
+        path = f"/call_control_applications/{application['id']}"
+        return Redirection(one["phone_number"], changes, (lambda: self._do("PATCH", path, body),))
+
+    def _application(self, connection_id: str) -> dict[str, Any] | None:
+        """The number's Call Control application; None where its calls go elsewhere, or nowhere."""
+        if not connection_id:
+            return None
+        try:
+            return dict(self._ask("GET", f"/call_control_applications/{connection_id}")["data"])
+        except CarrierRefused as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def _with_new_application(self, number: dict[str, Any], webhook_url: str) -> Redirection:
+        def make() -> None:
+            body = {"application_name": APPLICATION, "webhook_event_url": webhook_url, "webhook_api_version": "2"}
+            made = self._ask("POST", "/call_control_applications", json=body)["data"]["id"]
+            self._do("PATCH", f"/phone_numbers/{number['id']}", {"connection_id": made})
+
+        before = str(number.get("connection_name") or number.get("connection_id") or "")
+        changes = (
+            Change("connection", before, APPLICATION),
+            Change("webhook_event_url", "", webhook_url),
+            Change("webhook_api_version", "", "2"),
+        )
+        return Redirection(number["phone_number"], changes, (make,))
+
+    def _do(self, method: str, path: str, body: dict[str, Any]) -> None:
+        self._ask(method, path, json=body)
+
+    def _ask(self, method: str, path: str, **options: Any) -> Any:
+        try:
+            answer = httpx.request(method, self._url + path, headers=self._headers, timeout=_TIMEOUT, **options)
+        except httpx.HTTPError as error:
+            raise SettingsError(f"Telnyx can't be reached ({type(error).__name__}); try again") from None
+        if answer.status_code >= 400:
+            raise CarrierRefused("telnyx", f"{method} {path.split('/')[1]}", answer.status_code, _telnyx_code(answer))
+        return answer.json()
+
+
+def _filter(number: str) -> dict[str, str]:
+    return {"phone_number": number} if number else {}
+
+
+def _only(found: list[Any], number: str, carrier: str, name_of: Callable[[Any], str]) -> Any:
+    if not found:
+        which = f"no number {number}" if number else "no number at all"
+        raise SettingsError(f"this {carrier} account has {which}; buy one, or check whose keys these are")
+    if len(found) > 1:
+        names = ", ".join(sorted(map(name_of, found))[:5])
+        raise SettingsError(f"this {carrier} account has several numbers ({names}); say which with --number")
+    return found[0]
+
+
+def _telnyx_code(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["errors"][0]["code"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        return ""
+
+
+def _http_client(api_url: str) -> Any:
+    """The library's transport, at the address that the settings name."""
+    from twilio.http import HttpClient
+    from twilio.http.response import Response
+
+    class Transport(HttpClient):  # type: ignore[misc]  # the library ships no types
+        def request(
+            self,
+            method: str,
+            uri: str,
+            params: Any = None,
+            data: Any = None,
+            headers: Any = None,
+            auth: Any = None,
+            timeout: float | None = None,
+            allow_redirects: bool = False,
+        ) -> Any:
+            url = uri.replace("https://api.twilio.com", api_url.rstrip("/"), 1)
+            form = dict(data or {})
+            answer = httpx.request(
+                method, url, params=params, data=form or None, headers=headers, auth=auth, timeout=_TIMEOUT
+            )
+            return Response(answer.status_code, answer.text)
+
+    return Transport(_log, False)

@@ -1,0 +1,60 @@
+"""Calls that are over, and how long answers took, as JSON for whoever has the admin token."""
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gateway.calls.session_room import SessionRoom, Wanted
+from gateway.errors import StoreUnavailable
+from gateway.settings import Secret
+from gateway.web.keys import is_admitted
+
+MOST_CALLS: Final = 1000
+
+Answer = Callable[[Request], Awaitable[Response]]
+
+
+def routes(room: SessionRoom, token: Secret) -> list[Route]:
+    async def listed(request: Request) -> Response:
+        limit = request.query_params.get("limit", "50")
+        if not limit.isdecimal() or not 0 < int(limit) <= MOST_CALLS:
+            return _problem(422, f"limit must be a number from 1 to {MOST_CALLS}")
+        return JSONResponse(await room.calls(_wanted(request), limit=int(limit)))
+
+    async def shown(request: Request) -> Response:
+        call = await room.call(request.path_params["id"])
+        return JSONResponse(call) if call is not None else _problem(404, "no such call, or several begin so")
+
+    async def latency(request: Request) -> Response:
+        return JSONResponse(await room.latency(_wanted(request)))
+
+    answers = {"/v1/sessions": listed, "/v1/sessions/{id}": shown, "/v1/latency": latency}
+    return [Route(path, _guarded(answer, token), methods=["GET"]) for path, answer in answers.items()]
+
+
+def _wanted(request: Request) -> Wanted:
+    query = request.query_params
+    return Wanted(**{name: query.get(name, "") for name in ("caller", "agent", "outcome", "since", "before")})
+
+
+def _guarded(answer: Answer, token: Secret) -> Answer:
+    async def guarded(request: Request) -> Response:
+        if not is_admitted(request.headers, [token]):
+            return _problem(401, "missing or wrong admin token", {"WWW-Authenticate": "Bearer"})
+        try:
+            response = await answer(request)
+        except StoreUnavailable:
+            return _problem(503, "the store is not available")
+        except ValueError:
+            return _problem(422, "since and before are moments like 2026-02-06T23:15:00+00:00")
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    return guarded
+
+
+def _problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"detail": detail}, status, headers)

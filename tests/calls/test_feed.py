@@ -1,0 +1,56 @@
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gateway.calls.event_log import Cursor, EventLog, events_of
+from gateway.calls.feed import Feed
+from gateway.calls.session import VoiceSession
+
+NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
+STAGES = {"transcript": 0.1, "first_frame": 0.84}
+
+
+async def test_off_the_record_is_shown_and_not_kept(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "events.db")
+    feed, session = Feed(log), VoiceSession("maya", "+12025550143", "twilio")
+    call = feed.of(session)
+    call.caller_said("On the record.", NOW)
+    call.record_is(off=True)
+    call.caller_said("Off the record.", NOW)
+    call.record_is(off=False)
+    call.caller_said("On it again.", NOW)
+    await log.flushed()
+    shown = [event["text"] for _, event in await feed.after(Cursor())]
+    assert shown == ["On the record.", "Off the record.", "On it again."]
+    log.close()
+    kept = [event.get("text") for event in events_of(tmp_path / "events.db", session.id)]
+    assert kept == ["On the record.", None, "On it again."]
+
+
+async def test_first_piece_of_an_answer_has_its_latency(tmp_path: Path) -> None:
+    """Whichever comes first, its text or its sound."""
+    log = EventLog(tmp_path / "events.db")
+    feed = Feed(log)
+    call = feed.of(VoiceSession("maya", "+12025550143", "twilio"))
+    call.caller_said("One?", NOW)
+    call.agent_said(1, "Text first.", NOW)
+    call.sounds(STAGES)
+    call.agent_said(1, "And more.", NOW)
+    call.caller_said("Two?", NOW)
+    call.sounds(STAGES)
+    call.agent_said(2, "Sound first.", NOW)
+    call.caller_said("Three?", NOW)
+    call.agent_said(3, "Never heard.", NOW)
+    call.tell("hangup", reason="caller hung up", seconds=1, turns=6)
+    await log.flushed()
+    told = [(event.get("text"), event.get("latency")) for _, event in await feed.after(Cursor())]
+    assert told == [
+        ("One?", None),
+        ("Text first.", 0.84),
+        ("And more.", None),
+        ("Two?", None),
+        ("Sound first.", 0.84),
+        ("Three?", None),
+        ("Never heard.", None),
+        (None, None),
+    ]
+    log.close()

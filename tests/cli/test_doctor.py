@@ -1,0 +1,152 @@
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.cli.main import main
+from gateway.replay.loopback import served
+from tests.fakes.accounts import FakeTelnyxAccount, FakeTwilioAccount
+from tests.fakes.deepgram import FakeDeepgram
+from tests.fakes.remem import FakeRemem
+from tests.redis_server import running_redis
+from tests.stage import make_carrier, staged
+
+SECRETS = ["dg-test-key", "twilio-auth-token", "telnyx-api-key", "a-remem-key"]
+
+
+@pytest.fixture
+def doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
+    async def run(**environ: str) -> tuple[int, dict[str, tuple[str, str]]]:
+        """Exit code, and what was found of each thing: state and words."""
+        monkeypatch.chdir(tmp_path)
+        for name, value in {"DATA_DIR": str(tmp_path / "data"), **environ}.items():
+            monkeypatch.setenv(name, value)
+        code = await asyncio.to_thread(main, ["doctor", "--json"])
+        told = capsys.readouterr()
+        assert told.err == ""
+        assert not [secret for secret in SECRETS if secret in told.out]
+        return code, {
+            row["check"]: (row["state"], f"{row['found']} {row['todo']}".strip()) for row in json.loads(told.out)
+        }
+
+    return run
+
+
+async def test_good_set_up_is_well(doctor: Any, tmp_path: Path) -> None:
+    async with (
+        FakeTwilioAccount("+12025550100").running() as twilio,
+        FakeTelnyxAccount("+12025550100").running() as telnyx,
+        FakeDeepgram(api_key="dg-test-key") as engine,
+        FakeRemem(api_key="a-remem-key") as remem,
+        running_redis(tmp_path / "redis") as redis,
+    ):
+        code, found = await doctor(
+            DEEPGRAM_API_KEY="dg-test-key",
+            DEEPGRAM_AGENT_URL=engine.url,
+            ALLOWED_CALLERS="*",
+            SUMMARY_PROVIDER="extractive",
+            REMEM_API_URL=remem.url,
+            REMEM_API_KEY="a-remem-key",
+            REDIS_URL=redis.url,
+            VOICE_SESSION_ARCHIVE_DIR=str(tmp_path / "archive"),
+            **twilio.settings(),
+            **telnyx.settings(),
+        )
+    assert {check for check, (state, _) in found.items() if state != "ok"} == {"PUBLIC_URL"}
+    assert code == 1
+    assert {"engine", "twilio", "telnyx", "summaries", "remem", "redis", "store", "clock", "DATA_DIR"} <= set(found)
+    assert not (tmp_path / "data").exists()
+
+
+async def test_wrong_keys_are_named_and_not_shown(doctor: Any) -> None:
+    async with (
+        FakeTwilioAccount("+12025550100").running() as twilio,
+        FakeTelnyxAccount("+12025550100").running() as telnyx,
+        FakeDeepgram(api_key="another") as engine,
+        FakeRemem(api_key="another") as remem,
+    ):
+        code, found = await doctor(
+            DEEPGRAM_API_KEY="dg-test-key",
+            DEEPGRAM_AGENT_URL=engine.url,
+            REMEM_API_URL=remem.url,
+            REMEM_API_KEY="a-remem-key",
+            **twilio.settings() | {"TWILIO_AUTH_TOKEN": "wrong"},
+            **telnyx.settings() | {"TELNYX_API_KEY": "wrong"},
+        )
+    assert code == 2
+    for check, name in {
+        "engine": "DEEPGRAM_API_KEY",
+        "twilio": "TWILIO_AUTH_TOKEN",
+        "telnyx": "TELNYX_API_KEY",
+        "remem": "REMEM_API_KEY",
+    }.items():
+        assert found[check][0] == "wrong"
+        assert name in found[check][1]
+    assert found["callers"] == (
+        "wrong",
+        "every caller is refused set ALLOWED_CALLERS to your number, or to * for anyone",
+    )
+
+
+async def test_nothing_there_is_told_in_seconds(doctor: Any) -> None:
+    code, found = await doctor(
+        DEEPGRAM_API_KEY="dg-test-key",
+        DEEPGRAM_AGENT_URL="ws://127.0.0.1:1/",
+        REDIS_URL="redis://127.0.0.1:1/0",
+        DATABASE_URL="postgresql://me:a-password@127.0.0.1:1/voice",
+        REMEM_API_URL="http://127.0.0.1:1",
+        PUBLIC_URL="https://127.0.0.1:1",
+        ANTHROPIC_API_KEY="k",
+        ANTHROPIC_BASE_URL="http://127.0.0.1:1",
+    )
+    assert code == 2
+    unreachable = ("engine", "redis", "postgres", "remem", "PUBLIC_URL", "summaries", "carriers")
+    assert {found[check][0] for check in unreachable} == {"wrong"}
+    assert "a-password" not in str(found)
+
+
+async def test_public_url_reaches_the_gateway(doctor: Any, tmp_path: Path) -> None:
+    async with staged(tmp_path, make_carrier("twilio")) as stage:
+        _, found = await doctor(PUBLIC_URL=stage.url, **stage.carrier.settings())
+    assert found["twilio webhook"] == ("ok", f"{stage.url}/twilio/incoming, status {stage.url}/twilio/status")
+    assert found["store"] == ("ok", "embedded, readable and whole")
+    assert found["PUBLIC_URL"] == ("wrong", "is not https carriers take media over TLS only")
+
+
+async def test_clock_is_compared(doctor: Any) -> None:
+    async def long_ago(scope: Any, receive: Any, send: Any) -> None:
+        headers = [(b"date", b"Fri, 06 Feb 2015 23:15:00 GMT")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    async with served(long_ago, date_header=False, lifespan="off") as url:
+        _, found = await doctor(PUBLIC_URL=url)
+    assert found["clock"][0] == "wrong"
+    assert "NTP" in found["clock"][1]
+
+
+async def test_open_folder_and_damaged_store(doctor: Any, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(0o755)
+    (data / "gateway.db").write_bytes(b"no database at all" * 100)
+    _, found = await doctor()
+    assert found["DATA_DIR"] == ("warning", f"others may look into {data} chmod 700 {data}")
+    assert found["store"][0] == "wrong"
+
+
+async def test_mistake_in_settings_is_a_finding(doctor: Any) -> None:
+    code, found = await doctor(PORT="eighty")
+    assert (code, found["settings"][0]) == (2, "wrong")
+
+
+def test_text_is_for_people(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor"]) == 2
+    text = capsys.readouterr().out
+    assert "wrong    engine" in text
+    assert "         to do: set DEEPGRAM_API_KEY\n" in text

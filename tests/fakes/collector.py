@@ -1,0 +1,43 @@
+"""An OpenTelemetry collector: takes traces over OTLP/HTTP (protobuf) and keeps their spans."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Self
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gateway.replay.loopback import served
+
+PROTOBUF = "application/x-protobuf"
+
+
+class FakeCollector:
+    """Spans as they came; `url` is its base."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.bodies: list[bytes] = []
+        self.url = ""
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        async with served(Starlette(routes=[Route("/v1/traces", self._take, methods=["POST"])])) as self.url:
+            yield self
+
+    def named(self, name: str) -> list[Any]:
+        return [span for span in self.spans if span.name == name]
+
+    async def _take(self, request: Request) -> Response:
+        assert request.headers["content-type"] == PROTOBUF
+        body = await request.body()
+        self.bodies.append(body)
+        sent = ExportTraceServiceRequest.FromString(body)
+        self.spans += [span for one in sent.resource_spans for scope in one.scope_spans for span in scope.spans]
+        return Response(ExportTraceServiceResponse().SerializeToString(), media_type=PROTOBUF)

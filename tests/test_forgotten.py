@@ -1,0 +1,44 @@
+"""Callers who are forgotten while they are on the line. Both carriers."""
+
+from pathlib import Path
+
+from gateway.calls.forgetting import Forgetting, Places, holding
+from gateway.calls.own_store import open_own_store
+from gateway.settings import Secret
+from tests.stage import ADMIN, CALLER, Stage
+
+
+async def _forget(folder: Path) -> Places:
+    """As another process does it."""
+    places = Places(folder / "data", folder / "archive")
+    store = await open_own_store(places.data_dir)
+    try:
+        forgetting = Forgetting(store, places, None, Secret(ADMIN))
+        await forgetting.forget(await forgetting.traces(CALLER))
+    finally:
+        await store.close()
+    return places
+
+
+async def test_call_that_goes_on_is_not_remembered(stage: Stage, tmp_path: Path) -> None:
+    call, conversation = await stage.dial()
+    await conversation.user_says("My name is Xanthippe.")
+    places = await _forget(tmp_path)
+    await conversation.user_says("I prefer quokkas.")
+    await call.hang_up()
+    await stage.idle()
+    assert await stage.documents() == [] and stage.archives() == []
+    _, conversation = await stage.dial()
+    assert "Xanthippe" not in conversation.prompt and "quokka" not in conversation.prompt
+    await _forget(tmp_path)  # scrubs what the ended call had in its journal meanwhile
+    assert not holding(["Xanthippe", "quokka"], places)
+
+
+async def test_next_call_is_remembered_again(stage: Stage, tmp_path: Path) -> None:
+    call, conversation = await stage.dial()
+    await _forget(tmp_path)
+    await call.hang_up()
+    call, conversation = await stage.dial()
+    await conversation.user_says("My name is Xanthippe.")
+    await call.hang_up()
+    assert "Xanthippe" in (await stage.document())["content"]

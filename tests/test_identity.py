@@ -1,0 +1,119 @@
+"""Whose memory a call has, where something better than the number tells who the caller is. Both carriers."""
+
+import base64
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.stage import CALLER, Stage, make_carrier, staged
+
+FUNCTIONS = '''
+from gateway import Conversation
+
+
+def customer_is(conv: Conversation, number: str) -> str:
+    """Note who it is."""
+    conv.state["customer_id"] = number
+    return "noted"
+'''
+OTHER_PHONE = "+12025550188"
+
+
+@pytest.fixture
+def source() -> str:
+    return "integration_attribute:customer_id"
+
+
+@pytest.fixture
+async def stage(carrier_name: str, tmp_path: Path, source: str) -> AsyncIterator[Stage]:
+    (tmp_path / "maya.md").write_text("You are Maya.\n{{memory}}")
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    (tmp_path / "gateway.toml").write_text(
+        '[agents.maya]\nprompt = "maya.md"\nfunctions = "functions.py"\n'
+        f'[agents.maya.memory.repeat_caller]\nidentifier_source = "{source}"\n'
+    )
+    async with staged(tmp_path, make_carrier(carrier_name)) as made:
+        yield made
+
+
+async def _call(stage: Stage, *turns: str, caller: str = CALLER, customer: str = "") -> str:
+    """One call, with what its webhook tells of the customer; the prompt that its agent had."""
+    fields: dict[str, Any] = {}
+    if stage.carrier.name == "twilio":
+        stage.carrier.voice_path = f"/twilio/incoming?customer_id={customer}"
+    elif customer:
+        fields["client_state"] = base64.b64encode(json.dumps({"customer_id": customer}).encode()).decode()
+    return await _talk(stage, caller, *turns, **fields)
+
+
+async def _talk(stage: Stage, caller: str, *turns: str, **fields: Any) -> str:
+    call, conversation = await stage.dial(caller, **fields)
+    for text in turns:
+        await conversation.user_says(text)
+    await call.hang_up()
+    await stage.idle()
+    prompt: str = conversation.prompt
+    return prompt
+
+
+async def test_customer_is_known_on_any_phone(stage: Stage) -> None:
+    await _call(stage, "My name is Ana Lopez.", customer="8812")
+    assert "Ana Lopez" in await _call(stage, caller=OTHER_PHONE, customer="8812")
+    assert "Ana Lopez" not in await _call(stage, customer="8813")
+    assert "Ana Lopez" not in await _call(stage)
+
+
+async def test_number_stands_in_for_what_is_not_told(stage: Stage) -> None:
+    await _call(stage, "My name is Ana Lopez.")
+    assert "Ana Lopez" in await _call(stage)
+
+
+async def test_parameter_of_the_stream_tells_who_it_is(stage: Stage) -> None:
+    _tell_in_stream(stage, "8812")
+    await _talk(stage, CALLER, "My name is Ana Lopez.")
+    assert "Ana Lopez" in await _talk(stage, OTHER_PHONE)
+    _tell_in_stream(stage, "8813")
+    assert "Ana Lopez" not in await _talk(stage, CALLER)
+
+
+def _tell_in_stream(stage: Stage, customer: str) -> None:
+    """The carrier passes a parameter on that somebody has given it."""
+    begins = type(stage.carrier).start_message
+
+    def start_message(call: Any, **fields: Any) -> dict[str, Any]:
+        message: dict[str, Any] = begins(stage.carrier, call, **fields)
+        name = "customParameters" if stage.carrier.name == "twilio" else "custom_parameters"
+        message["start"].setdefault(name, {})["customer_id"] = customer
+        return message
+
+    stage.carrier.start_message = start_message
+
+
+async def _identified(stage: Stage, caller: str, customer: str, *turns: str) -> tuple[str, str]:
+    """A call in which a function finds out who it is: the prompt before and after."""
+    call, conversation = await stage.dial(caller)
+    before = conversation.prompt
+    asked = [{"name": "customer_is", "arguments": json.dumps({"number": customer})}]
+    await conversation.call_functions(asked)
+    await conversation.message("UpdateThink")
+    for text in turns:
+        await conversation.user_says(text)
+    if not turns:
+        [found] = await conversation.call_functions([{"name": "search_memory", "arguments": '{"query": "seats"}'}])
+        conversation.found = found
+    await call.hang_up()
+    await stage.idle()
+    return before, conversation.prompt + getattr(conversation, "found", "")
+
+
+@pytest.mark.parametrize("source", ["state:customer_id"])
+async def test_function_finds_out_who_it_is(stage: Stage) -> None:
+    await _talk(stage, OTHER_PHONE, "My name is Ben Okri.")
+    await _identified(stage, CALLER, "8812", "My name is Ana Lopez.", "I prefer window seats.")
+    before, after = await _identified(stage, OTHER_PHONE, "8812")
+    assert "Ben Okri" in before and "Ana Lopez" not in before
+    assert "Ana Lopez" in after and "window seats" in after and "Ben Okri" not in after
+    assert "Ana Lopez" not in await _talk(stage, CALLER)
