@@ -93,6 +93,7 @@ class Settings:
 
     gateway_admin_token: Secret | None = setting(None, "unset: made at first start, kept under DATA_DIR")
     record_dir: Path | None = setting(None, "unset: nothing is recorded; else recorded calls, for gateway replay")
+    listen_in: bool = setting(False, "true: whoever is logged in to the dashboard may listen to live calls")
     drain_seconds: int = setting(600, "how long live calls may go on after SIGTERM")
     otel_exporter_otlp_endpoint: str = setting("", "a collector for traces, over HTTP; unset: none")
     log_format: Literal["", "text", "json"] = setting("", "text on a terminal, else json")

@@ -56,7 +56,12 @@ async def test_readme_names_every_path(tmp_path):
     settings = Settings(data_dir=tmp_path, folder=ROOT, voice_session_archive_dir=tmp_path, allowed_callers=frozenset())
     app = create_app(settings)
     async with app.router.lifespan_context(app):
-        paths = {route.path for route in app.routes}
+        # What stands behind a page is reached from that page.
+        paths = {
+            route.path
+            for route in app.routes
+            if not route.path.startswith(("/calls/", "/callers/", "/live/", "/static/"))
+        }
     assert sorted(path for path in paths if f"{path}`" not in README) == []
 
 

@@ -33,6 +33,10 @@ class Archive:
         """
         return await asyncio.to_thread(self._write, session_uuid, text)
 
+    async def read(self, session_uuid: str) -> str | None:
+        """One call's text; None where there is none, or none any more."""
+        return await asyncio.to_thread(self._read, session_uuid)
+
     async def delete_old(self) -> int:
         """Delete what is older than the retention; how many were."""
         return await asyncio.to_thread(self._delete_old) if self._retention_days else 0
@@ -55,6 +59,12 @@ class Archive:
             os.fsync(descriptor)
             part.replace(path)
         return True
+
+    def _read(self, session_uuid: str) -> str | None:
+        try:
+            return (self._folder / f"voice-session-{session_uuid}.txt").read_text(encoding="utf-8")
+        except OSError:
+            return None
 
     def _delete_old(self) -> int:
         if not self._folder.is_dir():

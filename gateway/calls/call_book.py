@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.calls.call_lines import write_line
 from gateway.calls.session import VoiceSession
 from gateway.memory.database import Connection
 from gateway.memory.store import MemoryStore
@@ -83,6 +84,7 @@ class CallBook:
                     outcome = excluded.outcome, started_at = excluded.started_at""",
                 (session.id, facts["end_reason"], row[3]),
             )
+            write_line(connection, *row[:4], facts)
 
         await self._store.run(work)
 
@@ -121,14 +123,15 @@ class CallBook:
         def work(connection: Connection) -> list[Any]:
             strike = "DELETE FROM calls WHERE caller = ? AND ? IN ('', agent) RETURNING session_id"
             struck = connection.execute(strike, (caller, agent)).fetchall()
-            connection.executemany("DELETE FROM call_outcomes WHERE session_id = ?", struck)
+            for table in ("call_outcomes", "call_lines"):
+                connection.executemany(f"DELETE FROM {table} WHERE session_id = ?", struck)
             return struck
 
         return [session_id for (session_id,) in await self._store.run(work)]
 
     async def strike(self, session_id: str) -> None:
         def work(connection: Connection) -> None:
-            for table in ("calls", "call_outcomes"):
+            for table in ("calls", "call_outcomes", "call_lines"):
                 connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
 
         await self._store.run(work)

@@ -164,6 +164,10 @@ class CallDesk:
     def live_calls(self) -> int:
         return len(self._registry)
 
+    def on_the_line(self) -> list[Call]:
+        """The calls that have their media here, oldest first."""
+        return list(self._registry.live_calls())
+
     @property
     def loop_lag(self) -> float:
         """The longest that the event loop was held up in the last minute, in seconds."""

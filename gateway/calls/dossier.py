@@ -30,6 +30,10 @@ _DAY: Final = 86_400
 _SCOPES: Final = """
     SELECT agent, caller FROM calls UNION SELECT agent, caller FROM memory_log
     UNION SELECT agent, caller FROM caller_state_log UNION SELECT agent, caller FROM pin_log ORDER BY caller, agent"""
+_AGENTS: Final = """
+    SELECT agent FROM calls WHERE caller = :caller UNION SELECT agent FROM memory_log WHERE caller = :caller
+    UNION SELECT agent FROM caller_state_log WHERE caller = :caller
+    UNION SELECT agent FROM pin_log WHERE caller = :caller ORDER BY agent"""
 _STATE_CHANGES: Final = """
     SELECT at, session_id, key, value, lag(value) OVER (PARTITION BY key ORDER BY at, number)
     FROM caller_state_log WHERE agent = ? AND caller = ? ORDER BY at, number"""
@@ -155,11 +159,20 @@ class DossierRoom:
         calls = await self._book.newest(caller=caller, agent=agent, limit=_ALL)
         tags = (f"caller:{caller}", *([f"agent:{agent}"] if agent else []))
         documents = await self._store.newest(tags=tags, limit=_ALL)
-        changes = [change for name in agents for change in await self._changes(name, caller)]
-        changes.sort(key=lambda change: change.at)
+        changes = await self.changes(caller, agents)
         reverted = await self._reverted()
         taken_back = [call.session_id for call in calls if call.session_id in reverted]
         return Dossier(caller, facts, state, calls, taken_back, documents, changes, pins)
+
+    async def agents_of(self, caller: str) -> list[str]:
+        """The agents that know something of a caller."""
+        rows = await self._store.look(lambda connection: connection.execute(_AGENTS, {"caller": caller}).fetchall())
+        return [agent for (agent,) in rows]
+
+    async def changes(self, caller: str, agents: Iterable[str]) -> list[Changed]:
+        """Every change to what these agents know of a caller, oldest first."""
+        changes = [change for name in agents for change in await self._changes(name, caller)]
+        return sorted(changes, key=lambda change: change.at)
 
     async def acquaintances(self, agent: str = "") -> list[Acquaintance]:
         return [await self._acquaintance(*scope) for scope in await self._scopes(agent)]

@@ -176,16 +176,31 @@ class Endings:
 
         return await self._store.run(work)
 
+    async def of(self, session_id: str) -> Ending | None:
+        """The ending of one call, if it is not done."""
+
+        def work(connection: Connection) -> list[dict[str, Any]]:
+            return _rows(connection, "WHERE session_id = ?", session_id)
+
+        rows = await self._store.look(work)
+        return _readable(rows[0]) if rows else None
+
+    async def waiting(self, limit: int) -> list[tuple[str, str]]:
+        """Calls whose ending is not done, the oldest first, each with why it rests; empty for one under way."""
+        query = "SELECT session_id, problem FROM endings ORDER BY rowid LIMIT ?"
+        return await self._store.look(lambda connection: connection.execute(query, (limit,)).fetchall())
+
     async def open_ones(self) -> list[Ending]:
         """Endings that an earlier process did not finish. One that can't be read is left alone, and logged."""
 
-        def work(connection: Connection) -> list[dict[str, Any]]:
-            cursor = connection.execute("SELECT * FROM endings ORDER BY rowid")
-            names = [column[0] for column in cursor.description]
-            return [dict(zip(names, row, strict=True)) for row in cursor]
-
-        readable = [_readable(row) for row in await self._store.look(work)]
+        readable = [_readable(row) for row in await self._store.look(_rows)]
         return [ending for ending in readable if ending is not None]
+
+
+def _rows(connection: Connection, which: str = "", *values: str) -> list[dict[str, Any]]:
+    cursor = connection.execute(f"SELECT * FROM endings {which} ORDER BY rowid", values)
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def _as_row(ending: Ending) -> dict[str, Any]:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gateway.calls import call_book, endings, forgetting
+from gateway.calls import call_book, call_lines, endings, forgetting
 from gateway.memory import facts, personas, pin_log, state
 from gateway.memory.embedding import Embedder
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.store import MemoryStore
 from gateway.settings import Secret
 
-_MEMORY: Final = (call_book, facts, pin_log, state, personas, forgetting)
+_MEMORY: Final = (call_book, call_lines, facts, pin_log, state, personas, forgetting)
 MEMORY_SCHEMA: Final = tuple(statement for module in _MEMORY for statement in module.SCHEMA)
 """All tables that hold something of callers."""
 

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from gateway.calls.functions.kit import Kit
 from gateway.calls.hands import NOT_TRANSFERRED, Hands, Line
 from gateway.calls.journal import TurnLog, circumstances
 from gateway.calls.levels import LevelMeter
+from gateway.calls.listening import Tap
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
 from gateway.calls.replies import Replies
@@ -184,6 +185,7 @@ class Call:
         self._heard_at = self._spoke_at = self._loop.time()
         self._played: dict[str, asyncio.Event] = {}
         self._meter: LevelMeter | None = None
+        self._taps: tuple[Tap, ...] = ()
 
     # The desk's side
 
@@ -248,6 +250,20 @@ class Call:
     def stop_measuring(self) -> None:
         self._meter = None
 
+    @contextlib.contextmanager
+    def tapped(self) -> Iterator[Tap]:
+        """Somebody listens while the block runs. They get what they take in time, and hold nobody up."""
+        tap = Tap()
+        self._taps = (*self._taps, tap)
+        try:
+            yield tap
+        finally:
+            self._taps = tuple(other for other in self._taps if other is not tap)
+
+    @property
+    def is_over(self) -> bool:
+        return self._over.done()
+
     def _noticed(self, what: EndReason) -> None:
         if not self._over.done():
             WATCHDOG.count(what)
@@ -260,6 +276,8 @@ class Call:
         self._engine.hear(audio)
         if self._meter is not None:
             self._meter.heard(audio)
+        for tap in self._taps:
+            tap.heard(audio)
 
     def on_mark(self, name: str) -> None:
         self._heard_at = self._loop.time()
@@ -325,6 +343,8 @@ class Call:
             self._clock.first_frame(self._loop.time())
         if self._meter is not None:
             self._meter.sent(audio, self._spoke_at)
+        for tap in self._taps:
+            tap.sent(audio)
 
     def _sounds(self, timing: TurnTiming | None) -> None:
         self._feed.sounds(timing.as_json() if timing is not None else None)
@@ -388,6 +408,8 @@ class Call:
         self._playback.cleared()
         if self._meter is not None:
             self._meter.cleared()
+        for tap in self._taps:
+            tap.cleared()
         self._gate_open = False
 
     def _caller_said(self, text: str) -> None:

@@ -30,6 +30,7 @@ class EndReason(enum.StrEnum):
     SHUTDOWN = "gateway shut down"
     GATEWAY_DIED = "gateway died"
     TRANSFERRED = "transferred"
+    OPERATOR_HUNG_UP = "operator hung up"
     FAILED = "internal error"
 
 

@@ -38,6 +38,13 @@ def e164(text: str) -> str | None:
     return phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)
 
 
+def readable(text: str) -> str:
+    """A number in E.164 as a person reads it, +1 202-555-0143; anything else as it is."""
+    if e164(text) != text:
+        return text
+    return phonenumbers.format_number(phonenumbers.parse(text, None), phonenumbers.PhoneNumberFormat.INTERNATIONAL)
+
+
 def transfer_target(text: str) -> str | None:
     """Where a call can be sent: a number in E.164 or a SIP address; None if it is neither."""
     text = text.strip()

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
+from urllib.parse import quote
 
 import uvicorn
 
@@ -23,11 +24,12 @@ from gateway.errors import SettingsError
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier import MAX_FRAME_BYTES
 from gateway.memory.embedding import Embedder
-from gateway.settings import Settings
+from gateway.settings import Secret, Settings
+from gateway.web.admin_token import admin_token
 from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol, HttpProtocol
 
-FUNCTION_SWITCH_SECONDS: Final = 0.0005
+SWITCH_SECONDS: Final = 0.0005
 
 _log = logging.getLogger(__name__)
 
@@ -51,9 +53,9 @@ def _count(text: str) -> int:
 def run(options: argparse.Namespace) -> int:
     given = {name: value for name, value in (("HOST", options.host), ("PORT", options.port)) if value is not None}
     loaded = settings.load({**os.environ, **given}, Path.cwd())
-    if any("functions" in table for table in loaded.agents.values()):
-        # Their threads share the interpreter with the audio: at Python's 5 ms a busy one delays frames by up to 16 ms.
-        sys.setswitchinterval(FUNCTION_SWITCH_SECONDS)
+    # Agents' functions and pages share the interpreter with the audio: at Python's 5 ms a busy thread delays frames by
+    # up to 16 ms.
+    sys.setswitchinterval(SWITCH_SECONDS)
     logs.set_up(loaded.log_format or ("text" if sys.stderr.isatty() else "json"), loaded.log_level)
     is_worker = options.fd is not None
     make_config = _picows if options.sockets == "picows" else _websockets
@@ -168,10 +170,21 @@ def _listen(loaded: Settings) -> socket.socket:
         raise SettingsError(f"can't listen on {where}: {error.strerror}; set HOST and PORT to a free address") from None
 
 
+def _show_login(host: str, port: int, token: Secret) -> None:
+    """The link to the dashboard, for whoever sits at the terminal. A log is read by others too: it names no token."""
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
+    login = f"http://{name}:{port}/login"
+    if sys.stderr.isatty():
+        print(f"dashboard: {login}?token={quote(token.reveal())}", file=sys.stderr)
+    else:
+        _log.info("dashboard", extra={"url": login, "token": "in GATEWAY_ADMIN_TOKEN, or DATA_DIR/admin-token"})
+
+
 def _announce(loaded: Settings, listener: socket.socket, count: int) -> None:
     host, port = listener.getsockname()[:2]
     several = {"workers": count} if count > 1 else {}
     _log.info("gateway starts", extra={"url": f"http://{host}:{port}", "engine": loaded.engine, **several})
+    _show_login(host, port, admin_token(loaded))
     if loaded.engine != "deepgram":
         _log.warning("no voice engine, calls will be refused; set DEEPGRAM_API_KEY, or try: gateway demo")
     if not loaded.twilio_auth_token and not loaded.telnyx_api_key:

@@ -35,7 +35,7 @@ _AT_ONCE: Final = 500  # a statement has room for some thousand parameters
 
 def create_document(connection: Connection, new: NewDocument, moment: datetime) -> Document:
     """Keep it, or return the one already kept under the same `source_id`."""
-    if new.source_id and (existing := _find(connection, "source_id = ?", new.source_id)):
+    if new.source_id and (existing := find_document(connection, "source_id = ?", new.source_id)):
         return existing
     document_id = str(uuid.uuid4())
     connection.execute(
@@ -78,12 +78,12 @@ def find_documents(connection: Connection, keys: Sequence[int]) -> list[tuple[in
 
 
 def get_document(connection: Connection, document_id: str) -> Document:
-    if document := _find(connection, "id = ?", document_id):
+    if document := find_document(connection, "id = ?", document_id):
         return document
     raise DocumentNotFound(document_id)
 
 
-def _find(connection: Connection, condition: str, value: str) -> Document | None:
+def find_document(connection: Connection, condition: str, value: str) -> Document | None:
     row = connection.execute(f"SELECT {_FIELDS} FROM documents WHERE {condition}", (value,)).fetchone()
     return _document(row) if row else None
 

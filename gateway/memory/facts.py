@@ -174,15 +174,15 @@ class FactBook:
         ]
         return sorted(shown, key=lambda fact: (fact.last_said_at, fact.confidence), reverse=True)[:limit]
 
-    async def is_taken_back(self, session_id: str) -> bool:
-        """Whether a call was reverted, or its caller forgotten."""
-        return await self._store.look(lambda connection: _is_taken_back(connection, session_id))
-
     async def history(self, agent: str, caller: str) -> list[Change]:
         """All changes, in the order of the calls: why the book says what it says."""
         return await self._store.look(
             lambda connection: _changes(connection, "agent = ? AND caller = ?", agent, caller)
         )
+
+    async def is_taken_back(self, session_id: str) -> bool:
+        """Whether a call was reverted, or its caller forgotten."""
+        return await self._store.look(lambda connection: _is_taken_back(connection, session_id))
 
     async def revert(self, session_id: str) -> int:
         """Make it as if a call had not happened, and see that it stays so; how many statements that was."""
@@ -191,6 +191,29 @@ class FactBook:
             connection.execute("INSERT INTO memory_taken_back VALUES (?) ON CONFLICT DO NOTHING", (session_id,))
             scopes = _scopes(connection, "session_id = ?", session_id)
             return sum(self._take_out(connection, scope, "session_id = ?", session_id) for scope in scopes)
+
+        return await self._store.run(work)
+
+    async def correct(self, agent: str, caller: str, fact_id: str, text: str, *, by: str, now: datetime) -> bool:
+        """
+        A person knows better: put this text in the place of a fact, or nothing where it is empty.
+
+        `by` stands where the session of a call would. False when there is no such fact.
+        """
+        scope, moment = _Scope(agent, caller), _time_text(now)
+
+        def work(connection: Connection) -> bool:
+            [kind] = [fact.type for fact in _facts(connection, scope) if fact.id == fact_id] or [""]
+            connection.execute("DELETE FROM documents WHERE id = ? AND tags = ?", (fact_id, scope.tags_text))
+            if kind and text:
+                said = orjson.dumps({"text": text, "type": kind, "confidence": 1.0, "turns": []}).decode()
+                connection.execute(
+                    """INSERT INTO memory_log (agent, caller, session_id, position, started_at, said, at)
+                        VALUES (?, ?, ?, 0, ?, ?, ?)""",
+                    (*scope.names, by, moment, said, moment),
+                )
+            self._settle(connection, scope)
+            return bool(kind)
 
         return await self._store.run(work)
 

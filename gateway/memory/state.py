@@ -80,6 +80,11 @@ class CallerState:
 
         await self._store.run(work)
 
+    async def drop(self, agent: str, caller: str, key: str) -> int:
+        """Delete one key, history too; how many entries that was."""
+        statement = "DELETE FROM caller_state_log WHERE agent = ? AND caller = ? AND key = ?"
+        return await self._store.run(lambda connection: connection.execute(statement, (agent, caller, key)).rowcount)
+
     async def forget(self, agent: str, caller: str) -> int:
         """Delete everything kept about a caller, history too; how many entries that was."""
         statement = "DELETE FROM caller_state_log WHERE agent = ? AND caller = ?"

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from gateway.errors import DocumentNotFound, StoreUnavailable
 from gateway.memory import search
 from gateway.memory.database import Connection
-from gateway.memory.document_table import create_document, find_documents, get_document, replace_document
+from gateway.memory.document_table import create_document, find_document, find_documents, get_document, replace_document
 from gateway.memory.documents import Document, Hit, NewDocument
 from gateway.memory.embedding import Embedder
 from gateway.memory.index import Index, Unembedded
@@ -154,6 +154,16 @@ class MemoryStore(ABC):
 
     async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
         return await self.look(lambda connection: self._newest(connection, tuple(tags), limit))
+
+    async def by_source_ids(self, source_ids: Iterable[str]) -> list[Document]:
+        """The documents that were made of these; one that there is none of is left out."""
+        ids = list(source_ids)
+
+        def work(connection: Connection) -> list[Document]:
+            found = (find_document(connection, "source_id <> '' AND source_id = ?", id_) for id_ in ids)
+            return [document for document in found if document]
+
+        return await self.look(work)
 
     async def _store(self, work: Callable[[Connection], Document]) -> Document:
         document = await self.run(work)

@@ -39,10 +39,12 @@ from gateway.memory.remem import RememClient
 from gateway.memory.store import MemoryStore
 from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTING
 from gateway.settings import Settings
-from gateway.web import chat_proxy, documents, health, live, sessions, sharing, traces
+from gateway.web import chat_proxy, documents, health, sessions, sharing, traces
 from gateway.web.blueprint import Blueprint, carriers, controls, remem, telnyx_control
+from gateway.web.live import LiveDoor
 from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaDoor
+from gateway.web.pages.dashboard import dashboard
 from gateway.web.public import PublicAddress
 from gateway.web.rooms import brain_room, kit_room, make_finalizer
 from gateway.web.telnyx import TelnyxWebhooks
@@ -168,18 +170,33 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         await desk.recover(ended=await finalizer.resume())
         room = SessionRoom(stores, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
         media_door = MediaDoor(desk, carriers(settings))
+        state = functools.partial(_state, settings, store, desk, finalizer, others.neighbours)
+        live = LiveDoor(feed, levels, blueprint.store_keys[0])
+        pages = await stack.enter_async_context(
+            dashboard(
+                settings,
+                blueprint.store_keys[0],
+                archive=archive,
+                remem=remote,
+                desk=desk,
+                feed=feed,
+                live=live,
+                state=state,
+            )
+        )
         routes = [
             *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
             *telnyx.routes(),
             *chat_proxy.routes(brains.bearers),
             *_store_routes(blueprint, store, forgetting),
             *sessions.routes(room, blueprint.store_keys[0]),
-            *live.routes(feed, levels, blueprint.store_keys[0]),
+            *live.routes(),
             *health.routes(
-                lambda: _state(settings, store, desk, finalizer, others.neighbours),
+                state,
                 lambda: desk.takes_calls,
                 crew.render if crew is not None else _own_metrics,
             ),
+            *pages,
             # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
             *websockets_sockets.routes(media_door, CODECS),
         ]

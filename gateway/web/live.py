@@ -40,10 +40,6 @@ _HEADERS: Final = [
 ]
 
 
-def routes(feed: Feed, levels: Levels, token: Secret) -> list[Route]:
-    return [Route(PATH, LiveDoor(feed, levels, token))]
-
-
 class LiveDoor:
     """The stream as an ASGI application: it can tell a slow reader from a patient one."""
 
@@ -52,13 +48,20 @@ class LiveDoor:
         self._levels = levels
         self._token = token
 
+    def routes(self) -> list[Route]:
+        return [Route(PATH, self)]
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        headers = Headers(scope=scope)
-        if not is_admitted(headers, [self._token]):
+        if not is_admitted(Headers(scope=scope), [self._token]):
             refusal: Response = JSONResponse(
                 {"detail": "missing or wrong admin token"}, 401, {"WWW-Authenticate": "Bearer"}
             )
             return await refusal(scope, receive, send)
+        await self.stream(scope, receive, send)
+
+    async def stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The same, for whoever has shown in another way that they may see it."""
+        headers = Headers(scope=scope)
         if scope["method"] != "GET":
             return await Response(status_code=405, headers={"Allow": "GET"})(scope, receive, send)
         query = QueryParams(scope["query_string"])

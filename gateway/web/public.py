@@ -21,9 +21,17 @@ class PublicAddress:
         if self.configured:
             return self.configured.rstrip("/")
         forwarded = request.headers
-        scheme = _first(forwarded.get("x-forwarded-proto", "")) or request.url.scheme
         host = _first(forwarded.get("x-forwarded-host", "")) or forwarded.get("host", "") or request.url.netloc
-        return f"{scheme}://{host}"
+        return f"{self.scheme(request)}://{host}"
+
+    def scheme(self, request: Request) -> str:
+        """What the peer itself speaks, to a proxy perhaps; PUBLIC_URL may be for others."""
+        return _first(request.headers.get("x-forwarded-proto", "")) or request.url.scheme
+
+    def hosts(self, request: Request) -> frozenset[str]:
+        """The names under which the peer may know us, with their ports."""
+        names = (request.headers.get("host", ""), _first(request.headers.get("x-forwarded-host", "")))
+        return frozenset({*names, urlsplit(self.configured).netloc} - {""})
 
     def requested_url(self, request: Request) -> str:
         """The address the peer asked for, path and query exactly as they were sent."""

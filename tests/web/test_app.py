@@ -119,6 +119,6 @@ async def test_running_gateway_is_ready(http):
     assert (answer.status_code, answer.json()) == (200, {"ready": True})
 
 
-@pytest.mark.parametrize("path", ["/", "/healthy", "/v1/nothing", "/twilio"])
+@pytest.mark.parametrize("path", ["/healthy", "/v1/nothing", "/twilio", "/call"])
 async def test_unknown_path_is_not_found(http, path):
     assert (await http.get(path)).status_code == 404

@@ -1,0 +1,181 @@
+"""
+A recorded call as sound: two voices side by side, put together from the frames of its recording.
+
+`gateway.links.recorder` writes the file. The caller's frames come as they were spoken. The engine's come faster than
+they are played: they queue at the carrier, until a caller who interrupts has the queue cleared.
+"""
+
+import base64
+import binascii
+import struct
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import orjson
+
+from gateway.audio import BYTES_PER_SECOND, SILENCE_BYTE, mulaw_to_linear
+from gateway.dashboard.timeline import Span
+
+_LONGEST: Final = 4 * 3600 * BYTES_PER_SECOND
+"""Of one voice, in bytes; a file that claims more is broken."""
+_KEPT_BYTES: Final = 64 << 20
+_FRAME: Final = BYTES_PER_SECOND // 50
+_LOUD: Final = 500
+"""Mean of a 20 ms frame, of 32767, from which it is speech and not the noise of a line."""
+_PAUSE: Final = 0.45
+_SHORTEST: Final = 0.12
+_HEADER: Final = 44
+_LINEAR: Final = np.array([mulaw_to_linear(byte) for byte in range(256)], dtype="<i2")
+
+
+@dataclass(frozen=True)
+class Sound:
+    """Both voices, mu-law, of one length, and the note that the recording closes with."""
+
+    caller: bytes
+    agent: bytes
+    ended: dict[str, Any] | None = None
+
+    @property
+    def seconds(self) -> float:
+        return len(self.caller) / BYTES_PER_SECOND
+
+    @property
+    def wav_bytes(self) -> int:
+        return _HEADER + len(self.caller) * 4
+
+    def wav(self, start: int, end: int) -> bytes:
+        """Bytes `start` to `end` of the WAV file: 16 bit, caller left, agent right."""
+        header = _wav_header(len(self.caller))[start:end]
+        first, last = max(start - _HEADER, 0) // 4, -(-max(end - _HEADER, 0) // 4)
+        body = stereo(self.caller[first:last], self.agent[first:last])
+        skipped = max(start - _HEADER, 0) - first * 4
+        return header + body[skipped : skipped + (end - start) - len(header)]
+
+    def peaks(self, count: int = 500) -> list[list[float]]:
+        """How loud each voice was, from 0 to 1, over `count` equal stretches."""
+        return [_peaks(channel, count) for channel in (self.caller, self.agent)]
+
+    def spans(self) -> list[Span]:
+        """When each of them spoke."""
+        caller = [Span("caller", start, end) for start, end in _spoken(self.caller)]
+        agent = [Span("agent", start, end) for start, end in _spoken(self.agent)]
+        return sorted(caller + agent, key=lambda span: span.start)
+
+
+class SoundShelf:
+    """Recordings of a folder as sound; the last few are kept, since a player asks for one piece after another."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._kept: OrderedDict[str, Sound] = OrderedDict()
+        self._lock = threading.Lock()  # loaded in threads
+
+    def has(self, uuid: str) -> bool:
+        return self._folder is not None and (self._folder / f"{uuid}.jsonl").is_file()
+
+    def load(self, uuid: str) -> Sound | None:
+        """Takes its time: not for the loop. None where there is no recording, or one that can't be read."""
+        with self._lock:
+            if uuid not in self._kept:
+                if self._folder is None or (sound := read_sound(self._folder / f"{uuid}.jsonl")) is None:
+                    return None
+                self._kept[uuid] = sound
+                while sum(len(kept.caller) * 2 for kept in self._kept.values()) > _KEPT_BYTES and len(self._kept) > 1:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(uuid)
+            return self._kept[uuid]
+
+    def drop(self, uuid: str) -> None:
+        """The recording was deleted."""
+        with self._lock:
+            self._kept.pop(uuid, None)
+
+
+def read_sound(path: Path) -> Sound | None:
+    caller, agent = bytearray(), bytearray()
+    ended = None
+    try:
+        for record in _records(path):
+            at = min(max(int(record["t"] * BYTES_PER_SECOND), 0), _LONGEST)
+            match record:
+                case {"from": "carrier", "frame": {"event": "media", "media": {"payload": str(payload)}}}:
+                    _lay(caller, at, base64.b64decode(payload))
+                case {"from": "engine", "audio": str(audio)}:
+                    _lay(agent, at, base64.b64decode(audio))
+                case {"to": "carrier", "frame": {"event": "clear"}}:
+                    del agent[at:]
+                case {"note": "ended", "content": dict(content)}:
+                    ended = content
+    except (OSError, KeyError, TypeError, ValueError, binascii.Error):
+        return None
+    length = max(len(caller), len(agent))
+    return Sound(_filled(caller, length), _filled(agent, length), ended)
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as file:
+        for line in file:
+            if line.endswith(b"\n"):  # a last one without is half written
+                yield orjson.loads(line)
+
+
+def _lay(voice: bytearray, at: int, audio: bytes) -> None:
+    """Put sound where it was heard: at its time, or after what waits before it."""
+    if len(voice) < at:
+        voice.extend(bytes([SILENCE_BYTE]) * (at - len(voice)))
+    if len(voice) < _LONGEST:
+        voice.extend(audio)
+
+
+def _filled(voice: bytearray, length: int) -> bytes:
+    return bytes(voice).ljust(length, bytes([SILENCE_BYTE]))
+
+
+def stereo(left: bytes, right: bytes) -> bytes:
+    """Two voices of one length, mu-law, as 16 bit samples side by side."""
+    voices = np.stack([np.frombuffer(voice, np.uint8) for voice in (left, right)], axis=1)
+    return _LINEAR[voices].tobytes()
+
+
+def endless_wav_header() -> bytes:
+    """For sound that goes on for nobody knows how long."""
+    return _wav_header((1 << 29) - 16)
+
+
+def _wav_header(samples: int) -> bytes:
+    size, rate = samples * 4, BYTES_PER_SECOND
+    head = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 2, rate, rate * 4, 4, 16)
+    return head + struct.pack("<4sI", b"data", size)
+
+
+def _loudness(voice: bytes, frame: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    whole = len(voice) // frame * frame
+    samples = np.abs(_LINEAR[np.frombuffer(voice[:whole], np.uint8)].astype(np.int32))
+    loudness: np.ndarray[Any, np.dtype[np.float64]] = samples.reshape(-1, frame).mean(axis=1)
+    return loudness
+
+
+def _peaks(voice: bytes, count: int) -> list[float]:
+    loudness = _loudness(voice, max(len(voice) // count, 1))[:count] if voice else np.zeros(0)
+    top = max(float(loudness.max(initial=0.0)), 1000.0)  # a silent line stays flat
+    return [round(float(value) / top, 3) for value in np.sqrt(loudness / top) * top]
+
+
+def _spoken(voice: bytes) -> list[tuple[float, float]]:
+    """Stretches of loud frames; short pauses are part of speech, clicks are none."""
+    if not voice:
+        return []
+    found: list[list[float]] = []
+    for index in np.flatnonzero(_loudness(voice, _FRAME) > _LOUD):
+        start, end = int(index) / 50, (int(index) + 1) / 50
+        if found and start - found[-1][1] <= _PAUSE:
+            found[-1][1] = end
+        else:
+            found.append([start, end])
+    return [(start, end) for start, end in found if end - start >= _SHORTEST]

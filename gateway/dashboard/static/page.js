@@ -1,0 +1,16 @@
+// What every page has: "/" goes to the search field, "g" and a letter to a page.
+"use strict";
+const pages = { l: "/", c: "/calls", p: "/callers", h: "/vitals" };
+let leader = 0;
+document.addEventListener("keydown", (event) => {
+  const typing = event.target.closest("input, textarea, select, [contenteditable]");
+  if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "/") {
+    const field = document.querySelector("[data-hotkey='/']");
+    if (field) { event.preventDefault(); field.focus(); field.select(); }
+  } else if (event.key === "g") {
+    leader = Date.now();
+  } else if (Date.now() - leader < 1500 && pages[event.key]) {
+    location.assign(pages[event.key]);
+  }
+});

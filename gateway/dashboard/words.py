@@ -1,0 +1,54 @@
+"""Figures in plain words, for people."""
+
+import re
+from datetime import UTC, datetime
+from typing import Final
+
+from markupsafe import Markup
+
+_STEPS: Final = ((60, "second"), (3600, "minute"), (86_400, "hour"), (86_400 * 60, "day"))
+
+
+# Control characters but tab and line break, what turns the direction of text, and line separators of other scripts.
+_STEERING: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb]"
+)
+
+
+def cleaned(text: str) -> str:
+    """What somebody said, without what would steer a screen. Markup of ours stays as it is."""
+    return text if isinstance(text, Markup) else _STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def duration(seconds: float) -> str:
+    """How long a call was: 4:05, 1:02:10."""
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """How long an answer took: 840 ms, 1.2 s; a dash where that is not known."""
+    if seconds is None:
+        return "–"
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f} %"
+
+
+def ago(time: datetime | str, now: datetime | None = None) -> str:
+    """Just now, 5 minutes ago, 3 days ago; of what is months ago, the day."""
+    then = datetime.fromisoformat(time) if isinstance(time, str) else time
+    seconds = ((now or datetime.now(UTC)) - then).total_seconds()
+    if seconds < 10:
+        return "just now"
+    for (limit, unit), size in zip(_STEPS, (1, 60, 3600, 86_400), strict=True):
+        if seconds < limit:
+            return f"{count(int(seconds // size), unit)} ago"
+    return f"{then:%-d %b %Y}"

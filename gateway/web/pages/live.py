@@ -1,0 +1,143 @@
+"""The page of calls that go on now: what is said, who talks; listen in, say something, end it."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Message, Send
+
+from gateway.audio import BYTES_PER_SECOND
+from gateway.calls.call_lines import CallLine, CallLines, Wanted
+from gateway.calls.desk import CallDesk
+from gateway.calls.feed import Feed
+from gateway.calls.pipeline import Call
+from gateway.calls.session import EndReason, Turn, VoiceSession
+from gateway.dashboard.sound import endless_wav_header, stereo
+from gateway.dashboard.visitors import Envelope, Visit
+from gateway.memory.store import MemoryStore
+from gateway.web.live import LiveDoor
+from gateway.web.pages.entrance import Entrance, Form
+
+MOST_CALLS: Final = 100
+MOST_TURNS: Final = 12
+MOST_WORDS: Final = 500
+"""Characters that an operator has an agent say."""
+_RECENT: Final = 6
+_PIECE_SECONDS: Final = 0.1
+PATIENCE: Final = 5.0
+"""A listener who takes nothing for so long is let go."""
+
+
+@dataclass(frozen=True)
+class _LiveCall:
+    session: VoiceSession
+    turns: list[Turn]
+
+
+class LivePages:
+    def __init__(
+        self,
+        entrance: Entrance,
+        store: MemoryStore,
+        desk: CallDesk,
+        feed: Feed,
+        live: LiveDoor,
+        envelope: Envelope,
+        *,
+        listen_in: bool,
+    ) -> None:
+        self._entrance = entrance
+        self._lines = CallLines(store)
+        self._desk = desk
+        self._feed = feed
+        self._live = live
+        self._envelope = envelope
+        self._listen_in = listen_in
+
+    def routes(self) -> list[Route]:
+        door = self._entrance
+        return [
+            Route("/", door.page(self._show)),
+            Route("/live/events", door.stream(self._live.stream)),
+            Route("/live/{id}/listen.wav", door.file(self._listen)),
+            Route("/live/{id}/say", door.action(self._say), methods=["POST"]),
+            Route("/live/{id}/end", door.action(self._end), methods=["POST"]),
+        ]
+
+    async def _show(self, request: Request, visit: Visit) -> Response:
+        """What is so now; what happens after `place` comes by events, and what the page has already is left out."""
+        place = await self._feed.head()
+        recent = await self._lines.page(Wanted(), limit=_RECENT)
+        live = [_LiveCall(call.session, call.turns()[-MOST_TURNS:]) for call in self._desk.on_the_line()[-MOST_CALLS:]]
+        return await self._entrance.html(
+            "live.html",
+            visit,
+            here="live",
+            live=live[::-1],
+            place=str(place),
+            now=datetime.now(UTC).isoformat(),
+            listen_in=self._listen_in,
+            recent=[(line, self._sealed(line)) for line in recent],
+        )
+
+    def _sealed(self, line: CallLine) -> str:
+        return self._envelope.seal(line.caller)
+
+    async def _say(self, request: Request, visit: Visit, form: Form) -> Response:
+        call, words = self._call(request), " ".join(form.get("words", "").split())
+        if not 0 < len(words) <= MOST_WORDS:
+            raise HTTPException(400, f"Say something, in at most {MOST_WORDS} characters.")
+        call.say(words)
+        return _done(form)
+
+    async def _end(self, request: Request, visit: Visit, form: Form) -> Response:
+        self._call(request).end(EndReason.OPERATOR_HUNG_UP)
+        return _done(form)
+
+    async def _listen(self, request: Request, visit: Visit) -> Response:
+        if not self._listen_in:
+            raise HTTPException(403, "Listening in is off; LISTEN_IN=true turns it on.")
+        return _Sounding(_heard(self._call(request)), media_type="audio/wav")
+
+    def _call(self, request: Request) -> Call:
+        session_id = f"voice-session:{request.path_params['id']}"
+        for call in self._desk.on_the_line():
+            if call.session.id == session_id and not call.is_over:
+                return call
+        raise HTTPException(404, "This call is over, or another node has it: use that node's dashboard.")
+
+
+class _Sounding(StreamingResponse):
+    """A listener who does not listen is let go."""
+
+    async def stream_response(self, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(PATIENCE):
+                await send(message)
+
+        with contextlib.suppress(TimeoutError):
+            await super().stream_response(send_in_time)
+
+
+async def _heard(call: Call) -> AsyncIterator[bytes]:
+    """Both voices for as long as the call goes on."""
+    loop = asyncio.get_running_loop()
+    yield endless_wav_header()
+    with call.tapped() as tap:
+        due = loop.time()
+        while not call.is_over:
+            due += _PIECE_SECONDS
+            await asyncio.sleep(max(due - loop.time(), 0))
+            yield stereo(*tap.take(int(BYTES_PER_SECOND * _PIECE_SECONDS)))
+
+
+def _done(form: Form) -> Response:
+    """A script stays where it is; without one the page is shown again."""
+    return Response(status_code=204) if form.get("quietly") else RedirectResponse("/", 303)

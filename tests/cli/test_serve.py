@@ -1,0 +1,43 @@
+"""What `gateway serve` tells whoever starts it."""
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+COMMAND = [str(Path(sys.executable).parent / "gateway"), "serve", "--port", "0"]
+
+
+def environ(folder: Path) -> dict[str, str]:
+    given = {"DATA_DIR": str(folder / "data"), "VOICE_SESSION_ARCHIVE_DIR": str(folder / "archive")}
+    return {"PATH": os.environ["PATH"], "GATEWAY_ADMIN_TOKEN": "s&cret", **given}
+
+
+def told(folder: Path, stderr: int, reads: int, until: bytes) -> str:
+    """What it says before it is stopped."""
+    said = b""
+    with subprocess.Popen(COMMAND, cwd=folder, env=environ(folder), stderr=stderr) as server:
+        os.close(stderr)
+        while until not in said:
+            piece = os.read(reads, 4096)
+            assert piece, f"it stopped after {said!r}"
+            said += piece
+        server.send_signal(signal.SIGINT)
+        server.wait(20)
+    os.close(reads)
+    return said.decode()
+
+
+def test_terminal_shows_a_login_link(tmp_path):
+    reads, stderr = pty.openpty()
+    said = told(tmp_path, stderr, reads, b"ALLOWED_CALLERS")
+    assert re.search(r"dashboard: http://127\.0\.0\.1:\d+/login\?token=s%26cret\r\n", said)
+
+
+def test_log_names_no_token(tmp_path):
+    reads, stderr = os.pipe()
+    said = told(tmp_path, stderr, reads, b"ALLOWED_CALLERS")
+    assert "/login" in said and "s&cret" not in said and "s%26cret" not in said

@@ -1,0 +1,81 @@
+"""A gateway with example calls, and somebody who is logged in to its dashboard. Pages are asked without a socket."""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gateway.calls.own_store import open_own_store
+from gateway.calls.session import VoiceSession
+from gateway.memory.sqlite import SqliteStore
+from gateway.settings import Secret, Settings
+from gateway.web.app import create_app
+from tests.dashboard.examples import fill
+
+TOKEN = "admin-token-of-the-tests"
+ORIGIN = "http://testserver"
+
+
+@dataclass
+class Visitor:
+    """A browser without a screen."""
+
+    http: httpx.AsyncClient
+    folder: Path
+    session: VoiceSession
+    store: SqliteStore
+
+    async def get(self, path: str, **options: Any) -> httpx.Response:
+        return await self.http.get(path, headers={"Accept": "text/html"}, **options)
+
+    async def page(self, path: str) -> str:
+        answer = await self.get(path)
+        assert answer.status_code == 200, answer.text
+        return answer.text
+
+    async def post(self, path: str, *, origin: str = ORIGIN, **form: str) -> httpx.Response:
+        """A form of ours, filled in."""
+        form.setdefault("form_token", await self.form_token())
+        return await self.http.post(path, data=form, headers={"Origin": origin, "Accept": "text/html"})
+
+    async def form_token(self) -> str:
+        [token, *_] = re.findall(r'name="form_token" value="([^"]*)"', await self.page("/calls"))
+        return token
+
+    async def caller_address(self) -> str:
+        [address, *_] = re.findall(r'href="(/callers/[\w-]+)"', await self.page(f"/calls/{self.session.uuid}"))
+        return address
+
+
+@pytest.fixture
+async def stranger(tmp_path: Path) -> AsyncIterator[Visitor]:
+    """Somebody who has not logged in."""
+    session = await fill(
+        tmp_path / "data", tmp_path / "archive", tmp_path / "recordings", now=datetime.now(UTC), calls=60
+    )
+    settings = Settings(
+        data_dir=tmp_path / "data",
+        voice_session_archive_dir=tmp_path / "archive",
+        record_dir=tmp_path / "recordings",
+        gateway_admin_token=Secret(TOKEN),
+        memory_vectors=False,
+        folder=tmp_path,
+    )
+    app = create_app(settings)
+    async with app.router.lifespan_context(app):
+        transport = httpx.ASGITransport(app=app)
+        store = await open_own_store(tmp_path / "data")
+        async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as http:
+            yield Visitor(http, tmp_path, session, store)
+        await store.close()
+
+
+@pytest.fixture
+async def visitor(stranger: Visitor) -> Visitor:
+    await stranger.http.get("/login", params={"token": TOKEN})
+    return stranger

@@ -1,0 +1,114 @@
+"""The pages about callers: what is known, and what a person can do about it."""
+
+import json
+import re
+
+from markupsafe import escape
+
+from gateway.calls.dossier import DossierRoom
+from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook
+from gateway.memory.state import CallerState
+from tests.web.pages.conftest import Visitor
+
+ANA = "+12025550143"
+
+
+async def fact_form(visitor: Visitor, text: str) -> dict[str, str]:
+    """The hidden fields of the form beside a fact."""
+    page = await visitor.page(await visitor.caller_address())
+    forms = re.findall(r'<form[^>]*/facts".*?</form>', page, re.DOTALL)
+    [form] = [form for form in forms if escape(text) in form]
+    return dict(re.findall(r'name="(agent|fact)" value="([^"]+)"', form))
+
+
+async def test_list_shows_who_called(visitor: Visitor):
+    page = await visitor.page("/callers")
+    assert "12 callers" in page and "Ana Ruiz" in page and "+1 202-555-0143" in page
+    found = await visitor.post("/callers/find", find="0143")
+    page = await visitor.page(found.headers["location"])
+    assert "1 caller with 0143" in page and "Ana Ruiz" in page and "Tom Becker" not in page
+
+
+async def test_caller_shows_facts_with_their_source(visitor: Visitor):
+    page = await visitor.page(await visitor.caller_address())
+    assert "Can&#39;t take calls at work" in page and "constraint · 90 % sure" in page
+    assert f'href="/calls/{visitor.session.uuid}"' in page
+
+
+async def test_fact_can_be_corrected(visitor: Visitor):
+    form = await fact_form(visitor, "Can't take calls at work")
+    address = await visitor.caller_address()
+    answer = await visitor.post(f"{address}/facts", **form, do="save", text="Takes calls at work after noon")
+    assert answer.headers["location"] == f"{address}?done=fact"
+    known = {fact.text: fact for fact in await FactBook(visitor.store).known("maya", ANA, 99)}
+    assert "Can't take calls at work" not in known
+    assert known["Takes calls at work after noon"].confidence == 1.0
+    assert "corrected here" in await visitor.page(address)
+
+
+async def test_fact_can_be_forgotten(visitor: Visitor):
+    form = await fact_form(visitor, "Can't take calls at work")
+    await visitor.post(f"{await visitor.caller_address()}/facts", **form, do="forget")
+    texts = [fact.text for fact in await FactBook(visitor.store).known("maya", ANA, 99)]
+    assert texts == ["Prefers a text message when the bike is ready"]
+
+
+async def test_fact_of_somebody_else_is_left_alone(visitor: Visitor):
+    [fact, *_] = await FactBook(visitor.store).known("maya", "+12025550117", 9)
+    answer = await visitor.post(f"{await visitor.caller_address()}/facts", agent="maya", fact=fact.id, do="forget")
+    assert answer.status_code == 404
+    assert await FactBook(visitor.store).known("maya", "+12025550117", 9) == [fact]
+
+
+async def test_empty_fact_is_refused(visitor: Visitor):
+    form = await fact_form(visitor, "Can't take calls at work")
+    answer = await visitor.post(f"{await visitor.caller_address()}/facts", **form, do="save", text="  ")
+    assert answer.status_code == 400 and "1 to 300 characters" in answer.text
+
+
+async def test_topic_is_pinned_changed_and_let_go(visitor: Visitor):
+    pins, address = PinBook(visitor.store), await visitor.caller_address()
+    given = {"agent": "maya", "title": "Road <b>bike</b> repair"}
+    await visitor.post(f"{address}/pins", **given, do="pin", about="Brake pads", status="Ordered")
+    page = await visitor.page(address)
+    assert "Road &lt;b&gt;bike&lt;/b&gt; repair" in page and "Ordered" in page and "by hand" in page
+    await visitor.post(f"{address}/pins", **given, do="pin", status="Here", items="Call Ana\n\nTest ride")
+    [pin] = await pins.pinned("maya", ANA)
+    assert (pin.status, pin.open_items) == ("Here", ("Call Ana", "Test ride"))
+    assert (await visitor.post(f"{address}/pins", **given, do="unpin")).headers["location"].endswith("?done=unpinned")
+    assert await pins.pinned("maya", ANA) == []
+    assert (await visitor.post(f"{address}/pins", **given, do="unpin")).status_code == 404
+    assert (await visitor.post(f"{address}/pins", agent="maya", title=" ", do="pin")).status_code == 400
+    assert (await visitor.post(f"{address}/pins", agent="leo", title="x", do="pin")).status_code == 404
+
+
+async def test_state_can_be_changed_and_forgotten(visitor: Visitor):
+    state = CallerState(visitor.store)
+    await state.save(
+        "maya", ANA, {"bike": "red", "visits": 2}, session_id="voice-session:1", now=visitor.session.started_at
+    )
+    address = await visitor.caller_address()
+    await visitor.post(f"{address}/state", agent="maya", key="visits", value="3", do="save")
+    await visitor.post(f"{address}/state", agent="maya", key="bike", do="forget")
+    assert await state.load("maya", ANA) == {"visits": 3}
+    assert (await visitor.post(f"{address}/state", agent="maya", key="bike", value="x")).status_code == 404
+    assert (await visitor.post(f"{address}/state", agent="maya", key="visits", value="[1]")).status_code == 400
+
+
+async def test_export_is_everything(visitor: Visitor):
+    answer = await visitor.http.get(f"{await visitor.caller_address()}/export.json")
+    content = json.loads(answer.content)
+    assert content["caller"] == ANA and len(content["calls"]) == 6 and content["facts"]
+    assert answer.headers["content-disposition"] == 'attachment; filename="caller-0143.json"'
+
+
+async def test_forget_needs_a_tick_and_leaves_nothing(visitor: Visitor):
+    address = await visitor.caller_address()
+    assert (await visitor.post(f"{address}/forget")).status_code == 400
+    answer = await visitor.post(f"{address}/forget", sure="yes")
+    assert answer.headers["location"].startswith("/callers?done=")
+    assert not await DossierRoom(visitor.store).of(ANA)
+    assert (await visitor.get(address)).status_code == 404
+    assert (await visitor.get(f"/calls/{visitor.session.uuid}")).status_code == 404
+    assert (await visitor.http.get(f"/calls/{visitor.session.uuid}/sound.wav")).status_code == 404

@@ -1,0 +1,158 @@
+"""The pages about calls, as a person with a browser finds them."""
+
+import re
+import wave
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+
+import pytest
+
+from gateway.calls.call_book import CallBook
+from gateway.calls.endings import Ending, Endings
+from gateway.calls.session import EndReason, Speaker, Turn
+from gateway.llm.summary import CallSummary
+from tests.calls.aftermath import a_session
+from tests.dashboard.examples import keep
+from tests.web.pages.conftest import Visitor
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onmouseover='alert(1)",
+    "{{ 7 * 7 }}{% for x in ().__class__.__base__.__subclasses__() %}{{ x }}{% endfor %}",
+    "</textarea></title></svg><script>alert(1)</script>",
+    "javascript:alert(1)",
+    "\u202egnp.exe\u2066\x1b[31m\x00\x9b31m\u2028",
+]
+
+
+def rows(page: str) -> list[str]:
+    return re.findall(r'class="whole" href="/calls/([0-9a-f-]{36})"', page)
+
+
+async def test_list_shows_newest_first_and_pages_on(visitor: Visitor):
+    first = await visitor.page("/calls")
+    assert len(rows(first)) == 50 and rows(first)[0] == visitor.session.uuid and "61 calls" in first
+    [older] = re.findall(r'rel="next" href="([^"]+)"', first)
+    second = await visitor.page(older.replace("&amp;", "&"))
+    assert len(rows(second)) == 11 and not set(rows(first)) & set(rows(second))
+
+
+async def test_search_finds_words_numbers_and_ids(visitor: Visitor):
+    async def found(words: str, **filters: str) -> list[str]:
+        answer = await visitor.post("/calls/find", find=words, **filters)
+        if answer.headers["location"].startswith("/calls/"):
+            return [answer.headers["location"].removeprefix("/calls/")]
+        return rows(await visitor.page(answer.headers["location"]))
+
+    assert 0 < len(await found("squeaking chain")) < 20
+    assert 0 < len(await found("555-0117")) < 10
+    assert await found("nobody ever said zyzzyva") == []
+    assert await found(visitor.session.uuid) == [visitor.session.uuid]
+    assert await found(visitor.session.uuid[:9]) == [visitor.session.uuid]
+    assert await found("squeaking chain", agent="leo") == []
+
+
+async def test_filters_narrow_the_list(visitor: Visitor):
+    trouble = a_session(end_reason=EndReason.ENGINE_LOST, agent="leo", started_at=datetime(2026, 3, 1, 12, tzinfo=UTC))
+    await CallBook(visitor.store).write(trouble, document_id="", summary_by="test")
+    assert trouble.uuid in rows(await visitor.page("/calls?outcome=voice+engine+lost"))
+    assert rows(await visitor.page("/calls?agent=leo")) == [trouble.uuid]
+    assert rows(await visitor.page("/calls?since=2026-02-28&until=2026-03-02")) == [trouble.uuid]
+    assert rows(await visitor.page("/calls?until=2026-02-01")) == []
+    assert "61 calls" in await visitor.page("/calls?since=2026-03-03&until=nonsense")
+
+
+async def test_call_tells_its_story(visitor: Visitor):
+    page = await visitor.page(f"/calls/{visitor.session.uuid}")
+    for words in (
+        "Ana Ruiz",
+        "Let&#39;s book Thursday at ten.",
+        "Booked for Thursday at ten in the morning",
+        "Prefers a text message when the bike is ready",
+        "&lt;caller_facts&gt;",
+        "the caller speaks",
+        "Transcript archived",
+        'class="wave caller"',
+        "sound.wav",
+    ):
+        assert words in page
+    assert len(re.findall(r'<li class="turn ', page)) == len(visitor.session.turns)
+
+
+async def test_words_that_were_not_heard_are_struck_out(visitor: Visitor):
+    session = a_session(turns=[Turn(Speaker.AGENT, "I have ten", datetime(2026, 2, 6, 23, 15, tzinfo=UTC), "or four.")])
+    await CallBook(visitor.store).write(session, document_id="", summary_by="")
+    await Endings(visitor.store).save(Ending(session, archived=True, problem="the remote store said 401"))
+    page = await visitor.page(f"/calls/{session.uuid}")
+    assert "I have ten" in page and "<s>or four.</s>" in page
+    assert "Try again now" in page
+    assert (await visitor.post(f"/calls/{session.uuid}/retry")).headers["location"].endswith("?done=retry")
+    ending = await Endings(visitor.store).of(session.id)
+    assert ending is not None and ending.problem == ""
+
+
+async def test_old_call_says_what_is_gone(visitor: Visitor):
+    session = a_session(timings=[{"first_frame": 0.84}])
+    await CallBook(visitor.store).write(session, document_id="", summary_by="test")
+    page = await visitor.page(f"/calls/{session.uuid}")
+    assert "The transcript is not kept any more" in page and "840 ms" in page
+
+
+@pytest.mark.parametrize("words", HOSTILE)
+async def test_hostile_words_are_data(visitor: Visitor, words: str):
+    """In a transcript, a summary, a name, a fact, a receipt: shown, never obeyed."""
+    session = a_session(
+        turns=[Turn(Speaker.CALLER, words, datetime.now(UTC), words), Turn(Speaker.AGENT, words, datetime.now(UTC))],
+        started_at=datetime.now(UTC) - timedelta(minutes=1),
+        receipt={
+            "tier": "everything",
+            "block": words,
+            "items": [{"kind": "fact", "text": words, "session": words, "age_days": 1, "score": 0.5, "tokens": 1}],
+        },
+        state={"note": words.replace("\x00", "")},
+    )
+    summary = CallSummary(words, (words,), (words,), (words,), (words,), words, words)
+    await keep(visitor.store, session, summary)
+    await Endings(visitor.store).save(Ending(session, problem=words))
+    found = await visitor.post("/calls/find", find=words)
+    addresses = ["/calls", found.headers["location"], f"/calls/{session.uuid}", "/callers", "/vitals"]
+    [caller] = re.findall(r'h1><a href="(/callers/[\w-]+)"', await visitor.page(f"/calls/{session.uuid}"))
+    for address in [*addresses, caller]:
+        page = await visitor.page(address)
+        assert "<script>alert" not in page and "<img src=x" not in page and "' onmouseover='" not in page
+        assert "49" not in re.findall(r'class="said"[^>]*>([^<]*)', page)
+        assert not re.search("[\x00-\x08\x1b\x9b\u202e\u2066\u2028]", page)
+
+
+async def test_sound_is_two_voices(visitor: Visitor):
+    answer = await visitor.http.get(f"/calls/{visitor.session.uuid}/sound.wav")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "audio/wav")
+    with wave.open(BytesIO(answer.content)) as sound:
+        assert (sound.getnchannels(), sound.getframerate(), sound.getsampwidth()) == (2, 8000, 2)
+        assert 30 < sound.getnframes() / 8000 < 40
+
+
+async def test_sound_comes_in_pieces(visitor: Visitor):
+    path = f"/calls/{visitor.session.uuid}/sound.wav"
+    whole = (await visitor.http.get(path)).content
+    for asked, start, end in (
+        ("0-1", 0, 2),
+        ("40-1002", 40, 1003),
+        ("1001-1001", 1001, 1002),
+        ("-10", len(whole) - 10, len(whole)),
+    ):
+        answer = await visitor.http.get(path, headers={"Range": f"bytes={asked}"})
+        assert (answer.status_code, answer.content) == (206, whole[start:end])
+        assert answer.headers["content-range"] == f"bytes {start}-{end - 1}/{len(whole)}"
+    assert (await visitor.http.get(path, headers={"Range": "bytes=99999999-"})).status_code == 416
+
+
+async def test_revert_takes_back_what_a_call_taught(visitor: Visitor):
+    path = f"/calls/{visitor.session.uuid}"
+    assert "Can&#39;t take calls at work" in await visitor.page(await visitor.caller_address())
+    assert (await visitor.post(f"{path}/revert")).status_code == 400
+    assert (await visitor.post(f"{path}/revert", sure="yes")).headers["location"] == f"{path}?done=reverted"
+    page = await visitor.page(f"{path}?done=reverted")
+    assert "What this call taught was taken back." in page and "It was taken back." in page
+    assert "Can&#39;t take calls at work" not in await visitor.page(await visitor.caller_address())
