@@ -41,8 +41,10 @@ from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTIN
 from gateway.settings import Settings
 from gateway.web import chat_proxy, documents, health, live, sessions, sharing, traces
 from gateway.web.blueprint import Blueprint, carriers, controls, remem, telnyx_control
+from gateway.web.engine_room import EngineRoom, engine_room
 from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaDoor
+from gateway.web.phone import PhoneBooth
 from gateway.web.public import PublicAddress
 from gateway.web.rooms import brain_room, kit_room, make_finalizer
 from gateway.web.telnyx import TelnyxWebhooks
@@ -129,7 +131,10 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         rests = controls(settings, http, telnyx_rest)
         kits = await stack.enter_async_context(kit_room(blueprint, store, memory, http))
         brains = await stack.enter_async_context(brain_room(blueprint, memory, others))
-        desk = _desk(blueprint, memory, finalizer, recordings, rests, kits, brains, others.neighbours, feed, levels)
+        engine = await stack.enter_async_context(engine_room(blueprint, brains.bearers))
+        desk = _desk(
+            blueprint, engine, memory, finalizer, recordings, rests, kits, brains, others.neighbours, feed, levels
+        )
         if others.neighbours is not None:
             figures = functools.partial(_figures, desk, finalizer)
             await stack.enter_async_context(at_work(others.neighbours.listen(desk, figures)))
@@ -160,13 +165,14 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         routes = [
             *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
             *telnyx.routes(),
+            *PhoneBooth(desk, public, blueprint.store_keys[0]).routes(),
             *chat_proxy.routes(brains.bearers),
             *_store_routes(blueprint, store, forgetting),
             *sessions.routes(room, blueprint.store_keys[0]),
             *live.routes(feed, levels, blueprint.store_keys[0]),
             *health.routes(
-                lambda: _state(settings, desk, finalizer, others.neighbours),
-                lambda: desk.takes_calls,
+                lambda: _state(settings, engine, desk, finalizer, others.neighbours),
+                lambda: desk.takes_calls and engine.is_ready,
                 crew.render if crew is not None else _own_metrics,
             ),
             # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
@@ -209,6 +215,7 @@ def _memory(
 
 def _desk(
     blueprint: Blueprint,
+    engine: EngineRoom,
     memory: Memory | None,
     finalizer: Finalizer,
     recordings: RecordingRoom,
@@ -222,7 +229,7 @@ def _desk(
     return CallDesk(
         agents=blueprint.agents,
         allowed=blueprint.allowed,
-        engine=blueprint.engine,
+        engine=engine.access,
         controls=controls,
         memory=memory,
         finalizer=finalizer,
@@ -240,12 +247,14 @@ def _figures(desk: CallDesk, finalizer: Finalizer) -> dict[str, int]:
     return {"calls": desk.live_calls, "endings": finalizer.unfinished}
 
 
-def _state(settings: Settings, desk: CallDesk, finalizer: Finalizer, neighbours: Neighbours | None) -> dict[str, Any]:
+def _state(
+    settings: Settings, engine: EngineRoom, desk: CallDesk, finalizer: Finalizer, neighbours: Neighbours | None
+) -> dict[str, Any]:
     nodes = neighbours.nodes if neighbours is not None else []
     return {
         **_figures(desk, finalizer),
         "loop_lag_ms": round(desk.loop_lag * 1000, 1),
-        "engine": settings.engine if settings.engine == "deepgram" else "not set up",
+        **engine.state(),
         "carriers": sorted(carriers(settings)),
         "store": "embedded and remote" if settings.remem_api_url else "embedded",
         **({"nodes": nodes} if len(nodes) > 1 else {}),
