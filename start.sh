@@ -4,6 +4,13 @@
 set -eu
 CDPATH='' cd -- "$(dirname -- "$0")"
 
-scripts/install --no-dev
+# Without a key for the voice engine in the cloud, the one that runs here comes along.
+case "
+DEEPGRAM_API_KEY=${DEEPGRAM_API_KEY:-}
+$(cat .env 2>/dev/null || true)" in
+    *"
+DEEPGRAM_API_KEY="[![:space:]]*) scripts/install --no-dev ;;
+    *) scripts/install --no-dev --extra local ;;
+esac
 [ $# -gt 0 ] || set -- serve
 exec .venv/bin/gateway "$@"

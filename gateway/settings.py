@@ -64,6 +64,10 @@ class Settings:
     telnyx_api_url: str = setting("https://api.telnyx.com/v2", "Telnyx's REST interface")
 
     voice_engine: Literal["", "deepgram", "local"] = setting("", "deepgram where its key is set, else local")
+    local_engine_calls: int = setting(0, "calls that the local engine takes at once; 0: four for each core")
+    local_recogniser: str = setting("moonshine", "moonshine, whisper/MODEL, or https://host/v1#MODEL")
+    local_voice: str = setting("hibari", "hibari, or https://host/v1#MODEL/VOICE")
+    local_speech_api_key: Secret | None = setting(None, "key for recogniser and voice at an address")
     deepgram_api_key: Secret | None = setting(None, "unset: no Deepgram")
     deepgram_agent_url: str = setting("wss://agent.deepgram.com/v1/agent/converse", "Deepgram's Voice Agent socket")
 

@@ -236,7 +236,7 @@ def test_secret_reveals_and_compares():
 def test_every_credential_is_a_secret():
     hints = {field.name: field.type for field in dataclasses.fields(Settings)}
     named = [name for name in hints if name.endswith(("_token", "_api_key"))]
-    assert len(named) == 8
+    assert len(named) == 9
     assert all(hints[name] == Secret | None for name in named)
 
 

@@ -76,7 +76,30 @@ def test_script_is_sound_and_executable(name):
 def test_first_start_installs_once(clone):
     assert clone.start("--help").returncode == 0
     assert clone.start("--help").stderr == ""
+    assert clone.asked_to_install() == ["sync --quiet --frozen --inexact --compile-bytecode --no-dev --extra local"]
+
+
+@pytest.mark.parametrize("line", ["DEEPGRAM_API_KEY=abc", "PORT=1\nDEEPGRAM_API_KEY=abc\nHOST=::1\n"])
+def test_local_engine_is_left_out_beside_a_key(clone, line):
+    (clone.folder / ".env").write_text(line)
+    started = clone.start("--help")
     assert clone.asked_to_install() == ["sync --quiet --frozen --inexact --compile-bytecode --no-dev"]
+    assert started.stderr == "installing into .venv, this once\n"
+
+
+@pytest.mark.parametrize("line", ["DEEPGRAM_API_KEY=\n", "#DEEPGRAM_API_KEY=abc\n", "MY_DEEPGRAM_API_KEY=abc\n"])
+def test_local_engine_comes_along_without_a_key(clone, line):
+    (clone.folder / ".env").write_text(line)
+    started = clone.start("--help")
+    assert clone.asked_to_install()[0].endswith("--extra local")
+    assert "130 MB of it is the voice engine that needs no account" in started.stderr
+
+
+def test_a_key_that_comes_later_installs_nothing(clone):
+    clone.start("--help")
+    (clone.folder / ".env").write_text("DEEPGRAM_API_KEY=abc\n")
+    clone.start("--help")
+    assert len(clone.asked_to_install()) == 1
 
 
 def test_changed_lock_installs_again(clone):
@@ -117,7 +140,7 @@ def test_no_argument_serves(clone):
 
 
 def test_wrong_argument_gets_one_line(clone):
-    clone.install("--no-dev")
+    clone.install("--no-dev", "--extra", "local")
     started = clone.start("serve", "--port", "eight")
     assert (started.returncode, started.stdout) == (2, "")
     assert started.stderr == "gateway: PORT is 'eight'; use a whole number, 0 or more\n"

@@ -87,19 +87,24 @@ def pinned(to: set[int]) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def running_gateway(engine_url: str, variant: Variant, *, core: int) -> AsyncIterator[GatewayProcess]:
-    """A fresh gateway with an empty store. It ends with a kill: nothing in it is worth an orderly end."""
+async def running_gateway(engine_url: str, variant: Variant, *, core: int | None) -> AsyncIterator[GatewayProcess]:
+    """
+    A fresh gateway with an empty store, on this core or, without one, on all.
+
+    It ends with a kill: nothing in it is worth an orderly end.
+    """
     with tempfile.TemporaryDirectory(prefix="gateway-bench-", ignore_cleanup_errors=True) as folder:
         log = Path(folder) / "log"
         (Path(folder) / "gateway.toml").write_text(variant.toml)
         environment = {**_environment(Path(folder), engine_url), **variant.environment}
         process = _start(Path(folder), log, variant.arguments, environment)
         try:
-            os.sched_setaffinity(process.pid, {core})
+            if core is not None:
+                os.sched_setaffinity(process.pid, {core})
             async with asyncio.timeout(_READY_SECONDS):
                 url = await _announced(process, log)
                 await _healthy(url)
-            yield GatewayProcess(process.pid, url, core)
+            yield GatewayProcess(process.pid, url, core or 0)
         except TimeoutError:
             raise BenchFailed(f"the gateway was not ready within {_READY_SECONDS:.0f} s") from None
         finally:

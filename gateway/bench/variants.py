@@ -19,6 +19,9 @@ class Variant:
     """How long to wait for a call's document; no time where there will be none."""
 
 
+LOCAL_CALLS: Final = 8
+"""At once on the local engine, where nobody says otherwise."""
+
 SOCKETS: Final = {name: Variant(name, ("--sockets", name)) for name in ("picows", "websockets")}
 MEMORY_OFF: Final = Variant("memory off", environment={"VOICE_SESSION_ENABLED": "false"}, document_seconds=0.0)
 MEMORY_ON: Final = Variant("memory on", environment={"VOICE_SESSION_ENABLED": "true"})

@@ -88,8 +88,8 @@ class AgentBook:
         return iter(self._agents.values())
 
     def answering(self, called: str) -> Agent:
-        """Who answers this number: the agent that lists it, else the first that lists none, else the first."""
-        return self._by_number.get(e164(called) or called, self._default)
+        """Who answers this number or name: its agent, else the first that lists no number, else the first."""
+        return self._by_number.get(e164(called) or called) or self._agents.get(called, self._default)
 
 
 def _agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:

@@ -86,7 +86,7 @@ class BrainRoom:
         search, memory = self._search, None
         is_known = caller or agent.repeat_caller.may_be_known_later
         if search is not None and is_known and prompt.wants_memory(agent.prompt):
-            memory = TurnMemory(_cleared(search, agent.name, caller, clearance))
+            memory = TurnMemory(_cleared(search, agent.name, caller, clearance), patience=brain.memory_seconds)
         return CallThinker(agent.name, hashed_caller(agent.name, caller, self._secret), brain, memory=memory)
 
     async def _of_another_node(self, digest: str) -> CallThinker | None:

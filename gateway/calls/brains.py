@@ -1,8 +1,8 @@
 """
 The agents' own language models, made from what gateway.toml says of them.
 
-An entry is "anthropic/MODEL", "xai/MODEL" or "openclaw/AGENT", the part behind the slash being optional, or a table for
-any server that speaks chat completions.
+An entry is "anthropic/MODEL", "xai/MODEL" or "openclaw/AGENT", the part behind the slash being optional; a table for
+any server that speaks chat completions; or "script" for none.
 """
 
 import asyncio
@@ -14,11 +14,13 @@ from urllib.parse import urlsplit
 import orjson
 
 from gateway.calls.agents import Agent
+from gateway.calls.turn_memory import PATIENCE
 from gateway.errors import SettingsError
 from gateway.llm.anthropic_chat import AnthropicUpstream
 from gateway.llm.chat import Upstream
 from gateway.llm.openai_chat import OpenAiUpstream, xai_upstream
 from gateway.llm.openclaw_chat import OpenClawUpstream
+from gateway.llm.scripted import ScriptedUpstream
 from gateway.llm.spoken_text import load_rules, spoken
 from gateway.settings import Secret, is_url
 
@@ -26,7 +28,10 @@ WARM_SECONDS: Final = 30.0  # servers and firewalls drop a connection that is un
 LOOK_SECONDS: Final = 1.0
 """How soon after a quiet time connections are opened for a new call: it begins with a greeting, which takes longer."""
 
-_KNOWN: Final = "anthropic/MODEL, xai/MODEL, openclaw/AGENT, or a table with url and model"
+_SCRIPT: Final = "script"
+_SCRIPT_MEMORY_SECONDS: Final = 0.5
+"""The script has nothing to say but what it remembers, and rather waits for it."""
+_KNOWN: Final = "anthropic/MODEL, xai/MODEL, openclaw/AGENT, script, or a table with url and model"
 _TEXTS: Final = ("url", "model", "name", "api_key", "api_key_env")
 
 _Given = TypeVar("_Given")
@@ -41,6 +46,10 @@ class Brain:
     one_moment: str
     sorry: str
     language: str
+    memory_seconds: float = PATIENCE
+    """How long an answer waits for what is found in memory."""
+    opens: bool = False
+    """Whether it greets in its own words, where the engine asks it to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,23 +65,31 @@ class Accounts:
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def build_brains(agents: Iterable[Agent], accounts: Accounts) -> dict[str, Brain]:
-    """By the name of the agent; those who leave thinking to the engine have none. Equal entries share an upstream."""
+def build_brains(agents: Iterable[Agent], accounts: Accounts, *, engine_thinks: bool = True) -> dict[str, Brain]:
+    """
+    By the name of the agent; those who leave thinking to the engine have none. Equal entries share an upstream.
+
+    Where the engine can't think, they get the first language model that there is a key for, or else the script.
+    """
     shared: dict[bytes, Upstream] = {}
     brains: dict[str, Brain] = {}
     for agent in agents:
         where = f"gateway.toml, [agents.{agent.name}]: brain"
-        for entry in agent.brain:
+        entries = agent.brain or (() if engine_thinks else (_default_entry(accounts),))
+        for entry in entries:
             if _key(entry) not in shared:
                 shared[_key(entry)] = _upstream(entry, accounts, where)
-        if agent.brain:
+        if entries:
             spoken("Hello.", load_rules(agent.language))  # its patterns are compiled now, not in the first call
+            is_script = entries == (_SCRIPT,)
             brains[agent.name] = Brain(
-                upstreams=tuple(shared[_key(entry)] for entry in agent.brain),
+                upstreams=tuple(shared[_key(entry)] for entry in entries),
                 first_token_seconds=agent.first_token_seconds,
                 one_moment=agent.one_moment,
                 sorry=agent.no_answer,
                 language=agent.language,
+                memory_seconds=_SCRIPT_MEMORY_SECONDS if is_script else PATIENCE,
+                opens=is_script,
             )
     return brains
 
@@ -108,6 +125,13 @@ def _upstreams(brains: Mapping[str, Brain]) -> Iterable[Upstream]:
 # Entries
 
 
+def _default_entry(accounts: Accounts) -> str:
+    """Whoever writes the summaries, by the same order."""
+    if accounts.anthropic_api_key:
+        return "anthropic"
+    return "xai" if accounts.xai_api_key else _SCRIPT
+
+
 def _key(entry: str | Mapping[str, Any]) -> bytes:
     return orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)
 
@@ -127,6 +151,8 @@ def _upstream(entry: str | Mapping[str, Any], accounts: Accounts, where: str) ->
             url = _needed(accounts.openclaw_gateway_url, "OPENCLAW_GATEWAY_URL", f"{where} {entry!r}")
             token = _needed(accounts.openclaw_gateway_token, "OPENCLAW_GATEWAY_TOKEN", f"{where} {entry!r}")
             return OpenClawUpstream(url, model, token)
+        case "script" if not model:
+            return ScriptedUpstream()
         case _:
             raise SettingsError(f"{where} is {entry!r}; write {_KNOWN}")
 

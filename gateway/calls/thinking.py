@@ -88,6 +88,11 @@ class CallThinker:
         self._call = concerned_call()
         self._reply_to: ReplyTo | None = None
 
+    @property
+    def opens(self) -> bool:
+        """Whether it greets in its own words."""
+        return self._brain.opens
+
     def answer(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         """
         Text that can be spoken and whole tool calls, perhaps Usage, and in any case Finished as the last event.

@@ -7,7 +7,9 @@ from functools import partial
 from typing import Any
 
 from gateway.bench import brain, report, runner
-from gateway.bench.variants import COMPARISONS, SOCKETS
+from gateway.bench.variants import COMPARISONS, LOCAL_CALLS, SOCKETS
+from gateway.errors import SettingsError
+from gateway.speech import model_files
 
 
 def register(commands: Any) -> None:
@@ -32,12 +34,19 @@ def register(commands: Any) -> None:
         action="store_true",
         help=f"what N ({brain.TURNS}) answers of a language model at once are delayed by on their way to the engine",
     )
+    what.add_argument(
+        "--engine",
+        choices=("local",),
+        help=f"how well and how soon the local engine answers: one call, then N ({LOCAL_CALLS}) at once",
+    )
     parser.add_argument("--json", action="store_true", help="for machines")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """1 when frames or answers were lost, or nothing was sustained."""
+    if options.engine:
+        return _phone_local(options)
     if options.brain:
         return _ask_brain(options)
     if options.compare:
@@ -73,6 +82,16 @@ def _ask_brain(options: argparse.Namespace) -> int:
     result = brain.measure(turns, seconds=options.seconds)
     _print(options, report.brain_as_json(result), report.brain_as_text(result))
     return 0 if not result.failed and result.frames.faultless else 1
+
+
+def _phone_local(options: argparse.Namespace) -> int:
+    if not model_files.are_installed():
+        raise SettingsError("the local engine is not installed; run: pip install 'voice-gateway[local]'")
+    from gateway.bench import local, local_report  # arithmetic with sound, which a server does without
+
+    found = local.measure(options.calls or LOCAL_CALLS, tell=_tell)
+    _print(options, local_report.local_as_json(found), local_report.local_as_text(found))
+    return 0 if found.held else 1
 
 
 def _print(options: argparse.Namespace, machine: dict[str, Any], person: str) -> None:

@@ -6,12 +6,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
-from gateway.cli import bench, demo, doctor, latency, memory, replay, serve, sessions, setup, tail
+from gateway.cli import bench, call, demo, doctor, latency, memory, replay, serve, sessions, setup, tail
 from gateway.errors import GatewayError
 
 Command = Callable[[argparse.Namespace], int]
 
-COMMANDS: Final = (serve, demo, doctor, setup, replay, tail, sessions, latency, memory, bench)
+COMMANDS: Final = (serve, demo, call, doctor, setup, replay, tail, sessions, latency, memory, bench)
 """Modules with a `register(subparsers)` that adds one command and its `run`."""
 
 

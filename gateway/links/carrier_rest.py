@@ -106,6 +106,25 @@ class TwilioControl:
         await _command("twilio", command, request, over=over, code_of=_twilio_code, pauses=pauses)
 
 
+class SoftphoneControl:
+    """The gateway's own phone: its media socket is the whole call."""
+
+    stop_ends_call: ClassVar[bool] = True
+    asks_to_resume: ClassVar[bool] = False
+
+    async def hang_up(self, call_id: str) -> None:
+        pass  # the socket closes with the call
+
+    async def is_alive(self, call_id: str) -> bool:
+        return False
+
+    async def restart_stream(self, call_id: str, *, stream_url: str, attempt: int) -> None:
+        raise CarrierRefused("softphone", "a new stream", 0, "it can't be called")
+
+    async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
+        raise CarrierRefused("softphone", "transfer", 0, "it has no line to put the caller through on")
+
+
 class TelnyxControl:
     """
     Telnyx Call Control. A Telnyx call never ends because its socket did, so every way out passes `hang_up`.

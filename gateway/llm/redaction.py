@@ -176,8 +176,8 @@ _SHORT_ANSWER: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """One spoken or written number of a run, and where it stands."""
+class SpokenNumber:
+    """A number in a text, in words or in digits, and where it stands."""
 
     digits: str
     start: int
@@ -192,6 +192,11 @@ def redact(text: str) -> str:
     while (cleaned := _redact_once(text)) != text:
         text = cleaned
     return text
+
+
+def spoken_numbers(text: str) -> list[SpokenNumber]:
+    """Every number in a text: "four seven oh" is 470, and so is "4-70"."""
+    return [SpokenNumber(_digits_of(run), run.start(), run.end()) for run in _RUN.finditer(text)]
 
 
 def redact_lines(lines: Sequence[SpokenLine]) -> list[SpokenLine]:
@@ -259,7 +264,7 @@ def _marker_by_name(text: str, run: re.Match[str], before: str) -> str | None:
     return next((marker for cue, marker in _AFTER_SECRET if cue.match(text, run.end())), None)
 
 
-def _card(text: str, run: re.Match[str], pieces: Sequence[_Piece]) -> _Finding | None:
+def _card(text: str, run: re.Match[str], pieces: Sequence[SpokenNumber]) -> _Finding | None:
     """A card number, and what follows it in the same breath: expiry date, security code."""
     for first in range(len(pieces)):
         if _starts_card(pieces[first : first + 19]):
@@ -274,7 +279,7 @@ def _card(text: str, run: re.Match[str], pieces: Sequence[_Piece]) -> _Finding |
     return None
 
 
-def _starts_card(pieces: Sequence[_Piece]) -> bool:
+def _starts_card(pieces: Sequence[SpokenNumber]) -> bool:
     """Whether some pieces from the first on are a number of a known network with a right check digit."""
     heads: set[str] = set()
     head = ""
@@ -291,7 +296,7 @@ def _passes_luhn(digits: str) -> bool:
     return (sum(map(int, digits[-1::-2])) + sum(doubled)) % 10 == 0
 
 
-def _is_social_security(digits: str, pieces: Sequence[_Piece], before: str) -> bool:
+def _is_social_security(digits: str, pieces: Sequence[SpokenNumber], before: str) -> bool:
     if not _SOCIAL_NUMBER.fullmatch(digits):
         return False
     return [len(piece.digits) for piece in pieces] == [3, 2, 4] or bool(_SOCIAL_CUE.search(before))
@@ -301,7 +306,7 @@ def _digits_of(run: re.Match[str]) -> str:
     return "".join(piece.digits for piece in _pieces(run))
 
 
-def _pieces(run: re.Match[str]) -> Iterator[_Piece]:
+def _pieces(run: re.Match[str]) -> Iterator[SpokenNumber]:
     """The numbers of a run: "double four" is 44, "forty one" is 41, "oh" is 0."""
     words = [
         (match[0].lower(), run.start() + match.start(), run.start() + match.end()) for match in _NUMBER.finditer(run[0])
@@ -312,13 +317,13 @@ def _pieces(run: re.Match[str]) -> Iterator[_Piece]:
         following = words[at + 1] if at + 1 < len(words) else ("", 0, end)
         value = _DIGITS.get(following[0], following[0])
         if word in _REPEATS and len(value) == 1:
-            yield _Piece(value * _REPEATS[word], start, following[2])
+            yield SpokenNumber(value * _REPEATS[word], start, following[2])
             at += 2
         elif word in _TENS and following[0] in _DIGITS and value != "0":
-            yield _Piece(_TENS[word] + value, start, following[2])
+            yield SpokenNumber(_TENS[word] + value, start, following[2])
             at += 2
         else:
-            yield _Piece(_single(word), start, end)
+            yield SpokenNumber(_single(word), start, end)
             at += 1
 
 

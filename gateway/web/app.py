@@ -41,10 +41,12 @@ from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTIN
 from gateway.settings import Settings
 from gateway.web import chat_proxy, documents, health, sessions, sharing, traces
 from gateway.web.blueprint import Blueprint, carriers, controls, remem, telnyx_control
+from gateway.web.engine_room import EngineRoom, engine_room
 from gateway.web.live import LiveDoor
 from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaDoor
 from gateway.web.pages.dashboard import dashboard
+from gateway.web.phone import PhoneBooth
 from gateway.web.public import PublicAddress
 from gateway.web.rooms import brain_room, kit_room, make_finalizer
 from gateway.web.telnyx import TelnyxWebhooks
@@ -140,7 +142,10 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         rests = controls(settings, http, telnyx_rest)
         kits = await stack.enter_async_context(kit_room(blueprint, store, memory, http))
         brains = await stack.enter_async_context(brain_room(blueprint, memory, others))
-        desk = _desk(blueprint, memory, finalizer, recordings, rests, kits, brains, others.neighbours, feed, levels)
+        engine = await stack.enter_async_context(engine_room(blueprint, brains.bearers))
+        desk = _desk(
+            blueprint, engine, memory, finalizer, recordings, rests, kits, brains, others.neighbours, feed, levels
+        )
         if others.neighbours is not None:
             figures = functools.partial(_figures, desk, finalizer)
             await stack.enter_async_context(at_work(others.neighbours.listen(desk, figures)))
@@ -170,7 +175,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         await desk.recover(ended=await finalizer.resume())
         room = SessionRoom(stores, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
         media_door = MediaDoor(desk, carriers(settings))
-        state = functools.partial(_state, settings, store, desk, finalizer, others.neighbours)
+        state = functools.partial(_state, settings, store, engine, desk, finalizer, others.neighbours)
         live = LiveDoor(feed, levels, blueprint.store_keys[0])
         pages = await stack.enter_async_context(
             dashboard(
@@ -187,13 +192,14 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         routes = [
             *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
             *telnyx.routes(),
+            *PhoneBooth(desk, public, blueprint.store_keys[0]).routes(),
             *chat_proxy.routes(brains.bearers),
             *_store_routes(blueprint, store, forgetting),
             *sessions.routes(room, blueprint.store_keys[0]),
             *live.routes(),
             *health.routes(
                 state,
-                lambda: desk.takes_calls,
+                lambda: desk.takes_calls and engine.is_ready,
                 crew.render if crew is not None else _own_metrics,
             ),
             *pages,
@@ -237,6 +243,7 @@ def _memory(
 
 def _desk(
     blueprint: Blueprint,
+    engine: EngineRoom,
     memory: Memory | None,
     finalizer: Finalizer,
     recordings: RecordingRoom,
@@ -250,7 +257,7 @@ def _desk(
     return CallDesk(
         agents=blueprint.agents,
         allowed=blueprint.allowed,
-        engine=blueprint.engine,
+        engine=engine.access,
         controls=controls,
         memory=memory,
         finalizer=finalizer,
@@ -269,13 +276,18 @@ def _figures(desk: CallDesk, finalizer: Finalizer) -> dict[str, int]:
 
 
 def _state(
-    settings: Settings, store: MemoryStore, desk: CallDesk, finalizer: Finalizer, neighbours: Neighbours | None
+    settings: Settings,
+    store: MemoryStore,
+    engine: EngineRoom,
+    desk: CallDesk,
+    finalizer: Finalizer,
+    neighbours: Neighbours | None,
 ) -> dict[str, Any]:
     nodes = neighbours.nodes if neighbours is not None else []
     return {
         **_figures(desk, finalizer),
         "loop_lag_ms": round(desk.loop_lag * 1000, 1),
-        "engine": settings.engine if settings.engine == "deepgram" else "not set up",
+        **engine.state(),
         "carriers": sorted(carriers(settings)),
         "store": f"{store.description} and remote" if settings.remem_api_url else store.description,
         **({"database": "away" if store.is_away else "ok"} if settings.database_url else {}),

@@ -13,8 +13,9 @@ from gateway.calls.functions.kit import shelves_of
 from gateway.calls.functions.toolbox import ToolboxShelf
 from gateway.carriers.numbers import AllowList
 from gateway.carriers.signatures import TelnyxVerifier
+from gateway.carriers.softphone import SoftphoneCodec
 from gateway.errors import SettingsError
-from gateway.links.carrier_rest import CallControl, TelnyxControl, TwilioControl
+from gateway.links.carrier_rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.links.sockets import Connector, tls_context
 from gateway.llm.chat import Upstream
 from gateway.llm.openclaw_chat import OpenClawUpstream
@@ -22,6 +23,8 @@ from gateway.llm.writer import SummaryWriter, build_writer
 from gateway.memory.remem import RememClient
 from gateway.settings import Secret, Settings
 from gateway.sounds import bundled_sound
+from gateway.speech import model_files
+from gateway.speech.choices import SpeechChoices
 from gateway.web import sharing, traces
 from gateway.web.admin_token import admin_token
 
@@ -35,6 +38,8 @@ class Blueprint:
     allowed: AllowList
     verifier: TelnyxVerifier | None
     engine: EngineAccess | None
+    """How Deepgram is reached, where it is the engine."""
+    engine_is_local: bool
     writer: SummaryWriter
     apology: bytes
     store_keys: tuple[Secret, ...]
@@ -49,18 +54,20 @@ class Blueprint:
         traces.check(settings)
         own_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
         agents = AgentBook(settings.agents, settings.folder)
+        is_local = _engine_is_local(settings)
         return cls(
             settings=settings,
             agents=agents,
             allowed=AllowList(settings.allowed_callers),
             verifier=TelnyxVerifier(settings.telnyx_public_key) if settings.telnyx_public_key else None,
             engine=_engine(settings, connect),
+            engine_is_local=is_local,
             writer=_writer(settings),
             apology=bundled_sound("apology"),
             store_keys=(admin_token(settings), *own_key),
             shelves=shelves_of(agents),
             text_agents=_text_agents(settings, agents),
-            brains=build_brains(agents, _accounts(settings)),
+            brains=build_brains(agents, _accounts(settings), engine_thinks=not is_local),
         )
 
 
@@ -80,6 +87,18 @@ def _engine(settings: Settings, connect: Connector) -> EngineAccess | None:
     tls_context()  # now, not in the first call
     key = Secret(f"Token {settings.deepgram_api_key.reveal()}")
     return EngineAccess(connect, settings.deepgram_agent_url, {"Authorization": key})
+
+
+def _engine_is_local(settings: Settings) -> bool:
+    """Where nobody has chosen it, its packages decide."""
+    if settings.engine != "local":
+        return False
+    if settings.voice_engine and not model_files.are_installed():
+        raise SettingsError(
+            "VOICE_ENGINE is local but its packages are missing; run: pip install 'voice-gateway[local]'"
+        )
+    SpeechChoices.read(settings.local_recogniser, settings.local_voice)
+    return model_files.are_installed()
 
 
 def _writer(settings: Settings) -> SummaryWriter:
@@ -133,7 +152,7 @@ def telnyx_control(settings: Settings, http: httpx.AsyncClient) -> TelnyxControl
 
 
 def controls(settings: Settings, http: httpx.AsyncClient, telnyx: TelnyxControl | None) -> dict[str, CallControl]:
-    made: dict[str, CallControl] = {}
+    made: dict[str, CallControl] = {SoftphoneCodec.name: SoftphoneControl()}
     if telnyx is not None:
         made["telnyx"] = telnyx
     if settings.twilio_auth_token is not None:

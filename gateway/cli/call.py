@@ -1,0 +1,97 @@
+"""`gateway call`: phone the agent from this terminal, with the microphone or with WAV files."""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from gateway import settings
+from gateway.carriers.numbers import e164
+from gateway.phone.line import Listen, PhoneLine, Speak, phone_line
+from gateway.settings import Secret, Settings
+from gateway.web.admin_token import admin_token
+
+DEFAULT_CALLER: Final = "+12025550199"
+"""Nobody's number: it belongs to the range for examples."""
+
+
+def register(commands: Any) -> None:
+    parser = commands.add_parser(
+        "call",
+        help="phone the agent from this terminal",
+        description="Phone a running gateway: with the microphone of this machine, or with a WAV file that is said "
+        "when the agent has finished its greeting. Ctrl-C hangs up.",
+    )
+    parser.add_argument("--url", metavar="URL", help="the gateway's address (the one that .env says)")
+    parser.add_argument("--caller", type=_number, default=DEFAULT_CALLER, metavar="NUMBER", help="who calls")
+    parser.add_argument("--called", default="", metavar="NUMBER", help="the number that is dialled, or an agent's name")
+    parser.add_argument(
+        "--in", dest="files", type=Path, action="append", default=[], metavar="FILE", help="a WAV file; may be repeated"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="a WAV file for what was heard")
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    from gateway.phone.wav import read_wav, write_wav  # arithmetic with sound, which a server does without
+
+    given = settings.load(os.environ, Path.cwd())
+    lines = [read_wav(path) for path in options.files]
+    heard = bytearray()
+    try:
+        asyncio.run(_call(options, given, lines, heard))
+    except KeyboardInterrupt:
+        print("", file=sys.stderr)
+    finally:
+        if options.out is not None and heard:
+            write_wav(options.out, bytes(heard))
+    return 0
+
+
+async def _call(options: argparse.Namespace, given: Settings, lines: list[bytes], heard: bytearray) -> None:
+    from gateway.phone.microphone import handset
+
+    url = options.url or f"http://{_reachable(given.host)}:{given.port}"
+    with contextlib.ExitStack() as stack:
+        microphone = stack.enter_context(handset()) if not lines else None
+        async with phone_line(url, _token(given), caller=options.caller, called=options.called) as line:
+            print("connected; Ctrl-C hangs up", file=sys.stderr)
+            if microphone is not None:
+                await line.talk(microphone.speak, _both(microphone.listen, heard))
+            else:
+                await line.talk(*_prepared(line, lines, heard))
+    print("the call is over", file=sys.stderr)
+
+
+def _prepared(line: PhoneLine, lines: list[bytes], heard: bytearray) -> tuple[Speak, Listen]:
+    from gateway.phone.caller import PreparedCaller
+
+    caller = PreparedCaller(line, lines)
+    return caller.speak, _both(caller.listen, heard)
+
+
+def _both(listen: Listen, heard: bytearray) -> Listen:
+    def listen_and_keep(frame: bytes) -> None:
+        listen(frame)
+        heard.extend(frame)
+
+    return listen_and_keep
+
+
+def _token(given: Settings) -> Secret:
+    """The admin token of the gateway that runs here, unless another was given."""
+    return given.gateway_admin_token or admin_token(given)
+
+
+def _reachable(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+
+
+def _number(text: str) -> str:
+    number = e164(text)
+    if number is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number like +12025550143")
+    return number

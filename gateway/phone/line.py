@@ -1,0 +1,140 @@
+"""A call to a gateway from its own phone: 20 ms out and 20 ms in, fifty times a second, until somebody hangs up."""
+
+import asyncio
+import base64
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx
+import orjson
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
+from gateway.errors import SettingsError
+from gateway.phone.earpiece import FRAME_SECONDS, Earpiece
+from gateway.settings import Secret
+
+ANSWER_SECONDS: Final = 10.0
+
+Speak = Callable[[], bytes | None]
+"""The next 20 ms that the caller says; None when they hang up."""
+Listen = Callable[[bytes], None]
+"""Is given every 20 ms that the caller hears."""
+
+
+class PhoneLine:
+    """One call. `arrived_at` is when the last sound came, in the loop's time; 0 for never."""
+
+    def __init__(self, socket: ClientConnection, stream_id: str) -> None:
+        self._socket = socket
+        self._stream_id = stream_id
+        self._clock = asyncio.get_running_loop().time
+        self.earpiece = Earpiece()
+        self.arrived_at = 0.0
+        self.cleared_at = 0.0
+
+    async def talk(self, speak: Speak, listen: Listen, *, speed: float = 1.0) -> None:
+        """Until the caller hangs up, or the gateway does."""
+        async with asyncio.TaskGroup() as tasks:
+            reading = tasks.create_task(self._read())
+            due = self._clock()
+            while not reading.done() and (frame := speak()) is not None:
+                await self._send("media", {"payload": base64.b64encode(frame).decode()})
+                heard, marks = self.earpiece.take()
+                listen(heard)
+                for name in marks:
+                    await self._send("mark", {"name": name})
+                due += FRAME_SECONDS / speed
+                await asyncio.sleep(max(0.0, due - self._clock()))
+            await self._send("stop", {})
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ANSWER_SECONDS):
+                    await asyncio.wait({reading})
+            reading.cancel()
+
+    async def press(self, digit: str) -> None:
+        await self._send("dtmf", {"track": "inbound_track", "digit": digit})
+
+    async def start(self, placed: dict[str, Any]) -> None:
+        media_format = {"encoding": "audio/x-mulaw", "sampleRate": 8000, "channels": 1}
+        await self._send(
+            "start",
+            {
+                "accountSid": placed["account_id"],
+                "callSid": placed["call_id"],
+                "streamSid": self._stream_id,
+                "tracks": ["inbound"],
+                "mediaFormat": media_format,
+                "customParameters": {"token": placed["token"]},
+            },
+        )
+
+    async def _send(self, event: str, content: dict[str, Any]) -> None:
+        frame = {"event": event, "streamSid": self._stream_id, event: content}
+        with contextlib.suppress(ConnectionClosed):  # then `_read` ends, and the call with it
+            await self._socket.send(orjson.dumps(frame).decode())
+
+    async def _read(self) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            async for text in self._socket:
+                await self._receive(orjson.loads(text))
+
+    async def _receive(self, message: dict[str, Any]) -> None:
+        match message["event"]:
+            case "media":
+                self.arrived_at = self._clock()
+                self.earpiece.sound(base64.b64decode(message["media"]["payload"]))
+            case "mark":
+                self.earpiece.mark(message["mark"]["name"])
+            case "clear":
+                self.cleared_at = self._clock()
+                for name in self.earpiece.clear():
+                    await self._send("mark", {"name": name})
+
+
+@contextlib.asynccontextmanager
+async def phone_line(
+    gateway_url: str, admin_token: Secret, *, caller: str = "", called: str = ""
+) -> AsyncIterator[PhoneLine]:
+    """Place a call as this caller. SettingsError when there is no gateway, or it does not take the call."""
+    origin = gateway_url.rstrip("/")
+    try:
+        placed = await _place(origin, admin_token, {"caller": caller, "called": called})
+        socket = await connect(
+            _socket_url(origin, placed["media_path"]), compression=None, ping_interval=None, max_size=None, proxy=None
+        )
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, InvalidHandshake) as error:
+        raise SettingsError(f"no gateway answers at {gateway_url}: {type(error).__name__}") from None
+    async with socket:
+        line = PhoneLine(socket, f"stream-{placed['call_id']}")
+        await line.start(placed)
+        yield line
+
+
+async def _place(origin: str, admin_token: Secret, wish: dict[str, str]) -> dict[str, Any]:
+    headers = {"Authorization": f"Bearer {admin_token.reveal()}"}
+    async with httpx.AsyncClient(trust_env=False, timeout=ANSWER_SECONDS) as http:
+        answer = await http.post(f"{origin}/v1/phone", json=wish, headers=headers)
+    if answer.status_code == 401:
+        raise SettingsError(
+            f"the gateway at {origin} does not take this admin token; set GATEWAY_ADMIN_TOKEN to its own"
+        )
+    if not answer.is_success:
+        raise SettingsError(f"the gateway at {origin} did not take the call: {_problem(answer)}")
+    placed: dict[str, Any] = answer.json()
+    return placed
+
+
+def _problem(answer: httpx.Response) -> str:
+    try:
+        return str(answer.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {answer.status_code}"
+
+
+def _socket_url(origin: str, path: str) -> str:
+    parts = urlsplit(origin)
+    scheme = "wss" if parts.scheme == "https" else "ws"
+    return parts._replace(scheme=scheme, path=parts.path + path).geturl()

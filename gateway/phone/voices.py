@@ -1,0 +1,42 @@
+"""Callers' voices for the demonstration and the benchmark: text as sound that a telephone would carry."""
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from gateway.audio import FRAME_BYTES
+from gateway.speech.hibari_voice import HibariVoice
+from gateway.speech.sound import Samples, encode, slower, trimmed
+
+CallerVoice = Callable[[str], bytes]
+
+_LEVEL: Final = 0.5
+_PICO_RATIO: Final = 2  # it speaks at 16 kHz
+_NOISE_LEVEL: Final = 10 ** (-56 / 20)
+"""Of a quiet line, in relation to full scale."""
+
+
+def pico(text: str) -> bytes:
+    """SVOX Pico, American: another timbre than the agent's."""
+    import py_nanotts
+
+    pcm = py_nanotts.NanoTTS().speak(text, voice="en-US")
+    samples = np.frombuffer(pcm, "<i2").astype(np.float32)
+    return _telephone(slower(samples, _PICO_RATIO))
+
+
+def hibari() -> CallerVoice:
+    """The agent's own voice, as a caller's. Takes a second to load."""
+    return HibariVoice().say
+
+
+def line_noise(frames: int) -> list[bytes]:
+    """So many frames of a line on which nobody speaks; the same every time."""
+    noise = np.random.default_rng(8000).normal(0, _NOISE_LEVEL, (frames, FRAME_BYTES))
+    return [encode(frame) for frame in noise.astype(np.float32)]
+
+
+def _telephone(samples: Samples) -> bytes:
+    loudest = max(float(np.abs(samples).max(initial=0.0)), 1e-6)
+    return encode(trimmed(samples * (_LEVEL / loudest), before=0.0, after=0.0))

@@ -1,0 +1,45 @@
+"""WAV files at the ends of a call: any rate and width in, telephone quality out."""
+
+import wave
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from gateway.errors import SettingsError
+from gateway.speech.sound import RATE, Samples, decode, encode, resampled
+
+_FULL_SCALE: Final = {1: 128, 2: 32768, 4: 2147483648}
+
+
+def read_wav(path: Path) -> bytes:
+    """A file's sound as mu-law; SettingsError for one that can't be used."""
+    try:
+        with wave.open(str(path), "rb") as file:
+            rate, channels, width = file.getframerate(), file.getnchannels(), file.getsampwidth()
+            content = file.readframes(file.getnframes())
+    except (OSError, EOFError, wave.Error) as error:
+        problem = getattr(error, "strerror", None) or str(error) or "it is empty"
+        raise SettingsError(f"{path} can't be read: {problem}; give a WAV file with PCM sound") from None
+    if width not in _FULL_SCALE:
+        raise SettingsError(f"{path} has {8 * width} bits a sample; give a WAV file with 8, 16 or 32")
+    return encode(resampled(_samples(content, width, channels), rate))
+
+
+def write_wav(path: Path, mulaw: bytes) -> None:
+    """16 bits, 8 kHz, one channel."""
+    try:
+        with path.open("wb") as opened, wave.open(opened, "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(2)
+            file.setframerate(RATE)
+            file.writeframes((decode(mulaw) * 32768).astype("<i2").tobytes())
+    except OSError as error:
+        raise SettingsError(f"{path} can't be written: {error.strerror}") from None
+
+
+def _samples(content: bytes, width: int, channels: int) -> Samples:
+    values = np.frombuffer(content, {1: "u1", 2: "<i2", 4: "<i4"}[width]).astype(np.float64)
+    values -= 128 if width == 1 else 0
+    mono: Samples = (values.reshape(-1, channels).mean(axis=1) / _FULL_SCALE[width]).astype(np.float32)
+    return mono

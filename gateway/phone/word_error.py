@@ -1,0 +1,55 @@
+"""How well words were understood: the share of those that were said and were heard wrong, missed or added."""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from gateway.llm.redaction import spoken_numbers
+
+
+@dataclass(frozen=True)
+class WordError:
+    """Counted over any number of sentences."""
+
+    errors: int
+    words: int
+
+    @property
+    def share(self) -> float:
+        return self.errors / self.words if self.words else 0.0
+
+    def __add__(self, other: "WordError") -> "WordError":
+        return WordError(self.errors + other.errors, self.words + other.words)
+
+    def __str__(self) -> str:
+        return f"{self.share:.1%} ({self.errors} of {self.words} words)"
+
+
+def word_error(said: str, heard: str) -> WordError:
+    """Case, punctuation, and whether a number is written in digits make no difference."""
+    reference = normalised(said)
+    return WordError(_distance(reference, normalised(heard)), len(reference))
+
+
+def total(errors: Iterable[WordError]) -> WordError:
+    return sum(errors, WordError(0, 0))
+
+
+def normalised(text: str) -> list[str]:
+    """The words of a text; a number counts as its digits, one by one."""
+    spelled, at = "", 0
+    for number in spoken_numbers(text):
+        spelled += f"{text[at : number.start]} {' '.join(number.digits)} "
+        at = number.end
+    joined = re.sub(r"\bgood[- ]bye\b", "goodbye", (spelled + text[at:]).lower())
+    return re.findall(r"[a-z]+(?:'[a-z]+)?|\d", joined.replace("’", "'"))
+
+
+def _distance(reference: Sequence[str], heard: Sequence[str]) -> int:
+    """The fewest words to change, leave out or put in that make the one of the other."""
+    row = list(range(len(heard) + 1))
+    for number, word in enumerate(reference, 1):
+        before, row[0] = row[0], number
+        for place, other in enumerate(heard, 1):
+            before, row[place] = row[place], min(before + (word != other), row[place] + 1, row[place - 1] + 1)
+    return row[-1]

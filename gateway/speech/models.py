@@ -1,0 +1,50 @@
+"""The models of the local engine, loaded together, or those that stand in for them."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.speech.choices import DEFAULT_RECOGNISER, DEFAULT_VOICE, SpeechChoices
+from gateway.speech.hibari_voice import HibariVoice
+from gateway.speech.moonshine import Moonshine
+from gateway.speech.remote import RemoteRecogniser, RemoteVoice
+from gateway.speech.silero import Silero
+from gateway.speech.sound import Samples
+from gateway.speech.whisper import Whisper
+
+
+class Recogniser(Protocol):
+    """Safe to use from several threads, as all of these are."""
+
+    def text_of(self, samples: Samples) -> str: ...
+
+
+class Voice(Protocol):
+    def say(self, text: str) -> bytes:
+        """This text as mu-law."""
+
+
+@dataclass(frozen=True)
+class Models:
+    silero: Silero
+    recogniser: Recogniser
+    voice: Voice
+
+    @classmethod
+    def load(cls, choices: SpeechChoices | None = None, api_key: str = "") -> "Models":
+        """EngineRefused where one is missing or another than it should be. `api_key` is for those at an address."""
+        choices = choices or SpeechChoices()
+        return cls(Silero(), _recogniser(choices, api_key), _voice(choices, api_key))
+
+
+def _recogniser(choices: SpeechChoices, api_key: str) -> Recogniser:
+    if choices.recogniser == DEFAULT_RECOGNISER:
+        return Moonshine()
+    if choices.recogniser == "whisper":
+        return Whisper(choices.recogniser_model)
+    return RemoteRecogniser(choices.recogniser, choices.recogniser_model, api_key)
+
+
+def _voice(choices: SpeechChoices, api_key: str) -> Voice:
+    if choices.voice == DEFAULT_VOICE:
+        return HibariVoice()
+    return RemoteVoice(choices.voice, choices.voice_model, choices.voice_name, api_key)

@@ -1,0 +1,157 @@
+"""
+The speech process: all models of the local engine, for all calls of one gateway.
+
+It is started by the gateway as `python -m gateway.speech.process`, hears it on stdin and answers on stdout. One thread
+owns the ears; the models that take long, recognition and voice, run in a few more. When stdin ends, it ends.
+"""
+
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import BinaryIO, Final
+
+from gateway.errors import GatewayError
+from gateway.speech.choices import DEFAULT_RECOGNISER, DEFAULT_VOICE, SpeechChoices
+from gateway.speech.ear import Began, Ear, Ended, Heard, Wanted
+from gateway.speech.models import Models
+from gateway.speech.silero import SpeechMeter
+from gateway.speech.wire import Kind, SpeechMessage, SpeechReader
+
+_PIECE_BYTES: Final = 8000
+"""Sound goes out in pieces of a second, so that another call's need not wait behind a long one."""
+_MOST_THREADS: Final = 4
+
+ENVIRONMENT: Final = {
+    "LOCAL_RECOGNISER": DEFAULT_RECOGNISER,
+    "LOCAL_VOICE": DEFAULT_VOICE,
+    "LOCAL_SPEECH_API_KEY": "",
+}
+"""How the gateway tells this process its settings."""
+
+
+class SpeechProcess:
+    """Everything but the pipes. `run` returns when there is nothing more to read."""
+
+    def __init__(self, models: Models, put: Callable[[SpeechMessage], None]) -> None:
+        self._models = models
+        self._put = put
+        self._ears: dict[int, Ear] = {}
+        self._wanted: dict[int, int] = {}
+        """For each call the first thing said that is still wanted: a hush voids all before."""
+        self._inbox: queue.SimpleQueue[SpeechMessage | tuple[int, int, str] | None] = queue.SimpleQueue()
+        self._work = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="speech")
+
+    def receive(self, message: SpeechMessage | None) -> None:
+        """From the gateway, on any thread; None for no more."""
+        self._inbox.put(message)
+
+    def run(self) -> None:
+        while (item := self._inbox.get()) is not None:
+            if isinstance(item, SpeechMessage):
+                self._handle(item)
+            elif ear := self._ears.get(item[0]):
+                self._tell(item[0], ear.words_are(item[1], item[2]))
+        self._work.shutdown(wait=False, cancel_futures=True)
+
+    def _handle(self, message: SpeechMessage) -> None:
+        call = message.call
+        match message.kind:
+            case Kind.OPEN:
+                self._ears[call] = Ear(SpeechMeter(self._models.silero))
+                self._wanted[call] = 0
+            case Kind.AUDIO if ear := self._ears.get(call):
+                self._tell(call, ear.hear(message.body))
+            case Kind.END_TURN if ear := self._ears.get(call):
+                self._tell(call, ear.end_turn())
+            case Kind.SAY:
+                self._work.submit(self._say, call, message.number, message.text)
+            case Kind.HUSH:
+                self._wanted[call] = message.number
+            case Kind.CLOSE:
+                self._ears.pop(call, None)
+                self._wanted.pop(call, None)
+            case _:
+                pass  # what was on its way when its call ended
+
+    def _tell(self, call: int, heard: list[Heard]) -> None:
+        for event in heard:
+            match event:
+                case Began():
+                    self._put(SpeechMessage(Kind.BEGAN, call))
+                case Ended(text):
+                    self._put(SpeechMessage(Kind.ENDED, call, body=text.encode()))
+                case Wanted():
+                    self._work.submit(self._recognise, call, event)
+
+    # On the working threads
+
+    def _recognise(self, call: int, wanted: Wanted) -> None:
+        text = ""
+        try:
+            if (ear := self._ears.get(call)) and ear.wants(wanted.number):
+                text = self._models.recogniser.text_of(wanted.samples)
+        except (OSError, ValueError, KeyError) as error:  # a server's; what it says may quote the caller
+            _complain("recogniser", error)
+        finally:  # a caller whose words could not be found is not left waiting for ever
+            self._inbox.put((call, wanted.number, text))
+
+    def _say(self, call: int, number: int, text: str) -> None:
+        try:
+            if self._is_wanted(call, number):
+                sound = self._models.voice.say(text)
+                for at in range(0, len(sound), _PIECE_BYTES):
+                    if self._is_wanted(call, number):
+                        self._put(SpeechMessage(Kind.SOUND, call, number, sound[at : at + _PIECE_BYTES]))
+        except (OSError, ValueError) as error:
+            _complain("voice", error)
+        finally:
+            self._put(SpeechMessage(Kind.SPOKEN, call, number))
+
+    def _is_wanted(self, call: int, number: int) -> bool:
+        first = self._wanted.get(call)
+        return first is not None and number >= first
+
+
+def _complain(who: str, error: Exception) -> None:
+    sys.stderr.write(f"speech process: {who} failed: {type(error).__name__}\n")
+
+
+def main() -> None:
+    """Load the models, say so, and listen. What can't be loaded is told in one message."""
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints must not get among our messages
+    writing = threading.Lock()
+
+    def put(message: SpeechMessage) -> None:
+        with writing:
+            out.write(message.encoded())
+
+    ears, mouth, api_key = (os.environ.get(name, default) for name, default in ENVIRONMENT.items())
+    try:
+        models = Models.load(SpeechChoices.read(ears, mouth), api_key)
+    except (GatewayError, ImportError) as error:
+        put(SpeechMessage(Kind.FAILED, body=str(error).encode()))
+        return
+    process = SpeechProcess(models, put)
+    threading.Thread(target=_read, args=(sys.stdin.buffer, process), daemon=True).start()
+    put(SpeechMessage(Kind.READY))
+    try:
+        process.run()
+    except BrokenPipeError:
+        pass
+    os._exit(0)  # models that still run are of no use to anybody
+
+
+def _read(stdin: BinaryIO, process: SpeechProcess) -> None:
+    reader = SpeechReader()
+    while data := os.read(stdin.fileno(), 65536):
+        for message in reader.feed(data):
+            process.receive(message)
+    process.receive(None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The voice engine in force: one across the network, the local one, or none."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.calls.bearers import Bearers
+from gateway.calls.engine_keeper import EngineAccess
+from gateway.calls.local_mind import LocalMinds
+from gateway.links.local_engine import URL, LocalEngine
+from gateway.links.speech_process import SpeechHost
+from gateway.settings import Settings
+from gateway.web.blueprint import Blueprint
+from gateway.web.upkeep import at_work
+
+CALLS_PER_CORE: Final = 4
+"""What a core carries with the local engine, recognition and voice included (gateway bench --engine local)."""
+
+
+@dataclass(frozen=True)
+class EngineRoom:
+    """How calls reach the engine, and how it is."""
+
+    access: EngineAccess | None
+    host: SpeechHost | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        """False only while the local engine loads its models."""
+        return self.host is None or self.host.has_started
+
+    def state(self) -> dict[str, Any]:
+        if self.host is not None:
+            return {"engine": "local", "engine_state": self.host.state}
+        return {"engine": "deepgram" if self.access is not None else "not set up"}
+
+
+@contextlib.asynccontextmanager
+async def engine_room(blueprint: Blueprint, bearers: Bearers) -> AsyncIterator[EngineRoom]:
+    """The local engine's process lives as long as this does; the other engine needs nothing."""
+    if not blueprint.engine_is_local:
+        yield EngineRoom(blueprint.engine)
+        return
+    host = SpeechHost(_environ(blueprint.settings))
+    most_calls = blueprint.settings.local_engine_calls or CALLS_PER_CORE * (os.cpu_count() or 1)
+    engine = LocalEngine(host, LocalMinds(bearers).find, most_calls=most_calls)
+    async with at_work(host.run()):
+        yield EngineRoom(EngineAccess(engine.connect, URL), host)
+
+
+def _environ(settings: Settings) -> dict[str, str]:
+    key = settings.local_speech_api_key
+    return {
+        "LOCAL_RECOGNISER": settings.local_recogniser,
+        "LOCAL_VOICE": settings.local_voice,
+        "LOCAL_SPEECH_API_KEY": key.reveal() if key is not None else "",
+    }

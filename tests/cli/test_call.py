@@ -1,0 +1,65 @@
+"""`gateway call` from outside: a WAV file in, a WAV file out, a real gateway on the local engine between."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+
+from gateway.cli.main import main
+from gateway.phone import voices
+from gateway.phone.wav import read_wav, write_wav
+from gateway.speech.sound import decode
+from tests.stage import ADMIN, running_gateway, until, until_it
+
+
+@pytest.fixture
+async def url(tmp_path):
+    environ = {
+        "DATA_DIR": str(tmp_path / "data"),
+        "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive"),
+        "GATEWAY_ADMIN_TOKEN": ADMIN,
+        "MEMORY_VECTORS": "false",
+    }
+    (tmp_path / "gateway.toml").write_text('[agents.maya]\ngreeting = "Hi."\nprompt = "prompts/maya.md"\n')
+    async with running_gateway(environ, tmp_path) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+
+        async def ready():
+            return (await http.get("/ready")).is_success
+
+        await until_it(ready, timeout=25)
+        yield url
+
+
+@pytest.mark.timeout(90)
+async def test_wav_in_wav_out(url, tmp_path):
+    write_wav(tmp_path / "in.wav", voices.pico("Thank you, goodbye."))
+    command = [str(Path(sys.executable).with_name("gateway")), "call", "--url", url]
+    files = ["--in", str(tmp_path / "in.wav"), "--out", str(tmp_path / "out.wav")]
+    process = await asyncio.create_subprocess_exec(
+        *command, *files, env={"GATEWAY_ADMIN_TOKEN": ADMIN}, cwd=tmp_path, stderr=subprocess.PIPE
+    )
+    _, said = await process.communicate()
+    assert (process.returncode, said.decode()) == (0, "connected; Ctrl-C hangs up\nthe call is over\n")
+    heard = decode(read_wav(tmp_path / "out.wav"))
+    assert abs(heard).max() > 0.1
+    [archive] = await until(lambda: list((tmp_path / "archive").glob("*.txt")))
+    assert "CALLER: Thank you" in archive.read_text()
+    assert [line.partition(":")[0] for line in archive.read_text().splitlines()][:3] == ["AGENT", "CALLER", "AGENT"]
+
+
+def test_mistakes_are_one_line(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", ADMIN)
+    assert main(["call", "--in", "missing.wav"]) == 2
+    write_wav(tmp_path / "in.wav", b"\xff" * 160)
+    assert main(["call", "--in", "in.wav", "--url", "http://127.0.0.1:9"]) == 2
+    with contextlib.suppress(SystemExit):
+        main(["call", "--caller", "Anna"])
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("gateway: missing.wav can't be read: No such file or directory")
+    assert lines[1] == "gateway: no gateway answers at http://127.0.0.1:9: ConnectError"
+    assert "'Anna' is not a number like +12025550143" in lines[2]

@@ -1,0 +1,76 @@
+"""The real speech process, as the gateway runs it."""
+
+import asyncio
+
+import pytest
+
+from gateway.errors import EngineRefused
+from gateway.links.speech_process import SpeechHost
+from gateway.phone import voices
+from gateway.web.upkeep import at_work
+from tests.stage import until
+
+QUIET = b"".join(voices.line_noise(100))
+
+
+class Listener:
+    def __init__(self):
+        self.sound, self.spoken, self.began, self.heard, self.lost = b"", [], 0, [], False
+
+    def on_began(self):
+        self.began += 1
+
+    def on_ended(self, text):
+        self.heard.append(text)
+
+    def on_sound(self, number, audio):
+        self.sound += audio
+
+    def on_spoken(self, number):
+        self.spoken.append(number)
+
+    def on_speech_lost(self):
+        self.lost = True
+
+
+@pytest.fixture
+async def host():
+    host = SpeechHost()
+    async with at_work(host.run()):
+        await host.ready()
+        yield host
+
+
+async def test_it_hears_and_speaks(host):
+    listener = Listener()
+    seat = host.seat(listener)
+    assert seat.say("How can I help you?") == 1
+    await until(lambda: listener.spoken == [1])
+    seat.hear(QUIET + listener.sound + QUIET)
+    await until(lambda: listener.heard)
+    assert (listener.began, listener.heard) == (1, ["How can I help you?"])
+    seat.leave()
+    assert (host.taken_seats, host.state) == (0, "ready")
+
+
+async def test_a_dead_process_is_replaced(host):
+    listener = Listener()
+    host.seat(listener)
+    host._process.kill()
+    await until(lambda: listener.lost)
+    await host.ready()
+    second = Listener()
+    host.seat(second).say("Here again.")
+    await until(lambda: second.spoken)
+    assert len(second.sound) > 1600
+
+
+async def test_one_that_cannot_load_is_not_started_again(monkeypatch, tmp_path):
+    (tmp_path / "hibari").mkdir()
+    (tmp_path / "hibari" / "__init__.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    host = SpeechHost()
+    await asyncio.wait_for(host.run(), 25)
+    with pytest.raises(EngineRefused, match="hibari has no assets/hibari.onnx"):
+        await host.ready()
+    assert host.state == "failed"

@@ -1,0 +1,64 @@
+"""The prepared caller on a line that the test plays."""
+
+import pytest
+
+from gateway.phone.caller import PreparedCaller
+from gateway.phone.earpiece import Earpiece
+
+LINE = b"\x05" * 480  # three frames
+SOUND = b"\x06" * 160
+
+
+class FakeLine:
+    def __init__(self):
+        self.earpiece, self.arrived_at = Earpiece(), 0.0
+
+
+@pytest.fixture
+async def caller():
+    return PreparedCaller(FakeLine(), [LINE, LINE], last_wait=1.0)
+
+
+def pass_time(caller, seconds, *, agent=False):
+    """What the caller says meanwhile, frame by frame."""
+    said = []
+    for _ in range(round(seconds / 0.02)):
+        if agent:
+            caller.line.earpiece.sound(SOUND)
+        said.append(caller.speak())
+        caller.listen(caller.line.earpiece.take()[0])
+    return said
+
+
+async def test_the_caller_waits_for_the_greeting(caller):
+    assert LINE[:160] not in pass_time(caller, 5)
+    assert LINE[:160] not in pass_time(caller, 1, agent=True)
+    assert pass_time(caller, 1.0).count(LINE[:160]) == 3
+
+
+async def test_nobody_waits_for_ever(caller):
+    assert LINE[:160] in pass_time(caller, 13)
+
+
+async def test_the_caller_hangs_up_after_the_last_line(caller):
+    for _ in range(2):
+        pass_time(caller, 0.5, agent=True)
+        pass_time(caller, 0.75)
+    assert None in pass_time(caller, 1.5)
+
+
+async def test_the_answer_is_timed_from_the_last_sound(caller):
+    pass_time(caller, 0.5, agent=True)
+    pass_time(caller, 0.8)
+    caller.line.arrived_at = caller._clock() + 5
+    pass_time(caller, 0.1)
+    assert [round(seconds) for seconds in caller.answered_after] == [5]
+
+
+async def test_gaps_in_what_the_agent_says_are_counted(caller):
+    pass_time(caller, 0.2, agent=True)
+    pass_time(caller, 0.1)
+    pass_time(caller, 0.2, agent=True)
+    pass_time(caller, 0.8)  # the caller's turn
+    pass_time(caller, 0.2, agent=True)
+    assert caller.gaps == [5]

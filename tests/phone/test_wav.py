@@ -1,0 +1,66 @@
+import struct
+import wave
+
+import numpy as np
+import pytest
+
+from gateway.errors import SettingsError
+from gateway.phone.wav import read_wav, write_wav
+from gateway.speech.sound import decode, encode
+
+
+def tone(rate, seconds=0.5):
+    return 0.5 * np.sin(2 * np.pi * 500 * np.arange(int(rate * seconds)) / rate)
+
+
+def written(path, rate, width=2, channels=1):
+    scale = {1: 127, 2: 32767, 4: 2147483647}[width]
+    values = np.repeat(tone(rate) * scale, channels) + (128 if width == 1 else 0)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(values.astype({1: "u1", 2: "<i2", 4: "<i4"}[width]).tobytes())
+    return path
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 16000, 24000, 44100, 48000])
+def test_any_rate_becomes_the_telephones(tmp_path, rate):
+    sound = decode(read_wav(written(tmp_path / "in.wav", rate)))
+    assert len(sound) == pytest.approx(4000, abs=2)
+    assert np.abs(sound[200:-200] - tone(8000)[: len(sound)][200:-200]).max() < 0.03
+
+
+@pytest.mark.parametrize("width, channels", [(1, 1), (2, 2), (4, 1)])
+def test_any_width_and_channels(tmp_path, width, channels):
+    sound = decode(read_wav(written(tmp_path / "in.wav", 8000, width, channels)))
+    assert np.abs(sound - tone(8000)).max() < 0.03
+
+
+def test_what_was_heard_can_be_read_again(tmp_path):
+    heard = encode(tone(8000).astype(np.float32))
+    write_wav(tmp_path / "out.wav", heard)
+    assert read_wav(tmp_path / "out.wav") == heard
+
+
+def test_mistakes_get_one_line(tmp_path):
+    with pytest.raises(SettingsError, match="can't be read: No such file or directory; give a WAV file"):
+        read_wav(tmp_path / "missing.wav")
+    (tmp_path / "text.wav").write_text("not a sound")
+    with pytest.raises(SettingsError, match="text.wav can't be read: file does not start with RIFF id"):
+        read_wav(tmp_path / "text.wav")
+    (tmp_path / "empty.wav").write_bytes(b"")
+    with pytest.raises(SettingsError, match="empty.wav can't be read: it is empty"):
+        read_wav(tmp_path / "empty.wav")
+    with pytest.raises(SettingsError, match="can't be written: No such file or directory"):
+        write_wav(tmp_path / "no" / "out.wav", b"\xff")
+
+
+def test_24_bits_are_refused(tmp_path):
+    with wave.open(str(tmp_path / "in.wav"), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(3)
+        file.setframerate(8000)
+        file.writeframes(struct.pack("<3s", b"abc"))
+    with pytest.raises(SettingsError, match="has 24 bits a sample; give a WAV file with 8, 16 or 32"):
+        read_wav(tmp_path / "in.wav")

@@ -1,0 +1,102 @@
+"""What a caller's ear makes of real sound, with the real models."""
+
+import numpy as np
+import pytest
+
+from gateway.audio import SILENCE_BYTE
+from gateway.phone import voices
+from gateway.speech.ear import Began, Ear, Ended, Wanted
+from gateway.speech.silero import SpeechMeter
+from gateway.speech.sound import RATE, encode
+
+QUIET = b"".join(voices.line_noise(100))  # two seconds
+
+
+@pytest.fixture
+def listen(models):
+    """Everything heard in some sound, with when it was; recognition takes no time."""
+
+    def listen(sound, *, frame_bytes=160, end=False):
+        ear, heard = Ear(SpeechMeter(models.silero)), []
+
+        def take(events, at):
+            for event in events:
+                if isinstance(event, Wanted):
+                    heard.append((at, len(event.samples) / RATE))
+                    take(ear.words_are(event.number, models.recogniser.text_of(event.samples)), at)
+                else:
+                    heard.append((at, event))
+
+        for at in range(0, len(sound), frame_bytes):
+            take(ear.hear(sound[at : at + frame_bytes]), (at + frame_bytes) / RATE)
+        if end:
+            take(ear.end_turn(), len(sound) / RATE)
+        return heard
+
+    return listen
+
+
+def texts(heard):
+    return [event.text for _, event in heard if isinstance(event, Ended)]
+
+
+def keypad(row, column, seconds):
+    at = np.arange(int(seconds * RATE)) / RATE
+    return encode((0.25 * np.sin(2 * np.pi * row * at) + 0.25 * np.sin(2 * np.pi * column * at)).astype(np.float32))
+
+
+def test_a_sentence_is_heard(listen):
+    heard = listen(QUIET + voices.pico("I would like to book an appointment.") + QUIET)
+    assert texts(heard) == ["I would like to book an appointment."]
+    assert isinstance(heard[0][1], Began)
+
+
+def test_frames_of_any_length_say_the_same(listen):
+    sound = QUIET + voices.pico("I would like to book an appointment.") + QUIET
+    assert texts(listen(sound, frame_bytes=777)) == texts(listen(sound, frame_bytes=20))
+
+
+def test_speech_is_noticed_within_a_fifth_of_a_second(listen):
+    heard = listen(QUIET + voices.pico("Stop, please. I have another question.") + QUIET)
+    assert heard[0][0] - len(QUIET) / RATE < 0.2
+
+
+def test_two_turns_are_two(listen):
+    sound = QUIET + voices.pico("My name is Anna.") + QUIET + voices.pico("I have a question.") + QUIET
+    assert texts(listen(sound)) == ["My name is Anna.", "I have a question."]
+
+
+def test_a_sentence_in_the_air_is_waited_for(listen):
+    gap = QUIET[: RATE * 7 // 10]
+    sound = QUIET + voices.pico("I would like to") + gap + voices.pico("book an appointment.") + QUIET
+    assert len(texts(listen(sound))) == 1
+
+
+def test_keys_never_reach_the_recogniser(listen):
+    keys = b"".join(keypad(row, column, 0.12) + QUIET[:1000] for row in (697, 852) for column in (1209, 1477))
+    assert listen(QUIET + keys + QUIET + keypad(941, 1336, 1.0) + QUIET) == []
+
+
+def test_noise_never_reaches_the_recogniser(listen):
+    noise = encode(np.random.default_rng(2).normal(0, 0.1, 2 * RATE).astype(np.float32))
+    silence = bytes([SILENCE_BYTE]) * RATE
+    assert listen(QUIET + noise + silence + QUIET + silence + QUIET) == []
+
+
+def test_who_is_cut_off_is_heard_so_far(listen):
+    sound = QUIET + voices.pico("My order number is four seven two nine one six.")
+    assert texts(listen(sound)) == []
+    assert len(texts(listen(sound, end=True))) == 1
+
+
+def test_silence_has_no_turn_to_end(listen):
+    assert listen(QUIET, end=True) == []
+
+
+def test_a_long_turn_is_heard_in_stretches(listen):
+    sentence = voices.pico("I have been a customer of yours for a very long time, and I have always been happy, but")
+    sound = QUIET + (sentence + QUIET[: RATE // 3]) * 4 + QUIET
+    heard = listen(sound)
+    [text] = texts(heard)
+    assert text.lower().count("customer") == 4
+    assert max(length for _, length in heard if isinstance(length, float)) < 20

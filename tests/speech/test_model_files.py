@@ -1,0 +1,37 @@
+import hashlib
+
+import pytest
+
+from gateway.errors import EngineRefused
+from gateway.speech import model_files
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package with one model in it."""
+    folder = tmp_path / "some_models"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("raise RuntimeError('nobody shall import this')")
+    (folder / "model.onnx").write_bytes(b"weights")
+    monkeypatch.syspath_prepend(tmp_path)
+    return folder
+
+
+def test_the_right_file_is_read(package):
+    digest = hashlib.sha256(b"weights").hexdigest()
+    assert model_files.verified("some_models", "model.onnx", digest) == b"weights"
+
+
+def test_another_file_is_refused(package):
+    with pytest.raises(EngineRefused, match="model.onnx of some_models is not the file it should be"):
+        model_files.verified("some_models", "model.onnx", "0" * 64)
+
+
+def test_a_missing_file_is_refused(package):
+    with pytest.raises(EngineRefused, match="some_models has no other.onnx"):
+        model_files.verified("some_models", "other.onnx", "0" * 64)
+
+
+def test_a_missing_package_is_named():
+    with pytest.raises(EngineRefused, match="no_such_package is not installed; run: pip install"):
+        model_files.folder_of("no_such_package")

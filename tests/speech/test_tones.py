@@ -1,0 +1,33 @@
+import numpy as np
+import pytest
+
+from gateway.speech.sound import RATE, decode, encode
+from gateway.speech.tones import KeypadTones
+
+ROWS, COLUMNS = (697, 770, 852, 941), (1209, 1336, 1477, 1633)
+AT = np.arange(256) / RATE
+
+
+def wave(*frequencies, level=0.2):
+    sound = sum(level * np.sin(2 * np.pi * hertz * AT + hertz) for hertz in frequencies)
+    return decode(encode(np.asarray(sound, np.float32)))
+
+
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("column", COLUMNS)
+def test_every_key_is_known(row, column):
+    tones = KeypadTones(256)
+    assert tones.sound_in(wave(row, column))
+    assert tones.sound_in(wave(row * 1.005, column * 0.995, level=0.05))
+
+
+@pytest.mark.parametrize("frequencies", [(697,), (1336,), (697, 770), (440, 480), (200, 400, 600, 770, 1336)])
+def test_other_tones_are_none(frequencies):
+    assert not KeypadTones(256).sound_in(wave(*frequencies))
+
+
+def test_noise_and_silence_are_none():
+    tones = KeypadTones(256)
+    noise = np.random.default_rng(1).normal(0, 0.1, (200, 256)).astype(np.float32)
+    assert not any(tones.sound_in(frame) for frame in noise)
+    assert not tones.sound_in(np.zeros(256, np.float32))

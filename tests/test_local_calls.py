@@ -1,0 +1,115 @@
+"""Whole calls on the local engine: a real gateway, real ears and voices, and a simulated language model."""
+
+import asyncio
+import itertools
+
+import httpx
+import pytest
+
+from gateway.links.local_engine import BUSY
+from gateway.phone import voices
+from gateway.phone.caller import PreparedCaller
+from gateway.phone.line import phone_line
+from gateway.settings import Secret
+from tests.fakes.llm import FakeLlm
+from tests.fakes.llm_script import Answer, ToolCall
+from tests.stage import ADMIN, CALLER, running_gateway, until, until_it
+
+SPEED = 4.0
+
+
+@pytest.fixture
+async def llm():
+    async with FakeLlm() as llm:
+        yield llm
+
+
+@pytest.fixture
+async def url(tmp_path, llm):
+    """A gateway whose agent thinks with the simulated language model, and takes one call at a time."""
+    brain = f'{{ url = "{llm.url}/v1", model = "test", api_key = "test-key" }}'
+    toml = f'[agents.maya]\ngreeting = "Hello."\nprompt = "prompts/maya.md"\nbrain = {brain}\n'
+    (tmp_path / "gateway.toml").write_text(toml)
+    environ = {
+        "DATA_DIR": str(tmp_path / "data"),
+        "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive"),
+        "GATEWAY_ADMIN_TOKEN": ADMIN,
+        "MEMORY_VECTORS": "false",
+        "LOCAL_ENGINE_CALLS": "1",
+    }
+    async with running_gateway(environ, tmp_path) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+
+        async def ready():
+            return (await http.get("/ready")).is_success
+
+        await until_it(ready, timeout=25)
+        yield url
+
+
+async def transcript(tmp_path):
+    [path] = await until(lambda: list((tmp_path / "archive").glob("*.txt")))
+    return path.read_text()
+
+
+async def talk(url, *lines, caller=CALLER):
+    async with phone_line(url, Secret(ADMIN), caller=caller) as line:
+        person = PreparedCaller(line, [voices.pico(text) for text in lines])
+        await line.talk(person.speak, person.listen, speed=SPEED)
+
+
+@pytest.mark.timeout(90)
+async def test_a_language_model_answers_and_hangs_up(url, llm, tmp_path):
+    llm.answers("It is ready.")  # to whatever was heard
+    llm.answers(Answer(tools=(ToolCall("end_call"),)), when="bye")
+    llm.answers("Goodbye, then.", when="say a short goodbye")
+    await talk(url, "Is my bike ready?", "Thank you, goodbye.")
+    lines = (await transcript(tmp_path)).splitlines()
+    assert lines[::2] == ["AGENT: Hello.", "AGENT: It is ready.", "AGENT: Goodbye, then."]
+    assert lines[1].startswith("CALLER: ")
+
+
+@pytest.mark.timeout(90)
+async def test_one_call_too_many_hears_that_lines_are_busy(url, tmp_path):
+    async with phone_line(url, Secret(ADMIN), caller=CALLER) as line:
+        quiet = [b"\xff" * 160] * 1000
+        first = asyncio.create_task(line.talk(lambda: quiet.pop() if quiet else None, lambda _: None))
+        await until(lambda: line.arrived_at)
+        await talk(url, "Is anybody there?", caller="+12025550144")
+        assert await transcript(tmp_path) == f"AGENT: {BUSY}\n"
+        quiet.clear()
+        await first
+
+
+@pytest.mark.timeout(90)
+async def test_the_agent_falls_silent_when_the_caller_speaks(url, llm, tmp_path):
+    llm.answers("One. " + "And then another thing happened. " * 20)
+    async with phone_line(url, Secret(ADMIN), caller=CALLER) as line:
+        frames = _interrupting(line, then=lambda: llm.answers("Of course."))
+        await line.talk(lambda: next(frames, None), lambda _: None, speed=SPEED)
+    lines = (await transcript(tmp_path)).splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["AGENT", "CALLER", "AGENT", "CALLER", "AGENT"]
+    assert lines[2].count("happened") < 10
+    assert lines[4] == "AGENT: Of course."
+
+
+def _interrupting(line, then):
+    """What a caller says who wants to hear a story, and then does not. `then` is called in between."""
+
+    def waits(condition):
+        noise = itertools.cycle(voices.line_noise(50))
+        return itertools.takewhile(lambda _: not condition(), itertools.islice(noise, 5000))
+
+    def says(text):
+        sound = voices.pico(text)
+        return (sound[at : at + 160].ljust(160, b"\xff") for at in range(0, len(sound), 160))
+
+    yield from waits(lambda: line.earpiece.is_playing)
+    yield from waits(lambda: not line.earpiece.is_playing)
+    yield from says("Tell me a story.")
+    yield from waits(lambda: line.earpiece.is_playing)
+    then()
+    yield from voices.line_noise(100)
+    yield from says("Stop it, please.")
+    yield from waits(lambda: not line.earpiece.is_playing)
+    yield from waits(lambda: line.earpiece.is_playing)
+    yield from waits(lambda: not line.earpiece.is_playing)
