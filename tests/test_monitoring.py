@@ -1,0 +1,68 @@
+"""Files for Grafana and Prometheus name what the gateway counts, and all of it."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import gateway.web.app  # noqa: F401 - every room that counts
+from gateway.calls.session import EndReason
+from gateway.metrics import METRICS, PREFIX
+
+ROOT = Path(__file__).parent.parent
+DASHBOARD = ROOT / "deploy" / "grafana" / "dashboard.json"
+ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",), "gauge": ("",)}
+OURS = {name: metric for name, metric in METRICS.items() if not name.startswith(f"{PREFIX}test_")}
+
+
+def names_in(text: str) -> set[str]:
+    return set(re.findall(rf"{PREFIX}\w+", text))
+
+
+def known() -> set[str]:
+    return {name + suffix for name, metric in OURS.items() for suffix in SUFFIXES[metric.kind]}
+
+
+@pytest.mark.parametrize("path", [DASHBOARD, ALERTS], ids=["dashboard", "alerts"])
+def test_only_what_is_counted_is_asked_for(path: Path) -> None:
+    assert names_in(path.read_text(encoding="utf-8")) - known() == set()
+
+
+def test_labels_are_those_that_exist() -> None:
+    text = DASHBOARD.read_text(encoding="utf-8") + ALERTS.read_text(encoding="utf-8")
+    labels = {label for metric in OURS.values() for label in metric.labels} | {"le", "instance"}
+    asked = [label for found in re.findall(r"by \(([^)]*)\)", text) for label in re.split(r",\s*", found)]
+    assert set(asked) - labels == set()
+    reasons = {reason for found in re.findall(r'reason=~\\?"([^"\\]*)', text) for reason in found.split("|")}
+    assert reasons - set(map(str, EndReason)) == set()
+
+
+def test_dashboard_shows_everything() -> None:
+    shown = names_in(DASHBOARD.read_text(encoding="utf-8"))
+    assert [name for name in OURS if not any(one.startswith(name) for one in shown)] == []
+
+
+def test_panels_do_not_overlap() -> None:
+    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken
+        taken |= cells
+    assert len({panel["id"] for panel in panels}) == len(panels)
+
+
+def test_every_alert_says_what_to_do() -> None:
+    text = ALERTS.read_text(encoding="utf-8")
+    assert len(re.findall("- alert: ", text)) == len(re.findall("description: ", text)) > 0
+
+
+def test_readme_lists_every_metric() -> None:
+    section = README.partition("\n### Metrics\n")[2].partition("\n## ")[0]
+    assert re.findall(rf"^\| `{PREFIX}(\w+)` \|", section, re.MULTILINE) == [
+        name.removeprefix(PREFIX) for name in sorted(OURS)
+    ]
