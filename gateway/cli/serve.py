@@ -60,6 +60,7 @@ def run(options: argparse.Namespace) -> int:
     is_worker = options.fd is not None
     make_config = _picows if options.sockets == "picows" else _websockets
     server = DrainingServer(make_config(loaded, is_worker), drain_seconds=loaded.drain_seconds, is_worker=is_worker)
+    _spare_the_living()  # before it says that it is there: a Ctrl-C in the middle of it would be lost
     if is_worker:
         return _serve(server, socket.socket(fileno=options.fd))
     asyncio.run(_look_at_store(loaded))
@@ -72,7 +73,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _serve(server: uvicorn.Server, listener: socket.socket) -> int:
-    _spare_the_living()
     server.run(sockets=[listener])
     return 0 if server.started else 1
 
@@ -185,8 +185,6 @@ def _announce(loaded: Settings, listener: socket.socket, count: int) -> None:
     several = {"workers": count} if count > 1 else {}
     _log.info("gateway starts", extra={"url": f"http://{host}:{port}", "engine": loaded.engine, **several})
     _show_login(host, port, admin_token(loaded))
-    if loaded.engine != "deepgram":
-        _log.warning("no voice engine, calls will be refused; set DEEPGRAM_API_KEY, or try: gateway demo")
     if not loaded.twilio_auth_token and not loaded.telnyx_api_key:
         _log.warning("no carrier is set up; set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or the TELNYX_ ones")
     if not loaded.allowed_callers:

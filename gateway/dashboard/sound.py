@@ -15,22 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import orjson
 
-from gateway.audio import BYTES_PER_SECOND, SILENCE_BYTE, mulaw_to_linear
+from gateway.audio import BYTES_PER_SECOND, SILENCE_BYTE
 from gateway.dashboard.timeline import Span
 
 _LONGEST: Final = 4 * 3600 * BYTES_PER_SECOND
 """Of one voice, in bytes; a file that claims more is broken."""
 _KEPT_BYTES: Final = 64 << 20
-_FRAME: Final = BYTES_PER_SECOND // 50
-_LOUD: Final = 500
-"""Mean of a 20 ms frame, of 32767, from which it is speech and not the noise of a line."""
-_PAUSE: Final = 0.45
-_SHORTEST: Final = 0.12
 _HEADER: Final = 44
-_LINEAR: Final = np.array([mulaw_to_linear(byte) for byte in range(256)], dtype="<i2")
 
 
 @dataclass(frozen=True)
@@ -53,18 +46,24 @@ class Sound:
         """Bytes `start` to `end` of the WAV file: 16 bit, caller left, agent right."""
         header = _wav_header(len(self.caller))[start:end]
         first, last = max(start - _HEADER, 0) // 4, -(-max(end - _HEADER, 0) // 4)
+        from gateway.dashboard.samples import stereo
+
         body = stereo(self.caller[first:last], self.agent[first:last])
         skipped = max(start - _HEADER, 0) - first * 4
         return header + body[skipped : skipped + (end - start) - len(header)]
 
     def peaks(self, count: int = 500) -> list[list[float]]:
         """How loud each voice was, from 0 to 1, over `count` equal stretches."""
-        return [_peaks(channel, count) for channel in (self.caller, self.agent)]
+        from gateway.dashboard.samples import peaks
+
+        return [peaks(channel, count) for channel in (self.caller, self.agent)]
 
     def spans(self) -> list[Span]:
         """When each of them spoke."""
-        caller = [Span("caller", start, end) for start, end in _spoken(self.caller)]
-        agent = [Span("agent", start, end) for start, end in _spoken(self.agent)]
+        from gateway.dashboard.samples import spoken
+
+        caller = [Span("caller", start, end) for start, end in spoken(self.caller)]
+        agent = [Span("agent", start, end) for start, end in spoken(self.agent)]
         return sorted(caller + agent, key=lambda span: span.start)
 
 
@@ -137,12 +136,6 @@ def _filled(voice: bytearray, length: int) -> bytes:
     return bytes(voice).ljust(length, bytes([SILENCE_BYTE]))
 
 
-def stereo(left: bytes, right: bytes) -> bytes:
-    """Two voices of one length, mu-law, as 16 bit samples side by side."""
-    voices = np.stack([np.frombuffer(voice, np.uint8) for voice in (left, right)], axis=1)
-    return _LINEAR[voices].tobytes()
-
-
 def endless_wav_header() -> bytes:
     """For sound that goes on for nobody knows how long."""
     return _wav_header((1 << 29) - 16)
@@ -152,30 +145,3 @@ def _wav_header(samples: int) -> bytes:
     size, rate = samples * 4, BYTES_PER_SECOND
     head = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 2, rate, rate * 4, 4, 16)
     return head + struct.pack("<4sI", b"data", size)
-
-
-def _loudness(voice: bytes, frame: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
-    whole = len(voice) // frame * frame
-    samples = np.abs(_LINEAR[np.frombuffer(voice[:whole], np.uint8)].astype(np.int32))
-    loudness: np.ndarray[Any, np.dtype[np.float64]] = samples.reshape(-1, frame).mean(axis=1)
-    return loudness
-
-
-def _peaks(voice: bytes, count: int) -> list[float]:
-    loudness = _loudness(voice, max(len(voice) // count, 1))[:count] if voice else np.zeros(0)
-    top = max(float(loudness.max(initial=0.0)), 1000.0)  # a silent line stays flat
-    return [round(float(value) / top, 3) for value in np.sqrt(loudness / top) * top]
-
-
-def _spoken(voice: bytes) -> list[tuple[float, float]]:
-    """Stretches of loud frames; short pauses are part of speech, clicks are none."""
-    if not voice:
-        return []
-    found: list[list[float]] = []
-    for index in np.flatnonzero(_loudness(voice, _FRAME) > _LOUD):
-        start, end = int(index) / 50, (int(index) + 1) / 50
-        if found and start - found[-1][1] <= _PAUSE:
-            found[-1][1] = end
-        else:
-            found.append([start, end])
-    return [(start, end) for start, end in found if end - start >= _SHORTEST]

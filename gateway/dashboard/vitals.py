@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-import numpy as np
 from markupsafe import Markup
 
 from gateway.calls.call_lines import STAGES, CallLines, Measured
@@ -37,7 +36,7 @@ _STAGE_WORDS: Final = {
 }
 
 _RANKS: Final = (50, 90, 95, 99)
-_DIGITS: Final = np.array((10_000, 1000, 100, 10, 1))
+_DIGITS: Final = (10_000, 1000, 100, 10, 1)
 _WIDTH: Final = 640.0
 _HEIGHT: Final = 200.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 632.0, 12.0, 172.0
@@ -151,6 +150,8 @@ def _trouble(measured: Sequence[Measured]) -> int:
 
 def _percentiles(measured: Sequence[Measured], stage: str) -> list[float]:
     """50, 90, 95 and 99: the smallest seconds that so many of a hundred turns do not exceed. Empty without a turn."""
+    import numpy as np  # it takes a while to load, and most gateways show no figures
+
     place = STAGES.index(stage)
     digits = np.frombuffer("".join(some.stages[place] for some in measured).encode(), np.uint8) - ord("0")
     if not digits.size:

@@ -19,7 +19,7 @@ from gateway.calls.desk import CallDesk
 from gateway.calls.feed import Feed
 from gateway.calls.pipeline import Call
 from gateway.calls.session import EndReason, Turn, VoiceSession
-from gateway.dashboard.sound import endless_wav_header, stereo
+from gateway.dashboard.sound import endless_wav_header
 from gateway.dashboard.visitors import Envelope, Visit
 from gateway.memory.store import MemoryStore
 from gateway.web.live import LiveDoor
@@ -135,7 +135,13 @@ async def _heard(call: Call) -> AsyncIterator[bytes]:
         while not call.is_over:
             due += _PIECE_SECONDS
             await asyncio.sleep(max(due - loop.time(), 0))
-            yield stereo(*tap.take(int(BYTES_PER_SECOND * _PIECE_SECONDS)))
+            yield await asyncio.to_thread(_side_by_side, *tap.take(int(BYTES_PER_SECOND * _PIECE_SECONDS)))
+
+
+def _side_by_side(caller: bytes, agent: bytes) -> bytes:
+    from gateway.dashboard.samples import stereo  # it takes a while to load, which is why this is a thread's
+
+    return stereo(caller, agent)
 
 
 def _done(form: Form) -> Response:

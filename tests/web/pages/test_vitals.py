@@ -14,4 +14,4 @@ async def test_every_period_has_its_plots(visitor: Visitor, period: str):
 async def test_figures_in_plain_words(visitor: Visitor):
     page = await visitor.page("/vitals?period=month")
     assert "Answers begin within" in page and "half of them" in page and "caller hung up" in page
-    assert "0 callers on the line" in page and "Voice engine: not set up" in page
+    assert "0 callers on the line" in page and "Voice engine: local" in page
