@@ -1,7 +1,6 @@
 """The embedded store: one SQLite file with a full text index and, where there is a model, vectors."""
 
 import asyncio
-import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -107,8 +106,9 @@ class SqliteStore(MemoryStore):
 
 def _connect(path: Path, schema: Sequence[str]) -> sqlite3.Connection:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # SQLite gives its side files the mode of the main one.
-    os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    # SQLite gives its side files the mode of the main one. A file that is there must not be opened and closed: that
+    # would drop the locks that this process has on it, and whoever else closes it would take its log away.
+    path.touch(mode=0o600)
     path.chmod(0o600)
     connection = sqlite3.connect(path)
     try:

@@ -217,7 +217,10 @@ class Lane:
         try:
             async with point.arrange(around, call):
                 if not point.spoils:
-                    await (around.known(call) if patient else asyncio.sleep(around.dice.choice((0.0, 0.03, 0.12))))
+                    if not patient:
+                        await asyncio.sleep(around.dice.choice((0.0, 0.03, 0.12)))
+                    elif not point.back_first:  # that one waits for its own journal by itself
+                        await around.known(call)
                     self._strike_down(around.victim)
                 around.dead.set()
         except TimeoutError:

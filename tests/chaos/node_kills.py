@@ -57,7 +57,8 @@ async def _over_but_not_begun(around: Surroundings, call: ScriptedCall) -> Async
         call.let_go()
 
         async def known() -> bool:  # that it is over is written after all that was said
-            return all(record["state"] == "over" for record in await around.board.calls())
+            states = [record["state"] for record in await around.board.calls()]
+            return bool(states) and set(states) == {"over"}
 
         await until_it(known)
         yield

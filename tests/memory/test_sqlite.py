@@ -1,4 +1,6 @@
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -51,3 +53,23 @@ async def test_damaged_file_is_reported(tmp_path):
     with pytest.raises(StoreUnavailable) as raised:
         await SqliteStore.open(path)
     assert str(raised.value) == f"can't open {path}: file is not a database"
+
+
+READ = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT title FROM documents').fetchall())"
+
+
+def read_elsewhere(path):
+    """What another process finds, which then closes the file."""
+    return subprocess.run([sys.executable, "-c", READ, path], check=True, capture_output=True, text=True).stdout
+
+
+async def test_second_connection_of_a_process_does_not_cost_the_first_its_locks(tmp_path):
+    """Else another process that closes the file takes the log away, and what is written next is lost."""
+    path = tmp_path / "store.db"
+    first = await SqliteStore.open(path)
+    second = await SqliteStore.open(path)
+    read_elsewhere(path)
+    await first.create(NewDocument("Kept", "A kettle.", "test"))
+    assert read_elsewhere(path) == "[('Kept',)]\n"
+    await first.close()
+    await second.close()
