@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.calls.nodes.crew_metrics import WRITE_SECONDS
 from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.live import watching
 from tests.redis_server import running_redis
@@ -201,11 +202,12 @@ async def test_any_worker_answers_for_all(office: Office) -> None:
         await office.say_goodbye(talks)
         await watcher.sees("hangup", len(talks))
     await office.gateway.idle()
-    await until_it(lambda: counts(office, len(talks)))
+    await until_it(lambda: counts(office, len(talks)), timeout=30)
+    await asyncio.sleep(3 * WRITE_SECONDS)  # by then each of them has told the others what it counts
     victim, _ = await office.gateway.any_worker()
     os.kill(victim, signal.SIGKILL)
     await until_it(lambda: office.gateway.is_without(victim), timeout=30)
-    await until_it(lambda: counts(office, len(talks)))
+    await until_it(lambda: counts(office, len(talks)), timeout=30)
 
 
 async def counts(office: Office, ended: int) -> bool:
