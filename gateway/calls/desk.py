@@ -562,7 +562,7 @@ class CallDesk:
             self.drop(ring.key)
         elif again := await self._ring_again(ring.key):  # else it ended meanwhile
             try:
-                await control.restart_stream(call_id, stream_url=again.stream_url, attempt=again.attempt)
+                await control.restart_stream(call_id, stream_url=again.stream_url)
             except CarrierRefused as error:
                 _log.warning("no new stream", extra={"carrier": carrier, "reason": str(error)})
                 if again.adopted and isinstance(error, StreamInUse):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Final, Protocol
@@ -38,7 +39,7 @@ class CallControl(Protocol):
     async def is_alive(self, call_id: str) -> bool:
         """Whether the caller is still there; true when the carrier does not say."""
 
-    async def restart_stream(self, call_id: str, *, stream_url: str, attempt: int) -> None:
+    async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
         """Ask for a new media stream of a live call. CarrierRefused when there can't be one, StreamInUse: there is."""
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
@@ -73,7 +74,7 @@ class TwilioControl:
         call = await _read(lambda: self._http.get(url, auth=self._auth, timeout=_TIMEOUT))
         return call is not None and call.get("status", "in-progress") in ("queued", "ringing", "in-progress")
 
-    async def restart_stream(self, call_id: str, *, stream_url: str, attempt: int) -> None:
+    async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
         raise CarrierRefused("twilio", "a new stream", 0, "it asks for one by itself")
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
@@ -118,7 +119,7 @@ class SoftphoneControl:
     async def is_alive(self, call_id: str) -> bool:
         return False
 
-    async def restart_stream(self, call_id: str, *, stream_url: str, attempt: int) -> None:
+    async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
         raise CarrierRefused("softphone", "a new stream", 0, "it can't be called")
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
@@ -154,9 +155,11 @@ class TelnyxControl:
         call = answer.get("data", {}) if answer is not None else {"is_alive": False}
         return not isinstance(call, dict) or call.get("is_alive") is not False
 
-    async def restart_stream(self, call_id: str, *, stream_url: str, attempt: int) -> None:
-        # A new id for each intention: the same one would be ignored for a minute.
-        command = stream_command(stream_url=stream_url, command_id=f"stream-{attempt}-{call_id}")
+    async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
+        # A new id for each intention, also of a gateway that died and has forgotten the last: the same one would be
+        # ignored for a minute. No two streams have one token.
+        intention = hashlib.blake2b(stream_url.encode(), digest_size=16).hexdigest()
+        command = stream_command(stream_url=stream_url, command_id=f"stream-{intention}")
         try:
             await self._act(call_id, "streaming_start", command, over=frozenset())
         except CarrierRefused as refused:

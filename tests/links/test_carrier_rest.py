@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import socket
 from contextlib import asynccontextmanager
 
@@ -216,8 +217,19 @@ async def test_telnyx_leaves_the_caller_when_nobody_comes(telnyx, http, outcome)
     await call.leg_b.over()
     assert told_of_leg_b(telnyx, "call.hangup") == call.id
     assert (call.abandoned, telnyx.sent("call.answered")) == (True, [])
-    await telnyx_control(http, telnyx).restart_stream(call.id, stream_url=STREAM, attempt=1)
+    await telnyx_control(http, telnyx).restart_stream(call.id, stream_url=STREAM)
     assert telnyx.commands[-1].status == 200
+
+
+async def test_telnyx_is_asked_for_each_new_stream_by_another_id(telnyx, http):
+    """Also by a gateway that died and does not know how often it was asked: the same id would be ignored."""
+    call = answered_call(telnyx)
+    for token in ("first", "first", "second"):
+        with contextlib.suppress(CarrierRefused):  # the fake has a stream already; what was asked counts
+            await telnyx_control(http, telnyx).restart_stream(call.id, stream_url=f"{STREAM}{token}")
+    asked = [command.body["command_id"] for command in telnyx.commands if command.action == "streaming_start"]
+    assert asked[0] == asked[1] != asked[-1]
+    assert "first" not in asked[0]
 
 
 async def test_call_after_the_transfer_is_over(carrier, http):
