@@ -24,7 +24,8 @@ LOCAL_CALLS: Final = 8
 
 SOCKETS: Final = {name: Variant(name, ("--sockets", name)) for name in ("picows", "websockets")}
 MEMORY_OFF: Final = Variant("memory off", environment={"VOICE_SESSION_ENABLED": "false"}, document_seconds=0.0)
-MEMORY_ON: Final = Variant("memory on", environment={"VOICE_SESSION_ENABLED": "true"})
+MEMORY_ON: Final = Variant("memory on", environment={"VOICE_SESSION_ENABLED": "true", "MEMORY_VECTORS": "false"})
+"""Journal, endings and recall. The embedding model is another program, on the same one core here."""
 
 Pair = tuple[Variant, Variant]
 
