@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.calls.call_book import BookedCall, CallBook
+from gateway.calls.call_lines import STAGES
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.event_log import events_of
 from gateway.calls.own_store import OwnStores
 from gateway.calls.session import EndReason
 
-STAGES: Final = ("transcript", "llm_request", "first_token", "first_audio", "first_frame")
 PERCENTILES: Final = (50, 90, 99)
 STEPS_IN_TIME: Final = 24
 _ALL: Final = 1_000_000

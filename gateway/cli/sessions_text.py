@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from gateway.calls.session_room import STAGES
+from gateway.calls.call_lines import STAGES
 from gateway.cli.console import Paint, columns, one_line
 from gateway.cli.tail_text import line
 

@@ -21,6 +21,7 @@ from gateway.memory.documents import Document, NewDocument
 from gateway.memory.fact_relations import Reading, Similar
 from gateway.memory.fact_statements import FactState, Op, StandingFact, Statement, worked_out
 from gateway.memory.index import carrying
+from gateway.memory.scope import Scope as CallerScope
 from gateway.memory.store import MemoryStore
 
 SOURCE: Final = "caller-fact"
@@ -288,25 +289,9 @@ def is_shown(document: Document, not_before: datetime | None = None) -> bool:
     return in_time and not document.metadata.get("superseded_by")
 
 
-@dataclass(frozen=True, slots=True)
-class _Scope:
-    """One caller with one agent."""
-
-    agent: str
-    caller: str
-
-    @property
-    def names(self) -> tuple[str, str]:
-        return self.agent, self.caller
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        return SOURCE, f"agent:{self.agent}", f"caller:{self.caller}"
-
-    @property
-    def tags_text(self) -> str:
-        """As the store keeps them."""
-        return orjson.dumps(self.tags).decode()
+class _Scope(CallerScope):
+    __slots__ = ()
+    source = SOURCE
 
 
 # The log

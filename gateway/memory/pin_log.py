@@ -11,6 +11,7 @@ import orjson
 
 from gateway.memory.database import Connection
 from gateway.memory.embedding import MODEL
+from gateway.memory.scope import Scope as CallerScope
 from gateway.memory.topic_names import Name
 from gateway.memory.topics import Mention
 
@@ -67,25 +68,9 @@ class Noted(Protocol):
     def lists_all(self) -> bool: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """One caller with one agent."""
-
-    agent: str
-    caller: str
-
-    @property
-    def names(self) -> tuple[str, str]:
-        return self.agent, self.caller
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        return SOURCE, f"agent:{self.agent}", f"caller:{self.caller}"
-
-    @property
-    def tags_text(self) -> str:
-        """As the store keeps them."""
-        return orjson.dumps(self.tags).decode()
+class Scope(CallerScope):
+    __slots__ = ()
+    source = SOURCE
 
 
 @dataclass(frozen=True, slots=True)
