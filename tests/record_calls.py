@@ -146,8 +146,8 @@ class Scene:
 
     async def agent_is_done(self) -> None:
         """The agent has finished, and the caller has heard it."""
-        await self.conversation.until(lambda: not self.conversation.agent_speaking, timeout=30)
-        await self.call.until(lambda: not self.call.queued, timeout=30)
+        await self.conversation.until(lambda: not self.conversation.agent_speaking, timeout=60)
+        await self.call.until(lambda: not self.call.queued, timeout=60)
         await asyncio.sleep(0.4)
 
     async def talk(self, turns: Sequence[str]) -> None:
@@ -165,7 +165,7 @@ async def scene(carrier: Any, engine: FakeDeepgram) -> AsyncIterator[Scene]:
     """A call that was picked up and greeted. The block says how it goes on; it is over when the block is left."""
     async with open_line(carrier) as line:
         conversation = await engine.next_conversation()
-        await conversation.until(lambda: conversation.sent("AgentAudioDone"), timeout=30)
+        await conversation.until(lambda: conversation.sent("AgentAudioDone"), timeout=60)
         yield Scene(line.call, line, engine, conversation)
 
 
@@ -300,7 +300,7 @@ async def _engine_lost(carrier: Any, engine: FakeDeepgram) -> None:
         await current.talk([question])
         current.conversation.abort()
         current.conversation = conversation = await engine.next_conversation()
-        await conversation.until(lambda: conversation.sent("AgentAudioDone"), timeout=30)
+        await conversation.until(lambda: conversation.sent("AgentAudioDone"), timeout=60)
         await current.talk([goodbye])
         await current.call.hang_up()
 

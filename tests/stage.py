@@ -43,7 +43,7 @@ async def running_gateway(environ: dict[str, str], folder: Path) -> AsyncIterato
         listener.close()
 
 
-async def until(condition: Callable[[], Any], timeout: float = 10.0) -> Any:
+async def until(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
     """Wait until it holds, and return it."""
     async with asyncio.timeout(timeout):
         while not (value := condition()):
@@ -51,7 +51,7 @@ async def until(condition: Callable[[], Any], timeout: float = 10.0) -> Any:
     return value
 
 
-async def until_it(condition: Callable[[], Awaitable[Any]], timeout: float = 10.0) -> Any:
+async def until_it(condition: Callable[[], Awaitable[Any]], timeout: float = 30.0) -> Any:
     """The same, for something that has to be asked."""
     async with asyncio.timeout(timeout):
         while not (value := await condition()):

@@ -12,5 +12,5 @@ import sys
 import gateway.cli.main, gateway.web.app
 print([name for name in {HEAVY} if name in sys.modules])
 """
-    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=25)
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert loaded.stdout == "[]\n"

@@ -20,7 +20,7 @@ from tests.redis_server import RedisServer, running_redis
 from tests.stage import ADMIN, CALLER, PUBLIC_URL, SOUND, make_carrier, until, until_it
 from tests.test_resume import SORRY, GatewayProcess
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(240)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Cluster:
         return call, await self.conversation()
 
     async def conversation(self) -> Conversation:
-        conversation = await self.engine.next_conversation(timeout=15)
+        conversation = await self.engine.next_conversation(timeout=60)
         await conversation.configured()
         return conversation
 
@@ -58,12 +58,12 @@ class Cluster:
             answers = [(await self.http.get(f"{self.nodes[node].url}/health")).json() for node in nodes]
             return all(state["calls"] == state["endings"] == 0 for state in answers)
 
-        await until_it(quiet, timeout=20)
+        await until_it(quiet, timeout=60)
 
     async def whole(self, *nodes: int) -> str:
         """One archive and one remote document, after everything has come to rest; what the archive says."""
-        await until(lambda: self.archives(), timeout=20)
-        await until(lambda: self.remem.documents, timeout=20)
+        await until(lambda: self.archives(), timeout=60)
+        await until(lambda: self.remem.documents, timeout=60)
         await self.idle(*nodes)
         assert len(self.remem.documents) == 1
         [text] = self.archives()
@@ -75,7 +75,7 @@ class Cluster:
         async def alone() -> bool:
             return "nodes" not in (await self.http.get(f"{self.nodes[1 - node].url}/health")).json()
 
-        await until_it(alone, timeout=20)
+        await until_it(alone, timeout=60)
         await asyncio.sleep(2 * BEAT_SECONDS)
 
     def documents(self) -> list[str]:
@@ -190,7 +190,7 @@ async def test_call_outlives_its_node(cluster: Cluster) -> None:
     await asyncio.sleep(0.1)  # what came so long before the kill must be kept
     cluster.balance(webhooks=1, media=1)
     await cluster.nodes[0].kill()
-    await call.wait_stream(2, timeout=15)
+    await call.wait_stream(2, timeout=60)
     await _goes_on(cluster, call)
     archive = await cluster.whole(1)
     await cluster.nodes[0].start()
@@ -208,7 +208,7 @@ async def _goes_on(cluster: Cluster, call: Any) -> None:
     assert (await again.message("InjectAgentMessage"))["message"] == SORRY
     await again.user_says("For two, please.")
     await call.hang_up()
-    await until(cluster.archives, timeout=20)
+    await until(cluster.archives, timeout=60)
     [archive] = cluster.archives()
     assert re.search(r"CALLER: I would like to book a table\.\n(AGENT: .*\n)?CALLER: For two, please\.\n", archive)
 
@@ -220,7 +220,7 @@ async def test_ending_of_a_dead_node_is_finished_by_another(cluster: Cluster) ->
     await conversation.user_says("Please remember the red bike.")
     cluster.remem.hold = "after"
     await call.hang_up()
-    await asyncio.wait_for(cluster.remem.holding.wait(), 20)
+    await asyncio.wait_for(cluster.remem.holding.wait(), 60)
     await cluster.nodes[0].kill()
     cluster.remem.let_go()
     await cluster.nodes[1].start()
@@ -253,7 +253,7 @@ async def test_redis_that_forgets_loses_no_ending(cluster: Cluster) -> None:
     call, conversation = await cluster.dial()
     await conversation.user_says("Please remember the red bike.")
     await call.hang_up()
-    await asyncio.wait_for(cluster.remem.holding.wait(), 20)
+    await asyncio.wait_for(cluster.remem.holding.wait(), 60)
     await cluster.redis.empty()
     cluster.remem.hold = ""
     cluster.remem.release.set()
@@ -303,8 +303,8 @@ async def test_call_that_ends_at_a_node_cut_off(cluster: Cluster) -> None:
     assert "red bike" not in cluster.documents()[0]
     await cluster.links[0].mend()
     everything = ["I would like to book a table.", "Please remember the red bike."]
-    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything], timeout=20)
-    await until(lambda: "red bike" in cluster.documents()[0], timeout=20)
+    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything], timeout=60)
+    await until(lambda: "red bike" in cluster.documents()[0], timeout=60)
     assert _caller_lines(await cluster.whole(0, 1)) == everything
 
 
@@ -317,13 +317,13 @@ async def test_words_at_a_node_cut_off_are_added_to_a_call_that_went_on(cluster:
     await conversation.user_says("For two, please.")
     cluster.balance(webhooks=1, media=1)
     await call.drop()
-    await call.wait_stream(2, timeout=20)
+    await call.wait_stream(2, timeout=60)
     again = await cluster.conversation()
     await again.user_says("Tomorrow evening.")
     await cluster.links[0].mend()
     await call.hang_up()
     everything = ["I would like to book a table.", "For two, please.", "Tomorrow evening."]
-    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything], timeout=30)
+    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything], timeout=60)
     assert _caller_lines(await cluster.whole(0, 1)) == everything
 
 
@@ -343,8 +343,8 @@ async def test_killed_node_adds_what_it_had_not_shared(cluster: Cluster) -> None
     await cluster.links[0].mend()
     await cluster.nodes[0].start()
     everything = ["I would like to book a table.", "Please remember the red bike."]
-    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything], timeout=30)
-    await until(lambda: "red bike" in cluster.documents()[0], timeout=20)
+    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything], timeout=60)
+    await until(lambda: "red bike" in cluster.documents()[0], timeout=60)
     assert _caller_lines(await cluster.whole(0, 1)) == everything
 
 

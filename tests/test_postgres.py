@@ -46,7 +46,7 @@ async def test_what_one_node_learns_another_knows(tmp_path: Path, postgres: Post
     assert b"<caller_facts>" not in local and b"caller-fact" not in local.replace(b"'caller-fact'", b"")
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 async def test_database_killed_in_mid_call_loses_nothing(tmp_path: Path, mortal_postgres: PostgresServer) -> None:
     server = mortal_postgres
     async with node(tmp_path, server.fresh()) as stage:
@@ -77,7 +77,7 @@ async def test_database_that_says_nothing_holds_up_no_call(tmp_path: Path, monke
                 assert await shows(stage, calls=1)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(240)
 async def test_ending_outlives_gateway_and_database(
     tmp_path: Path, mortal_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,7 +114,7 @@ class GatewayProcess:
                     return (await http.get(f"{self.url}/health")).status_code == 200
                 return False
 
-            await until_it(ready, timeout=20)
+            await until_it(ready, timeout=60)
 
     async def send(self, number: int) -> None:
         assert self._process is not None
@@ -122,7 +122,7 @@ class GatewayProcess:
 
     async def stopped(self) -> int:
         assert self._process is not None
-        return await asyncio.wait_for(self._process.wait(), 20)
+        return await asyncio.wait_for(self._process.wait(), 60)
 
     async def kill(self) -> None:
         """At once. One that is dead already stays so."""
@@ -147,7 +147,7 @@ class Scene:
         return call, conversation
 
     async def archive(self) -> str:
-        [path] = await until(lambda: list(self.archive_dir.glob("*.txt")), timeout=20)
+        [path] = await until(lambda: list(self.archive_dir.glob("*.txt")), timeout=60)
         return path.read_text()
 
     async def documents(self) -> int:
@@ -202,7 +202,7 @@ async def test_killed_gateway_takes_the_call_up_again(scene: Scene) -> None:
     await asyncio.sleep(0.1)
     await scene.gateway.kill()
     await scene.gateway.start()
-    again = await scene.engine.next_conversation(timeout=20)
+    again = await scene.engine.next_conversation(timeout=60)
     settings = await again.configured()
     assert settings["agent"]["context"]["messages"][-1]["content"] == "My order number is nine."
     await again.user_says("And please hurry.")
@@ -221,7 +221,7 @@ async def test_call_that_only_rang_is_taken_up(scene: Scene) -> None:
     await scene.gateway.kill()
     call.opens_media = True
     await scene.gateway.start()
-    conversation = await scene.engine.next_conversation(timeout=20)
+    conversation = await scene.engine.next_conversation(timeout=60)
     settings = await conversation.configured()
     assert settings["agent"]["greeting"] == "Hello, this is Maya. How can I help you?"
     await call.hang_up()

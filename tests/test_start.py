@@ -44,7 +44,7 @@ class Clone:
     def _run(self, script: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
         environ = {"PATH": str(self.tools), "LC_ALL": "C.UTF-8"}
         command = [str(self.folder / script), *arguments]
-        return subprocess.run(command, cwd="/", env=environ, capture_output=True, text=True, timeout=20)
+        return subprocess.run(command, cwd="/", env=environ, capture_output=True, text=True, timeout=60)
 
     def provide(self, name: str, script: str) -> None:
         tool = self.tools / name

@@ -21,7 +21,7 @@ from tests.redis_server import running_redis
 from tests.stage import ADMIN, PUBLIC_URL, make_carrier, until, until_it
 from tests.test_resume import GatewayProcess
 
-pytestmark = pytest.mark.timeout(90)
+pytestmark = pytest.mark.timeout(240)
 
 WORKERS = 3
 CALLERS = [f"+120255501{number}" for number in range(40, 52)]
@@ -37,7 +37,7 @@ class WorkersProcess(GatewayProcess):
             self._process = await asyncio.create_subprocess_exec(
                 *command, env=self._environ, cwd=self._folder, stderr=log
             )
-        await until_it(lambda: self._complete(count), timeout=30)
+        await until_it(lambda: self._complete(count), timeout=60)
 
     async def state(self) -> dict[str, Any]:
         """/health of whichever worker is asked; empty while nobody answers."""
@@ -60,7 +60,7 @@ class WorkersProcess(GatewayProcess):
 
     async def any_worker(self) -> tuple[int, int]:
         """A process, and how many there are."""
-        nodes = (await self.state())["nodes"]
+        nodes = (await until_it(self._others_known))["nodes"]
         return int(nodes[0]["node"].split("-")[-2]), len(nodes)
 
     async def is_without(self, worker: int) -> bool:
@@ -71,9 +71,15 @@ class WorkersProcess(GatewayProcess):
     async def idle(self) -> None:
         async def quiet() -> bool:
             state = await self.state()
-            return not any(node["calls"] or node["endings"] for node in state.get("nodes", [state]))
+            nodes = state.get("nodes", [state] if state else [])
+            return bool(nodes) and not any(node["calls"] or node["endings"] for node in nodes)
 
-        await until_it(quiet, timeout=30)
+        await until_it(quiet, timeout=60)
+
+    async def _others_known(self) -> dict[str, Any]:
+        """The state, from a worker that knows of the others."""
+        state = await self.state()
+        return state if "nodes" in state else {}
 
     async def _complete(self, count: int) -> bool:
         state = await self.state()
@@ -117,7 +123,7 @@ class Office:
         return talks
 
     async def conversation(self) -> Conversation:
-        conversation = await self.engine.next_conversation(timeout=20)
+        conversation = await self.engine.next_conversation(timeout=60)
         await conversation.configured()
         return conversation
 
@@ -127,7 +133,7 @@ class Office:
 
     async def check_memory(self, talks: list[Talk]) -> None:
         """Everybody's words are in one archive and one document, whole and in order."""
-        await until(lambda: len(self.archives()) >= len(talks), timeout=30)
+        await until(lambda: len(self.archives()) >= len(talks), timeout=60)
         await self.gateway.idle()
         archives = self.archives()
         assert len(archives) == len(talks)
@@ -202,12 +208,12 @@ async def test_any_worker_answers_for_all(office: Office) -> None:
         await office.say_goodbye(talks)
         await watcher.sees("hangup", len(talks))
     await office.gateway.idle()
-    await until_it(lambda: counts(office, len(talks)), timeout=30)
+    await until_it(lambda: counts(office, len(talks)), timeout=60)
     await asyncio.sleep(3 * WRITE_SECONDS)  # by then each of them has told the others what it counts
     victim, _ = await office.gateway.any_worker()
     os.kill(victim, signal.SIGKILL)
-    await until_it(lambda: office.gateway.is_without(victim), timeout=30)
-    await until_it(lambda: counts(office, len(talks)), timeout=30)
+    await until_it(lambda: office.gateway.is_without(victim), timeout=60)
+    await until_it(lambda: counts(office, len(talks)), timeout=60)
 
 
 async def counts(office: Office, ended: int) -> bool:
@@ -243,7 +249,7 @@ async def test_workers_drain_without_their_supervisor(office: Office) -> None:
     await until_it(lambda: refused(office))
     await conversation.user_says("I am still here.")
     await call.hang_up()
-    await until_it(lambda: gone(office), timeout=20)
+    await until_it(lambda: gone(office), timeout=60)
     assert ["CALLER: I am still here." in text for text in office.archives()] == [True]
 
 

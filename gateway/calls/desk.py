@@ -208,7 +208,8 @@ class CallDesk:
         """Let no more calls in, and wait until the live ones have ended by themselves."""
         self._closing = True
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._quiet.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._quiet.wait()
 
     async def close(self) -> None:
         """Let no more calls in, end the live ones, and wait until each has been handed to its ending."""

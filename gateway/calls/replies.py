@@ -45,7 +45,8 @@ class Replies:
         if not reply.done():
             reply.set_result(text)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._fetched.wait(), FETCH_SECONDS)
+            async with asyncio.timeout(FETCH_SECONDS):
+                await self._fetched.wait()
         return self._fetched.is_set()
 
     # The thinker's side

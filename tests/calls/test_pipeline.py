@@ -66,7 +66,7 @@ class Line:
             raise CarrierRefused("twilio", "hang-up", 500)
 
     async def ends(self) -> EndReason | None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await self.running
         return self.session.end_reason
 

@@ -30,11 +30,11 @@ async def url(tmp_path):
         async def ready():
             return (await http.get("/ready")).is_success
 
-        await until_it(ready, timeout=25)
+        await until_it(ready, timeout=60)
         yield url
 
 
-@pytest.mark.timeout(90)
+@pytest.mark.timeout(240)
 async def test_wav_in_wav_out(url, tmp_path):
     write_wav(tmp_path / "in.wav", voices.pico("Thank you, goodbye."))
     command = [str(Path(sys.executable).with_name("gateway")), "call", "--url", url]

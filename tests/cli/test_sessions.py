@@ -35,7 +35,7 @@ async def test_refused_document_is_listed_and_retried(
             remem.api_key = "wrong"  # the operator has corrected it, at the other end
             assert await gateway(tmp_path, monkeypatch, "retry") == 0
             assert capsys.readouterr().out.startswith("1 to be tried again")
-            await until(lambda: remem.documents, timeout=25)
+            await until(lambda: remem.documents, timeout=60)
             await stage.idle()
 
             async def listed() -> bool:

@@ -61,7 +61,7 @@ class Supervised:
 
     async def ended(self) -> tuple[int, str]:
         """Exit code and log."""
-        return await asyncio.wait_for(self.process.wait(), 10), self.log
+        return await asyncio.wait_for(self.process.wait(), 60), self.log
 
     @property
     def log(self) -> str:

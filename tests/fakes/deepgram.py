@@ -99,7 +99,7 @@ class FakeDeepgram:
         """Answer the next handshakes with this status."""
         self._refusals.extend([status] * times)
 
-    async def next_conversation(self, *, timeout: float = 5.0) -> Conversation:
+    async def next_conversation(self, *, timeout: float = 30.0) -> Conversation:
         """The next accepted socket that was not yet asked for, in the order of connecting."""
         async with asyncio.timeout(timeout):
             return await self._arrived.get()

@@ -200,7 +200,7 @@ async def test_speculative_request_is_dropped():
     llm = Llm(ENDLESS, answer("Yes."))
     async with thinking(llm, think="speculative") as (conversation, client):
         await conversation.user_says("Is my bike ready?")
-        await asyncio.wait_for(llm.dropped.wait(), 5)
+        await asyncio.wait_for(llm.dropped.wait(), 60)
         assert [body["messages"][-1]["content"] for body in llm.bodies] == ["Is my", "Is my bike ready?"]
         assert [exchange.dropped for exchange in conversation.think_requests] == [True, False]
         assert contents(await client.until("AgentAudioDone")) == ["Is my bike ready?", "Yes."]
@@ -210,9 +210,9 @@ async def test_interrupting_drops_the_request():
     llm = Llm(ENDLESS)
     async with thinking(llm) as (conversation, _):
         turn = asyncio.create_task(conversation.user_says("Is my bike"))
-        await asyncio.wait_for(llm.asked.wait(), 5)
+        await asyncio.wait_for(llm.asked.wait(), 60)
         await conversation.user_starts_speaking()
-        await asyncio.wait_for(llm.dropped.wait(), 5)
+        await asyncio.wait_for(llm.dropped.wait(), 60)
         await turn
 
 

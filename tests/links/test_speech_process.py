@@ -70,7 +70,7 @@ async def test_one_that_cannot_load_is_not_started_again(monkeypatch, tmp_path):
     (tmp_path / "hibari" / "__init__.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     host = SpeechHost()
-    await asyncio.wait_for(host.run(), 25)
+    await asyncio.wait_for(host.run(), 60)
     with pytest.raises(EngineRefused, match="hibari has no assets/hibari.onnx"):
         await host.ready()
     assert host.state == "failed"

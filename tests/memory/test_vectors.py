@@ -39,7 +39,7 @@ async def keep(store, *contents, tags=ANA, **fields):
 
 async def embedded(store):
     """Wait until every document has its vectors."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await store.look(lambda connection: store.index.missing_vectors(connection, (), 1)):
             await asyncio.sleep(0.01)
 
@@ -168,7 +168,7 @@ async def test_vectors_of_another_model_are_made_again(ground):
         column = "document_vectors SET model" if isinstance(store, SqliteStore) else "documents SET embedded_by"
         await store.run(lambda connection: connection.execute(f"UPDATE {column} = 'older'"))
     async with opened(ground) as store:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await models(store) != {PUPPY: MODEL, KETTLE: MODEL}:
                 await asyncio.sleep(0.01)
 

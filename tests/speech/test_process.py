@@ -31,7 +31,7 @@ def tell(process, kind, call=1, number=0, body=b""):
 
 
 def told(process):
-    return process.told.get(timeout=20)
+    return process.told.get(timeout=60)
 
 
 def test_calls_are_heard_apart(process):

@@ -121,7 +121,7 @@ async def test_gateway_is_ready_when_its_models_are_loaded(http):
         assert answer.json() == {"ready": answer.status_code == 200}
         return answer.is_success
 
-    await until_it(ready, timeout=25)
+    await until_it(ready, timeout=60)
     assert (await http.get("/health")).json()["engine_state"] == "ready"
 
 

@@ -60,19 +60,36 @@ def foreign_errors(
     Redis' errors as ours. Their texts may hold the address with its password, and are dropped.
 
     Where one connection was lost, the others that lie ready are dead as well: each would cost its user a failure.
+
+    A cancellation is never lost. The client sends inside `asyncio.wait_for`, which before Python 3.12 returns as if
+    nothing had happened when it is cancelled just as it is done; a loop without end would go on, and never stop.
     """
 
     @wraps(method)
     async def guarded(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        cancelled_before = _times_cancelled()
         try:
-            return await method(self, *args, **kwargs)
+            answer = await method(self, *args, **kwargs)
         except (RedisError, OSError, TimeoutError) as error:
+            _end_if_cancelled(cancelled_before)
             if not isinstance(error, ResponseError):
                 with contextlib.suppress(RedisError, OSError, TimeoutError):
                     await self._client.connection_pool.disconnect(inuse_connections=False)
             raise BoardUnavailable(f"Redis: {type(error).__name__}") from None
+        _end_if_cancelled(cancelled_before)
+        return answer
 
     return guarded
+
+
+def _times_cancelled() -> int:
+    task = asyncio.current_task()
+    return task.cancelling() if task is not None else 0
+
+
+def _end_if_cancelled(before: int) -> None:
+    if _times_cancelled() > before:
+        raise asyncio.CancelledError
 
 
 class RedisBoard:

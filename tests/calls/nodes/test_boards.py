@@ -303,3 +303,17 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
 def test_both_boards_answer_alike(twins: Twins, steps: list[tuple[Any, ...]]) -> None:
     in_file, in_redis = twins.play(steps)
     assert in_file == in_redis
+
+
+async def test_whoever_writes_can_be_stopped_at_any_moment(board: Board) -> None:
+    async def write_for_ever() -> None:
+        while True:
+            await board.put("alive", b"1", 60)
+
+    for moment in range(60):
+        writer = asyncio.create_task(write_for_ever())
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        writer.cancel()
+        await asyncio.wait({writer}, timeout=60)
+        assert writer.cancelled()

@@ -48,7 +48,7 @@ async def room(tmp_path: Path) -> AsyncIterator[Room]:
 
 
 async def taken(stream: EndingStream) -> Ending:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not (found := await stream.next()):
             pass
     [ending] = found

@@ -34,7 +34,7 @@ LOOKS = {
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; scripts/browser installs it"),
-    pytest.mark.timeout(60),
+    pytest.mark.timeout(240),
 ]
 
 
@@ -241,5 +241,5 @@ async def test_levels_show_who_talks(tmp_path: Path):
             await call.speak(bytes([0x90]) * 160)
             return await meter.evaluate("meter => meter.value") > 0.5
 
-        await until_it(is_seen, timeout=20)
+        await until_it(is_seen, timeout=60)
         await call.hang_up()
