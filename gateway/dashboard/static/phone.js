@@ -24,6 +24,10 @@ class Trouble extends Error {}
 function bytesOf(text) { return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)); }
 function textOf(bytes) { return btoa(String.fromCharCode(...bytes)); }
 
+function inTime(promise, otherwise) {
+  return Promise.race([promise, new Promise((_, fail) => setTimeout(() => fail(new Trouble(otherwise)), 5000))]);
+}
+
 async function microphone() {
   if (!navigator.mediaDevices) throw new Trouble("A browser gives the microphone to pages with https alone, or on this very machine (http://localhost). Open the page so.");
   try {
@@ -42,14 +46,14 @@ class Sound {
     sound.stream = stream;
     try {
       sound.context = new AudioContext({ latencyHint: "interactive" });
-      await sound.context.resume();
+      await inTime(sound.context.resume(), "There is no loudspeaker that the browser can use. Plug one in, and call again.");
       await sound.context.audioWorklet.addModule(audioScript);
       sound.node = new AudioWorkletNode(sound.context, "phone", { numberOfInputs: 1, numberOfOutputs: 1, outputChannelCount: [1] });
       sound.node.port.onmessage = ({ data }) => (data.mark ? reached(data.mark) : frame(data));
       sound.context.createMediaStreamSource(stream).connect(sound.node).connect(sound.context.destination);
     } catch (error) {
       sound.close();
-      throw new Trouble(`The browser can't play or record sound here: ${error.message}`);
+      throw error instanceof Trouble ? error : new Trouble(`The browser can't play or record sound here: ${error.message}`);
     }
     return sound;
   }

@@ -1,5 +1,5 @@
 """
-The browser phone in a real browser: Chromium with a microphone that plays a file, and the local engine.
+The browser phone in a real browser: Chromium with a microphone that plays a file, Firefox, and the local engine.
 
 Pictures are left in build/screenshots, to be looked at.
 """
@@ -9,6 +9,7 @@ import wave
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from axe_playwright_python.async_playwright import Axe
@@ -16,6 +17,7 @@ from playwright.async_api import Page, async_playwright, expect
 
 from gateway.phone import voices
 from gateway.speech.sound import decode, faster
+from tests.firefox import FIREFOX, PULSEAUDIO, running_firefox
 from tests.stage import ADMIN, CALLER, running_gateway, until_it
 from tests.web.pages.test_browser import CHROMIUM, LOOKS, PICTURES
 
@@ -47,8 +49,8 @@ def spoken(path: Path) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def a_phone(folder: Path, *args: str, path: str = "/phone", look: str = "light") -> AsyncIterator[Page]:
-    """The page of the phone, in a browser that was started with these arguments. Fails where the browser complains."""
+async def a_gateway(folder: Path) -> AsyncIterator[str]:
+    """One with the local engine, ready to talk."""
     environ = {
         "DATA_DIR": str(folder / "data"),
         "VOICE_SESSION_ARCHIVE_DIR": str(folder / "archive"),
@@ -56,8 +58,20 @@ async def a_phone(folder: Path, *args: str, path: str = "/phone", look: str = "l
         "VOICE_ENGINE": "local",
         "MEMORY_VECTORS": "false",
     }
+    async with running_gateway(environ, folder) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+
+        async def ready() -> bool:
+            return (await http.get("/ready")).is_success
+
+        await until_it(ready, timeout=60)
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def a_phone(folder: Path, *args: str, path: str = "/phone", look: str = "light") -> AsyncIterator[Page]:
+    """The page of the phone, in a browser that was started with these arguments. Fails where the browser complains."""
     async with (
-        running_gateway(environ, folder) as url,
+        a_gateway(folder) as url,
         async_playwright() as playwright,
         await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *args]) as browser,
         await browser.new_context(**LOOKS[look]) as context,
@@ -68,11 +82,6 @@ async def a_phone(folder: Path, *args: str, path: str = "/phone", look: str = "l
         problems: list[str] = []
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
-
-        async def ready() -> bool:
-            return (await context.request.get(f"{url}/ready")).ok
-
-        await until_it(ready, timeout=60)
         await page.goto(f"{url}/login?token={ADMIN}")
         await page.goto(url + path)
         yield page
@@ -139,3 +148,32 @@ async def test_missing_microphone_is_explained(tmp_path: Path):
     async with a_phone(tmp_path, "--use-fake-ui-for-media-stream") as page:
         await page.get_by_role("button", name="Call").click()
         await expect(page.get_by_text("There is no microphone.")).to_be_visible()
+
+
+@pytest.mark.skipif(not (FIREFOX and PULSEAUDIO), reason="no Firefox, or no PulseAudio; scripts/browser installs them")
+async def test_firefox_calls_too(tmp_path: Path):
+    """Its microphone hums a tone; what counts is that sound goes both ways."""
+    fake = {
+        "media.navigator.streams.fake": True,
+        "media.navigator.permission.disabled": True,
+        "media.autoplay.default": 0,
+        "network.proxy.type": 0,
+    }
+    async with a_gateway(tmp_path) as url, running_firefox(tmp_path, fake) as firefox:
+        await firefox.go(f"{url}/login?token={ADMIN}")
+        await firefox.go(f"{url}/phone")
+        await firefox.run("document.querySelector('[data-part=call]').click()")
+
+        async def hears_each_other() -> bool:
+            shown = await firefox.run(
+                "['you', 'agent'].map((name) => document.querySelector(`[data-part=${name}]`).value > 0.2).join()"
+            )
+            heard.update(number for number, loud in enumerate(shown.split(",")) if loud == "true")
+            return heard == {0, 1}
+
+        heard: set[int] = set()
+        await until_it(hears_each_other, timeout=60)
+        await firefox.picture(PICTURES / "phone-firefox.png")
+        assert "On the line" in await firefox.run("document.querySelector('[data-part=status]').textContent")
+        assert "Hello, this is Maya." in await firefox.run("document.querySelector('.turns').textContent")
+        await firefox.run("document.querySelector('[data-part=hang-up]').click()")
