@@ -177,6 +177,8 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         media_door = MediaDoor(desk, carriers(settings))
         state = functools.partial(_state, settings, store, engine, desk, finalizer, others.neighbours)
         live = LiveDoor(feed, levels, blueprint.store_keys[0])
+        board = await stack.enter_async_context(others.own_board(settings.data_dir))
+        booth = PhoneBooth(desk, public, blueprint.store_keys[0], board)
         pages = await stack.enter_async_context(
             dashboard(
                 settings,
@@ -186,13 +188,15 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
                 desk=desk,
                 feed=feed,
                 live=live,
+                booth=booth,
+                agents=blueprint.agents,
                 state=state,
             )
         )
         routes = [
             *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
             *telnyx.routes(),
-            *PhoneBooth(desk, public, blueprint.store_keys[0]).routes(),
+            *booth.routes(),
             *chat_proxy.routes(brains.bearers),
             *_store_routes(blueprint, store, forgetting),
             *sessions.routes(room, blueprint.store_keys[0]),

@@ -61,17 +61,26 @@ class LiveDoor:
 
     async def stream(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The same, for whoever has shown in another way that they may see it."""
-        headers = Headers(scope=scope)
         if scope["method"] != "GET":
             return await Response(status_code=405, headers={"Allow": "GET"})(scope, receive, send)
         query = QueryParams(scope["query_string"])
+        await self._stream(scope, receive, send, wanted=_wanted(query), levels=query.get("levels") == "1")
+
+    async def stream_of(self, session_id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """What happens in this one call."""
+        await self._stream(scope, receive, send, wanted={"session": session_id}, levels=False)
+
+    async def _stream(
+        self, scope: Scope, receive: Receive, send: Send, *, wanted: Mapping[str, str], levels: bool
+    ) -> None:
+        headers, query = Headers(scope=scope), QueryParams(scope["query_string"])
         try:
             place = _place(headers.get("Last-Event-ID") or query.get("since", ""))
         except ValueError as error:
             return await JSONResponse({"detail": str(error)}, 422)(scope, receive, send)
-        levels = self._levels if query.get("levels") == "1" else None
-        async with levels.watched() if levels is not None else contextlib.nullcontext():
-            await self._serve(_Stream(self._feed, levels, send, wanted=_wanted(query)), place, receive)
+        shown = self._levels if levels else None
+        async with shown.watched() if shown is not None else contextlib.nullcontext():
+            await self._serve(_Stream(self._feed, shown, send, wanted=wanted), place, receive)
 
     async def _serve(self, stream: "_Stream", place: Cursor | None, receive: Receive) -> None:
         """Until the reader goes, is too slow, or the server stops."""

@@ -2,11 +2,13 @@
 The gateway's own phone: who has the admin token may place a call, as any caller, without a carrier.
 
 `POST /v1/phone` lets the call in and gives the token that opens its media socket, once and soon. The socket speaks
-Twilio's media dialect; `gateway call` and the page of the browser phone are its clients.
+Twilio's media dialect; `gateway call` and the page of the browser phone are its clients. `POST /v1/phone/links` makes a
+link to that page for one call of somebody who has no admin token.
 """
 
+import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -15,73 +17,135 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway.calls.desk import CallDesk, Refusal
+from gateway.calls.nodes.board import Board
 from gateway.calls.registry import TOKEN_SECONDS
 from gateway.carriers.attestation import Attestation
 from gateway.carriers.numbers import e164
 from gateway.carriers.softphone import ACCOUNT, SoftphoneCodec
+from gateway.dashboard.passes import LINK_SECONDS, WATCH_SECONDS, CallPass, PassBook, WatchPass
+from gateway.errors import BoardUnavailable
 from gateway.settings import Secret
 from gateway.web.keys import is_admitted
 from gateway.web.public import PublicAddress, read_body
 
 PATH: Final = "/v1/phone"
 MEDIA_PATH: Final = "/phone/media"
+GUEST_PATH: Final = "/phone/guest"
+
+_LONGEST_NAME: Final = 100
+
+
+class NotPlaced(Exception):
+    """The call is not let in. Its text is for a person; `status` is what HTTP says of it."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Who calls whom. No caller is one who hides their number; `called` is a number, or an agent's name."""
+
+    caller: str = ""
+    called: str = ""
+
+    def __post_init__(self) -> None:
+        if self.caller and e164(self.caller) is None:
+            raise NotPlaced(400, "caller must be a number like +12025550143, or left out")
+        if len(self.called) > _LONGEST_NAME:
+            raise NotPlaced(400, "called must be a number or an agent's name")
 
 
 @dataclass(frozen=True)
 class PhoneBooth:
-    """Lets calls in for those who have the admin token."""
+    """Lets calls in for those who have the admin token, or a link for one call. `board` knows which links are spent."""
 
     desk: CallDesk
     public: PublicAddress
     admin_token: Secret
+    board: Board
+    passes: PassBook = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "passes", PassBook(self.admin_token))
 
     def routes(self) -> list[Route]:
-        return [Route(PATH, self.place, methods=["POST"])]
+        return [
+            Route(PATH, self._place, methods=["POST"]),
+            Route(f"{PATH}/links", self._make_link, methods=["POST"]),
+        ]
 
-    async def place(self, request: Request) -> Response:
-        if not is_admitted(request.headers, [self.admin_token]):
-            return _refused(401, "missing or wrong admin token")
-        wish = _wish(await read_body(request))
-        if isinstance(wish, str):
-            return _refused(400, wish)
+    async def ring(self, request: Request, wish: Wish) -> dict[str, Any]:
+        """Let the call in: all that a phone needs to open its media socket, and to follow it. Raises NotPlaced."""
         call_id = f"PH{uuid.uuid4().hex}"
         ring = await self.desk.ring(
             (SoftphoneCodec.name, call_id),
-            caller=wish["caller"],
-            called=wish["called"],
+            caller=wish.caller,
+            called=wish.called,
             media_url=self.public.socket_url(request, MEDIA_PATH),
             account_id=ACCOUNT,
             attestation=Attestation.FULL,
             vouched=True,
         )
         if isinstance(ring, Refusal):
-            return _refused(503, str(ring))
-        placed = {
+            raise NotPlaced(503, str(ring))
+        watch = WatchPass(ring.session_id, ring.agent.name, ring.caller, int(time.time()) + WATCH_SECONDS)
+        return {
             "call_id": call_id,
             "account_id": ACCOUNT,
             "token": ring.token,
             "token_seconds": TOKEN_SECONDS,
             "media_path": MEDIA_PATH,
             "agent": ring.agent.name,
+            "watch": self.passes.seal(watch),
         }
-        return JSONResponse(placed, status_code=201, headers={"Cache-Control": "no-store"})
+
+    async def ring_once(self, request: Request, link: CallPass) -> dict[str, Any]:
+        """The one call of a link. Raises NotPlaced."""
+        spent = f"phone-link:{link.number}"
+        try:
+            if link.era != self.board.era or not await self.board.add(spent, b"", LINK_SECONDS):
+                raise NotPlaced(403, "This link was used already. Ask for another one.")
+            try:
+                return await self.ring(request, Wish(link.caller, link.called))
+            except NotPlaced:
+                await self.board.delete(spent)  # it was no call
+                raise
+        except BoardUnavailable:
+            raise NotPlaced(503, "Nobody can tell now whether this link was used. Try again in a moment.") from None
+
+    def link(self, request: Request, wish: Wish) -> str:
+        """The address of a page for one call. What follows # is never sent by a browser, nor written to any log."""
+        made = CallPass(wish.caller, wish.called, int(time.time()) + LINK_SECONDS, self.board.era)
+        return f"{self.public.origin(request)}{GUEST_PATH}#{self.passes.seal(made)}"
+
+    async def _place(self, request: Request) -> Response:
+        try:
+            return _made(await self.ring(request, await self._wish(request)))
+        except NotPlaced as problem:
+            return JSONResponse({"detail": str(problem)}, problem.status)
+
+    async def _make_link(self, request: Request) -> Response:
+        try:
+            return _made({"url": self.link(request, await self._wish(request)), "seconds": LINK_SECONDS})
+        except NotPlaced as problem:
+            return JSONResponse({"detail": str(problem)}, problem.status)
+
+    async def _wish(self, request: Request) -> Wish:
+        if not is_admitted(request.headers, [self.admin_token]):
+            raise NotPlaced(401, "missing or wrong admin token")
+        try:
+            given: Any = orjson.loads(await read_body(request) or b"{}")
+        except orjson.JSONDecodeError:
+            raise NotPlaced(400, "the body must be JSON") from None
+        if not isinstance(given, dict):
+            raise NotPlaced(400, "the body must be an object")
+        caller, called = given.get("caller", ""), given.get("called", "")
+        if not isinstance(caller, str) or not isinstance(called, str):
+            raise NotPlaced(400, "caller and called must be text")
+        return Wish(caller, called)
 
 
-def _wish(body: bytes) -> dict[str, str] | str:
-    """Who calls whom, or what is wrong with it. No caller is one who hides their number."""
-    try:
-        given: Any = orjson.loads(body or b"{}")
-    except orjson.JSONDecodeError:
-        return "the body must be JSON"
-    if not isinstance(given, dict):
-        return "the body must be an object"
-    caller, called = given.get("caller", ""), given.get("called", "")
-    if not isinstance(caller, str) or not isinstance(called, str):
-        return "caller and called must be text"
-    if caller and e164(caller) is None:
-        return "caller must be a number like +12025550143, or left out"
-    return {"caller": caller, "called": called}
-
-
-def _refused(status: int, problem: str) -> Response:
-    return JSONResponse({"detail": problem}, status_code=status)
+def _made(content: dict[str, Any]) -> Response:
+    return JSONResponse(content, status_code=201, headers={"Cache-Control": "no-store"})

@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -43,6 +44,18 @@ class Sharing:
         if self.neighbours is None or self.board is None or not self.shares_disk:
             return None
         return CrewMetrics(self.board, self.neighbours.commons)
+
+    @contextlib.asynccontextmanager
+    async def own_board(self, data_dir: Path) -> AsyncIterator[Board]:
+        """The board that is shared; for a process that is alone, one that outlives it."""
+        if self.board is not None:
+            yield self.board
+            return
+        board = await FileBoard.open(data_dir / "workers.db")
+        try:
+            yield board
+        finally:
+            await board.close()
 
     def levels(self) -> Levels:
         """How loud calls are: here, or at every node."""

@@ -10,7 +10,14 @@ from typing import Protocol
 
 
 class Board(Protocol):
-    """Names and values that all nodes see. `seconds` is how long a name is kept after this write."""
+    """
+    Names and values that all nodes see. `seconds` is how long a name is kept after this write.
+
+    `era` is another one when the board has forgotten everything; empty for a board that never does by itself.
+    """
+
+    @property
+    def era(self) -> str: ...
 
     async def get(self, name: str) -> bytes | None: ...
 

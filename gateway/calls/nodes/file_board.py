@@ -58,6 +58,10 @@ class FileBoard:
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
         self._thread.shutdown(wait=False)
 
+    @property
+    def era(self) -> str:
+        return _boot()
+
     # Values
 
     async def get(self, name: str) -> bytes | None:
@@ -163,8 +167,13 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _boot() -> str:
+    """Another one whenever the machine is started."""
+    return _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+
+
 def _forget_before_boot(connection: sqlite3.Connection) -> None:
-    boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else ""
+    boot = _boot()
     with connection:
         connection.execute("BEGIN IMMEDIATE")
         if connection.execute("SELECT id FROM boot").fetchall() != [(boot,)]:

@@ -1,4 +1,4 @@
-// Calls as they happen. Words of callers become text, never markup.
+// Calls as they happen.
 "use strict";
 const lives = document.getElementById("lives");
 const blank = document.getElementById("card");
@@ -6,22 +6,9 @@ const link = document.getElementById("link");
 const shownAt = Date.parse(lives.dataset.now);
 const atStart = new Set([...lives.children].map((card) => card.dataset.session));
 const GONE_AFTER = 30000;
-const MOST_TURNS = 200;
-const steering = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb]/g;
-
-const clean = (text) => String(text ?? "").replace(steering, "\ufffd");
 const uuid = (session) => String(session).replace("voice-session:", "");
-const took = (seconds) => (seconds < 0.9995 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(1)} s`);
 const readable = (number) => clean(number).replace(/^\+1(\d{3})(\d{3})(\d{4})$/, "+1 $1-$2-$3");
-const many = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 const cardOf = (session) => lives.querySelector(`[data-session="${CSS.escape(uuid(session))}"]`);
-
-function make(name, className, text) {
-  const element = document.createElement(name);
-  element.className = className;
-  if (text !== undefined) element.textContent = clean(text);
-  return element;
-}
 
 function recount() {
   const count = lives.querySelectorAll("article:not(.over)").length;
@@ -50,47 +37,12 @@ function open(event) {
   return card;
 }
 
-function append(card, item) {
-  const list = card.querySelector(".turns");
-  const atEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 60;
-  list.append(item);
-  while (list.children.length > MOST_TURNS) list.firstElementChild.remove();
-  if (atEnd) list.scrollTop = list.scrollHeight;
-}
-
-function note(card, text) { append(card, make("li", "event", text)); }
+const talk = (card) => new Transcript(card.querySelector(".turns"));
 
 function state(card, words, bad) {
   const badge = card.querySelector(".state");
   badge.textContent = words;
   badge.className = `badge state ${bad ? "bad" : "live"}`;
-}
-
-function turn(card, event) {
-  const last = card.querySelector(".turns").lastElementChild;
-  if (event.speaker === "agent" && last && last.dataset.answer === String(event.answer)) {
-    last.querySelector(".said").append(` ${clean(event.text)}`);
-    append(card, last);
-    return;
-  }
-  const item = make("li", `turn ${event.speaker === "caller" ? "caller" : "agent"}`);
-  if (event.answer !== undefined) item.dataset.answer = event.answer;
-  const by = make("p", "by");
-  by.append(make("b", "", event.speaker === "caller" ? "Caller" : "Agent"));
-  if (typeof event.latency === "number") by.append(make("span", event.latency >= 2 ? "chip slow" : "chip", `after ${took(event.latency)}`));
-  const said = make("p", "said", event.text);
-  said.dir = "auto";
-  item.append(by, said);
-  append(card, item);
-}
-
-function interrupted(card, event) {
-  const items = [...card.querySelectorAll(".turn.agent")];
-  const item = items.reverse().find((one) => one.dataset.answer === String(event.answer)) || items[0];
-  if (!item) return;
-  const said = item.querySelector(".said");
-  said.textContent = `${clean(event.heard)} `;
-  said.append(make("s", "", event.unheard));
 }
 
 function over(card, event) {
@@ -99,7 +51,7 @@ function over(card, event) {
   for (const field of card.querySelectorAll("form button, form input")) field.disabled = true;
   card.querySelector(".ear")?.remove();
   for (const meter of card.querySelectorAll("meter")) meter.value = 0;
-  note(card, `over after ${Math.round(event.seconds || 0)} s`);
+  talk(card).note(`over after ${Math.round(event.seconds || 0)} s`);
   setTimeout(() => { card.remove(); recount(); }, GONE_AFTER);
   recount();
 }
@@ -109,25 +61,21 @@ function stored(card) {
   const page = make("a", "", "Summary stored: look at the call");
   page.href = `/calls/${card.dataset.session}`;
   item.append(page);
-  append(card, item);
+  talk(card).append(item);
 }
 
 const reactions = {
   ringing: (event) => state(open(event), "rings"),
   answered: (event) => state(open(event), "on the line"),
-  memory: (event) => {
-    const told = event.facts || event.calls;
-    const what = told ? `was told ${many(event.facts, "fact")} and notes of ${many(event.calls, "call")}` : "knows nothing of this caller";
-    note(open(event), `${clean(event.agent)} ${what}${event.seconds === undefined ? "" : `, in ${took(event.seconds)}`}`);
-  },
-  turn: (event) => turn(open(event), event),
-  interruption: (event) => interrupted(open(event), event),
-  function_called: (event) => note(open(event), `calls ${event.function}`),
-  function_finished: (event) => note(open(event), `${event.function} ${event.ok ? "answered" : "failed"} after ${took(event.seconds || 0)}`),
+  memory: (event) => talk(open(event)).memory(event),
+  turn: (event) => talk(open(event)).turn(event),
+  interruption: (event) => talk(open(event)).interrupted(event),
+  function_called: (event) => talk(open(event)).functionCalled(event),
+  function_finished: (event) => talk(open(event)).functionFinished(event),
   engine_lost: (event) => state(open(event), "voice engine lost", true),
   engine_back: (event) => state(open(event), "on the line"),
   media_lost: (event) => state(open(event), "stream lost", true),
-  error: (event) => note(open(event), `${event.what}: ${event.reason}`),
+  error: (event) => talk(open(event)).note(`${event.what}: ${event.reason}`),
   hangup: (event) => { const card = cardOf(event.session); if (card) over(card, event); },
   summary: (event) => { const card = cardOf(event.session); if (card) stored(card); },
 };
@@ -154,7 +102,7 @@ source.addEventListener("levels", (message) => {
 
 async function send(form) {
   const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams([...new FormData(form), ["quietly", "1"]]) });
-  if (!answer.ok) note(form.closest("article"), await answer.text());
+  if (!answer.ok) talk(form.closest("article")).note(await answer.text());
   return answer.ok;
 }
 

@@ -1,6 +1,6 @@
 // What every page has: "/" goes to the search field, "g" and a letter to a page.
 "use strict";
-const pages = { l: "/", c: "/calls", p: "/callers", h: "/vitals" };
+const pages = { l: "/", c: "/calls", p: "/callers", t: "/phone", h: "/vitals" };
 let leader = 0;
 document.addEventListener("keydown", (event) => {
   const typing = event.target.closest("input, textarea, select, [contenteditable]");

@@ -6,6 +6,7 @@ from typing import Any
 
 from starlette.routing import Route
 
+from gateway.calls.agents import AgentBook
 from gateway.calls.archive import Archive
 from gateway.calls.call_lines import CallLines
 from gateway.calls.desk import CallDesk
@@ -25,7 +26,9 @@ from gateway.web.pages.callers import CallerPages
 from gateway.web.pages.calls import CallPages
 from gateway.web.pages.entrance import Entrance
 from gateway.web.pages.live import LivePages
+from gateway.web.pages.phone import PhonePages
 from gateway.web.pages.vitals import VitalPages
+from gateway.web.phone import PhoneBooth
 from gateway.web.public import PublicAddress
 
 
@@ -39,6 +42,8 @@ async def dashboard(
     desk: CallDesk,
     feed: Feed,
     live: LiveDoor,
+    booth: PhoneBooth,
+    agents: AgentBook,
     state: Callable[[], dict[str, Any]],
 ) -> AsyncIterator[list[Route]]:
     """Its routes. Pages read the store through a connection and a thread of their own: no call waits behind one."""
@@ -57,6 +62,7 @@ async def dashboard(
             *LivePages(entrance, store, desk, feed, live, envelope, listen_in=settings.listen_in).routes(),
             *CallPages(entrance, stores, calls, sounds, envelope, forgetting).routes(),
             *CallerPages(entrance, store, CallerRoom(store), sounds, envelope, forgetting).routes(),
+            *PhonePages(entrance, booth, store, live, envelope, agents).routes(),
             *VitalPages(entrance, stores, state).routes(),
         ]
     finally:

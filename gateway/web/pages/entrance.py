@@ -39,8 +39,8 @@ HEADERS: Final = {
 }
 _COOKIE: Final = "gateway_visit"
 _KINDS: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-_PUBLIC: Final = ("style.css", "icon.svg")
-"""All that the login page itself needs."""
+_PUBLIC: Final = ("style.css", "icon.svg", "transcript.js", "phone.js", "phone-audio.js")
+"""All that the login page needs, and the phone of whoever was given a link for one call."""
 _FILES: Final = (*_PUBLIC, "page.js", "player.js", "live.js")
 
 _log = logging.getLogger(__name__)
@@ -109,6 +109,19 @@ class Entrance:
             if not VisitorBook.is_from_form(visit, form.get("form_token", "")):
                 raise HTTPException(403, "This form is out of date. Go back, reload the page and try again.")
             return await act(request, visit, form)
+
+        return self._guarded(endpoint)
+
+    def public(self, show: Endpoint) -> Endpoint:
+        """For whoever comes. What it shows is no secret, or it looks for itself who asks."""
+        return self._guarded(show)
+
+    def public_action(self, act: Callable[[Request, Form], Awaitable[Response]]) -> Endpoint:
+        """The same for something that changes things: no other site may have it done."""
+
+        async def endpoint(request: Request) -> Response:
+            self._check_origin(request)
+            return await act(request, await _form(request))
 
         return self._guarded(endpoint)
 

@@ -8,7 +8,7 @@ from gateway.web.pages.entrance import HEADERS
 from tests.web.pages.conftest import ORIGIN, TOKEN, Visitor
 
 UUID = "7c67f6e4-be3e-4cb1-ab7f-8aa6094b65fd"
-PAGES = ["/", "/calls", f"/calls/{UUID}", "/callers", "/callers/x", "/vitals"]
+PAGES = ["/", "/calls", f"/calls/{UUID}", "/callers", "/callers/x", "/phone", "/vitals"]
 FILES = [
     f"/calls/{UUID}/sound.wav",
     "/callers/x/export.json",
@@ -30,7 +30,11 @@ ACTIONS = [
     "/callers/x/pins",
     "/callers/x/state",
     "/callers/x/forget",
+    "/phone/call",
+    "/phone/link",
 ]
+PUBLIC = {"/login", "/static/x", "/phone/guest", "/phone/guest/call"}
+"""Shown to everybody, or guarded by something else than a login: tests of their own say by what."""
 
 
 async def test_link_logs_in_and_leaves_no_token(stranger: Visitor):
@@ -95,7 +99,7 @@ async def test_no_action_from_another_site(visitor: Visitor, path: str):
 async def test_every_route_is_guarded(stranger: Visitor):
     """A new page that nobody guards is found here."""
     routes = [route for route in stranger.http._transport.app.routes if "/web/pages/" in _file_of(route)]
-    paths = {re.sub(r"{\w+}", "x", route.path) for route in routes} - {"/login", "/static/x"}
+    paths = {re.sub(r"{\w+}", "x", route.path) for route in routes} - PUBLIC
     assert len(paths) >= 15
     for path in paths:
         methods = next(route.methods for route in routes if re.sub(r"{\w+}", "x", route.path) == path)

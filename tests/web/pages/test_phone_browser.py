@@ -1,0 +1,179 @@
+"""
+The browser phone in a real browser: Chromium with a microphone that plays a file, Firefox, and the local engine.
+
+Pictures are left in build/screenshots, to be looked at.
+"""
+
+import contextlib
+import wave
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Page, async_playwright, expect
+
+from gateway.phone import voices
+from gateway.speech.sound import decode, faster
+from tests.firefox import FIREFOX, PULSEAUDIO, running_firefox
+from tests.stage import ADMIN, CALLER, running_gateway, until_it
+from tests.web.pages.test_browser import CHROMIUM, LOOKS, PICTURES
+
+SAYS = ("", 6.0), ("My name is Anna. My appointment is on Thursday at ten in the morning.", 9.0), ("Goodbye.", 30.0)
+"""What the caller says, and how many seconds of silence follow."""
+PATIENCE = 60_000
+
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; scripts/browser installs it"),
+    pytest.mark.timeout(300),
+]
+
+
+def spoken(path: Path) -> Path:
+    """A file for the microphone: 48 kHz, as most have it."""
+    pieces = [
+        piece
+        for text, pause in SAYS
+        for piece in (decode(voices.pico(text)) if text else np.zeros(0, np.float32), np.zeros(int(8000 * pause)))
+    ]
+    samples = np.concatenate(pieces)
+    faster_ = faster(samples, 6)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(48_000)
+        file.writeframes((faster_ * 32_000).astype("<i2").tobytes())
+    return path
+
+
+@contextlib.asynccontextmanager
+async def a_gateway(folder: Path) -> AsyncIterator[str]:
+    """One with the local engine, ready to talk."""
+    environ = {
+        "DATA_DIR": str(folder / "data"),
+        "VOICE_SESSION_ARCHIVE_DIR": str(folder / "archive"),
+        "GATEWAY_ADMIN_TOKEN": ADMIN,
+        "VOICE_ENGINE": "local",
+        "MEMORY_VECTORS": "false",
+    }
+    async with running_gateway(environ, folder) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+
+        async def ready() -> bool:
+            return (await http.get("/ready")).is_success
+
+        await until_it(ready, timeout=60)
+        yield url
+
+
+@contextlib.asynccontextmanager
+async def a_phone(folder: Path, *args: str, path: str = "/phone", look: str = "light") -> AsyncIterator[Page]:
+    """The page of the phone, in a browser that was started with these arguments. Fails where the browser complains."""
+    async with (
+        a_gateway(folder) as url,
+        async_playwright() as playwright,
+        await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *args]) as browser,
+        await browser.new_context(**LOOKS[look]) as context,
+    ):
+        page = await context.new_page()
+        page.set_default_timeout(PATIENCE)
+        expect.set_options(timeout=PATIENCE)
+        problems: list[str] = []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+        await page.goto(f"{url}/login?token={ADMIN}")
+        await page.goto(url + path)
+        yield page
+        assert problems == []
+
+
+async def talk(page: Page) -> str:
+    """One call by click, until it is over and remembered; the agent's first words."""
+    await page.get_by_role("button", name="Call").click()
+    await expect(page.locator(".turn.caller")).not_to_have_count(0)
+    assert await page.locator("meter.caller").evaluate("meter => meter.max") == 1
+    await expect(page.get_by_text("Archived, summarised and remembered.")).to_be_visible()
+    await expect(page.get_by_role("button", name="Call")).to_be_visible()
+    return await page.locator(".turn.agent .said").first.inner_text()
+
+
+async def test_second_call_knows_what_the_first_left_behind(tmp_path: Path):
+    microphone = f"--use-file-for-fake-audio-capture={spoken(tmp_path / 'caller.wav')}%noloop"
+    fake = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream", microphone)
+    async with a_phone(tmp_path, *fake) as page:
+        assert await page.input_value("[name=caller]") == CALLER
+        first = await talk(page)
+        await page.screenshot(path=PICTURES / "phone-first-call.png", full_page=True)
+        second = await talk(page)
+        await page.screenshot(path=PICTURES / "phone-second-call.png", full_page=True)
+        assert "Thursday" not in first
+        assert "Thursday" in second
+        await expect(page.locator(".chip").first).to_contain_text("heard after")
+        await expect(page.locator("[data-part=memory]")).to_contain_text("Thursday")
+        assert (await Axe().run(page)).response["violations"] == []
+
+
+async def test_link_is_a_phone_for_one_call(tmp_path: Path):
+    fake = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
+    async with a_phone(tmp_path, *fake, look="phone") as page:
+        await page.get_by_role("button", name="Make a link").click()
+        await expect(page.locator("[data-part=link-address]")).to_be_visible()
+        link = await page.input_value("[data-part=link-address]")
+        await page.context.clear_cookies()
+        await page.goto(link)
+        assert page.url.endswith("/phone/guest")
+        await page.get_by_role("button", name="Call").click()
+        await expect(page.get_by_text("On the line")).to_be_visible()
+        await expect(page.locator(".turn.agent")).not_to_have_count(0)
+        await page.get_by_role("button", name="Mute").click()
+        assert await page.get_by_role("button", name="Mute").get_attribute("aria-pressed") == "true"
+        await page.get_by_role("button", name="5", exact=True).click()
+        await page.screenshot(path=PICTURES / "phone-guest.png", full_page=True)
+        assert (await Axe().run(page)).response["violations"] == []
+        assert not await page.evaluate("document.documentElement.scrollWidth > innerWidth")
+        await page.get_by_role("button", name="Hang up").click()
+        await expect(page.get_by_text("The call is over: caller hung up.")).to_be_visible()
+        await expect(page.get_by_role("button", name="Call")).to_be_hidden()
+
+
+async def test_denied_microphone_is_explained(tmp_path: Path):
+    async with a_phone(tmp_path, "--use-fake-device-for-media-stream", "--deny-permission-prompts") as page:
+        await page.get_by_role("button", name="Call").click()
+        await expect(page.get_by_text("was not allowed to use the microphone")).to_be_visible()
+        await expect(page.get_by_role("button", name="Call")).to_be_visible()
+
+
+async def test_missing_microphone_is_explained(tmp_path: Path):
+    async with a_phone(tmp_path, "--use-fake-ui-for-media-stream") as page:
+        await page.get_by_role("button", name="Call").click()
+        await expect(page.get_by_text("There is no microphone.")).to_be_visible()
+
+
+@pytest.mark.skipif(not (FIREFOX and PULSEAUDIO), reason="no Firefox, or no PulseAudio; scripts/browser installs them")
+async def test_firefox_calls_too(tmp_path: Path):
+    """Its microphone hums a tone; what counts is that sound goes both ways."""
+    fake = {
+        "media.navigator.streams.fake": True,
+        "media.navigator.permission.disabled": True,
+        "media.autoplay.default": 0,
+        "network.proxy.type": 0,
+    }
+    async with a_gateway(tmp_path) as url, running_firefox(tmp_path, fake) as firefox:
+        await firefox.go(f"{url}/login?token={ADMIN}")
+        await firefox.go(f"{url}/phone")
+        await firefox.run("document.querySelector('[data-part=call]').click()")
+
+        async def hears_each_other() -> bool:
+            shown = await firefox.run(
+                "['you', 'agent'].map((name) => document.querySelector(`[data-part=${name}]`).value > 0.2).join()"
+            )
+            heard.update(number for number, loud in enumerate(shown.split(",")) if loud == "true")
+            return heard == {0, 1}
+
+        heard: set[int] = set()
+        await until_it(hears_each_other, timeout=60)
+        await firefox.picture(PICTURES / "phone-firefox.png")
+        assert "On the line" in await firefox.run("document.querySelector('[data-part=status]').textContent")
+        assert "Hello, this is Maya." in await firefox.run("document.querySelector('.turns').textContent")
+        await firefox.run("document.querySelector('[data-part=hang-up]').click()")
