@@ -1,3 +1,4 @@
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -8,9 +9,11 @@ from tests.memory.stores import Ground, PostgresGround, SqliteGround
 from tests.postgres_server import PostgresServer, running_postgres
 from tests.stage import Stage, make_carrier, staged
 
-# How long one example takes says something of the machine, not of the code.
-settings.register_profile("no deadline", deadline=None)
-settings.load_profile("no deadline")
+# The same examples every time: whether a change passes is no matter of luck. HYPOTHESIS_PROFILE=searching looks for new
+# ones. How long one takes says something of the machine, not of the code.
+settings.register_profile("steady", deadline=None, derandomize=True)
+settings.register_profile("searching", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 
 @pytest.fixture(scope="session")

@@ -228,7 +228,9 @@ class PinBook:
         shown = [
             pin for pin in pins if (closed or pin.is_open) and (not_before is None or pin.last_said_at >= not_before)
         ]
-        return sorted(shown, key=lambda pin: (pin.is_open, pin.last_said_at), reverse=True)[:limit]
+        # The title decides in the end, and not when the document was made: that may be anew, after a call was reverted.
+        in_order = sorted(shown, key=lambda pin: pin.title)
+        return sorted(in_order, key=lambda pin: (pin.is_open, pin.last_said_at), reverse=True)[:limit]
 
     async def topics(self, agent: str, caller: str) -> list[Pin]:
         """All topics there are, pinned or not yet, last spoken of first; without the ids of documents."""

@@ -88,11 +88,11 @@ class Scope:
         keys = [member.key for member in self.members if member.vectors]
         if reading is None or not keys:
             return {}
-        return dict(zip(keys, self._space.nearest(reading.pooled(_weigher(weights))), strict=True))
+        return dict(zip(keys, self.space.nearest(reading.pooled(_weigher(weights))), strict=True))
 
     @cached_property
-    def _space(self) -> "Space":
-        from gateway.memory.meaning import Space  # who has a reading has it loaded already
+    def space(self) -> "Space":
+        from gateway.memory.meaning import Space  # takes a while, the first time
 
         return Space([member.vectors for member in self.members if member.vectors])
 
@@ -122,11 +122,22 @@ class Scopes:
         return scope
 
 
-def search_scope(
-    connection: Connection, index: Index, scope: Scope, tags: tuple[str, ...], question: Question
-) -> list[Match]:
+@dataclass(frozen=True, slots=True)
+class ByWords:
+    """What the words of a question alone tell of a narrow scope: how much of them each document covers."""
+
+    scope: Scope
+    covered: Mapping[int, float]
+    weights: Mapping[str, float]
+
+    def ranked(self, question: Question) -> list[Match]:
+        """Every document of the scope, best first; of equals the newest."""
+        return _ranked(self.scope, self.covered, question, self.weights)
+
+
+def look_up(connection: Connection, index: Index, scope: Scope, tags: tuple[str, ...], question: Question) -> ByWords:
     """
-    Every document of a narrow scope, best first; of equals the newest.
+    Look the words up, while the model still reads the question.
 
     How much a word says is counted in the scope alone. Counted over the whole store, as full text indexes do it,
     strangers' documents would slow down and colour the search.
@@ -135,7 +146,7 @@ def search_scope(
     having = {word: [key for key in keys if key in scope.sizes] for word, keys in found.items()}
     total = len(scope.members)
     weights = {word: ranking.rarity(total, len(keys)) / ranking.rarity(total, 0) for word, keys in having.items()}
-    return _ranked(scope, ranking.coverage(scope.sizes, having.values()), question, weights)
+    return ByWords(scope, ranking.coverage(scope.sizes, having.values()), weights)
 
 
 def search_all(connection: Connection, index: Index, tags: tuple[str, ...], question: Question) -> list[Match]:

@@ -147,10 +147,18 @@ class MemoryStore(ABC):
         await self.run(work)
 
     async def query(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
-        every = tuple(tags)
-        reading = await self._read(text, every)
+        every, asked = tuple(tags), search.Question(text)
+        # Both at once: the model takes longest, and meanwhile the words are looked up.
+        reading, by_words = await asyncio.gather(
+            self._read(text), self.look(lambda connection: self._by_words(connection, every, asked))
+        )
         question = search.Question(text, reading)
-        return await self.look(lambda connection: self._query(connection, question, limit, every))
+        if by_words is None:
+            return await self.look(lambda connection: self._query_all(connection, question, limit, every))
+        if reading is not None and by_words.scope.without_vectors:
+            self._wanted = by_words.scope.without_vectors
+            self._lacks_vectors.set()
+        return await self.look(lambda connection: self._query_scope(connection, by_words, question, limit, every))
 
     async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
         return await self.look(lambda connection: self._newest(connection, tuple(tags), limit))
@@ -172,10 +180,36 @@ class MemoryStore(ABC):
 
     # Search
 
-    def _query(self, connection: Connection, question: search.Question, limit: int, tags: tuple[str, ...]) -> list[Hit]:
-        if (scope := self._scopes.get(connection, tags)) is not None:
-            matches = search.search_scope(connection, self.index, scope, tags, question)
-            return _hits(connection, matches[:limit], question.words)
+    def _by_words(
+        self, connection: Connection, tags: tuple[str, ...], question: search.Question
+    ) -> search.ByWords | None:
+        """None for a wide scope."""
+        scope = self._scopes.get(connection, tags)
+        if scope is None:
+            return None
+        if self._has_vectors and len(scope.without_vectors) < len(scope.members):
+            _ = scope.space  # is made now, and not when the reading is there
+        return search.look_up(connection, self.index, scope, tags, question)
+
+    def _query_scope(
+        self,
+        connection: Connection,
+        known: search.ByWords,
+        question: search.Question,
+        limit: int,
+        tags: tuple[str, ...],
+    ) -> list[Hit]:
+        """As the scope is now: what is `known` was looked up before, and may have changed."""
+        by_words: search.ByWords | None = known
+        if self._scopes.get(connection, tags) is not known.scope:
+            by_words = self._by_words(connection, tags, question)
+        if by_words is None:
+            return self._query_all(connection, question, limit, tags)
+        return _hits(connection, by_words.ranked(question)[:limit], question.words)
+
+    def _query_all(
+        self, connection: Connection, question: search.Question, limit: int, tags: tuple[str, ...]
+    ) -> list[Hit]:
         matches = search.search_all(connection, self.index, tags, question)
         hits = _hits(connection, matches[:limit], question.words)
         return hits + self._fill(connection, tags, hits, limit) if tags else hits
@@ -193,25 +227,14 @@ class MemoryStore(ABC):
 
     # Vectors
 
-    async def _read(self, text: str, tags: tuple[str, ...]) -> "Reading | None":
+    async def _read(self, text: str) -> "Reading | None":
         """A question as the model sees it. No model is loaded before a document has vectors."""
         if self._embedder is None or not self._open:
             return None
         self._has_vectors = self._has_vectors or await self.look(self.index.has_vectors)
         if not self._has_vectors:
             return None
-        # The scope is looked up meanwhile, so that the search finds it at hand.
-        reading, wanted = await asyncio.gather(
-            self._embedder.read(text), self.look(lambda connection: self._without_vectors(connection, tags))
-        )
-        if wanted:
-            self._wanted = wanted
-            self._lacks_vectors.set()
-        return reading
-
-    def _without_vectors(self, connection: Connection, tags: tuple[str, ...]) -> list[int]:
-        scope = self._scopes.get(connection, tags)
-        return scope.without_vectors if scope is not None else []
+        return await self._embedder.read(text)
 
     async def _embed_all(self, embedder: Embedder, after: float) -> None:
         """Give documents their vectors, until cancelled or there is no model."""
