@@ -10,7 +10,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from gateway.memory.model_process import ModelGone, ModelProcess
@@ -76,13 +76,12 @@ class Embedder:
         """
         return await asyncio.get_running_loop().run_in_executor(self._documents, self._embed, tuple(texts))
 
-    async def read(self, text: str) -> "Reading | None":
-        """A query; None also when that takes too long, as while the model is loaded: words alone can answer too."""
+    def read(self, text: str) -> "PendingReading":
+        """Have a query read; nobody waits for it here."""
         try:
-            async with asyncio.timeout(_PATIENCE):
-                return await asyncio.get_running_loop().run_in_executor(self._queries, self._remembered, text)
-        except (TimeoutError, ModelGone):
-            return None
+            return PendingReading(self._queries.submit(self._remembered, text))
+        except RuntimeError:  # it was closed meanwhile
+            return PendingReading(None)
 
     # On the threads
 
@@ -127,6 +126,20 @@ class Embedder:
             if self._model is not None:
                 self._model.close()
             self._model = _NoModel()
+
+
+class PendingReading:
+    """A query that the model reads at this moment."""
+
+    def __init__(self, future: "Future[Reading] | None") -> None:
+        self._future = future
+
+    def result(self) -> "Reading | None":
+        """None also when it takes too long, as while the model is loaded: words alone can answer too. Not for a loop."""
+        try:
+            return self._future.result(_PATIENCE) if self._future is not None else None
+        except (TimeoutError, CancelledError, ModelGone):
+            return None
 
 
 class _NoModel:

@@ -96,6 +96,9 @@ class PostgresStore(MemoryStore):
         self._check_open()
         return await self._readers.do(lambda raw: work(PostgresConnection(raw)), _READ_SECONDS)
 
+    async def ask(self, work: Callable[[Connection], T]) -> T:
+        return await self.look(work)
+
     async def watch(self) -> None:
         """Also makes the first connection, and the tables, before a call needs them."""
         problem = ""

@@ -22,7 +22,8 @@ _SCHEMA: Final = (*document_table.SCHEMA, *sqlite_index.SCHEMA)
 
 class SqliteStore(MemoryStore):
     """
-    A DocumentStore in one file. Made by `open`. All SQL runs on one thread that the store owns.
+    A DocumentStore in one file. Made by `open`. All SQL runs on two threads that the store owns, each with its own
+    connection: one for questions that wait for the model, one for everything else.
 
     A document is on disk when `create` returns: a killed process loses nothing. A power cut can take back the last
     moments, always whole transactions.
@@ -30,14 +31,18 @@ class SqliteStore(MemoryStore):
 
     def __init__(
         self,
+        path: Path,
         connection: sqlite3.Connection,
         thread: ThreadPoolExecutor,
         now: Callable[[], datetime],
         embedder: Embedder | None,
         embed_after: float,
     ) -> None:
+        self._path = path
         self._connection = connection
         self._thread = thread
+        self._asked: sqlite3.Connection | None = None
+        self._asking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="questions")
         super().__init__(SqliteIndex(), now, embedder, embed_after)
 
     @classmethod
@@ -58,7 +63,7 @@ class SqliteStore(MemoryStore):
         except (sqlite3.Error, OSError) as error:
             thread.shutdown(wait=False)
             raise StoreUnavailable(f"can't open {path}: {error}") from error
-        return cls(connection, thread, now, embedder, embed_after)
+        return cls(path, connection, thread, now, embedder, embed_after)
 
     @property
     def description(self) -> str:
@@ -78,12 +83,27 @@ class SqliteStore(MemoryStore):
         return done
 
     async def look(self, work: Callable[[Connection], T]) -> T:
+        return await self._on(self._thread, lambda: work(self._connection))
+
+    async def ask(self, work: Callable[[Connection], T]) -> T:
+        return await self._on(self._asking, lambda: self._answered(work))
+
+    async def _on(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if not self._open:
             raise StoreUnavailable("the embedded store is closed")
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._connection)
+            return await asyncio.get_running_loop().run_in_executor(thread, work)
         except sqlite3.Error as error:
             raise StoreUnavailable(f"the embedded store failed: {error}") from error
+
+    def _answered(self, work: Callable[[Connection], T]) -> T:
+        if self._asked is None:
+            self._asked = sqlite3.connect(self._path)
+        self._asked.execute("BEGIN")
+        try:
+            return work(self._asked)
+        finally:
+            self._asked.rollback()
 
     def _transact(self, work: Callable[[Connection], T]) -> T:
         with self._connection:
@@ -91,8 +111,11 @@ class SqliteStore(MemoryStore):
             return work(self._connection)
 
     async def _disconnect(self) -> None:
-        await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
-        self._thread.shutdown(wait=False)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._asking, lambda: self._asked.close() if self._asked is not None else None)
+        await loop.run_in_executor(self._thread, self._connection.close)
+        for thread in (self._asking, self._thread):
+            thread.shutdown(wait=False)
 
     async def overwrite_deleted(self) -> None:
         await self.look(lambda connection: connection.execute("PRAGMA secure_delete = ON").fetchall())

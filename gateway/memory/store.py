@@ -11,19 +11,16 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from gateway.errors import DocumentNotFound, StoreUnavailable
 from gateway.memory import search
 from gateway.memory.database import Connection
 from gateway.memory.document_table import create_document, find_document, find_documents, get_document, replace_document
 from gateway.memory.documents import Document, Hit, NewDocument
-from gateway.memory.embedding import Embedder
+from gateway.memory.embedding import Embedder, PendingReading
 from gateway.memory.index import Index, Unembedded
 from gateway.memory.passages import parts, snippet
-
-if TYPE_CHECKING:
-    from gateway.memory.meaning import Reading
 
 T = TypeVar("T")
 
@@ -55,6 +52,7 @@ class MemoryStore(ABC):
         self.index = index
         self._now = now
         self._open = True
+        self._loop = asyncio.get_running_loop()
         self._scopes = search.Scopes(index)
         self._embedder = embedder
         self._has_vectors = False
@@ -89,6 +87,10 @@ class MemoryStore(ABC):
     @abstractmethod
     async def look(self, work: Callable[[Connection], T]) -> T:
         """Do `work` that changes nothing. It waits for nobody who writes."""
+
+    @abstractmethod
+    async def ask(self, work: Callable[[Connection], T]) -> T:
+        """The same for work that may wait for the model. Nobody waits for it, and what it reads is of one moment."""
 
     async def close(self) -> None:
         """Finish what is under way. Doing it twice does no harm."""
@@ -147,18 +149,8 @@ class MemoryStore(ABC):
         await self.run(work)
 
     async def query(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
-        every, asked = tuple(tags), search.Question(text)
-        # Both at once: the model takes longest, and meanwhile the words are looked up.
-        reading, by_words = await asyncio.gather(
-            self._read(text), self.look(lambda connection: self._by_words(connection, every, asked))
-        )
-        question = search.Question(text, reading)
-        if by_words is None:
-            return await self.look(lambda connection: self._query_all(connection, question, limit, every))
-        if reading is not None and by_words.scope.without_vectors:
-            self._wanted = by_words.scope.without_vectors
-            self._lacks_vectors.set()
-        return await self.look(lambda connection: self._query_scope(connection, by_words, question, limit, every))
+        every = tuple(tags)
+        return await self.ask(lambda connection: self._query(connection, text, limit, every))
 
     async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
         return await self.look(lambda connection: self._newest(connection, tuple(tags), limit))
@@ -180,6 +172,18 @@ class MemoryStore(ABC):
 
     # Search
 
+    def _query(self, connection: Connection, text: str, limit: int, tags: tuple[str, ...]) -> list[Hit]:
+        """The model takes longest; the words are looked up meanwhile."""
+        pending = self._begin_reading(connection, text)
+        by_words = self._by_words(connection, tags, search.Question(text))
+        question = search.Question(text, pending.result() if pending is not None else None)
+        if by_words is None:
+            return self._query_all(connection, question, limit, tags)
+        if question.reading is not None and by_words.scope.without_vectors:
+            self._wanted = by_words.scope.without_vectors
+            self._loop.call_soon_threadsafe(self._lacks_vectors.set)
+        return _hits(connection, by_words.ranked(question)[:limit], question.words)
+
     def _by_words(
         self, connection: Connection, tags: tuple[str, ...], question: search.Question
     ) -> search.ByWords | None:
@@ -190,22 +194,6 @@ class MemoryStore(ABC):
         if self._has_vectors and len(scope.without_vectors) < len(scope.members):
             _ = scope.space  # is made now, and not when the reading is there
         return search.look_up(connection, self.index, scope, tags, question)
-
-    def _query_scope(
-        self,
-        connection: Connection,
-        known: search.ByWords,
-        question: search.Question,
-        limit: int,
-        tags: tuple[str, ...],
-    ) -> list[Hit]:
-        """As the scope is now: what is `known` was looked up before, and may have changed."""
-        by_words: search.ByWords | None = known
-        if self._scopes.get(connection, tags) is not known.scope:
-            by_words = self._by_words(connection, tags, question)
-        if by_words is None:
-            return self._query_all(connection, question, limit, tags)
-        return _hits(connection, by_words.ranked(question)[:limit], question.words)
 
     def _query_all(
         self, connection: Connection, question: search.Question, limit: int, tags: tuple[str, ...]
@@ -227,14 +215,12 @@ class MemoryStore(ABC):
 
     # Vectors
 
-    async def _read(self, text: str) -> "Reading | None":
-        """A question as the model sees it. No model is loaded before a document has vectors."""
+    def _begin_reading(self, connection: Connection, text: str) -> PendingReading | None:
+        """No model is loaded before a document has vectors."""
         if self._embedder is None or not self._open:
             return None
-        self._has_vectors = self._has_vectors or await self.look(self.index.has_vectors)
-        if not self._has_vectors:
-            return None
-        return await self._embedder.read(text)
+        self._has_vectors = self._has_vectors or self.index.has_vectors(connection)
+        return self._embedder.read(text) if self._has_vectors else None
 
     async def _embed_all(self, embedder: Embedder, after: float) -> None:
         """Give documents their vectors, until cancelled or there is no model."""

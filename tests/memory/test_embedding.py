@@ -22,6 +22,10 @@ def embedder():
     embedder.close()
 
 
+async def read(embedder, text):
+    return await asyncio.to_thread(embedder.read(text).result)
+
+
 def vector(stored):
     return np.frombuffer(stored, "<f4")
 
@@ -43,13 +47,13 @@ async def test_like_meanings_are_near(embedder):
 
 async def test_evenly_weighed_reading_is_the_vector(embedder):
     text = "Does the caller own an unaffable pet?"
-    reading = await embedder.read(text)
+    reading = await read(embedder, text)
     assert reading.words == ("", "does", "the", "caller", "own", "an", "unaffable", "pet", "?", "")
     assert reading.pooled(lambda word: 1.0) == pytest.approx(vector(await embedder.embed([text])), abs=1e-5)
 
 
 async def test_reading_is_remembered(embedder):
-    assert await embedder.read("Which pet?") is await embedder.read("Which pet?")
+    assert await read(embedder, "Which pet?") is await read(embedder, "Which pet?")
 
 
 async def test_no_model_is_loaded_before_the_first_text():
@@ -61,7 +65,7 @@ async def test_no_model_is_loaded_before_the_first_text():
 
     embedder = Embedder(load)
     assert threads == []
-    await asyncio.gather(embedder.embed(["dog"]), embedder.read("dog"), embedder.warm_up())
+    await asyncio.gather(embedder.embed(["dog"]), read(embedder, "dog"), embedder.warm_up())
     assert len(threads) == 1
     assert threads[0] is not threading.main_thread()
     embedder.close()
@@ -74,7 +78,7 @@ async def test_missing_model_is_told_once(caplog):
     embedder = Embedder(load)
     with caplog.at_level(logging.WARNING):
         assert await embedder.embed(["dog"]) is None
-        assert await embedder.read("dog") is None
+        assert await read(embedder, "dog") is None
     assert [record.message for record in caplog.records] == ["no embedding model, the store searches by words alone"]
     embedder.close()
 
@@ -111,7 +115,7 @@ async def test_lost_process_is_replaced(caplog):
     processes[0]._process.wait()
     with caplog.at_level(logging.WARNING):
         assert await embedder.embed(["dog"]) == before
-    assert (await embedder.read("dog")).words == ("", "dog", "")
+    assert (await read(embedder, "dog")).words == ("", "dog", "")
     assert [record.message for record in caplog.records] == ["embedding model was lost, and is loaded again"]
     embedder.close()
     embedder._documents.shutdown(wait=True)
