@@ -135,7 +135,7 @@ class PendingReading:
         self._future = future
 
     def result(self) -> "Reading | None":
-        """None also when it takes too long, as while the model is loaded: words alone can answer too. Not for a loop."""
+        """Waits. None also when it takes too long, as while the model is loaded: words alone can answer too."""
         try:
             return self._future.result(_PATIENCE) if self._future is not None else None
         except (TimeoutError, CancelledError, ModelGone):

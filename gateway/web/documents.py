@@ -55,17 +55,17 @@ class _Documents:
 
     async def create(self, request: Request) -> Response:
         document = await self._store.create(_new_document(await _body(request), request))
-        return JSONResponse(_whole(document), status_code=201)
+        return _Json(_whole(document), status_code=201)
 
     async def ingest(self, request: Request) -> Response:
         """The same for the maker's own clients. Ours is no queue: the document can be found at once."""
         body = await _body(request)
         document = await self._store.create(_new_document(body, request))
         answer = {"job_id": document.id, "message": "stored"}
-        return JSONResponse(answer | {"document_id": document.id} if body.get("return_id") is True else answer)
+        return _Json(answer | {"document_id": document.id} if body.get("return_id") is True else answer)
 
     async def read(self, request: Request) -> Response:
-        return JSONResponse(_whole(await self._store.get(request.path_params["id"])))
+        return _Json(_whole(await self._store.get(request.path_params["id"])))
 
     async def update(self, request: Request) -> Response:
         body, document_id = await _body(request), request.path_params["id"]
@@ -76,7 +76,7 @@ class _Documents:
             document = await self._store.replace(document_id, content, title=_text(body, "title") or None)
         else:
             raise _Refused(422, "mode must be replace or append")
-        return JSONResponse(_whole(document))
+        return _Json(_whole(document))
 
     async def delete(self, request: Request) -> Response:
         await self._store.delete(request.path_params["id"])
@@ -94,7 +94,14 @@ class _Documents:
             "latency_ms": round((time.perf_counter() - started) * 1000),
             "results": [_result(hit) for hit in hits],
         }
-        return JSONResponse(answer | {"facts": []} if body.get("include_facts") is True else answer)
+        return _Json(answer | {"facts": []} if body.get("include_facts") is True else answer)
+
+
+class _Json(JSONResponse):
+    """With the faster encoder: a query's answer has ten documents in it."""
+
+    def render(self, content: Any) -> bytes:
+        return orjson.dumps(content)
 
 
 # The guard
@@ -128,7 +135,7 @@ def _guarded(answer: Answer, keys: Sequence[Secret]) -> Answer:
 
 
 def _problem(status: int, detail: str) -> Response:
-    return JSONResponse({"detail": detail}, status_code=status)
+    return _Json({"detail": detail}, status_code=status)
 
 
 # Requests

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import weakref
 
 import pytest
 
@@ -21,6 +22,7 @@ def collections(monkeypatch):
     gc.callbacks.append(note := lambda phase, info: found.append(info["generation"]) if phase == "start" else None)
     yield found
     gc.callbacks.remove(note)
+    gc.unfreeze()
     gc.enable()
 
 
@@ -43,3 +45,27 @@ async def test_calls_are_spared_unless_there_is_much(collections):
     kept += [[] for _ in range(60_000)]
     await looked(is_quiet=False)
     assert collections == [2]
+
+
+async def test_what_was_alive_is_looked_at_once_an_hour(collections, monkeypatch):
+    cycle: list[object] = []
+    cycle.append(cycle)
+    kept = [[] for _ in range(2_000)]
+    await looked(is_quiet=True)
+    still_there = weakref.ref(holder := _Holder(cycle))
+    holder.cycle.append(holder)
+    kept += [[] for _ in range(2_000)]
+    await looked(is_quiet=True)
+    del holder, cycle
+    kept += [[] for _ in range(2_000)]
+    await looked(is_quiet=True)
+    assert still_there() is not None
+    monkeypatch.setattr(upkeep, "_EVERYTHING_SECONDS", 0.0)
+    kept += [[] for _ in range(2_000)]
+    await looked(is_quiet=True)
+    assert still_there() is None
+
+
+class _Holder:
+    def __init__(self, cycle: list[object]) -> None:
+        self.cycle = cycle
