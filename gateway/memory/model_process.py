@@ -39,7 +39,7 @@ class ModelProcess:
         lines = (queries.fileno(), documents.fileno())
         command = [sys.executable, "-m", __name__, *map(str, lines)]
         try:
-            self._process = subprocess.Popen(command, pass_fds=lines, stdin=subprocess.DEVNULL)
+            self._process = subprocess.Popen(command, pass_fds=lines, stdin=subprocess.DEVNULL, env=_environ())
         except OSError as error:
             raise ModelGone(f"no process for it: {error}") from None
         finally:
@@ -80,6 +80,16 @@ class ModelProcess:
             return line.recv()
         except (EOFError, OSError):
             raise ModelGone("its process has ended") from None
+
+
+def _environ() -> dict[str, str]:
+    """
+    With large pages, where the C library knows how.
+
+    Each text goes through 42 MB of weights; on a virtual machine a quarter of the time went into finding their pages.
+    """
+    tunables = filter(None, [os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"])
+    return {**os.environ, "GLIBC_TUNABLES": ":".join(tunables)}
 
 
 # In the process
