@@ -216,6 +216,36 @@ async def test_any_worker_answers_for_all(office: Office) -> None:
     await until_it(lambda: counts(office, len(talks)), timeout=60)
 
 
+@pytest.mark.parametrize("carrier_name", ["twilio"])
+async def test_operator_has_a_say_in_every_call(office: Office) -> None:
+    """Whichever worker the dashboard comes from: it shows all calls, and what is wanted reaches the one that has it."""
+    talks = await office.dial_all()
+    async with httpx.AsyncClient(base_url=office.gateway.url, trust_env=False) as http:
+        await http.get("/login", params={"token": ADMIN})
+        page = await until_it(lambda: shows_all(http, talks))
+        [form_token, *_] = re.findall(r'name="form_token" value="([^"]*)"', page)
+        ids = re.findall(r'data-session="([0-9a-f-]{36})"', page)
+        for id_ in ids:
+            answer = await http.post(
+                f"/live/{id_}/say", data={"form_token": form_token, "words": "Hold on.", "quietly": "1"}
+            )
+            assert answer.status_code == 204, answer.text
+        for talk in talks:
+            assert (await talk.conversation.message("InjectAgentMessage"))["message"] == "Hold on."
+        for id_ in ids:
+            answer = await http.post(f"/live/{id_}/end", data={"form_token": form_token, "quietly": "1"})
+            assert answer.status_code == 204, answer.text
+        await asyncio.gather(*(talk.call.over() for talk in talks))
+        gone = await http.post(f"/live/{ids[0]}/end", data={"form_token": form_token})
+        assert (gone.status_code, gone.text) == (404, "This call is over.")
+
+
+async def shows_all(http: httpx.AsyncClient, talks: list[Talk]) -> str:
+    """The page of live calls, once all of them are on it with what was said."""
+    page = (await http.get("/")).text
+    return page if all(talk.order in page for talk in talks) else ""
+
+
 async def counts(office: Office, ended: int) -> bool:
     """Whether so many calls have ended, whoever is asked."""
     async with httpx.AsyncClient(base_url=office.gateway.url, trust_env=False) as http:

@@ -168,6 +168,42 @@ class CallDesk:
         """The calls that have their media here, oldest first."""
         return list(self._registry.live_calls())
 
+    # What an operator wants, of calls here or at any node
+
+    async def all_on_the_line(self) -> list[VoiceSession]:
+        """Every call that has its media, oldest first, with what was said so far."""
+        here = [replace(call.session, turns=call.turns()) for call in self.on_the_line()]
+        known = {session.id for session in here}
+        others = await self._neighbours.sessions_elsewhere() if self._neighbours is not None else []
+        elsewhere = [session for session in others if session.id not in known]
+        return sorted([*here, *elsewhere], key=lambda session: session.started_at)
+
+    async def have_ended(self, session_id: str) -> bool:
+        """End a call; false where nobody has it."""
+        if call := self._here(session_id):
+            call.end(EndReason.OPERATOR_HUNG_UP)
+            return True
+        return self._neighbours is not None and await self._neighbours.have(Word.END, session_id)
+
+    async def have_said(self, session_id: str, words: str) -> bool:
+        """Have the agent say this in a call; false where nobody has it."""
+        if call := self._here(session_id):
+            call.say(words)
+            return True
+        return self._neighbours is not None and await self._neighbours.have(Word.SAY, session_id, words)
+
+    def operator_ends(self, key: CallKey) -> None:
+        if call := self._registry.live(key):
+            call.end(EndReason.OPERATOR_HUNG_UP)
+
+    def operator_says(self, key: CallKey, words: str) -> None:
+        if call := self._registry.live(key):
+            call.say(words)
+
+    def _here(self, session_id: str) -> Call | None:
+        calls = (call for call in self.on_the_line() if call.session.id == session_id and not call.is_over)
+        return next(calls, None)
+
     @property
     def loop_lag(self) -> float:
         """The longest that the event loop was held up in the last minute, in seconds."""

@@ -96,12 +96,17 @@ class Word(enum.StrEnum):
     """The carrier asks here for new media: park the call."""
     TAKEN = "taken"
     """The call is another node's now."""
+    END = "end"
+    """An operator ends the call."""
+    SAY = "say"
+    """An operator has the agent say something."""
 
 
 @dataclass(frozen=True)
 class Message:
     word: Word
     key: CallKey
+    text: str = field(default="", repr=False)
     id: str = field(default_factory=lambda: secrets.token_hex(8))
 
     def as_bytes(self) -> bytes:
@@ -111,7 +116,7 @@ class Message:
     def from_bytes(cls, stored: bytes) -> "Message":
         values = orjson.loads(stored)
         carrier, call_id = values["key"]
-        return cls(Word(values["word"]), (carrier, call_id), values["id"])
+        return cls(Word(values["word"]), (carrier, call_id), values.get("text", ""), values["id"])
 
 
 class Commons:
@@ -201,9 +206,9 @@ class Commons:
             await asyncio.sleep(LOOK_SECONDS)
         return False
 
-    async def reached(self, node: str, word: Word, key: CallKey) -> bool:
+    async def reached(self, node: str, word: Word, key: CallKey, text: str = "") -> bool:
         """Tell a node about a call of its; whether it took the message, and so is alive."""
-        message = Message(word, key)
+        message = Message(word, key, text)
         await self._send(node, message)
         give_up = asyncio.get_running_loop().time() + ANSWER_SECONDS
         while message.as_bytes() in await self._board.items(_inbox(node)):
@@ -238,6 +243,13 @@ class Commons:
         names = sorted(await self._board.members("nodes"))
         signs = [(name, await self._board.get(f"alive:{name}")) for name in names]
         return [{"node": name, **orjson.loads(sign)} for name, sign in signs if sign]
+
+    async def live_elsewhere(self) -> list[CallRecord]:
+        """The calls that have their media at other nodes."""
+        others = await self._board.members("nodes") - {self.node}
+        names = [name for node in others for name in await self._board.members(f"calls:{node}")]
+        records = [await self.find(_key(name)) for name in names]
+        return [record for record in records if record is not None and record.state is CallState.LIVE]
 
     async def orphans(self) -> list[tuple[CallKey, str]]:
         """Calls whose node is dead, and that node. A dead node without calls is forgotten."""

@@ -40,6 +40,8 @@ class Desk(Protocol):
     def transfer_failed(self, key: CallKey) -> None: ...
     async def release(self, key: CallKey) -> None: ...
     def drop(self, key: CallKey) -> None: ...
+    def operator_ends(self, key: CallKey) -> None: ...
+    def operator_says(self, key: CallKey, words: str) -> None: ...
     def take_up(self, record: CallRecord, session: VoiceSession | None) -> None: ...
     async def may_go_on_there(self, record: CallRecord) -> bool: ...
     def has_media(self, key: CallKey) -> bool: ...
@@ -231,6 +233,28 @@ class Neighbours:
         except (BoardUnavailable, TimeoutError):
             return True
 
+    # An operator's wishes
+
+    async def sessions_elsewhere(self) -> list[VoiceSession]:
+        """The calls of other nodes, with what was said as far as it is shared. Nameless callers' are not among them."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                found = [await self.session_of(record) for record in await self.commons.live_elsewhere()]
+        except (BoardUnavailable, TimeoutError):
+            return []  # it is a picture of what goes on here, then
+        return sorted(filter(None, found), key=lambda session: session.started_at)
+
+    async def have(self, word: Word, session_id: str, text: str = "") -> bool:
+        """Have another node do this to a call of its; whether there is one, and it was told."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                for record in await self.commons.live_elsewhere():
+                    if record.session is not None and record.session["id"] == session_id:
+                        return await self.commons.reached(record.node, word, record.key, text)
+        except (BoardUnavailable, TimeoutError):
+            pass
+        return False
+
     # At work
 
     async def _beat(self) -> None:
@@ -261,6 +285,10 @@ class Neighbours:
                 desk.transfer_failed(message.key)
             case Word.RELEASE:
                 await desk.release(message.key)
+            case Word.END:
+                desk.operator_ends(message.key)
+            case Word.SAY:
+                desk.operator_says(message.key, message.text)
             case Word.TAKEN:
                 if not await self.is_ours(message.key) and not await self._taken_back(desk, message.key):
                     self.commons.lost(message.key)

@@ -18,7 +18,7 @@ from gateway.calls.call_lines import CallLine, CallLines, Wanted
 from gateway.calls.desk import CallDesk
 from gateway.calls.feed import Feed
 from gateway.calls.pipeline import Call
-from gateway.calls.session import EndReason, Turn, VoiceSession
+from gateway.calls.session import Turn, VoiceSession
 from gateway.dashboard.sound import endless_wav_header
 from gateway.dashboard.visitors import Envelope, Visit
 from gateway.memory.store import MemoryStore
@@ -29,6 +29,7 @@ MOST_CALLS: Final = 100
 MOST_TURNS: Final = 12
 MOST_WORDS: Final = 500
 """Characters that an operator has an agent say."""
+_OVER: Final = "This call is over."
 _RECENT: Final = 6
 _PIECE_SECONDS: Final = 0.1
 PATIENCE: Final = 5.0
@@ -75,7 +76,8 @@ class LivePages:
         """What is so now; what happens after `place` comes by events, and what the page has already is left out."""
         place = await self._feed.head()
         recent = await self._lines.page(Wanted(), limit=_RECENT)
-        live = [_LiveCall(call.session, call.turns()[-MOST_TURNS:]) for call in self._desk.on_the_line()[-MOST_CALLS:]]
+        sessions = (await self._desk.all_on_the_line())[-MOST_CALLS:]
+        live = [_LiveCall(session, session.turns[-MOST_TURNS:]) for session in sessions]
         return await self._entrance.html(
             "live.html",
             visit,
@@ -91,14 +93,16 @@ class LivePages:
         return self._envelope.seal(line.caller)
 
     async def _say(self, request: Request, visit: Visit, form: Form) -> Response:
-        call, words = self._call(request), " ".join(form.get("words", "").split())
+        words = " ".join(form.get("words", "").split())
         if not 0 < len(words) <= MOST_WORDS:
             raise HTTPException(400, f"Say something, in at most {MOST_WORDS} characters.")
-        call.say(words)
+        if not await self._desk.have_said(_session_id(request), words):
+            raise HTTPException(404, _OVER)
         return _done(form)
 
     async def _end(self, request: Request, visit: Visit, form: Form) -> Response:
-        self._call(request).end(EndReason.OPERATOR_HUNG_UP)
+        if not await self._desk.have_ended(_session_id(request)):
+            raise HTTPException(404, _OVER)
         return _done(form)
 
     async def _listen(self, request: Request, visit: Visit) -> Response:
@@ -107,11 +111,15 @@ class LivePages:
         return _Sounding(_heard(self._call(request)), media_type="audio/wav")
 
     def _call(self, request: Request) -> Call:
-        session_id = f"voice-session:{request.path_params['id']}"
+        session_id = _session_id(request)
         for call in self._desk.on_the_line():
             if call.session.id == session_id and not call.is_over:
                 return call
-        raise HTTPException(404, "This call is over, or another node has it: use that node's dashboard.")
+        raise HTTPException(404, "This call is over, or another node has it: listen at that node's dashboard.")
+
+
+def _session_id(request: Request) -> str:
+    return f"voice-session:{request.path_params['id']}"
 
 
 class _Sounding(StreamingResponse):
