@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -153,21 +153,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         public = PublicAddress(settings.public_url)
         telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, telnyx_rest)
         stack.push_async_callback(telnyx.close)
-        for work in (
-            store.watch(),
-            desk.run(),
-            levels.run(),
-            finalizer.sweep(),
-            finalizer.work_off(),
-            finalizer.follow(),
-            keep_warm(blueprint.brains, lambda: desk.live_calls > 0),
-            delete_old(archive),
-            delete_old_events(events, settings.voice_session_retention_days),
-            expire_facts(FactBook(store), PinBook(store), retention_of(settings, blueprint.agents)),
-            *([sweep(store, Places.of(settings))] if settings.database_url else []),
-            prepare(blueprint.writer),
-            collect_garbage(lambda: desk.live_calls == 0),
-        ):
+        for work in _works(blueprint, store, archive, events, finalizer, desk, levels):
             await stack.enter_async_context(at_work(work))
         _measure(desk, finalizer)
         if (crew := others.metrics()) is not None:
@@ -211,6 +197,33 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             *websockets_sockets.routes(media_door, CODECS),
         ]
         yield _Parts(routes, media_door, desk, feed)
+
+
+def _works(
+    blueprint: Blueprint,
+    store: MemoryStore,
+    archive: Archive,
+    events: EventLog,
+    finalizer: Finalizer,
+    desk: CallDesk,
+    levels: Levels,
+) -> Iterable[Coroutine[Any, Any, None]]:
+    """What goes on beside calls, each until it is cancelled."""
+    settings = blueprint.settings
+    yield store.watch()
+    yield desk.run()
+    yield levels.run()
+    yield finalizer.sweep()
+    yield finalizer.work_off()
+    yield finalizer.follow()
+    yield keep_warm(blueprint.brains, lambda: desk.live_calls > 0)
+    yield delete_old(archive)
+    yield delete_old_events(events, settings.voice_session_retention_days)
+    yield expire_facts(FactBook(store), PinBook(store), retention_of(settings, blueprint.agents))
+    if settings.database_url:
+        yield sweep(store, Places.of(settings))
+    yield prepare(blueprint.writer)
+    yield collect_garbage(lambda: desk.live_calls == 0)
 
 
 def _store_routes(blueprint: Blueprint, store: MemoryStore, forgetting: Forgetting) -> list[BaseRoute]:
