@@ -2,13 +2,17 @@ FROM python:3.12-slim AS build
 ENV UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
 RUN pip install --no-cache-dir "uv>=0.9,<1"
 WORKDIR /app
+# --build-arg EXTRAS="--extra local" brings the voice engine that needs no account, --extra otel the traces.
+ARG EXTRAS=""
 # Dependencies change less often than the program: they are a layer of their own.
 COPY pyproject.toml uv.lock ./
-RUN uv sync --frozen --no-dev --no-install-project
+# hadolint ignore=SC2086
+RUN uv sync --frozen --no-dev --no-install-project ${EXTRAS}
 COPY README.md LICENSE ./
 COPY gateway gateway
 COPY prompts prompts
-RUN uv sync --frozen --no-dev --no-editable
+# hadolint ignore=SC2086
+RUN uv sync --frozen --no-dev --no-editable ${EXTRAS}
 
 FROM python:3.12-slim
 RUN install -d -o 10001 -g 10001 -m 0700 /data
