@@ -9,12 +9,12 @@ import asyncio
 import logging
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -23,7 +23,7 @@ from gateway.calls.call_document import SOURCE as CALL_SOURCE
 from gateway.calls.endings import Endings
 from gateway.calls.event_log import forget_events
 from gateway.calls.thinking import hashed_caller
-from gateway.errors import StoreUnavailable
+from gateway.errors import BoardUnavailable, StoreUnavailable
 from gateway.memory.database import Connection
 from gateway.memory.facts import FactBook
 from gateway.memory.index import carrying
@@ -117,11 +117,18 @@ class Undone:
         return not self.remote_left and not self.unscrubbed
 
 
+class SharedPlace(Protocol):
+    """Where nodes keep something of calls for each other. Raises BoardUnavailable."""
+
+    async def forget(self, sessions: Collection[str], caller: str, agent: str) -> int: ...
+
+
 class Forgetting:
     """
     Takes back what was learned. Raises StoreError.
 
-    `store` holds what is known of callers; `local`, where that is another one, this node's endings.
+    `store` holds what is known of callers; `local`, where that is another one, this node's endings; `shared` what nodes
+    keep for each other.
     """
 
     def __init__(
@@ -132,9 +139,11 @@ class Forgetting:
         secret: Secret,
         *,
         local: SqliteStore | None = None,
+        shared: SharedPlace | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self._store = store
+        self._shared = shared
         self._local = local or store
         self._places = places
         self._remem = remem
@@ -204,6 +213,11 @@ class Forgetting:
         databases = sorted(self._places.data_dir.glob("*.db"))
         unscrubbed = [path.name for path in databases if not await _scrub(path, self._patience)]
         unscrubbed += [] if await self._store.scrub() else ["the database"]
+        if self._shared is not None:
+            try:
+                deleted["entries in Redis"] = await self._shared.forget(traces.sessions, caller, agent)
+            except BoardUnavailable:
+                unscrubbed.append("Redis")
         return Undone(deleted, left, tuple(unscrubbed))
 
     async def holding(self, words: Sequence[str]) -> list[str]:

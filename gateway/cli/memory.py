@@ -2,10 +2,11 @@
 
 import argparse
 import asyncio
+import contextlib
 import os
 import sys
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -27,6 +28,7 @@ from gateway.memory.store import MemoryStore
 from gateway.settings import Settings
 from gateway.web.admin_token import admin_token
 from gateway.web.blueprint import remem
+from gateway.web.sharing import shared_traces
 
 
 @dataclass(frozen=True)
@@ -48,9 +50,12 @@ class _Desk:
     def show(self, content: Any, text: str) -> None:
         print(orjson.dumps(content, default=str).decode() if self.options.json else text)
 
-    def forgetting(self, http: httpx.AsyncClient) -> Forgetting:
-        remote, secret = remem(self.settings, http), admin_token(self.settings)
-        return Forgetting(self.store, self.places, remote, secret, local=self.stores.local)
+    @contextlib.asynccontextmanager
+    async def forgetting(self) -> AsyncIterator[Forgetting]:
+        secret = admin_token(self.settings)
+        async with httpx.AsyncClient() as http, shared_traces(self.settings) as shared:
+            remote = remem(self.settings, http)
+            yield Forgetting(self.store, self.places, remote, secret, local=self.stores.local, shared=shared)
 
     async def dossier(self) -> Dossier:
         dossier = await DossierRoom(self.store).of(_caller(self.options.caller), self.options.agent)
@@ -233,16 +238,15 @@ async def _revert(desk: _Desk) -> int:
     call = await desk.call()
     if not await desk.confirmed(f"Take back everything that the call {call.session_id} taught?"):
         return 1
-    async with httpx.AsyncClient() as http:
-        undone = await desk.forgetting(http).revert(call)
+    async with desk.forgetting() as forgetting:
+        undone = await forgetting.revert(call)
     desk.show(undone, memory_text.undone(undone))
     return _code(undone)
 
 
 async def _forget(desk: _Desk) -> int:
     caller, words = _caller(desk.options.caller), [word for word in desk.options.verify if word]
-    async with httpx.AsyncClient() as http:
-        forgetting = desk.forgetting(http)
+    async with desk.forgetting() as forgetting:
         traces = await forgetting.traces(caller, desk.options.agent)
         # With one agent named, a remote store may have documents that nothing here tells of.
         if not traces and not words and not (desk.options.agent and desk.settings.remem_api_url):

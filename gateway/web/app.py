@@ -136,6 +136,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             remote,
             blueprint.store_keys[0],
             local=stores.local,
+            shared=others.traces,
             patience=FORGET_SECONDS,
         )
         memory = _memory(blueprint, store, remote, journal, forgetting)
@@ -171,6 +172,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
                 blueprint.store_keys[0],
                 archive=archive,
                 remem=remote,
+                shared=others.traces,
                 desk=desk,
                 feed=feed,
                 live=live,

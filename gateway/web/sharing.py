@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
+from gateway.calls.forgetting import SharedPlace
 from gateway.calls.levels import Levels
 from gateway.calls.nodes.board import Board
 from gateway.calls.nodes.commons import Commons
@@ -33,6 +34,7 @@ class Sharing:
     shares_disk: bool = False
     events: "EventStream | None" = None
     board: Board | None = None
+    traces: SharedPlace | None = None
 
     def feed(self, events: EventLog, listener: Callable[[Mapping[str, Any]], None] | None) -> Feed:
         """What is told of calls: here, or to every node."""
@@ -87,6 +89,7 @@ async def shared(settings: Settings, *, shares_disk: bool) -> AsyncIterator[Shar
         from gateway.calls.nodes import redis_board
         from gateway.calls.nodes.ending_stream import EndingStream
         from gateway.calls.nodes.event_stream import EventStream
+        from gateway.calls.nodes.shared_traces import SharedTraces
 
         client = redis_board.connect(settings.redis_url.reveal())
         board = redis_board.RedisBoard(client)
@@ -94,7 +97,8 @@ async def shared(settings: Settings, *, shares_disk: bool) -> AsyncIterator[Shar
         neighbours = Neighbours(commons, sync_seconds=sync_seconds, shares_disk=shares_disk)
         try:
             endings = EndingStream(client, commons.node, commons.alive)
-            yield Sharing(neighbours, endings, shares_disk, EventStream(client, commons), board)
+            events = EventStream(client, commons)
+            yield Sharing(neighbours, endings, shares_disk, events, board, SharedTraces(client))
         finally:
             await board.close()
     elif shares_disk:
@@ -106,3 +110,19 @@ async def shared(settings: Settings, *, shares_disk: bool) -> AsyncIterator[Shar
             await file.close()
     else:
         yield Sharing()
+
+
+@contextlib.asynccontextmanager
+async def shared_traces(settings: Settings) -> AsyncIterator[SharedPlace | None]:
+    """What calls have left for other nodes, for a process that is none itself."""
+    if settings.redis_url is None:
+        yield None
+        return
+    from gateway.calls.nodes import redis_board
+    from gateway.calls.nodes.shared_traces import SharedTraces
+
+    client = redis_board.connect(settings.redis_url.reveal())
+    try:
+        yield SharedTraces(client)
+    finally:
+        await client.aclose()

@@ -1,3 +1,4 @@
+import asyncio
 import shutil
 import sqlite3
 from contextlib import AsyncExitStack, asynccontextmanager, closing
@@ -16,6 +17,10 @@ from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
 from gateway.calls.forgetting import Forgetting, Places, holding, sweep_forgotten
 from gateway.calls.journal import Journal
+from gateway.calls.nodes import redis_board
+from gateway.calls.nodes.commons import Commons
+from gateway.calls.nodes.event_stream import EventStream
+from gateway.calls.nodes.shared_traces import SharedTraces
 from gateway.calls.own_store import OwnStores, open_own_stores
 from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.errors import StoreUnavailable
@@ -30,6 +35,7 @@ from gateway.memory.store import MemoryStore
 from gateway.settings import Secret
 from tests.calls.aftermath import CALLER, START, SUMMARY, a_session
 from tests.fakes.remem import FakeRemem
+from tests.redis_server import running_redis
 from tests.stage import ADMIN, running_gateway
 
 OTHER = "+12025550188"
@@ -113,6 +119,41 @@ async def another_gateway(tmp_path):
 
 
 # Forgetting a caller
+
+
+async def test_forget_reaches_what_nodes_keep_for_each_other(house, tmp_path):
+    async with running_redis(tmp_path / "redis") as server:
+        client = redis_board.connect(server.url)
+        commons = Commons(redis_board.RedisBoard(client), token_seconds=30)
+        writing = asyncio.create_task(commons.run())
+        share = EventStream(client, commons).share
+        sessions = {WORD: a_session(), OTHER_WORD: a_session(caller=OTHER)}
+        for word, session in sessions.items():
+            await house.remembers(session, word)
+            Feed(house.events, share=share).of(session).caller_said(word, START)
+            commons.said(session.id, word.encode())
+        await commons.written()
+        assert await kept_in(client, WORD) == ["voice-gateway:events", f"voice-gateway:journal:{sessions[WORD].id}"]
+        forgetting = house.forgetting(shared=SharedTraces(client))
+        undone = await forgetting.forget(await forgetting.traces(CALLER))
+        assert (undone.is_complete, undone.deleted["entries in Redis"]) == (True, 2)
+        assert await kept_in(client, WORD) == []
+        assert len(await kept_in(client, OTHER_WORD)) == 2
+        writing.cancel()
+        await server.kill()
+        undone = await forgetting.forget(await forgetting.traces(OTHER))
+        assert undone.unscrubbed == ("Redis",)
+        await client.aclose()
+
+
+async def kept_in(client, word):
+    """The names in Redis under which there is this word."""
+    found = []
+    async for name in client.scan_iter():
+        is_stream = await client.type(name) == b"stream"
+        values = await client.xrange(name) if is_stream else await client.lrange(name, 0, -1)
+        found += [name.decode()] * (word in repr(values))
+    return sorted(found)
 
 
 async def test_forget_leaves_no_word_in_any_file(house):

@@ -219,7 +219,7 @@ class Commons:
 
     async def turns(self, session_id: str) -> list[dict[str, Any]]:
         """The journal entries of a call, as far as its node could share them."""
-        return [orjson.loads(entry) for entry in await self._board.items(_journal(session_id))]
+        return [orjson.loads(entry) for entry in await self._board.items(journal_name(session_id))]
 
     async def bearer(self, digest: str) -> tuple[str, str, int] | None:
         """Agent and caller of the call that this bearer belongs to, and how much may be told."""
@@ -295,7 +295,7 @@ class Commons:
             there = await self.find(key)
             if there is None or there.node == self.node:
                 await self._board.put(_call(key), tombstone.as_bytes(), OVER_SECONDS)
-                await self._board.delete(_journal(session_id))
+                await self._board.delete(journal_name(session_id))
             await self._board.leave(f"calls:{self.node}", _name(key))
             self._mine.pop(key, None)
             self._foreign.pop(key, None)
@@ -307,7 +307,7 @@ class Commons:
 
         async def write() -> None:
             if session_id not in self._foreign.values():
-                await self._board.append(_journal(session_id), [entry], CALL_SECONDS)
+                await self._board.append(journal_name(session_id), [entry], CALL_SECONDS)
 
         self._post(write)
 
@@ -329,7 +329,7 @@ class Commons:
             if record := self._mine.get(key):
                 await self._change(record)
             if key in self._mine:  # else another node has the call, and knows more of it
-                await self._board.rewrite(_journal(session_id), values, CALL_SECONDS)
+                await self._board.rewrite(journal_name(session_id), values, CALL_SECONDS)
                 await self._board.join(f"calls:{self.node}", _name(key))
 
         self._post(write)
@@ -481,5 +481,6 @@ def _inbox(node: str) -> str:
     return f"inbox:{node}"
 
 
-def _journal(session_id: str) -> str:
+def journal_name(session_id: str) -> str:
+    """Under which the turns of a call are shared."""
     return f"journal:{session_id}"

@@ -11,7 +11,7 @@ from gateway.calls.archive import Archive
 from gateway.calls.call_lines import CallLines
 from gateway.calls.desk import CallDesk
 from gateway.calls.feed import Feed
-from gateway.calls.forgetting import Forgetting, Places
+from gateway.calls.forgetting import Forgetting, Places, SharedPlace
 from gateway.calls.own_store import open_own_stores
 from gateway.dashboard.call_page import CallRoom
 from gateway.dashboard.caller_page import CallerRoom
@@ -39,6 +39,7 @@ async def dashboard(
     *,
     archive: Archive,
     remem: RememClient | None,
+    shared: SharedPlace | None,
     desk: CallDesk,
     feed: Feed,
     live: LiveDoor,
@@ -55,7 +56,7 @@ async def dashboard(
         entrance = Entrance(token, Pages(), PublicAddress(settings.public_url))
         envelope, sounds = Envelope(token), SoundShelf(settings.record_dir)
         places = Places(settings.data_dir, settings.voice_session_archive_dir, settings.record_dir)
-        forgetting = Forgetting(store, places, remem, token, local=stores.local)
+        forgetting = Forgetting(store, places, remem, token, local=stores.local, shared=shared)
         calls = CallRoom(stores, archive, sounds, places.events, has_remote=remem is not None)
         yield [
             *entrance.routes(),

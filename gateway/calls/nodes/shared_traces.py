@@ -1,0 +1,35 @@
+"""What calls have left in Redis for other nodes, for a while: their turns, and what was told of them."""
+
+from collections.abc import Collection
+from typing import Any, Final
+
+import orjson
+from redis.asyncio import Redis
+
+from gateway.calls.nodes.commons import journal_name
+from gateway.calls.nodes.event_stream import STREAM
+from gateway.calls.nodes.redis_board import PREFIX, foreign_errors
+
+_AT_ONCE: Final = 500
+
+
+class SharedTraces:
+    """Takes it back. Raises BoardUnavailable."""
+
+    def __init__(self, client: Redis) -> None:
+        self._client: Any = client
+
+    @foreign_errors
+    async def forget(self, sessions: Collection[str], caller: str, agent: str) -> int:
+        """All of these calls, and whatever else was told of this caller; how many things that was."""
+        journals: list[int] = [await self._client.delete(PREFIX + journal_name(session_id)) for session_id in sessions]
+        place, removed = "-", sum(journals)
+        while page := await self._client.xrange(STREAM, min=place, count=_AT_ONCE):
+            ids = [id_ for id_, values in page if _is_of(orjson.loads(values[b"event"]), sessions, caller, agent)]
+            removed += await self._client.xdel(STREAM, *ids) if ids else 0
+            place = f"({page[-1][0].decode()}"
+        return removed
+
+
+def _is_of(event: dict[str, Any], sessions: Collection[str], caller: str, agent: str) -> bool:
+    return event["session"] in sessions or (event["caller"] == caller and agent in ("", event["agent"]))
