@@ -61,6 +61,8 @@ class Measurement:
     """From the engine to the carrier."""
     start_to_settings: Spread
     hangup_to_document: Spread
+    words_to_watcher: Spread
+    """From a caller's final words to whoever watches; nothing where nobody does."""
     cpu_ms_per_call_second: float
     memory_kib_per_call: float
     turns_per_second: float

@@ -6,7 +6,7 @@ how many times as much `cpu`, `memory`, `delay_up_p99` and `delay_down_p99` the 
 
 - the load: `variant`, `calls`, `connected`, `replaced`, `seconds`, `turns_per_second` (of each side)
 - times, each with `count`, `p50_ms`, `p99_ms`, `max_ms`: `delay_up` (caller to engine), `delay_down`,
-  `start_to_settings`, `hangup_to_document`
+  `start_to_settings`, `hangup_to_document`, `words_to_watcher`
 - what it cost: `cpu_ms_per_call_second`, `memory_kib_per_call`, `disk_kib_per_second`
 - the verdict: `sustained`, `frames` (`sent`, `lost`, `reordered`, `changed`)
 - what may have spoilt it: `generator_lag` (times), `core_taken` (a share), `disturbances` (both in words)
@@ -81,6 +81,7 @@ def run_as_text(run: Measurement) -> str:
         _times("added delay, engine to caller", run.delay_down),
         _times("start to Settings", run.start_to_settings),
         _times("hangup to document", run.hangup_to_document),
+        *([_times("words to whoever watches", run.words_to_watcher)] if run.words_to_watcher.count else []),
         _line("CPU per call", f"{run.cpu_ms_per_call_second:9.2f} ms a second"),
         _line("memory per call", f"{run.memory_kib_per_call:9.1f} KiB"),
         _line(

@@ -1,6 +1,7 @@
 """Holds the bench: one run with so many calls, the search for the most, the comparison of two variants."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import astuple, dataclass
@@ -14,6 +15,7 @@ from gateway.bench.load import Load, client
 from gateway.bench.measures import Measurement, Spread
 from gateway.bench.processes import GatewayProcess, cores, pinned, running_gateway
 from gateway.bench.variants import Pair, Variant
+from gateway.bench.watchers import Watchers
 
 FIRST_CALLS: Final = 100
 COMPARED_CALLS: Final = 50
@@ -136,9 +138,11 @@ async def _run(
     idle_bytes = process.resident_bytes()
     await load.place(http)
     await asyncio.sleep(_SETTLE_SECONDS)
-    before = _Usage.of(process, load)
-    lag = await load.measure(http, seconds)
-    used = _Usage.of(process, load).since(before)
+    watchers = Watchers()
+    async with watchers.watching(http) if variant.watched else contextlib.nullcontext():
+        before = _Usage.of(process, load)
+        lag = await load.measure(http, seconds)
+        used = _Usage.of(process, load).since(before)
     grown_bytes = process.resident_bytes() - idle_bytes
     connected, calls = load.connected, len(load.calls)
     documents = await load.hang_up_some(http, variant.document_seconds)
@@ -153,6 +157,7 @@ async def _run(
         delay_down=Spread.of_ns(load.down.values_ns),
         start_to_settings=load.start_to_settings(),
         hangup_to_document=documents,
+        words_to_watcher=Spread.of_ns(watchers.told_after_ns),
         cpu_ms_per_call_second=round(used.cpu_seconds * 1000 / calls / used.seconds, 2),
         memory_kib_per_call=round(grown_bytes / 1024 / calls, 1),
         turns_per_second=round(used.turns / used.seconds, 1),

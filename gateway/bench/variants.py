@@ -17,6 +17,8 @@ class Variant:
     """What stands in its gateway.toml."""
     document_seconds: float = 30.0
     """How long to wait for a call's document; no time where there will be none."""
+    watched: bool = False
+    """Somebody watches meanwhile: a page of live calls, and a tail."""
 
 
 LOCAL_CALLS: Final = 8
@@ -27,10 +29,14 @@ MEMORY_OFF: Final = Variant("memory off", environment={"VOICE_SESSION_ENABLED": 
 MEMORY_ON: Final = Variant("memory on", environment={"VOICE_SESSION_ENABLED": "true", "MEMORY_VECTORS": "false"})
 """Journal, endings and recall. The embedding model is another program, on the same one core here."""
 
+UNWATCHED: Final = Variant("nobody watches", environment={"MEMORY_VECTORS": "false"})
+WATCHED: Final = Variant("a page and a tail watch", environment={"MEMORY_VECTORS": "false"}, watched=True)
+
 Pair = tuple[Variant, Variant]
 
 COMPARISONS: Final[Mapping[str, Pair]] = {
     "sockets": (SOCKETS["picows"], SOCKETS["websockets"]),
     "memory": (MEMORY_OFF, MEMORY_ON),
+    "watchers": (UNWATCHED, WATCHED),
 }
 """The second of a pair is told in terms of the first."""

@@ -27,7 +27,7 @@ def register(commands: Any) -> None:
         choices=COMPARISONS,
         nargs="?",
         const="sockets",
-        help=f"two gateways at N ({runner.COMPARED_CALLS}): both kinds of sockets, or memory off and on",
+        help=f"two gateways at N ({runner.COMPARED_CALLS}): both kinds of sockets, memory off and on, or watched",
     )
     what.add_argument(
         "--brain",

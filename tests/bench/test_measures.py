@@ -19,6 +19,7 @@ def measurement(**changes):
         delay_down=FINE,
         start_to_settings=FINE,
         hangup_to_document=FINE,
+        words_to_watcher=Spread(0, 0.0, 0.0, 0.0),
         cpu_ms_per_call_second=3.2,
         memory_kib_per_call=70.5,
         turns_per_second=16.7,

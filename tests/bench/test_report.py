@@ -52,6 +52,11 @@ def test_faults_are_told():
     assert "calls that came up                       48 of 50" in text
 
 
+def test_who_watches_is_told_of():
+    text = report.run_as_text(measurement(words_to_watcher=Spread(9, 2.5, 12.0, 30.0)))
+    assert "words to whoever watches               2.50 ms     12.00 ms" in text
+
+
 def test_search_begins_with_its_answer():
     good, bad = measurement(), measurement(calls=100, connected=90)
     assert report.search_as_text(Search([good, bad], good)) == SUSTAINED + RUN
