@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any, Final
 
@@ -101,15 +102,20 @@ def main() -> None:
         signal.signal(signal_number, signal.SIG_IGN)
     queries, documents = (Connection(int(line)) for line in sys.argv[1:])
     try:
-        from gateway.memory import minilm
-
-        model = minilm.load()
+        with ThreadPoolExecutor(1, initializer=_step_back) as loading:
+            model = loading.submit(_load).result()
     except Exception as error:  # whatever a foreign runtime raises: told to those who wait
         queries.send(str(error) or type(error).__name__)
         return
     queries.send("")
     threading.Thread(target=_embed_documents, args=(model, documents), daemon=True).start()
     _serve(queries, model.read)
+
+
+def _load() -> "MiniLM":
+    from gateway.memory import minilm  # takes a while
+
+    return minilm.load()
 
 
 def _embed_documents(model: "MiniLM", documents: "Connection[Any, Any]") -> None:
