@@ -51,6 +51,9 @@ class Link:
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = asyncio.current_task()
         assert line is not None
+        if self._server is None:  # it came in just before the line was cut, and nobody knows of it yet
+            writer.close()
+            return
         self._lines.add(line)
         with contextlib.suppress(OSError, asyncio.CancelledError), contextlib.closing(writer):
             their_reader, their_writer = await asyncio.open_connection("127.0.0.1", self._target)

@@ -63,7 +63,7 @@ async def play_lanes(
                 with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
                     async with open_lane(kind, Path(folder)) as lane:
                         share = await _play_share(lane, share, matrix, tell)
-                if logs is not None and not lane.outcomes[-1].fine:
+                if logs is not None and lane.outcomes and not lane.outcomes[-1].fine:
                     lane.write_logs(logs)
 
     async def guarded(kind: LaneKind, share: list[Job]) -> None:
