@@ -18,7 +18,7 @@ from gateway.memory.model_process import ModelGone, ModelProcess
 if TYPE_CHECKING:
     from gateway.memory.meaning import Reading
 
-MODEL: Final = "all-MiniLM-L6-v2 int8 8199be6f"
+MODEL: Final = "all-MiniLM-L6-v2 int8 8199be6f, int8 products"
 """Stands beside every stored vector: those of two models can't be compared."""
 
 _PATIENCE: Final = 1.0

@@ -15,6 +15,7 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime
 
+from gateway.memory.int8_graph import with_int8_products
 from gateway.memory.meaning import Reading, Vectors, normalised
 from gateway.memory.wordpiece import WordPiece
 
@@ -34,7 +35,8 @@ class MiniLM:
             raise ValueError("the embedding model is not the file it should be")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        self._session: Any = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        model = with_int8_products(content)
+        self._session: Any = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
         self._tokens = WordPiece()
 
     def close(self) -> None:

@@ -87,7 +87,7 @@ def _environ() -> dict[str, str]:
     """
     With large pages, where the C library knows how.
 
-    Each text goes through 42 MB of weights; on a virtual machine a quarter of the time went into finding their pages.
+    Each text goes through all of the weights; on a virtual machine much of the time went into finding their pages.
     """
     tunables = filter(None, [os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"])
     return {**os.environ, "GLIBC_TUNABLES": ":".join(tunables)}
