@@ -18,8 +18,8 @@ from gateway.memory.model_process import ModelGone, ModelProcess
 if TYPE_CHECKING:
     from gateway.memory.meaning import Reading
 
-MODEL: Final = "all-MiniLM-L6-v2 int8 8199be6f, int8 products"
-"""Stands beside every stored vector: those of two models can't be compared."""
+MODEL: Final = "all-MiniLM-L6-v2 int8 8199be6f"
+"""Stands beside every stored vector: those of two models can't be compared. However it is multiplied, it is one."""
 
 _PATIENCE: Final = 1.0
 _MOST_REMEMBERED: Final = 256
