@@ -6,9 +6,10 @@ Nodes show each other their levels on the board, as long as one of them says tha
 
 import asyncio
 import contextlib
+import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -62,6 +63,13 @@ class LevelMeter:
         return round(heard / _LOUDEST, 2), round(peak / _LOUDEST, 2)
 
 
+class Metered(Protocol):
+    """One call's sound, which is measured from the first time on."""
+
+    def levels(self, now: float) -> tuple[float, float]: ...
+    def stop_measuring(self) -> None: ...
+
+
 class Levels:
     """The levels of this node's calls and, where there is a board, of all nodes'."""
 
@@ -75,10 +83,24 @@ class Levels:
         self._wanted_elsewhere = False
         self._own: list[dict[str, Any]] = []
         self._others: list[dict[str, Any]] = []
+        self._measures = False
+        self._measured_at = -math.inf
 
     @property
     def wanted(self) -> bool:
         return self._watchers > 0 or self._wanted_elsewhere
+
+    def measure(self, calls: Iterable[tuple[str, Metered]], now: float) -> None:
+        """Show the levels of this node's calls, each with its session, while somebody watches."""
+        if self.wanted and now >= self._measured_at + SHOW_SECONDS:
+            self._measured_at, self._measures = now, True
+            levels = [(session_id, *call.levels(now)) for session_id, call in calls]
+            self.show([{"session": id_, "caller": caller, "agent": agent} for id_, caller, agent in levels])
+        elif self._measures and not self.wanted:
+            self._measures = False
+            self.show([])
+            for _, call in calls:
+                call.stop_measuring()
 
     def show(self, levels: list[dict[str, Any]]) -> None:
         """This node's calls: `session`, `caller` and `agent` each."""
