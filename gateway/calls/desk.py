@@ -24,7 +24,7 @@ from gateway.calls.carrier_line import CarrierLine
 from gateway.calls.departures import Departures
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.errands import Errands
-from gateway.calls.feed import Feed
+from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.finalize import Finalizer
 from gateway.calls.functions.kit import Kit, KitRoom
 from gateway.calls.journal import JournaledCall
@@ -32,6 +32,7 @@ from gateway.calls.levels import Levels
 from gateway.calls.loop_watch import LoopWatch
 from gateway.calls.nodes.commons import CallRecord, CallState, Commons, Word
 from gateway.calls.nodes.neighbours import Neighbours
+from gateway.calls.orders import Order, speaker
 from gateway.calls.parking import Parking
 from gateway.calls.pipeline import Call
 from gateway.calls.provisions import Memory, Provisions
@@ -215,9 +216,11 @@ class CallDesk:
         sip_headers: Mapping[str, str] = MappingProxyType({}),
         attributes: Mapping[str, str] = MappingProxyType({}),
         vouched: bool = False,
+        order: Order | None = None,
     ) -> Ring | Refusal:
         """
         A phone rings. The same call asked twice gets the same answer. `vouched`: whoever calls, the operator lets them.
+        `order`: it is us who call, and somebody has picked up.
 
         Loading of memory starts here, before the media socket opens: as much as a caller of this attestation is told.
         """
@@ -231,9 +234,11 @@ class CallDesk:
             stranger = self._feed.call("", "", number, key[0], kept=self._provisions.has_memory)
             stranger.tell("refused", called=called, reason=str(refusal))
             return refusal
-        agent = self._agents.answering(called)
+        agent = speaker(self._agents, called, order)
         known_as = identifier(agent.repeat_caller, number, sip_headers=sip_headers, attributes=attributes)
         ring = Ring(key, account_id, known_as, called, agent, media_url, self._now() + TOKEN_SECONDS, number=number)
+        if order is not None:
+            ring.order, ring.session_id = order, order.session_id
         logs.concerns(ring.session_id)
         listed = self._allowed.lists(number)
         ring.clearance.tier = agent.trust.tier(attestation, withheld=not number, allow_listed=listed)
@@ -251,8 +256,9 @@ class CallDesk:
         if ring.session is not None:  # from here on a killed gateway knows that somebody is on the line
             self._provisions.journal(ring.session, ring)
         self._registry.add_ring(ring)
-        _log.info("phone rings", extra={"caller": last_four(number), "carrier": key[0], "agent": agent.name})
-        self._provisions.feed(ring).tell("ringing", called=called)
+        if order is None:
+            _log.info("phone rings", extra={"caller": last_four(number), "carrier": key[0], "agent": agent.name})
+            self._provisions.feed(ring).tell("ringing", called=called)
         return ring
 
     async def resume(self, key: CallKey) -> Ring | None:
@@ -314,6 +320,49 @@ class CallDesk:
             ring.picked_up = word is Word.TRANSFERRED
         elif self._neighbours is not None:
             self._errands.send(self._pass_on(word, key, self._neighbours))
+
+    # Calls that we place
+
+    @property
+    def unready(self) -> Refusal | None:
+        """Why no call at all can be let in, or placed, at this moment."""
+        if self._closing:
+            return Refusal.CLOSING
+        return Refusal.NO_ENGINE if self._engine is None else None
+
+    def dials(self, carrier: str, order: Order) -> None:
+        """Somebody's phone will ring."""
+        agent = self._agents.answering(order.called).name
+        _log.info("call is placed", extra={"caller": last_four(order.to), "carrier": carrier, "agent": agent})
+        self._feed_of(carrier, order).tell("dialling")
+
+    async def picked_up(self, key: CallKey, order: Order, *, media_url: str, account_id: str = "") -> Ring | Refusal:
+        """Somebody whom we have called is on the line. We know for sure who they are."""
+        return await self.ring(
+            key,
+            caller=order.to,
+            called=order.called,
+            media_url=media_url,
+            account_id=account_id,
+            attestation=Attestation.FULL,
+            attributes=order.attributes,
+            vouched=True,
+            order=order,
+        )
+
+    def unanswered(self, carrier: str, order: Order, reason: str) -> None:
+        """Nobody has picked up. Nothing was said, and nothing is kept."""
+        _log.info(
+            "call that was placed came to nothing",
+            extra={"caller": last_four(order.to), "carrier": carrier, "reason": reason},
+        )
+        self._feed_of(carrier, order).tell("unanswered", reason=reason)
+
+    def _feed_of(self, carrier: str, order: Order) -> CallFeed:
+        agent = self._agents.answering(order.called)
+        known_as = identifier(agent.repeat_caller, order.to, attributes=order.attributes)
+        kept = self._provisions.has_memory and bool(known_as)
+        return self._feed.call(order.session_id, agent.name, order.to, carrier, kept=kept)
 
     # The media sockets' side
 

@@ -19,6 +19,8 @@ from gateway.calls.event_log import Cursor, Entry, EventLog, EventSource
 from gateway.calls.session import VoiceSession
 
 EVENTS: Final[Mapping[str, str]] = {
+    "dialling": "we call somebody; it is answered when they pick up",
+    "unanswered": "they do not; `reason`",
     "ringing": "a call was let in; `called`",
     "refused": "a call was not let in; `reason`",
     "answered": "its media is there; `attempt` counts the streams of one call, from 0",

@@ -1,4 +1,4 @@
-"""Prompt templates: `{{memory}}`, `{{now}}`, `{{caller}}` and `{{persona:NAME}}` in the agent's prompt file."""
+"""Prompt templates: `{{memory}}`, `{{now}}`, `{{caller}}`, `{{context}}` and `{{persona:NAME}}` in a prompt file."""
 
 import re
 from collections.abc import Mapping
@@ -22,6 +22,13 @@ def wanted_personas(template: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def with_context(template: str, context: str) -> str:
+    """The prompt of a call that we place: what it is about, where the prompt has a place for it, else at its end."""
+    if any(name == "context" for name in _PLACEHOLDER.findall(template)):
+        return _PLACEHOLDER.sub(lambda match: context if match[1] == "context" else match[0], template)
+    return f"{template.rstrip()}\n\n# Why you are calling\n{context}" if context else template
+
+
 def render(template: str, *, memory: str, now: datetime, caller: str, personas: Mapping[str, str] = _NOBODY) -> str:
     """
     The prompt for one call; `personas` are those it names, as text. One that is missing there is left empty.
@@ -33,6 +40,7 @@ def render(template: str, *, memory: str, now: datetime, caller: str, personas: 
         "memory": memory,
         "now": spoken_time(now),
         "caller": caller or "an unknown caller",
+        "context": "",  # of a call that somebody places to us there is none
         **{f"{_PERSONA}{name}": personas.get(name, "") for name in wanted_personas(template)},
     }
     return _PLACEHOLDER.sub(lambda match: values.get(match[1], match[0]), template).strip()

@@ -15,6 +15,7 @@ from gateway.calls.agents import Agent, AgentBook
 from gateway.calls.functions.kit import Kit
 from gateway.calls.journal import JournaledCall
 from gateway.calls.nodes.commons import CallRecord
+from gateway.calls.orders import Order, speaker
 from gateway.calls.remembering import Remembering
 from gateway.calls.session import CallKey, VoiceSession, new_session_id
 from gateway.links.recorder import FORMAT, CallRecorder
@@ -63,6 +64,8 @@ class Ring:
     """Another node has the call now; nothing is to be done about it here."""
     adopted: bool = False
     """Another node had it that could not be asked, and may have its media still."""
+    order: Order | None = None
+    """Why we call, where it is us who do."""
 
     @property
     def stream_url(self) -> str:
@@ -108,6 +111,7 @@ class Ring:
             "handed_over": self.handed_over,
             "number": self.number,
             "tier": self.clearance.tier,
+            "order": self.order.as_json() if self.order is not None else None,
         }
 
     def recording_header(self, session: VoiceSession) -> dict[str, object]:
@@ -137,23 +141,32 @@ def ring_of_journal(left: JournaledCall, agents: AgentBook) -> Ring:
     """A call as the journal of a dead process knows it."""
     header = left.header
     carrier, call_id = header["key"]
-    called = header["called"]
-    agent = agents.answering(called)
-    ring = Ring((carrier, call_id), header["account_id"], left.session.caller, called, agent, header["media_url"], 0.0)
-    ring.session_id = left.session.id
-    ring.handed_over, ring.number = header["handed_over"], header["number"]
-    ring.clearance.tier = Tier(header["tier"])
-    return ring
+    called, order = header["called"], Order.from_json(header.get("order"))
+    return Ring(
+        (carrier, call_id),
+        header["account_id"],
+        left.session.caller,
+        called,
+        speaker(agents, called, order),
+        header["media_url"],
+        0.0,
+        session_id=left.session.id,
+        number=header["number"],
+        clearance=Clearance(Tier(header["tier"])),
+        handed_over=header["handed_over"],
+        order=order,
+    )
 
 
 def ring_of_record(record: CallRecord, session: VoiceSession | None, agents: AgentBook, *, expires: float) -> Ring:
     """A call as another node knows it."""
+    order = Order.from_json(record.order)
     return Ring(
         record.key,
         record.account_id,
         session.caller if session is not None else record.caller,
         record.called,
-        agents.answering(record.called),
+        speaker(agents, record.called, order),
         record.media_url,
         expires,
         session=session,
@@ -165,4 +178,5 @@ def ring_of_record(record: CallRecord, session: VoiceSession | None, agents: Age
         shared=True,
         handed_over=record.handed_over,
         adopted=session is None or session.taken_over,
+        order=order,
     )

@@ -19,6 +19,10 @@ _MIN_BYTES: Final = FRAME_BYTES
 _MAX_BYTES: Final = 240_000
 
 _TRANSFER: Final = "transfer:"
+_ORDER: Final = "order:"
+_NOT_PICKED_UP: Final = frozenset(
+    {"call_rejected", "user_busy", "no_answer", "timeout", "not_found", "originator_cancel"}
+)
 
 
 class TelnyxCodec(CarrierCodec):
@@ -155,6 +159,18 @@ class WebhookEvent:
         return state.removeprefix(_TRANSFER) if state.startswith(_TRANSFER) else ""
 
     @property
+    def order_id(self) -> str:
+        """Which order it was that this call was placed by; empty for a call that came in."""
+        state = self._client_state
+        return state.removeprefix(_ORDER) if state.startswith(_ORDER) else ""
+
+    @property
+    def not_picked_up(self) -> str:
+        """Why nobody has picked up, of a `call.hangup`; empty where somebody had."""
+        cause = self.text("hangup_cause")
+        return cause.replace("_", " ") if cause in _NOT_PICKED_UP else ""
+
+    @property
     def _client_state(self) -> str:
         try:
             return b64decode(self.text("client_state"), validate=True).decode()
@@ -209,3 +225,21 @@ def transfer_command(
     if caller_id:
         command["from"] = caller_id
     return command
+
+
+def dial_command(
+    to: str, *, connection_id: str, caller_id: str, order_id: str, ring_seconds: int
+) -> dict[str, str | int]:
+    """
+    The parameters of `dial`. Every event of the call carries the order's id back: see `order_id`.
+
+    Media is asked for when somebody has picked up, so that nothing is sent to a phone that rings.
+    """
+    return {
+        "connection_id": connection_id,
+        "to": to,
+        "from": caller_id,
+        "timeout_secs": ring_seconds,
+        "client_state": b64encode(f"{_ORDER}{order_id}".encode()).decode(),
+        "command_id": f"dial-{order_id}",
+    }

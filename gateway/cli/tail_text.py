@@ -82,6 +82,8 @@ def _unknown(event: Event) -> Told:
 
 
 _TOLD: Final[Mapping[str, Callable[[Event], Told]]] = {
+    "dialling": lambda event: ("dialling", f"{event['carrier']}, by {event['agent']}", ("bold",)),
+    "unanswered": lambda event: ("unanswered", one_line(event["reason"]), ("yellow",)),
     "ringing": lambda event: ("ringing", f"{event['carrier']}, for {event['agent']}", ("bold",)),
     "refused": lambda event: ("refused", one_line(event["reason"]), ("red",)),
     "answered": lambda event: (

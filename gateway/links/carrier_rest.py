@@ -1,4 +1,4 @@
-"""The carriers' REST interfaces, as far as a call needs them: answer, reject, hang up, transfer."""
+"""The carriers' REST interfaces, as far as a call needs them: dial, answer, reject, hang up, transfer."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from urllib.parse import quote, urljoin
 import httpx
 
 from gateway.carriers import twilio
-from gateway.carriers.telnyx import stream_command, transfer_command
+from gateway.carriers.telnyx import dial_command, stream_command, transfer_command
 from gateway.errors import CarrierRefused, StreamInUse
 from gateway.settings import Secret
 
@@ -41,6 +41,13 @@ class CallControl(Protocol):
 
     async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
         """Ask for a new media stream of a live call. CarrierRefused when there can't be one, StreamInUse: there is."""
+
+    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
+        """
+        Call an E.164 number from one of the account's; returns the call's id. CarrierRefused when it can't be done.
+
+        Webhooks tell what comes of it, and bring `order_id` along. `media_url` is where the call's media will come.
+        """
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
         """
@@ -77,10 +84,27 @@ class TwilioControl:
     async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
         raise CarrierRefused("twilio", "a new stream", 0, "it asks for one by itself")
 
+    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
+        webhooks = _webhooks(media_url)
+        form = {
+            "To": to,
+            "From": caller_id,
+            "Url": urljoin(webhooks, f"outbound?order={order_id}"),
+            "StatusCallback": urljoin(webhooks, f"status?order={order_id}"),
+            "Timeout": str(RING_SECONDS),
+        }
+
+        async def request() -> httpx.Response:
+            return await self._http.post(f"{self._calls_url}.json", data=form, auth=self._auth, timeout=_TIMEOUT)
+
+        # Once: where the answer is lost their phone may ring already, and a second call would come after it.
+        call = await _command("twilio", "dial", request, over=frozenset(), code_of=_twilio_code, pauses=())
+        return str(call.get("sid", ""))
+
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
         # The webhooks stand beside the media. A document sent by REST has no address of its own for relative ones
         # to start from (15004).
-        webhooks = media_url.replace("wss:", "https:", 1)
+        webhooks = _webhooks(media_url)
         document = twilio.dial(
             target,
             caller_id=caller_id,
@@ -121,6 +145,9 @@ class SoftphoneControl:
 
     async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
         raise CarrierRefused("softphone", "a new stream", 0, "it can't be called")
+
+    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
+        raise CarrierRefused("softphone", "dial", 0, "it has no line to call on")
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
         raise CarrierRefused("softphone", "transfer", 0, "it has no line to put the caller through on")
@@ -167,6 +194,40 @@ class TelnyxControl:
                 raise StreamInUse("telnyx", "streaming_start", refused.status, refused.code) from None
             raise
 
+    async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
+        command = dial_command(
+            to,
+            connection_id=await self._connection(caller_id),
+            caller_id=caller_id,
+            order_id=order_id,
+            ring_seconds=RING_SECONDS,
+        )
+
+        async def request() -> httpx.Response:
+            return await self._http.post(
+                f"{self._api_url}/calls", json=command, headers=self._headers, timeout=_TIMEOUT
+            )
+
+        answer = await _command("telnyx", "dial", request, over=frozenset(), code_of=_telnyx_code)
+        call = answer.get("data")
+        return str(call.get("call_control_id", "")) if isinstance(call, dict) else ""
+
+    async def _connection(self, number: str) -> str:
+        """The application that the number belongs to: it is the one whose webhooks come here."""
+        query = {"filter[phone_number]": number}
+
+        async def request() -> httpx.Response:
+            url = f"{self._api_url}/phone_numbers"
+            return await self._http.get(url, params=query, headers=self._headers, timeout=_TIMEOUT)
+
+        answer = await _command("telnyx", "phone_numbers", request, over=frozenset(), code_of=_telnyx_code)
+        found = answer.get("data")
+        numbers = found if isinstance(found, list) else []
+        connections = [one.get("connection_id") for one in numbers if isinstance(one, dict)]
+        if not any(connections):
+            raise CarrierRefused("telnyx", "dial", 0, "the number that is called from has no connection")
+        return str(next(filter(None, connections)))
+
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
         # A new id for each intention: the agent may try the same number again.
         intention = uuid.uuid4()
@@ -199,9 +260,9 @@ async def _command(
     over: frozenset[str],
     code_of: Callable[[Any], str],
     pauses: tuple[float, ...] = _PAUSES,
-) -> None:
+) -> dict[str, Any]:
     """
-    Send a command, again after a passing fault, as long as there is a pause left.
+    Send a command and return what is answered, again after a passing fault, as long as there is a pause left.
 
     `over` are the codes, or statuses, of a call that has ended.
     """
@@ -214,7 +275,7 @@ async def _command(
         else:
             code = _code(response, code_of)
             if response.is_success or over & {code, str(response.status_code)}:
-                return
+                return _body(response)
             retryable = response.status_code == 429 or response.status_code >= 500
             refusal = CarrierRefused(carrier, command, response.status_code, code, retryable=retryable)
         if not refusal.retryable or pause is None:
@@ -233,6 +294,19 @@ async def _read(request: Callable[[], Awaitable[httpx.Response]]) -> dict[str, A
     if response.status_code == 404:
         return None
     return answer if isinstance(answer, dict) else {}
+
+
+def _body(response: httpx.Response) -> dict[str, Any]:
+    try:
+        answer = response.json()
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _webhooks(media_url: str) -> str:
+    """The address beside which a carrier's webhooks stand: that of its media."""
+    return media_url.replace("wss:", "https:", 1)
 
 
 def _code(response: httpx.Response, code_of: Callable[[Any], str]) -> str:

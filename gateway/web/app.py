@@ -13,6 +13,7 @@ from gateway import metrics
 from gateway.calls.desk import CallDesk
 from gateway.calls.feed import Feed
 from gateway.calls.forgetting import Forgetting
+from gateway.calls.orders import OrderBook
 from gateway.calls.session_room import SessionRoom
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.sockets import Connector
@@ -28,6 +29,7 @@ from gateway.web.ground import Ground, ground
 from gateway.web.live import LiveDoor
 from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaDoor
+from gateway.web.outbound import OutboundDoor
 from gateway.web.pages.dashboard import dashboard
 from gateway.web.phone import PhoneBooth
 from gateway.web.public import PublicAddress
@@ -85,19 +87,21 @@ async def _doors(blueprint: Blueprint, under: Ground, calls: Exchange) -> AsyncI
     settings, token, desk = blueprint.settings, blueprint.store_keys[0], calls.desk
     public = PublicAddress(settings.public_url)
     async with contextlib.AsyncExitStack() as stack:
-        telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, calls.telnyx)
+        board = await stack.enter_async_context(under.others.own_board(settings.data_dir))
+        orders = OrderBook(board, token)
+        telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, calls.telnyx, orders)
         stack.push_async_callback(telnyx.close)
         media_door = MediaDoor(desk, carriers(settings))
         live = LiveDoor(under.feed, under.levels, token)
-        board = await stack.enter_async_context(under.others.own_board(settings.data_dir))
         booth = PhoneBooth(desk, public, token, board)
         room = SessionRoom(under.stores, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
         state = functools.partial(calls.state, blueprint, under)
         counted = calls.crew.render if calls.crew is not None else _own_metrics
         pages = await stack.enter_async_context(dashboard(blueprint, under, desk.switchboard, live, booth, state))
         routes = [
-            *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
+            *TwilioWebhooks(desk, public, settings.twilio_auth_token, orders).routes(),
             *telnyx.routes(),
+            *OutboundDoor(desk, public, token, orders, blueprint.agents, calls.controls).routes(),
             *booth.routes(),
             *chat_proxy.routes(calls.brains.bearers),
             *_store_routes(blueprint, under.store, calls.forgetting),

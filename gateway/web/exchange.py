@@ -1,7 +1,7 @@
 """The telephone exchange: the desk with all that calls need, at work, and what is done when they have ended."""
 
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Iterable
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from gateway.calls.finalize import Finalizer
 from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.nodes.crew_metrics import CrewMetrics
 from gateway.calls.provisions import Memory
-from gateway.links.carrier_rest import TelnyxControl
+from gateway.links.carrier_rest import CallControl, TelnyxControl
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
 from gateway.memory.recall import Recall
@@ -49,6 +49,8 @@ class Exchange:
     engine: EngineRoom
     brains: BrainRoom
     telnyx: TelnyxControl | None
+    controls: Mapping[str, CallControl]
+    """The REST interface of each carrier that is set up."""
     crew: CrewMetrics | None
     """What the workers have counted together, where there are several."""
 
@@ -88,11 +90,12 @@ async def exchange(blueprint: Blueprint, ground: Ground) -> AsyncIterator[Exchan
         brains = await stack.enter_async_context(brain_room(blueprint, memory, ground.others))
         engine = await stack.enter_async_context(engine_room(blueprint, brains.bearers))
         telnyx = telnyx_control(settings, ground.http)
+        rests = controls(settings, ground.http, telnyx)
         desk = CallDesk(
             agents=blueprint.agents,
             allowed=blueprint.allowed,
             engine=engine.access,
-            controls=controls(settings, ground.http, telnyx),
+            controls=rests,
             memory=memory,
             finalizer=finalizer,
             recordings=ground.recordings,
@@ -103,7 +106,7 @@ async def exchange(blueprint: Blueprint, ground: Ground) -> AsyncIterator[Exchan
             feed=ground.feed,
             levels=ground.levels,
         )
-        made = Exchange(desk, finalizer, forgetting, engine, brains, telnyx, ground.others.metrics())
+        made = Exchange(desk, finalizer, forgetting, engine, brains, telnyx, rests, ground.others.metrics())
         if neighbours is not None:
             await stack.enter_async_context(at_work(neighbours.listen(desk, lambda: made.figures)))
         stack.push_async_callback(desk.close)

@@ -11,7 +11,6 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -25,22 +24,14 @@ from gateway.carriers.softphone import ACCOUNT, SoftphoneCodec
 from gateway.dashboard.passes import LINK_SECONDS, WATCH_SECONDS, CallPass, PassBook, WatchPass
 from gateway.errors import BoardUnavailable
 from gateway.settings import Secret
-from gateway.web.keys import is_admitted
-from gateway.web.public import PublicAddress, read_body
+from gateway.web.placing import NotPlaced, text_of, wanted
+from gateway.web.public import PublicAddress
 
 PATH: Final = "/v1/phone"
 MEDIA_PATH: Final = "/phone/media"
 GUEST_PATH: Final = "/phone/guest"
 
 _LONGEST_NAME: Final = 100
-
-
-class NotPlaced(Exception):
-    """The call is not let in. Its text is for a person; `status` is what HTTP says of it."""
-
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(words)
-        self.status = status
 
 
 @dataclass(frozen=True)
@@ -133,18 +124,8 @@ class PhoneBooth:
             return JSONResponse({"detail": str(problem)}, problem.status)
 
     async def _wish(self, request: Request) -> Wish:
-        if not is_admitted(request.headers, [self.admin_token]):
-            raise NotPlaced(401, "missing or wrong admin token")
-        try:
-            given: Any = orjson.loads(await read_body(request) or b"{}")
-        except orjson.JSONDecodeError:
-            raise NotPlaced(400, "the body must be JSON") from None
-        if not isinstance(given, dict):
-            raise NotPlaced(400, "the body must be an object")
-        caller, called = given.get("caller", ""), given.get("called", "")
-        if not isinstance(caller, str) or not isinstance(called, str):
-            raise NotPlaced(400, "caller and called must be text")
-        return Wish(caller, called)
+        given = await wanted(request, self.admin_token)
+        return Wish(text_of(given, "caller"), text_of(given, "called"))
 
 
 def _made(content: dict[str, Any]) -> Response:

@@ -11,11 +11,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.calls.desk import CallDesk, Refusal
+from gateway.calls.orders import OrderBook
+from gateway.calls.ring import Ring
 from gateway.carriers.attestation import telnyx_attestation, telnyx_sip_headers
 from gateway.carriers.signatures import TelnyxVerifier
 from gateway.carriers.telnyx import WebhookEvent, read_webhook
 from gateway.errors import CarrierRefused, RemoteProtocolError, SignatureRejected
 from gateway.links.carrier_rest import TelnyxControl
+from gateway.web.outbound import close_order, ordered
 from gateway.web.public import PublicAddress, read_body
 
 MEDIA_PATH: Final = "/telnyx/media"
@@ -26,9 +29,15 @@ class TelnyxWebhooks:
     """Telnyx's side of the desk. Owns the commands that are under way; without keys the path answers 503."""
 
     def __init__(
-        self, desk: CallDesk, public: PublicAddress, verifier: TelnyxVerifier | None, control: TelnyxControl | None
+        self,
+        desk: CallDesk,
+        public: PublicAddress,
+        verifier: TelnyxVerifier | None,
+        control: TelnyxControl | None,
+        orders: OrderBook,
     ) -> None:
         self._desk = desk
+        self._orders = orders
         self._public = public
         self._verifier = verifier
         self._control = control
@@ -65,12 +74,17 @@ class TelnyxWebhooks:
             case "call.initiated" if event.incoming:
                 media_url = self._public.socket_url(request, MEDIA_PATH)
                 self._command(self._answer(event, media_url, control))
+            case "call.answered" if event.order_id:
+                media_url = self._public.socket_url(request, MEDIA_PATH)
+                self._command(self._picked_up(event, media_url, control))
             case "call.answered" if event.transfer_of:
                 self._desk.transferred(("telnyx", event.transfer_of))
             case "call.hangup" if event.transfer_of:
                 self._desk.transfer_failed(("telnyx", event.transfer_of))
             case "call.hangup":
                 self._desk.carrier_ended(key)
+                if event.order_id:
+                    self._command(self._order_over(event))
             case "streaming.failed" | "streaming.stopped":
                 self._desk.stream_failed(key)
             case _:
@@ -94,6 +108,23 @@ class TelnyxWebhooks:
             await control.reject(call_id, command_key=command_key, busy=ring is Refusal.CLOSING)
         else:
             await control.answer(call_id, stream_url=ring.stream_url, command_key=command_key)
+
+    async def _picked_up(self, event: WebhookEvent, media_url: str, control: TelnyxControl) -> None:
+        order = await ordered(self._orders, event.order_id)
+        ring = None
+        if order is not None:
+            ring = await self._desk.picked_up(("telnyx", event.call_id), order, media_url=media_url)
+        if isinstance(ring, Ring):
+            await control.restart_stream(event.call_id, stream_url=ring.stream_url)
+        elif ring is not Refusal.OVER:
+            await control.hang_up(event.call_id)
+
+    async def _order_over(self, event: WebhookEvent) -> None:
+        """The call of an order has ended, perhaps before somebody picked up."""
+        order = await ordered(self._orders, event.order_id)
+        if order is not None and event.not_picked_up:
+            self._desk.unanswered("telnyx", order, event.not_picked_up)
+        await close_order(self._orders, order)
 
     def _command(self, command: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(_carried_out(command), name="telnyx command")

@@ -1,4 +1,4 @@
-"""Twilio's webhooks: a call rings, a stream ended, a status changed."""
+"""Twilio's webhooks: a call rings, somebody picked up, a stream ended, a status changed."""
 
 import logging
 from dataclasses import dataclass
@@ -10,12 +10,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.calls.desk import CallDesk, Refusal
+from gateway.calls.orders import OrderBook
 from gateway.calls.ring import Ring
 from gateway.carriers import twilio
 from gateway.carriers.attestation import twilio_attestation, twilio_sip_headers
 from gateway.carriers.signatures import check_twilio
 from gateway.errors import SignatureRejected
 from gateway.settings import Secret
+from gateway.web.outbound import close_order, ordered
 from gateway.web.public import PublicAddress, read_body
 
 MEDIA_PATH: Final = "/twilio/media"
@@ -33,10 +35,12 @@ class TwilioWebhooks:
     desk: CallDesk
     public: PublicAddress
     auth_token: Secret | None
+    orders: OrderBook
 
     def routes(self) -> list[Route]:
         return [
             Route("/twilio/incoming", self.incoming, methods=["POST"]),
+            Route("/twilio/outbound", self.outbound, methods=["POST"]),
             Route("/twilio/resume", self.resume, methods=["POST"]),
             Route("/twilio/status", self.status, methods=["POST"]),
         ]
@@ -63,6 +67,22 @@ class TwilioWebhooks:
             return _xml(twilio.reject(busy=ring is Refusal.CLOSING))
         return self._connect(request, ring)
 
+    async def outbound(self, request: Request) -> Response:
+        """Somebody whom we have called has picked up. Asked twice for one call, the answer is the same."""
+        form = await self._form(request)
+        if isinstance(form, Response):
+            return form
+        order = await ordered(self.orders, request.query_params.get("order", ""))
+        if order is None or not form.get("CallSid"):
+            return _xml(twilio.hang_up())
+        ring = await self.desk.picked_up(
+            ("twilio", form["CallSid"]),
+            order,
+            media_url=self.public.socket_url(request, MEDIA_PATH),
+            account_id=form.get("AccountSid", ""),
+        )
+        return _xml(twilio.hang_up()) if isinstance(ring, Refusal) else self._connect(request, ring)
+
     async def resume(self, request: Request) -> Response:
         """The stream is over. While the caller is still there, the conversation goes on with another one."""
         form = await self._form(request)
@@ -88,7 +108,15 @@ class TwilioWebhooks:
             self.desk.transferred(("twilio", call_id))
         elif form.get("CallStatus") in _TERMINAL and not form.get("StreamEvent"):
             self.desk.carrier_ended(("twilio", form.get("CallSid", "")))
+            await self._order_over(request.query_params.get("order", ""), form["CallStatus"])
         return Response(status_code=204)
+
+    async def _order_over(self, order_id: str, status: str) -> None:
+        """The call of an order has ended, perhaps before somebody picked up."""
+        order = await ordered(self.orders, order_id)
+        if order is not None and status != "completed":
+            self.desk.unanswered("twilio", order, status.replace("-", " "))
+        await close_order(self.orders, order)
 
     def _connect(self, request: Request, ring: Ring) -> Response:
         origin = self.public.origin(request)

@@ -22,6 +22,8 @@ SERVE = "import sys; from gateway.cli.main import main; sys.exit(main(sys.argv[1
 ABOUT = {"session": "voice-session:3f2a91c0-aaaa", "agent": "maya", "caller": CALLER, "carrier": "twilio"}
 AT = "2026-02-06T23:15:04+00:00"
 FIELDS: dict[str, dict[str, Any]] = {
+    "dialling": {},
+    "unanswered": {"reason": "busy"},
     "ringing": {"called": "+12025550100"},
     "refused": {"reason": "caller is not in ALLOWED_CALLERS"},
     "answered": {"attempt": 1},
@@ -40,6 +42,8 @@ FIELDS: dict[str, dict[str, Any]] = {
     "finished": {"problem": ""},
 }
 SHOWN = {
+    "dialling": "twilio, by maya",
+    "unanswered": "busy",
     "ringing": "twilio, for maya",
     "answered": "again, stream 2",
     "memory": "2 facts, 1 past call, tier everything, 4 ms",

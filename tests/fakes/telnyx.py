@@ -637,6 +637,7 @@ class FakeTelnyx(FakeCarrier):
     def routes(self) -> list[BaseRoute]:
         return [
             Route("/v2/calls", self._dial, methods=["POST"]),
+            Route("/v2/phone_numbers", self._numbers, methods=["GET"]),
             Route("/v2/calls/{call_id}", self._show, methods=["GET"]),
             Route("/v2/calls/{call_id}/actions/{action}", self._act, methods=["POST"]),
         ]
@@ -650,6 +651,17 @@ class FakeTelnyx(FakeCarrier):
 
     async def _dial(self, request: Request) -> Response:
         return await self._command(request, "dial")
+
+    async def _numbers(self, request: Request) -> Response:
+        """Every number that is asked for is ours, and belongs to our one application."""
+        entry = Exchange("command", "GET", str(request.url), action="phone_numbers")
+        number = request.query_params.get("filter[phone_number]", "")
+        found = [{"id": "1", "phone_number": number, "connection_id": self.connection_id}]
+
+        async def command() -> Reply:
+            return Reply(200, {"data": found})
+
+        return await self.answer_command(entry, command)
 
     async def _show(self, request: Request) -> Response:
         return await self._command(request, "read")

@@ -55,7 +55,7 @@ async def test_a_call_gets_a_token_of_its_own(url, headers):
     [
         (b"{", "the body must be JSON"),
         (b"[]", "the body must be an object"),
-        (b'{"caller": 5}', "caller and called must be text"),
+        (b'{"caller": 5}', "caller must be text"),
         (b'{"caller": "Anna"}', "caller must be a number like +12025550143, or left out"),
     ],
 )

@@ -71,6 +71,8 @@ class CallRecord:
     number: str = ""
     tier: int = 0
     handed_over: bool = False
+    order: Mapping[str, Any] | None = None
+    """Why we call, where it is us who do."""
 
     def as_bytes(self) -> bytes:
         return orjson.dumps(asdict(self))

@@ -359,6 +359,7 @@ class Neighbours:
             ring.number,
             ring.clearance.tier,
             ring.handed_over,
+            ring.order.as_json() if ring.order is not None else None,
         )
 
     async def _write_checkpoints(self, desk: Desk) -> None:

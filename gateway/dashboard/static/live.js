@@ -65,6 +65,8 @@ function stored(card) {
 }
 
 const reactions = {
+  dialling: (event) => state(open(event), "is called"),
+  unanswered: (event) => { const card = cardOf(event.session); if (card) over(card, event); },
   ringing: (event) => state(open(event), "rings"),
   answered: (event) => state(open(event), "on the line"),
   memory: (event) => talk(open(event)).memory(event),

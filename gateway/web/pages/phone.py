@@ -26,7 +26,8 @@ from gateway.memory.recall import Recall, is_of
 from gateway.memory.store import MemoryStore
 from gateway.web.live import LiveDoor
 from gateway.web.pages.entrance import Entrance, Form
-from gateway.web.phone import GUEST_PATH, NotPlaced, PhoneBooth, Wish
+from gateway.web.phone import GUEST_PATH, PhoneBooth, Wish
+from gateway.web.placing import NotPlaced
 
 EXAMPLES: Final = ("+12025550143", "+12025550144", "+12025550145")
 """Callers to choose from: numbers that nobody has."""
