@@ -18,6 +18,7 @@ REORDER_FRAMES: Final = 3
 _MIN_BYTES: Final = FRAME_BYTES
 _MAX_BYTES: Final = 240_000
 
+_CHUNK_DIGITS: Final = 12
 _TRANSFER: Final = "transfer:"
 
 
@@ -110,7 +111,8 @@ def _media(audio: bytes) -> bytes:
 
 
 def _whole_number(value: object) -> int | None:
-    if isinstance(value, str) and value.isdecimal():
+    """A chunk's number; None for what is none, or longer than those of a call can be."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _CHUNK_DIGITS:
         return int(value)
     return value if isinstance(value, int) else None
 

@@ -39,6 +39,11 @@ def test_frame_after_its_place_is_too_late() -> None:
     assert heard(TELNYX.streaming(), 1, 3, 4, 5, 6, 2, 7) == [1, 3, 4, 5, 6, 7]
 
 
+@pytest.mark.parametrize("chunk", [None, "", "one", "9" * 5000, 1.5, [1]])
+def test_frame_without_a_number_is_heard_as_it_comes(chunk: object) -> None:
+    assert TELNYX.streaming().receive(TELNYX.media(b"\x01" * 160, chunk=chunk)) == [AudioReceived(b"\x01" * 160)]
+
+
 def test_held_frames_come_out_at_the_end() -> None:
     codec = TELNYX.streaming()
     assert heard(codec, 1, 3) == [1]
