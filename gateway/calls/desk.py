@@ -385,15 +385,21 @@ class CallDesk:
         elif self._neighbours is not None:
             self._errand(self._pass_on_end(key, self._neighbours))
 
-    def stream_failed(self, key: CallKey) -> None:
-        """The carrier could not stream, or stopped; the caller may still be there."""
+    def stream_failed(self, key: CallKey, token: str = "") -> None:
+        """
+        The carrier could not stream, or stopped; the caller may still be there.
+
+        `token` is the stream's: the carrier may say it when the call has another one already.
+        """
         call, ring = self._registry.live(key), self._registry.ring(key)
+        if token and ring is not None and not ring.has_token(token):
+            return
         if call is not None:
             call.end(EndReason.STREAM_STOPPED)
         elif ring is not None and not ring.used:
             self._park(ring, ring.session)
         elif ring is None and not self._registry.is_over(key) and not self._registry.is_parked(key):
-            self._errand(self._stream_failed_elsewhere(key))
+            self._errand(self._stream_failed_elsewhere(key, token))
 
     def transferred(self, key: CallKey) -> None:
         """Somebody has picked up: the caller is theirs."""
@@ -762,15 +768,15 @@ class CallDesk:
         if not await neighbours.pass_on(self, Word.ENDED, key):
             neighbours.commons.settled(key)  # if it rings yet, at whatever node, it is over
 
-    async def _stream_failed_elsewhere(self, key: CallKey) -> None:
-        if self._neighbours is None or not await self._neighbours.pass_on(self, Word.STREAM_FAILED, key):
+    async def _stream_failed_elsewhere(self, key: CallKey, token: str) -> None:
+        if self._neighbours is None or not await self._neighbours.pass_on(self, Word.STREAM_FAILED, key, token):
             # An earlier process answered it and died, and nothing of it was kept: a nameless caller's.
             await self._hang_up(key)
 
     # Itself
 
     def _refusal(self, key: CallKey, caller: str, *, vouched: bool) -> Refusal | None:
-        if self._closing:
+        if self._draining:
             return Refusal.CLOSING
         if self._registry.is_over(key) or self._registry.is_parked(key):
             return Refusal.OVER

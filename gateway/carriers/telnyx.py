@@ -3,6 +3,7 @@
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
+from urllib.parse import parse_qs
 
 import orjson
 
@@ -136,6 +137,14 @@ class WebhookEvent:
     @property
     def incoming(self) -> bool:
         return self.text("direction") == "incoming"
+
+    @property
+    def stream_token(self) -> str:
+        """The token in the address of the stream that a streaming event is about; empty where it does not say."""
+        given = self.payload.get("stream_params")
+        details = given if isinstance(given, dict) else {}
+        url = self.text("stream_url") or str(details.get("stream_url") or "")
+        return parse_qs(url.partition("?")[2]).get("token", [""])[0]
 
     @property
     def attributes(self) -> dict[str, str]:
