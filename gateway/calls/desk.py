@@ -448,6 +448,11 @@ class CallDesk:
             _log.warning("media socket refused", extra={"carrier": link.carrier, "reason": "no valid token"})
             return None
         logs.concerns(ring.session_id)
+        if started.problem:  # another stream would be no better
+            _log.warning("carrier broke its protocol", extra={"carrier": link.carrier, "problem": started.problem})
+            self._registry.ended(key, self._now())
+            self._give_up(ring)
+            return None
         self._identify(ring, started.parameters)
         kit = await (ring.kit or self._kits.pack(ring.agent, ring.caller, ring.clearance))
         thought = None

@@ -64,14 +64,13 @@ class TelnyxCodec(CarrierCodec):
 
     def _started(self, message: Message, start: Message) -> StreamStarted:
         encoding = self._part({"event": "start", **start}, "media_format").get("encoding")
-        if encoding not in ("PCMU", "PCMA"):
-            raise RemoteProtocolError(self.name, f"streams {encoding!r}, expected 'PCMU'")
         self._alaw = encoding == "PCMA"
         return StreamStarted(
             call_id=self._text(start, "call_control_id"),
             stream_id=self._text(message, "stream_id"),
             token=self._url_token,
             parameters=text_parameters(start.get("custom_parameters") or start.get("customParameters")),
+            problem="" if encoding in ("PCMU", "PCMA") else f"streams {encoding!r}, expected 'PCMU'",
         )
 
     def _audio(self, media: Message) -> list[CarrierEvent]:

@@ -142,12 +142,14 @@ async def test_a_law_leg_is_heard_as_mu_law(tmp_path: Path) -> None:
 
 
 async def test_unknown_codec_ends_the_call(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """At once: another stream would be no better, and the caller is not kept in silence."""
     carrier = make_carrier("telnyx")
     async with staged(tmp_path, carrier) as stage:
         carrier.leg_codec, carrier.insist_on_leg_codec = "OPUS", True
         call = await stage.carrier.dial()
         await call.over(10)
         assert stage.engine.conversations == []
+        assert commands(stage) == ["answer", "hangup"]
         assert "telnyx streams 'OPUS', expected 'PCMU'" in [
             f"{getattr(r, 'carrier', '')} {getattr(r, 'problem', '')}" for r in caplog.records
         ]
