@@ -12,6 +12,8 @@ import httpx
 import uvicorn
 
 from gateway import settings
+from gateway.links import picows_sockets
+from gateway.links.sockets import Connector
 from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol
 from tests.fakes.deepgram import Conversation, FakeDeepgram, speech
@@ -27,9 +29,11 @@ GREETING_SOUND = speech("Hello, this is Maya.") + speech("How can I help you?")
 
 
 @contextlib.asynccontextmanager
-async def running_gateway(environ: dict[str, str], folder: Path) -> AsyncIterator[str]:
+async def running_gateway(
+    environ: dict[str, str], folder: Path, *, connect: Connector = picows_sockets.connect
+) -> AsyncIterator[str]:
     """The gateway with these settings, started and stopped; yields its address."""
-    app = create_app(settings.load(environ, folder))
+    app = create_app(settings.load(environ, folder), connect=connect)
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, http=FrontProtocol, ws="none", log_config=None, access_log=False, lifespan="on")
     server = uvicorn.Server(config)
@@ -135,7 +139,12 @@ def make_carrier(name: str, **options: Any) -> Any:
 
 @contextlib.asynccontextmanager
 async def staged(
-    folder: Path, carrier: Any, *, engine: FakeDeepgram | None = None, **environ: str
+    folder: Path,
+    carrier: Any,
+    *,
+    engine: FakeDeepgram | None = None,
+    connect: Connector = picows_sockets.connect,
+    **environ: str,
 ) -> AsyncIterator[Stage]:
     """A gateway between this carrier and an engine, with everything else at its defaults."""
     async with contextlib.AsyncExitStack() as stack:
@@ -157,6 +166,7 @@ async def staged(
                     **environ,
                 },
                 folder,
+                connect=connect,
             )
         )
         carrier.gateway_url = url

@@ -88,6 +88,13 @@ async def test_hangup_while_the_stream_is_lost(tmp_path: Path) -> None:
         assert len(call.streams) == 1
 
 
+async def test_stopping_gateway_hangs_up_who_waits(tmp_path: Path, carrier_name: str) -> None:
+    """Their media would find nobody."""
+    async with staged(tmp_path, make_carrier(carrier_name)) as stage:
+        call = await stage.carrier.ring()
+    assert call.ended_by == "gateway-rest"
+
+
 # The gateway itself dies
 
 
@@ -119,6 +126,15 @@ class GatewayProcess:
     async def send(self, number: int) -> None:
         assert self._process is not None
         self._process.send_signal(number)
+
+    async def draining(self) -> None:
+        """Until it says that it takes no more calls."""
+        async with httpx.AsyncClient(base_url=self.url) as http:
+
+            async def is_draining() -> bool:
+                return (await http.get("/ready")).status_code == 503
+
+            await until_it(is_draining)
 
     async def stopped(self) -> int:
         assert self._process is not None
@@ -231,18 +247,43 @@ async def test_sigterm_lets_live_calls_end(scene: Scene) -> None:
     """/ready says no, a new call is refused, the live one goes on and is kept, then the process ends."""
     call, conversation = await scene.dial()
     await scene.gateway.send(signal.SIGTERM)
-    async with httpx.AsyncClient(base_url=scene.gateway.url) as http:
-
-        async def draining() -> bool:
-            return (await http.get("/ready")).status_code == 503
-
-        await until_it(draining)
+    await scene.gateway.draining()
     refused = await scene.carrier.dial("+12025550144")
     assert refused.rejected
     await conversation.user_says("I am still here.")
     await call.hang_up()
     assert await scene.gateway.stopped() in (0, -signal.SIGTERM)
     assert "CALLER: I am still here.\n" in await scene.archive()
+
+
+async def test_draining_gateway_takes_a_lost_stream_up_again(scene: Scene) -> None:
+    call, conversation = await scene.dial()
+    await conversation.user_says("I am still here.")
+    await scene.gateway.send(signal.SIGTERM)
+    await scene.gateway.draining()
+    await call.drop()
+    await call.wait_stream(2)
+    again = await scene.engine.next_conversation()
+    await again.configured()
+    await again.user_says("Still.")
+    await call.hang_up()
+    assert await scene.gateway.stopped() in (0, -signal.SIGTERM)
+    archive = await scene.archive()
+    assert archive.index("CALLER: I am still here.\n") < archive.index("CALLER: Still.\n")
+
+
+async def test_draining_gateway_waits_for_who_is_on_the_way(scene: Scene) -> None:
+    """A call was let in, and its media has not come yet."""
+    call = await scene.carrier.ring()
+    await scene.gateway.send(signal.SIGTERM)
+    await scene.gateway.draining()
+    stream = await scene.carrier.connect(call, token=call.token)
+    await stream.send_json(scene.carrier.start_message(call, stream_id=stream.stream_id))
+    conversation = await scene.engine.next_conversation()
+    await conversation.configured()
+    await call.hang_up()
+    await stream.close()
+    assert await scene.gateway.stopped() in (0, -signal.SIGTERM)
 
 
 async def test_second_sigterm_ends_live_calls(scene: Scene) -> None:

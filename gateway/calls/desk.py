@@ -55,6 +55,9 @@ PENDING_SOCKETS: Final = 200
 SEARCH_TOKENS: Final = 600
 """How much an agent that searches its memory gets to read."""
 
+CLOSE_SECONDS: Final = 15.0
+"""How long calls may take to come to their ending when the gateway stops."""
+
 HANGUP_GRACE: Final = 1.0
 """A stream that stopped is usually the first sign of a hangup; the carrier gets so long to say so."""
 RESTART_PAUSE: Final = 1.0
@@ -157,8 +160,7 @@ class CallDesk:
         self._errands: set[asyncio.Task[None]] = set()
         self._loop_watch = LoopWatch()
         self._quiet = asyncio.Event()
-        self._quiet.set()
-        self._closing = False
+        self._draining = False
 
     @property
     def live_calls(self) -> int:
@@ -211,7 +213,7 @@ class CallDesk:
 
     @property
     def takes_calls(self) -> bool:
-        return not self._closing
+        return not self._draining
 
     async def run(self) -> None:
         """Tick all calls until cancelled, some at a time: all at once would hold up a frame."""
@@ -227,6 +229,8 @@ class CallDesk:
             if turn == 0:
                 for ring in (*self._registry.unclaimed(now), *self._registry.overdue(now)):
                     self._errand(self._abandon(ring))
+                if not self._registry.has_calls:
+                    self._quiet.set()
 
     def _measure(self, now: float) -> None:
         """Levels of all calls, while somebody watches."""
@@ -241,21 +245,36 @@ class CallDesk:
                 call.stop_measuring()
 
     async def drain(self, seconds: float) -> None:
-        """Let no more calls in, and wait until the live ones have ended by themselves."""
-        self._closing = True
+        """Let no more calls in, and wait until those there are have ended by themselves."""
+        self._draining = True
+        self._quiet.clear()  # the next tick looks
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._quiet.wait()
 
     async def close(self) -> None:
-        """Let no more calls in, end the live ones, and wait until each has been handed to its ending."""
-        self._closing = True
+        """Let no more calls in, end those there are, and wait until each has been handed to its ending."""
+        self._draining = True
         for link in list(self._pending):
             link.close()
         for call in self._registry.live_calls():
             call.end(EndReason.SHUTDOWN)
-        if tasks := {*self._conducted.values(), *self._errands}:
-            await asyncio.wait(tasks, timeout=15)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                while self._conducted:
+                    await asyncio.wait(self._conducted.values())
+                if self._neighbours is None:  # else others see to those that wait for their media
+                    self._dismiss_waiting()
+                while self._errands:
+                    await asyncio.wait(self._errands)
+
+    def _dismiss_waiting(self) -> None:
+        """Nobody will be here when their media comes: those who wait for it are not left in silence."""
+        for ring in self._registry.without_media():
+            self._registry.ended(ring.key, self._now())
+            self._settle(ring, EndReason.TRANSFERRED if ring.handed_over else EndReason.SHUTDOWN)
+            if not ring.handed_over:  # that would cut off whoever they were put through to
+                self._errand(self._hang_up(ring.key))
 
     async def recover(self, ended: frozenset[str]) -> None:
         """
@@ -460,7 +479,6 @@ class CallDesk:
             thought = self._brains.open(ring.agent, ring.caller, ring.media_url, ring.clearance)
         call = self._call(ring, link, self._engine, kit, thought)
         self._registry.went_live(key, call)
-        self._quiet.clear()
         task = asyncio.get_running_loop().create_task(self._conduct(call, ring, thought), name=call.session.id)
         self._conducted[call] = task
         return call
@@ -558,13 +576,14 @@ class CallDesk:
             # The edge of a call: whatever went wrong in it stays in it, and what was said is kept.
             _log.exception("call failed", extra={"call": call.session.uuid[:8]})
             feed.tell("error", what="call failed", reason=type(error).__name__)
+            self._errand(self._hang_up(ring.key))
         finally:
             ring.recorder, ring.caller = call.recorder, call.session.caller
             if thought is not None and self._brains is not None:
                 self._brains.close(thought)
             if ring.taken:
                 self._let_go(ring)
-            elif call.may_go_on and not ring.picked_up and not self._closing:
+            elif call.may_go_on and not ring.picked_up:
                 ring.handed_over = call.session.end_reason is EndReason.TRANSFERRED and ring.picked_up is None
                 feed.tell("media_lost", reason=str(call.session.end_reason))
                 self._park(ring, call.session)
@@ -572,8 +591,6 @@ class CallDesk:
                 self._registry.ended(ring.key, self._now())
                 self._finish(ring.key, call.session, call.recorder)
             del self._conducted[call]
-            if not self._conducted:
-                self._quiet.set()
 
     # A call that has lost its stream
 
