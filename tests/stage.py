@@ -15,6 +15,8 @@ import uvicorn
 from gateway import settings
 from gateway.calls import brains, engine_keeper, replies
 from gateway.calls.functions import kit
+from gateway.links import picows_sockets
+from gateway.links.sockets import Connector
 from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol
 from tests.fakes.deepgram import Conversation, FakeDeepgram, speech
@@ -32,10 +34,12 @@ GREETING_SOUND = speech("Hello, this is Maya.") + speech("How can I help you?")
 
 
 @contextlib.asynccontextmanager
-async def running_gateway(environ: dict[str, str], folder: Path, *, hurries: bool = False) -> AsyncIterator[str]:
+async def running_gateway(
+    environ: dict[str, str], folder: Path, *, hurries: bool = False, connect: Connector = picows_sockets.connect
+) -> AsyncIterator[str]:
     """The gateway with these settings, started and stopped; yields its address. `hurries`: see `takes_its_time`."""
     with contextlib.nullcontext() if hurries else takes_its_time():
-        app = create_app(settings.load(environ, folder))
+        app = create_app(settings.load(environ, folder), connect=connect)
         listener = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(app, http=FrontProtocol, ws="none", log_config=None, access_log=False, lifespan="on")
         server = uvicorn.Server(config)
@@ -165,7 +169,13 @@ def make_carrier(name: str, **options: Any) -> Any:
 
 @contextlib.asynccontextmanager
 async def staged(
-    folder: Path, carrier: Any, *, engine: FakeDeepgram | None = None, hurries: bool = False, **environ: str
+    folder: Path,
+    carrier: Any,
+    *,
+    engine: FakeDeepgram | None = None,
+    hurries: bool = False,
+    connect: Connector = picows_sockets.connect,
+    **environ: str,
 ) -> AsyncIterator[Stage]:
     """A gateway between this carrier and an engine, with everything else at its defaults."""
     async with contextlib.AsyncExitStack() as stack:
@@ -188,6 +198,7 @@ async def staged(
                 },
                 folder,
                 hurries=hurries,
+                connect=connect,
             )
         )
         carrier.gateway_url = url

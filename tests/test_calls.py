@@ -4,6 +4,7 @@ import asyncio
 import re
 from importlib import resources
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -280,6 +281,19 @@ async def test_engine_gone_for_good_ends_the_call(tmp_path: Path) -> None:
         conversation.abort()
         await call.over(20)
         assert (await stage.archive()).endswith(f"CALLER: Hello?\nAGENT: {APOLOGY_TEXT}\n")
+
+
+async def test_call_that_fails_is_hung_up(tmp_path: Path, carrier_name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever went wrong in it: nobody is left in silence."""
+
+    async def breaks(*_: object, **__: object) -> NoReturn:
+        raise RuntimeError("a mistake of ours")
+
+    async with staged(tmp_path, make_carrier(carrier_name), connect=breaks) as stage:
+        call = await stage.carrier.dial()
+        await call.over(10)
+        assert call.ended_by == "gateway-rest"
+    assert [record.message for record in caplog.records].count("call failed") == 1
 
 
 async def test_engine_nonsense_does_not_end_the_call(stage: Stage) -> None:

@@ -89,6 +89,13 @@ async def test_hangup_while_the_stream_is_lost(tmp_path: Path) -> None:
         assert len(call.streams) == 1
 
 
+async def test_stopping_gateway_hangs_up_who_waits(tmp_path: Path, carrier_name: str) -> None:
+    """Their media would find nobody."""
+    async with staged(tmp_path, make_carrier(carrier_name)) as stage:
+        call = await stage.carrier.ring()
+    assert call.ended_by == "gateway-rest"
+
+
 # The gateway itself dies
 
 
@@ -267,6 +274,36 @@ async def test_sigterm_lets_live_calls_end(scene: Scene) -> None:
     await call.hang_up()
     assert await scene.gateway.stopped() in (0, -signal.SIGTERM)
     assert "CALLER: I am still here.\n" in await scene.archive()
+
+
+async def test_draining_gateway_takes_a_lost_stream_up_again(scene: Scene) -> None:
+    call, conversation = await scene.dial()
+    await conversation.user_says("I am still here.")
+    await scene.gateway.send(signal.SIGTERM)
+    await scene.gateway.drains()
+    await call.drop()
+    await call.wait_stream(2)
+    again = await scene.engine.next_conversation()
+    await again.configured()
+    await again.user_says("Still.")
+    await call.hang_up()
+    assert await scene.gateway.stopped() in (0, -signal.SIGTERM)
+    archive = await scene.archive()
+    assert archive.index("CALLER: I am still here.\n") < archive.index("CALLER: Still.\n")
+
+
+async def test_draining_gateway_waits_for_who_is_on_the_way(scene: Scene) -> None:
+    """A call was let in, and its media has not come yet."""
+    call = await scene.carrier.ring()
+    await scene.gateway.send(signal.SIGTERM)
+    await scene.gateway.drains()
+    stream = await scene.carrier.connect(call, token=call.token)
+    await stream.send_json(scene.carrier.start_message(call, stream_id=stream.stream_id))
+    conversation = await scene.engine.next_conversation()
+    await conversation.configured()
+    await call.hang_up()
+    await stream.close()
+    assert await scene.gateway.stopped() in (0, -signal.SIGTERM)
 
 
 async def test_second_sigterm_ends_live_calls(scene: Scene) -> None:

@@ -56,6 +56,9 @@ TICK_GROUPS: Final = 10
 PENDING_SOCKETS: Final = 200
 """Media sockets that have not sent a valid `start`. One more, and the oldest of them is closed."""
 
+CLOSE_SECONDS: Final = 15.0
+"""How long calls may take to come to their ending when the gateway stops."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -111,8 +114,7 @@ class CallDesk:
         self._conducted: dict[Call, asyncio.Task[None]] = {}
         self._loop_watch = LoopWatch()
         self._quiet = asyncio.Event()
-        self._quiet.set()
-        self._closing = False
+        self._draining = False
 
     @property
     def live_calls(self) -> int:
@@ -125,7 +127,7 @@ class CallDesk:
 
     @property
     def takes_calls(self) -> bool:
-        return not self._closing
+        return not self._draining
 
     async def run(self) -> None:
         """Tick all calls until cancelled, some at a time: all at once would hold up a frame."""
@@ -141,23 +143,32 @@ class CallDesk:
             if turn == 0:
                 for ring in (*self._registry.unclaimed(now), *self._registry.overdue(now)):
                     self._parking.abandon(ring)
+                if not self._registry.has_calls:
+                    self._quiet.set()
 
     async def drain(self, seconds: float) -> None:
-        """Let no more calls in, and wait until the live ones have ended by themselves."""
-        self._closing = True
+        """Let no more calls in, and wait until those there are have ended by themselves."""
+        self._draining = True
+        self._quiet.clear()  # the next tick looks
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._quiet.wait()
 
     async def close(self) -> None:
-        """Let no more calls in, end the live ones, and wait until each has been handed to its ending."""
-        self._closing = True
+        """Let no more calls in, end those there are, and wait until each has been handed to its ending."""
+        self._draining = True
         for link in list(self._pending):
             link.close()
         for call in self._registry.live_calls():
             call.end(EndReason.SHUTDOWN)
-        if tasks := {*self._conducted.values(), *self._errands.under_way}:
-            await asyncio.wait(tasks, timeout=15)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                while self._conducted:
+                    await asyncio.wait(self._conducted.values())
+                if self._neighbours is None:  # else others see to those that wait for their media
+                    self._parking.dismiss()
+                while errands := self._errands.under_way:
+                    await asyncio.wait(errands)
 
     async def recover(self, ended: frozenset[str]) -> None:
         """
@@ -287,15 +298,21 @@ class CallDesk:
         elif self._neighbours is not None:
             self._errands.send(self._pass_on_end(key, self._neighbours))
 
-    def stream_failed(self, key: CallKey) -> None:
-        """The carrier could not stream, or stopped; the caller may still be there."""
+    def stream_failed(self, key: CallKey, token: str = "") -> None:
+        """
+        The carrier could not stream, or stopped; the caller may still be there.
+
+        `token` is the stream's: the carrier may say it when the call has another one already.
+        """
         call, ring = self._registry.live(key), self._registry.ring(key)
+        if token and ring is not None and not ring.has_token(token):
+            return
         if call is not None:
             call.end(EndReason.STREAM_STOPPED)
         elif ring is not None and not ring.used:
             self._parking.park(ring, ring.session)
         elif ring is None and not self._registry.is_over(key) and not self._registry.is_parked(key):
-            self._errands.send(self._stream_failed_elsewhere(key))
+            self._errands.send(self._stream_failed_elsewhere(key, token))
 
     def transferred(self, key: CallKey) -> None:
         """Somebody has picked up: the caller is theirs."""
@@ -326,7 +343,7 @@ class CallDesk:
     @property
     def unready(self) -> Refusal | None:
         """Why no call at all can be let in, or placed, at this moment."""
-        if self._closing:
+        if self._draining:
             return Refusal.CLOSING
         return Refusal.NO_ENGINE if self._engine is None else None
 
@@ -387,6 +404,11 @@ class CallDesk:
             _log.warning("media socket refused", extra={"carrier": link.carrier, "reason": "no valid token"})
             return None
         logs.concerns(ring.session_id)
+        if started.problem:  # another stream would be no better
+            _log.warning("carrier broke its protocol", extra={"carrier": link.carrier, "problem": started.problem})
+            self._registry.ended(key, self._now())
+            self._parking.give_up(ring)
+            return None
         self._identify(ring, started.parameters)
         kit = await self._provisions.kit(ring)
         thought = None
@@ -394,7 +416,6 @@ class CallDesk:
             thought = self._brains.open(ring.agent, ring.caller, ring.media_url, ring.clearance)
         call = self._call(ring, link, self._engine, kit, thought)
         self._registry.went_live(key, call)
-        self._quiet.clear()
         task = asyncio.get_running_loop().create_task(self._conduct(call, ring, thought), name=call.session.id)
         self._conducted[call] = task
         return call
@@ -491,13 +512,14 @@ class CallDesk:
             # The edge of a call: whatever went wrong in it stays in it, and what was said is kept.
             _log.exception("call failed", extra={"call": call.session.uuid[:8]})
             feed.tell("error", what="call failed", reason=type(error).__name__)
+            self._errands.send(self._parking.hang_up(ring.key))
         finally:
             ring.recorder, ring.caller = call.recorder, call.session.caller
             if thought is not None and self._brains is not None:
                 self._brains.close(thought)
             if ring.taken:
                 self._departures.let_go(ring)
-            elif call.may_go_on and not ring.picked_up and not self._closing:
+            elif call.may_go_on and not ring.picked_up:
                 ring.handed_over = call.session.end_reason is EndReason.TRANSFERRED and ring.picked_up is None
                 feed.tell("media_lost", reason=str(call.session.end_reason))
                 self._parking.park(ring, call.session)
@@ -505,8 +527,6 @@ class CallDesk:
                 self._registry.ended(ring.key, self._now())
                 self._departures.finish(ring.key, call.session, call.recorder)
             del self._conducted[call]
-            if not self._conducted:
-                self._quiet.set()
 
     # Calls of other nodes
 
@@ -572,15 +592,15 @@ class CallDesk:
         if not await neighbours.pass_on(self, Word.ENDED, key):
             neighbours.commons.settled(key)  # if it rings yet, at whatever node, it is over
 
-    async def _stream_failed_elsewhere(self, key: CallKey) -> None:
-        if self._neighbours is None or not await self._neighbours.pass_on(self, Word.STREAM_FAILED, key):
+    async def _stream_failed_elsewhere(self, key: CallKey, token: str) -> None:
+        if self._neighbours is None or not await self._neighbours.pass_on(self, Word.STREAM_FAILED, key, token):
             # An earlier process answered it and died, and nothing of it was kept: a nameless caller's.
             await self._parking.hang_up(key)
 
     # Itself
 
     def _refusal(self, key: CallKey, caller: str, *, vouched: bool) -> Refusal | None:
-        if self._closing:
+        if self._draining:
             return Refusal.CLOSING
         if self._registry.is_over(key) or self._registry.is_parked(key):
             return Refusal.OVER

@@ -66,7 +66,7 @@ class Parking:
             return
         if ring.attempt >= RESUME_TRIES:
             self._registry.ended(ring.key, _now())
-            self._give_up(ring)
+            self.give_up(ring)
         elif not self._controls[ring.key[0]].asks_to_resume:
             self.restart_stream(ring)
 
@@ -96,6 +96,22 @@ class Parking:
     def abandon(self, ring: Ring) -> None:
         """Nobody came for a call: it is over, unless it has gone on at another node."""
         self._errands.send(self._abandon(ring))
+
+    def give_up(self, ring: Ring) -> None:
+        """No media came for it: the call is of no use any more, to us or to the caller."""
+        WATCHDOG.count("no media for a call")
+        fields = {"call": logs.call_name(ring.session_id), "carrier": ring.key[0]}
+        _log.warning("no media came for a call", extra=fields)
+        self._departures.settle(ring, EndReason.STREAM_LOST)
+        self._errands.send(self.hang_up(ring.key))
+
+    def dismiss(self) -> None:
+        """The gateway stops, and nobody will be here when their media comes: nobody is left in silence."""
+        for ring in self._registry.without_media():
+            self._registry.ended(ring.key, _now())
+            self._departures.settle(ring, EndReason.TRANSFERRED if ring.handed_over else EndReason.SHUTDOWN)
+            if not ring.handed_over:  # that would cut off whoever they were put through to
+                self._errands.send(self.hang_up(ring.key))
 
     async def hang_up(self, key: CallKey) -> None:
         if not await self.is_ours(key):
@@ -133,13 +149,13 @@ class Parking:
                     self._registry.park(again, _now() + RESUME_SECONDS)
                 else:
                     self._registry.ended(ring.key, _now())
-                    self._give_up(again)
+                    self.give_up(again)
 
     async def _abandon(self, ring: Ring) -> None:
         if ring.handed_over:  # to hang up would cut off whoever it was put through to
             self._departures.settle(ring, EndReason.TRANSFERRED)
         elif self._neighbours is None or not (ring.shared or ring.attempt) or await self._neighbours.is_ours(ring.key):
-            await self._wait_on(ring) if ring.adopted else self._give_up(ring)
+            await self._wait_on(ring) if ring.adopted else self.give_up(ring)
         else:
             self._departures.let_go(ring)
 
@@ -158,14 +174,6 @@ class Parking:
             self._registry.park(ring, _now() + RESUME_SECONDS)
         else:
             self.park(ring, ring.session)
-
-    def _give_up(self, ring: Ring) -> None:
-        """No media came for it: the call is of no use any more, to us or to the caller."""
-        WATCHDOG.count("no media for a call")
-        fields = {"call": logs.call_name(ring.session_id), "carrier": ring.key[0]}
-        _log.warning("no media came for a call", extra=fields)
-        self._departures.settle(ring, EndReason.STREAM_LOST)
-        self._errands.send(self.hang_up(ring.key))
 
 
 def _now() -> float:

@@ -114,6 +114,15 @@ class Registry:
         parked = self._parked.get(key)
         return parked if parked is not None and parked.handed_over else None
 
+    def without_media(self) -> list[Ring]:
+        """Calls that wait for their first stream, or for another."""
+        return [*self._parked.values(), *(ring for ring in self._rings.values() if not ring.used)]
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether there is any call that is not over."""
+        return bool(self._rings or self._live or self._parked)
+
     def is_over(self, key: CallKey) -> bool:
         return key in self._over
 

@@ -93,9 +93,13 @@ class Ring:
             if loading is not None:
                 loading.cancel()
 
+    def has_token(self, token: str) -> bool:
+        """Whether it is this call's, and this stream's of it. In constant time."""
+        return hmac.compare_digest(self.token.encode(), token.encode())
+
     def opens(self, token: str, account_id: str, now: float) -> bool:
-        """Whether this token, from this account, opens the call's media now. Constant time for the token."""
-        right = hmac.compare_digest(self.token.encode(), token.encode())
+        """Whether this token, from this account, opens the call's media now."""
+        right = self.has_token(token)
         return right and not self.used and now < self.expires and account_id in ("", self.account_id)
 
     # Told to others

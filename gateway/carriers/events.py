@@ -12,6 +12,8 @@ class StreamStarted:
     account_id: str = ""
     token: str = ""
     parameters: dict[str, str] = field(default_factory=dict)
+    problem: str = ""
+    """Why its sound can't be used; empty where it can."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ ANONYMOUS: Final = ""
 # to everybody who hides theirs (Twilio, "Why am I getting calls from these strange numbers").
 _KEYPAD_WORDS: Final = frozenset({"+266696687", "+7378742833", "+2562533", "+8656696", "+86282452253"})
 
+# Letters would be taken for the keys they stand on, and make a number of anybody's out of a word.
+_WRITTEN: Final = re.compile(r"\+[\d\s().-]+")
+
 # Nothing that could end an attribute or an element where a carrier wants the address in XML.
 _SIP_ADDRESS: Final = re.compile(r"sips?:[\w.!~*+$%=-]+@[\w.-]+(:\d{1,5})?(;[\w.=-]+)*", re.ASCII)
 
@@ -25,15 +28,16 @@ def caller_id(claimed: str | None) -> str:
 
 
 def e164(text: str) -> str | None:
-    """A number written with its country code, in E.164; None if it can't be one."""
+    """A full number written with its country code, in E.164; None if it can't be one."""
     text = text.strip()
-    if not text.startswith("+") or text in _KEYPAD_WORDS:
+    if not _WRITTEN.fullmatch(text) or text in _KEYPAD_WORDS:
         return None
     try:
         number = phonenumbers.parse(text, None)
     except phonenumbers.NumberParseException:
         return None
-    if number.extension or not phonenumbers.is_possible_number(number):
+    # `is_possible_number` would let a local number pass, one without its area code.
+    if phonenumbers.is_possible_number_with_reason(number) != phonenumbers.ValidationResult.IS_POSSIBLE:
         return None
     return phonenumbers.format_number(number, phonenumbers.PhoneNumberFormat.E164)
 

@@ -3,6 +3,7 @@
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
+from urllib.parse import parse_qs
 
 import orjson
 
@@ -18,6 +19,7 @@ REORDER_FRAMES: Final = 3
 _MIN_BYTES: Final = FRAME_BYTES
 _MAX_BYTES: Final = 240_000
 
+_CHUNK_DIGITS: Final = 12
 _TRANSFER: Final = "transfer:"
 _ORDER: Final = "order:"
 _NOT_PICKED_UP: Final = frozenset(
@@ -66,14 +68,13 @@ class TelnyxCodec(CarrierCodec):
 
     def _started(self, message: Message, start: Message) -> StreamStarted:
         encoding = self._part({"event": "start", **start}, "media_format").get("encoding")
-        if encoding not in ("PCMU", "PCMA"):
-            raise RemoteProtocolError(self.name, f"streams {encoding!r}, expected 'PCMU'")
         self._alaw = encoding == "PCMA"
         return StreamStarted(
             call_id=self._text(start, "call_control_id"),
             stream_id=self._text(message, "stream_id"),
             token=self._url_token,
             parameters=text_parameters(start.get("custom_parameters") or start.get("customParameters")),
+            problem="" if encoding in ("PCMU", "PCMA") else f"streams {encoding!r}, expected 'PCMU'",
         )
 
     def _audio(self, media: Message) -> list[CarrierEvent]:
@@ -114,7 +115,8 @@ def _media(audio: bytes) -> bytes:
 
 
 def _whole_number(value: object) -> int | None:
-    if isinstance(value, str) and value.isdecimal():
+    """A chunk's number; None for what is none, or longer than those of a call can be."""
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _CHUNK_DIGITS:
         return int(value)
     return value if isinstance(value, int) else None
 
@@ -138,6 +140,14 @@ class WebhookEvent:
     @property
     def incoming(self) -> bool:
         return self.text("direction") == "incoming"
+
+    @property
+    def stream_token(self) -> str:
+        """The token in the address of the stream that a streaming event is about; empty where it does not say."""
+        given = self.payload.get("stream_params")
+        details = given if isinstance(given, dict) else {}
+        url = self.text("stream_url") or str(details.get("stream_url") or "")
+        return parse_qs(url.partition("?")[2]).get("token", [""])[0]
 
     @property
     def attributes(self) -> dict[str, str]:

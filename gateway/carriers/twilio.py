@@ -9,7 +9,6 @@ import orjson
 
 from gateway.carriers.codec import CarrierCodec, Message, audio_events, text_parameters
 from gateway.carriers.events import CarrierEvent, StreamStarted
-from gateway.errors import RemoteProtocolError
 
 
 class TwilioCodec(CarrierCodec):
@@ -37,8 +36,6 @@ class TwilioCodec(CarrierCodec):
     def _started(self, message: Message, start: Message) -> StreamStarted:
         stream_id = self._text(message, "streamSid")
         encoding = self._part({"event": "start", **start}, "mediaFormat").get("encoding")
-        if encoding != "audio/x-mulaw":
-            raise RemoteProtocolError(self.name, f"streams {encoding!r}, expected 'audio/x-mulaw'")
         parameters = text_parameters(start.get("customParameters"))
         started = StreamStarted(
             call_id=self._text(start, "callSid"),
@@ -46,6 +43,7 @@ class TwilioCodec(CarrierCodec):
             account_id=self._text(start, "accountSid"),
             token=parameters.pop("token", ""),
             parameters=parameters,
+            problem="" if encoding == "audio/x-mulaw" else f"streams {encoding!r}, expected 'audio/x-mulaw'",
         )
         self._stream_id = orjson.dumps(stream_id)
         self._media_prefix = b'{"event":"media","streamSid":%b,"media":{"payload":"' % self._stream_id

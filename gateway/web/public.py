@@ -20,9 +20,10 @@ class PublicAddress:
         """Scheme, host and perhaps a path prefix, without a slash at the end."""
         if self.configured:
             return self.configured.rstrip("/")
-        forwarded = request.headers
-        host = _first(forwarded.get("x-forwarded-host", "")) or forwarded.get("host", "") or request.url.netloc
-        return f"{self.scheme(request)}://{host}"
+        if host := _first(request.headers.get("x-forwarded-host", "")):
+            # Some proxies do not tell the scheme. Carriers reach us by https.
+            return f"{_first(request.headers.get('x-forwarded-proto', '')) or 'https'}://{host}"
+        return f"{self.scheme(request)}://{request.headers.get('host', '') or request.url.netloc}"
 
     def scheme(self, request: Request) -> str:
         """What the peer itself speaks, to a proxy perhaps; PUBLIC_URL may be for others."""
@@ -40,9 +41,9 @@ class PublicAddress:
         return f"{self.origin(request)}{path}{f'?{query}' if query else ''}"
 
     def socket_url(self, request: Request, path: str) -> str:
-        """A media socket's address. Always wss: carriers take nothing else."""
+        """A media socket's address. Always wss, and without a password: carriers take nothing else."""
         parts = urlsplit(self.origin(request))
-        return f"wss://{parts.netloc}{parts.path}{path}"
+        return f"wss://{parts.netloc.rpartition('@')[2]}{parts.path}{path}"
 
 
 async def read_body(request: Request) -> bytes:

@@ -86,7 +86,7 @@ class TelnyxWebhooks:
                 if event.order_id:
                     self._command(self._order_over(event))
             case "streaming.failed" | "streaming.stopped":
-                self._desk.stream_failed(key)
+                self._desk.stream_failed(key, event.stream_token)
             case _:
                 pass  # answers, keys that the socket told as well, and what Telnyx adds
 

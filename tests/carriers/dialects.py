@@ -34,9 +34,9 @@ class Dialect:
     def frame(self, event: str, **parts: Any) -> str:
         return json.dumps({"event": event, self.id_name: STREAM_ID, **parts})
 
-    def media(self, audio: bytes, chunk: int = 1, **fields: Any) -> str:
+    def media(self, audio: bytes, number: int = 1, **fields: Any) -> str:
         payload = base64.b64encode(audio).decode()
-        media = {"track": "inbound", "chunk": str(chunk), "timestamp": str(chunk * 20), "payload": payload, **fields}
+        media = {"track": "inbound", "chunk": str(number), "timestamp": str(number * 20), "payload": payload, **fields}
         return self.frame("media", media=media)
 
 

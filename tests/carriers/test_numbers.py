@@ -27,6 +27,12 @@ from gateway.errors import SettingsError
         "+1202555014",
         "+1202555014343434343",
         "+12025550143;ext=5",
+        "+12025550143 ext. 5",
+        "+1202555HELP",
+        "+1ANONYMOUS",
+        "+15550143",
+        "+86 5669 6",
+        "+266 696 687",
     ],
 )
 def test_withheld_and_odd_numbers_are_anonymous(claimed: str | None) -> None:

@@ -51,6 +51,18 @@ def test_shared_key_is_not_downgraded() -> None:
         check_twilio(TOKEN, URL, FORM, headers)
 
 
+def test_settings_without_an_algorithm_mean_the_auth_token() -> None:
+    """As Twilio has it: only a named algorithm is a shared key's."""
+    headers = {"x-twilio-signature": "D2VEII2D3TWeqxtAkJv8VGJ2kwo=", "x-twilio-webhooks-signature-settings": "key=k1"}
+    check_twilio(TOKEN, URL, FORM, headers)
+
+
+@pytest.mark.parametrize("host", ["voice.example.com:none", "voice.example.com:99999", "[::1"])
+def test_host_that_is_none_is_rejected(host: str) -> None:
+    with pytest.raises(SignatureRejected):
+        check_twilio(TOKEN, f"https://{host}/twilio/voice", FORM, {"x-twilio-signature": "AAAA"})
+
+
 def test_telnyx_signature_is_accepted() -> None:
     TelnyxVerifier(PUBLIC_KEY).check(BODY, HEADERS, now=1700000010.0)
 
@@ -59,6 +71,13 @@ def test_telnyx_signature_is_accepted() -> None:
 def test_telnyx_timestamp_counts_both_ways(now: float) -> None:
     with pytest.raises(SignatureRejected, match="timestamp"):
         TelnyxVerifier(PUBLIC_KEY).check(BODY, HEADERS, now=now)
+
+
+@pytest.mark.parametrize("timestamp", ["", "now", "-1700000000", "1700000000.0", "9" * 400, "9" * 5000])
+def test_telnyx_timestamp_must_be_one(timestamp: str) -> None:
+    headers = {**HEADERS, "telnyx-timestamp": timestamp}
+    with pytest.raises(SignatureRejected, match="timestamp"):
+        TelnyxVerifier(PUBLIC_KEY).check(BODY, headers, now=1700000000.0)
 
 
 @pytest.mark.parametrize("signature", ["", "!!!", "AAAA", HEADERS["telnyx-signature-ed25519"][4:]])

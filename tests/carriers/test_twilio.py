@@ -6,7 +6,7 @@ import pytest
 from twilio.twiml.voice_response import VoiceResponse
 
 from gateway.carriers import twilio
-from gateway.errors import RemoteProtocolError
+from gateway.carriers.events import StreamStarted
 from tests.carriers.dialects import STREAM_ID, TWILIO
 
 
@@ -22,12 +22,12 @@ def test_messages_carry_the_stream_id() -> None:
     assert json.loads(codec.send_clear()) == {"event": "clear", "streamSid": STREAM_ID}
 
 
-def test_other_encoding_is_refused() -> None:
+def test_other_encoding_is_a_problem() -> None:
     start = copy.deepcopy(TWILIO.start)
     start["start"]["mediaFormat"]["encoding"] = "audio/x-l16"
-    with pytest.raises(RemoteProtocolError) as raised:
-        TWILIO.codec().receive(json.dumps(start))
-    assert str(raised.value) == "twilio streams 'audio/x-l16', expected 'audio/x-mulaw'"
+    [started] = TWILIO.codec().receive(json.dumps(start))
+    assert isinstance(started, StreamStarted)
+    assert started.problem == "streams 'audio/x-l16', expected 'audio/x-mulaw'"
 
 
 def test_twiml_connects_with_a_token() -> None:

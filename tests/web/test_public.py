@@ -40,7 +40,7 @@ def test_configured_address_is_the_origin(configured):
     "headers, origin",
     [
         ({"host": "gateway.local:8000"}, "http://gateway.local:8000"),
-        ({"host": "inner", "x_forwarded_host": "voice.example.com"}, "http://voice.example.com"),
+        ({"host": "inner", "x_forwarded_host": "voice.example.com"}, "https://voice.example.com"),
         ({"host": "voice.example.com", "x_forwarded_proto": "https"}, "https://voice.example.com"),
         (
             {"host": "inner", "x_forwarded_host": "voice.example.com, proxy", "x_forwarded_proto": "https,http"},
@@ -82,6 +82,7 @@ def test_query_inside_the_raw_path_is_not_doubled():
     [
         ("https://voice.example.com", "wss://voice.example.com/twilio/media"),
         ("http://127.0.0.1:8000", "wss://127.0.0.1:8000/twilio/media"),
+        ("https://user:password@voice.example.com:8443", "wss://voice.example.com:8443/twilio/media"),
     ],
 )
 def test_socket_is_always_secure(configured, url):

@@ -92,6 +92,27 @@ async def test_stopped_stream_of_a_live_call_is_restarted(stage: Stage) -> None:
     await stage.document()
 
 
+async def test_late_word_of_an_old_stream_ends_nothing(stage: Stage) -> None:
+    call, conversation = await stage.dial()
+    await conversation.user_says("Are you there?")
+    old = call.media_url
+    await call.drop()
+    await call.wait_stream(2)
+    again = await stage.engine.next_conversation()
+    await again.configured()
+    for event, payload in (
+        ("streaming.stopped", {"stream_url": old}),
+        ("streaming.failed", {"stream_params": {"stream_url": old}}),
+    ):
+        await stage.carrier.webhook(call, event, payload=payload)
+    await call.speak(SOUND * 50)
+    await again.hears(len(SOUND) * 50)
+    await again.user_says("Still here.")
+    await call.hang_up()
+    assert (await stage.archive()).endswith("CALLER: Still here.\n")
+    assert len(call.streams) == 2
+
+
 async def test_stream_that_fails_to_open_is_restarted(stage: Stage) -> None:
     call = await stage.carrier.ring()
     await stage.carrier.webhook(call, "streaming.failed", payload={"failure_reason": "connection_failed"})
@@ -121,12 +142,14 @@ async def test_a_law_leg_is_heard_as_mu_law(tmp_path: Path) -> None:
 
 
 async def test_unknown_codec_ends_the_call(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """At once: another stream would be no better, and the caller is not kept in silence."""
     carrier = make_carrier("telnyx")
     async with staged(tmp_path, carrier) as stage:
         carrier.leg_codec, carrier.insist_on_leg_codec = "OPUS", True
         call = await stage.carrier.dial()
         await call.over(10)
         assert stage.engine.conversations == []
+        assert commands(stage) == ["answer", "hangup"]
         assert "telnyx streams 'OPUS', expected 'PCMU'" in [
             f"{getattr(r, 'carrier', '')} {getattr(r, 'problem', '')}" for r in caplog.records
         ]
