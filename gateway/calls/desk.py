@@ -385,15 +385,21 @@ class CallDesk:
         elif self._neighbours is not None:
             self._errand(self._pass_on_end(key, self._neighbours))
 
-    def stream_failed(self, key: CallKey) -> None:
-        """The carrier could not stream, or stopped; the caller may still be there."""
+    def stream_failed(self, key: CallKey, token: str = "") -> None:
+        """
+        The carrier could not stream, or stopped; the caller may still be there.
+
+        `token` is the stream's, where the carrier names it: word of an earlier one may come late.
+        """
         call, ring = self._registry.live(key), self._registry.ring(key)
+        if token and ring is not None and token != ring.token:
+            return
         if call is not None:
             call.end(EndReason.STREAM_STOPPED)
         elif ring is not None and not ring.used:
             self._park(ring, ring.session)
         elif ring is None and not self._registry.is_over(key) and not self._registry.is_parked(key):
-            self._errand(self._stream_failed_elsewhere(key))
+            self._errand(self._stream_failed_elsewhere(key, token))
 
     def transferred(self, key: CallKey) -> None:
         """Somebody has picked up: the caller is theirs."""
@@ -599,10 +605,10 @@ class CallDesk:
             self.drop(ring.key)
         elif again := await self._ring_again(ring.key):  # else it ended meanwhile
             try:
-                await control.restart_stream(call_id, stream_url=again.stream_url)
+                await control.restart_stream(call_id, stream_url=again.stream_url, replaces=not again.adopted)
             except CarrierRefused as error:
                 _log.warning("no new stream", extra={"carrier": carrier, "reason": str(error)})
-                if again.adopted and isinstance(error, StreamInUse):
+                if again.adopted and isinstance(error, StreamInUse):  # perhaps another node's, which has the caller
                     again.attempt = 0
                     self._registry.park(again, self._now() + RESUME_SECONDS)
                 else:
@@ -762,8 +768,8 @@ class CallDesk:
         if not await neighbours.pass_on(self, Word.ENDED, key):
             neighbours.commons.settled(key)  # if it rings yet, at whatever node, it is over
 
-    async def _stream_failed_elsewhere(self, key: CallKey) -> None:
-        if self._neighbours is None or not await self._neighbours.pass_on(self, Word.STREAM_FAILED, key):
+    async def _stream_failed_elsewhere(self, key: CallKey, token: str) -> None:
+        if self._neighbours is None or not await self._neighbours.pass_on(self, Word.STREAM_FAILED, key, token):
             # An earlier process answered it and died, and nothing of it was kept: a nameless caller's.
             await self._hang_up(key)
 

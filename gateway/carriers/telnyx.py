@@ -3,6 +3,7 @@
 from base64 import b64decode, b64encode
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
+from urllib.parse import parse_qsl
 
 import orjson
 
@@ -130,6 +131,14 @@ class WebhookEvent:
     @property
     def call_id(self) -> str:
         return self.text("call_control_id")
+
+    @property
+    def stream_token(self) -> str:
+        """The token in the address of the stream that the event is about; empty where it names none."""
+        started_with = self.payload.get("stream_params")
+        named = started_with.get("stream_url") if isinstance(started_with, dict) else self.payload.get("stream_url")
+        query = named.partition("?")[2] if isinstance(named, str) else ""
+        return dict(parse_qsl(query)).get("token", "")
 
     @property
     def incoming(self) -> bool:

@@ -72,7 +72,7 @@ class TelnyxWebhooks:
             case "call.hangup":
                 self._desk.carrier_ended(key)
             case "streaming.failed" | "streaming.stopped":
-                self._desk.stream_failed(key)
+                self._desk.stream_failed(key, event.stream_token)
             case _:
                 pass  # answers, keys that the socket told as well, and what Telnyx adds
 

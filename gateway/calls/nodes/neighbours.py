@@ -35,7 +35,7 @@ class Desk(Protocol):
     """What is done at this node about calls that others tell of."""
 
     def carrier_ended(self, key: CallKey) -> None: ...
-    def stream_failed(self, key: CallKey) -> None: ...
+    def stream_failed(self, key: CallKey, token: str = "") -> None: ...
     def transferred(self, key: CallKey) -> None: ...
     def transfer_failed(self, key: CallKey) -> None: ...
     async def release(self, key: CallKey) -> None: ...
@@ -155,7 +155,7 @@ class Neighbours:
         heard = record.node == self.commons.node or await self.commons.release(record)
         return await self._adopted(key, record.node, heard=heard)
 
-    async def pass_on(self, desk: Desk, word: Word, key: CallKey) -> bool:
+    async def pass_on(self, desk: Desk, word: Word, key: CallKey, text: str = "") -> bool:
         """
         Tell a call's node what its carrier says. If it is dead the call becomes ours. False: nobody knows it.
 
@@ -163,17 +163,17 @@ class Neighbours:
         """
         while True:
             try:
-                return await self._passed_on(desk, word, key)
+                return await self._passed_on(desk, word, key, text)
             except BoardUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _passed_on(self, desk: Desk, word: Word, key: CallKey) -> bool:
+    async def _passed_on(self, desk: Desk, word: Word, key: CallKey, text: str) -> bool:
         record = await self.commons.find(key)
         if record is None:
             return False
         if record.node == self.commons.node or record.state is CallState.OVER:
             return True
-        if await self.commons.reached(record.node, word, key):
+        if await self.commons.reached(record.node, word, key, text):
             return True
         if adopted := await self._adopted(key, record.node):
             desk.take_up(*adopted)
@@ -278,7 +278,7 @@ class Neighbours:
             case Word.ENDED:
                 desk.carrier_ended(message.key)
             case Word.STREAM_FAILED:
-                desk.stream_failed(message.key)
+                desk.stream_failed(message.key, message.text)
             case Word.TRANSFERRED:
                 desk.transferred(message.key)
             case Word.TRANSFER_FAILED:
