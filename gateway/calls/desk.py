@@ -24,6 +24,7 @@ from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.finalize import Finalizer
 from gateway.calls.functions.kit import Kit, KitRoom
+from gateway.calls.hands import wind_up
 from gateway.calls.journal import Journal, JournaledCall, TurnLog
 from gateway.calls.levels import SHOW_SECONDS, Levels
 from gateway.calls.loop_watch import LoopWatch
@@ -296,7 +297,7 @@ class CallDesk:
             self._park(ring, session)
             self._errand(self._ask_if_alive(ring))
         else:
-            self._finish(ring.key, session)
+            self._finish(ring, session)
 
     # The webhooks' side
 
@@ -565,7 +566,7 @@ class CallDesk:
                 self._park(ring, call.session)
             else:
                 self._registry.ended(ring.key, self._now())
-                self._finish(ring.key, call.session, call.recorder)
+                self._finish(ring, call.session, call.recorder, wound_up=call.wound_up)
             del self._conducted[call]
             if not self._conducted:
                 self._quiet.set()
@@ -668,17 +669,26 @@ class CallDesk:
             ring.session.end_reason = reason
         if ring.session is None:
             self._feed_of(ring).tell("hangup", reason=str(reason), seconds=0, turns=0)
-        self._finish(ring.key, ring.session, ring.recorder)
+        self._finish(ring, ring.session, ring.recorder)
 
-    def _finish(self, key: CallKey, session: VoiceSession | None, recorder: CallRecorder | None = None) -> None:
+    def _finish(
+        self, ring: Ring, session: VoiceSession | None, recorder: CallRecorder | None = None, *, wound_up: bool = False
+    ) -> None:
         """The call is over, and comes to its ending. Other nodes keep what they know of it until that has begun."""
+        key = ring.key
         if self._neighbours is not None:
             self._neighbours.commons.over(key)
         if session is not None:
             self._tell_end(session)
-            self._finalizer.submit(session, recorder, begun=lambda: self._settled(key, session.id))
+            owes_last_function = ring.agent.functions is not None and bool(session.turns) and not wound_up
+            first = functools.partial(self._wind_up, ring, session) if owes_last_function else None
+            self._finalizer.submit(session, recorder, begun=lambda: self._settled(key, session.id), first=first)
         else:
             self._settled(key)
+
+    async def _wind_up(self, ring: Ring, session: VoiceSession) -> None:
+        """The agent's last function, which the call had no time for: its media was lost, or its gateway died."""
+        await wind_up(session, await self._kits.pack(ring.agent, session.caller, ring.clearance))
 
     def _tell_end(self, session: VoiceSession) -> None:
         seconds, turns = round(session.seconds, 1), len(session.turns)
@@ -708,7 +718,7 @@ class CallDesk:
         if session is not None and self._memory is not None:
             self._memory.journal.take_over(session, _journal_header(ring))
         if record.state is CallState.OVER:
-            self._finish(record.key, session)
+            self._finish(ring, session)
         elif session is None:
             self._park(ring, None)
         else:

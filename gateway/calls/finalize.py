@@ -107,12 +107,18 @@ class Finalizer:
         self._undocumented: set[asyncio.Future[None]] = set()
 
     def submit(
-        self, session: VoiceSession, recorder: CallRecorder | None = None, *, begun: Callable[[], None] = lambda: None
+        self,
+        session: VoiceSession,
+        recorder: CallRecorder | None = None,
+        *,
+        begun: Callable[[], None] = lambda: None,
+        first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """
         A call is over. Nothing is kept of a nameless caller, or of a call without a word.
 
-        `begun` is called when the ending needs nobody else's memory of the call any more.
+        `first` is done before the ending begins, and may add to the session. `begun` is called when the ending needs
+        nobody else's memory of the call any more.
         """
         if recorder is not None:
             recorder.note("ended", session.as_json())
@@ -120,8 +126,21 @@ class Finalizer:
         if self._enabled and session.caller and any(turn.text.strip() for turn in session.turns):
             # One whose gateway died may have been ended by another node since, and Redis may have forgotten that.
             unsure = self._stream is not None and session.end_reason is EndReason.GATEWAY_DIED
-            self._start(Ending(session, remote_sent=unsure), begun)
-            return
+            self._start(Ending(session, remote_sent=unsure), begun, first)
+        elif first is not None:
+            self._keep(self._leave_nothing(session, begun, first), f"ending {session.uuid}")
+        else:
+            self._forget(session, begun)
+
+    async def _leave_nothing(
+        self, session: VoiceSession, begun: Callable[[], None], first: Callable[[], Awaitable[None]]
+    ) -> None:
+        try:
+            await first()
+        finally:
+            self._forget(session, begun)
+
+    def _forget(self, session: VoiceSession, begun: Callable[[], None]) -> None:
         if self._journal is not None:
             self._journal.forget(session.id)
         self._close_recorder(session.id)
@@ -249,8 +268,13 @@ class Finalizer:
         ended = min(self._running.values(), default=None)
         return max(0.0, (datetime.now(UTC) - ended).total_seconds()) if ended is not None else 0.0
 
-    def _start(self, ending: Ending, begun: Callable[[], None] = lambda: None) -> None:
-        self._run(ending, self._see_through(ending, self._document_due(), begun))
+    def _start(
+        self,
+        ending: Ending,
+        begun: Callable[[], None] = lambda: None,
+        first: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._run(ending, self._see_through(ending, self._document_due(), begun, first))
 
     def _document_due(self) -> asyncio.Future[None]:
         documented: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -269,9 +293,17 @@ class Finalizer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _see_through(self, ending: Ending, documented: asyncio.Future[None], begun: Callable[[], None]) -> None:
+    async def _see_through(
+        self,
+        ending: Ending,
+        documented: asyncio.Future[None],
+        begun: Callable[[], None],
+        first: Callable[[], Awaitable[None]] | None,
+    ) -> None:
         work = self._work(ending)
         try:
+            if first is not None:
+                await first()
             async with asyncio.TaskGroup() as group:
                 # Before anything else is done, it is written down that it has to be.
                 await work.until_done(self._endings.begin)
