@@ -225,7 +225,10 @@ class Finalizer:
             return False
         if ending.node == self._node:
             return True
-        dead = self._alive is None or not ending.node or not await self._alive(ending.node)
+        try:
+            dead = self._alive is None or not ending.node or not await self._alive(ending.node)
+        except BoardUnavailable:  # nobody can tell; there is a next time
+            return False
         return dead and await self._endings.adopt(ending, self._node)
 
     async def _take_from(self, stream: "EndingStream") -> None:

@@ -5,10 +5,10 @@ import orjson
 import pytest
 
 from gateway.calls.ending_steps import EXTRACTIVE
-from gateway.calls.endings import Ending
+from gateway.calls.endings import Ending, Endings
 from gateway.calls.finalize import PAUSES
 from gateway.calls.session import Speaker, Turn
-from gateway.errors import LlmRefused, LlmUnavailable
+from gateway.errors import BoardUnavailable, LlmRefused, LlmUnavailable
 from gateway.links.recorder import RecordingRoom
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
 from tests.fakes.remem import FakeRemem, Fault
@@ -304,6 +304,25 @@ async def test_repeated_runs_make_no_second_document(after, remem):
         await after.finishes(session)
         await after.resumes()
     assert len(await after.documents()) == remem.documents_of(session.id) == 1
+
+
+async def test_ending_of_a_worker_nobody_can_ask_after_is_left(after):
+    """Shared storage is away: whether the worker lives is found out another time, and nothing fails meanwhile."""
+    is_away = True
+
+    async def alive(node: str) -> bool:
+        if is_away:
+            raise BoardUnavailable("Redis: ConnectionError")
+        return False
+
+    await Endings(after.store, "other-worker").begin(Ending(session := a_session()))
+    finalizer = after.finalizer(node="this-worker", alive=alive)
+    assert await finalizer.resume() == {session.id}
+    assert finalizer.unfinished == 0
+    is_away = False
+    await finalizer.resume()
+    await finalizer.close(seconds=60)
+    assert len(await after.documents()) == 1
 
 
 async def test_finished_endings_are_not_taken_up(after, remem):
