@@ -25,7 +25,7 @@ from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.finalize import Finalizer
 from gateway.calls.functions.kit import Kit, KitRoom
 from gateway.calls.hands import wind_up
-from gateway.calls.journal import Journal, JournaledCall, TurnLog
+from gateway.calls.journal import Journal, JournaledCall, TurnLog, restore, turns_of
 from gateway.calls.levels import SHOW_SECONDS, Levels
 from gateway.calls.loop_watch import LoopWatch
 from gateway.calls.nodes.commons import CallRecord, CallState, Commons, Word
@@ -723,6 +723,12 @@ class CallDesk:
             self._park(ring, None)
         else:
             self._continue(ring, session)
+
+    async def recollect(self, session: VoiceSession) -> None:
+        """Add what a worker that shares our disk had written down, and could not tell before it died."""
+        entries = await self._memory.journal.entries(session.id) if self._memory is not None else []
+        if entries and len(turns_of(entries)) >= len(session.turns):
+            restore(session, entries)
 
     async def may_go_on_there(self, record: CallRecord) -> bool:
         """Whether a node that is silent may still have this call, or will get it back, as far as its carrier tells."""
