@@ -6,7 +6,7 @@ Each looks at the ending, does its part if it is not done, and has the ending sa
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
 from typing import Final
 
@@ -70,11 +70,13 @@ class EndingSteps:
 
     async def finish(self, ending: Ending) -> None:
         """Nothing is left to do. What was said stays in the archive alone, for as long as that is kept."""
+        if await self.is_void(ending):  # a call that was taken over is known for a day: not what was said in it
+            ending.session = replace(ending.session, turns=[])
         await self.endings.finish(ending)
 
     async def rest(self, ending: Ending) -> None:
         """A step can't be done until a key is corrected, say, and somebody has it tried again."""
-        await (self.endings.finish if await self.is_void(ending) else self.endings.rest)(ending)
+        await (self.finish if await self.is_void(ending) else self.endings.rest)(ending)
 
     async def keep_archive(self, ending: Ending) -> None:
         """The raw text, as a file. OSError when the disk does not take it."""
