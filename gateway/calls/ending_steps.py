@@ -29,6 +29,8 @@ from gateway.metrics import DAYS_BETWEEN_CALLS, RECALL_USED, REPEAT_CALLERS, STA
 
 EXTRACTIVE: Final = "extractive"
 REMOTE_TIMEOUT: Final = 10.0
+QUEUE_SECONDS: Final = 5.0
+"""How long a store may take to find what it has put into a queue."""
 _BEFORE: Final = 20  # calls to look at for the last one before; some may have begun later
 _KNOWN: Final = 1000
 _DAY: Final = 24 * 3600.0
@@ -190,8 +192,9 @@ class EndingSteps:
         if not ending.remote_sent:
             return None
         found = await remem.find_by_session(ending.session.id, timeout=REMOTE_TIMEOUT)
-        if found is None and ending.inherited:  # who had this ending may live, and its create be on the way
-            await asyncio.sleep(REMOTE_TIMEOUT)
+        if found is None and (ending.inherited or remem.queues):
+            # Who had this ending may live, and its create be on the way; or the store has put it into a queue.
+            await asyncio.sleep(REMOTE_TIMEOUT if ending.inherited else QUEUE_SECONDS)
             ending.inherited = False
             found = await remem.find_by_session(ending.session.id, timeout=REMOTE_TIMEOUT)
         return found

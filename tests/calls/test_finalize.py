@@ -4,6 +4,7 @@ import sqlite3
 import orjson
 import pytest
 
+from gateway.calls import ending_steps
 from gateway.calls.ending_steps import EXTRACTIVE
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.finalize import PAUSES
@@ -18,7 +19,8 @@ FACES = ["plan", "current", "both"]
 
 
 @pytest.fixture
-async def after(tmp_path):
+async def after(tmp_path, monkeypatch):
+    monkeypatch.setattr(ending_steps, "QUEUE_SECONDS", 0.0)
     async with aftermath_in(tmp_path) as after:
         yield after
 
@@ -134,6 +136,23 @@ async def test_answers_lost_in_a_row_make_one_document(after, remem):
     await after.finishes(session := a_session())
     assert remem.documents_of(session.id) == 1
     assert remem.paths() == ["POST /v1/documents", *["POST /v1/query"] * 3]
+
+
+async def test_store_that_does_not_say_is_asked_again(after, remem):
+    """Its answer to the create was lost, and the one to the question names no results: there may be a document."""
+    remem.honours_idempotency = False
+    remem.fails(Fault.ANSWER_LOST, Fault.NO_RESULTS_KEY)
+    await after.finishes(session := a_session())
+    assert remem.documents_of(session.id) == 1
+
+
+async def test_document_in_a_queue_is_waited_for(after, remem, monkeypatch):
+    """The answer was lost, and the store finds the document only some seconds later."""
+    monkeypatch.setattr(ending_steps, "QUEUE_SECONDS", 2.0)
+    remem.face, remem.honours_idempotency, remem.indexing_delay = "current", False, 1.0
+    remem.fails(Fault.NONE, Fault.ANSWER_LOST)
+    await after.finishes(session := a_session())
+    assert remem.documents_of(session.id) == 1
 
 
 async def test_own_store_does_not_wait_for_the_other(after, remem):
