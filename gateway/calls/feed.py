@@ -102,6 +102,11 @@ class Feed:
         if self._log is not None:
             self._log.call_over(session_id)
 
+    def forget(self, session_id: str) -> None:
+        """Nothing may be known of the call any more. Redis forgets within the hour."""
+        if self._log is not None:
+            self._log.forget(session_id)
+
     # Whoever wants to know
 
     @property

@@ -245,6 +245,7 @@ class Finalizer:
             case "done":
                 await self._endings.finish(ending)
                 self._close_recorder(ending.session.id)
+                await self._forget_if_taken_back(ending)
             case "resting":
                 ending.node = HANDED_OVER
                 await self._endings.save(ending)
@@ -344,12 +345,18 @@ class Finalizer:
                 await leaving
             await work.until_done(self._steps.rest if ending.problem else self._steps.finish, is_last=True)
             work.feed.tell("finished", problem=ending.problem)
+            await self._forget_if_taken_back(ending)
         except* TakenOver:
             work.log.info("another node carries out this ending")
         except* Exception:
             work.log.exception("ending failed")
         finally:
             documented.cancel()
+
+    async def _forget_if_taken_back(self, ending: Ending) -> None:
+        """A caller who was forgotten in mid-call went on talking: nothing that was told of it since is kept."""
+        if await self._steps.is_void(ending):
+            self._feed.forget(ending.session.id)
 
     def _work(self, ending: Ending) -> "_Work":
         return _Work(self._steps, ending, self._sleep, self._feed.of(ending.session))
