@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.calls import desk
 from gateway.calls.pipeline import LAST_WORDS_SECONDS
 from tests.fakes.deepgram import FakeDeepgram
 from tests.stage import ADMIN, PUBLIC_URL, Stage, make_carrier, staged, until, until_it
@@ -76,6 +77,20 @@ async def test_stream_that_never_holds_is_given_up(stage: Stage) -> None:
     await call.over(10)
     assert (await stage.archive()).count("CALLER: Can you hear me?\n") == 1
     assert len(call.streams) == 4
+
+
+async def test_streams_that_hold_may_be_lost_as_often_as_they_like(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "STEADY_SECONDS", 0.0)
+    call, conversation = await stage.dial()
+    await conversation.user_says("Can you hear me?")
+    for number in range(2, 7):
+        await call.drop()
+        await call.wait_stream(number)
+        await (await stage.engine.next_conversation()).configured()
+    await call.hang_up()
+    assert (await stage.archive()).count("CALLER: Can you hear me?\n") == 1
 
 
 async def test_hangup_while_the_stream_is_lost(tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ PENDING_SOCKETS: Final = 200
 SEARCH_TOKENS: Final = 600
 """How much an agent that searches its memory gets to read."""
 
+STEADY_SECONDS: Final = 30.0
+"""A stream that has held so long was a good one: what comes after its loss is the first try again."""
 HANGUP_GRACE: Final = 1.0
 """A stream that stopped is usually the first sign of a hangup; the carrier gets so long to say so."""
 RESTART_PAUSE: Final = 1.0
@@ -546,6 +548,7 @@ class CallDesk:
 
     async def _conduct(self, call: Call, ring: Ring, thought: Thought | None) -> None:
         ring.recorder, ring.adopted = call.recorder, False
+        steady_at = self._now() + STEADY_SECONDS
         feed = self._feed_of(ring)
         feed.tell("answered", attempt=ring.attempt)
         try:
@@ -563,6 +566,7 @@ class CallDesk:
             elif call.may_go_on and not ring.picked_up and not self._closing:
                 ring.handed_over = call.session.end_reason is EndReason.TRANSFERRED and ring.picked_up is None
                 feed.tell("media_lost", reason=str(call.session.end_reason))
+                ring.attempt = 0 if self._now() >= steady_at else ring.attempt
                 self._park(ring, call.session)
             else:
                 self._registry.ended(ring.key, self._now())

@@ -21,7 +21,7 @@ from gateway.calls.session import VoiceSession
 EVENTS: Final[Mapping[str, str]] = {
     "ringing": "a call was let in; `called`",
     "refused": "a call was not let in; `reason`",
-    "answered": "its media is there; `attempt` counts the streams of one call, from 0",
+    "answered": "its media is there; `attempt` counts new streams in a row, from 0",
     "memory": "what the agent was told of earlier calls: `facts`, `calls`, `tier`, the `seconds` that loading took, "
     "`outcome` (loaded, nothing, late, failed, off)",
     "turn": "one side spoke: `speaker`, `text`; an agent's `answer` may come in several pieces, the first with its "
