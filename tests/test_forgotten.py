@@ -5,7 +5,8 @@ from pathlib import Path
 from gateway.calls.forgetting import Forgetting, Places, holding
 from gateway.calls.own_store import open_own_store
 from gateway.settings import Secret
-from tests.stage import ADMIN, CALLER, Stage
+from tests.chaos.outside import rows
+from tests.stage import ADMIN, CALLER, Stage, until
 
 
 async def _forget(folder: Path) -> Places:
@@ -28,6 +29,7 @@ async def test_call_that_goes_on_is_not_remembered(stage: Stage, tmp_path: Path)
     await call.hang_up()
     await stage.idle()
     assert await stage.documents() == [] and stage.archives() == []
+    await until(lambda: rows(places.events, "SELECT event FROM events") == [])
     _, conversation = await stage.dial()
     assert "Xanthippe" not in conversation.prompt and "quokka" not in conversation.prompt
     await _forget(tmp_path)  # scrubs what the ended call had in its journal meanwhile

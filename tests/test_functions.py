@@ -34,6 +34,14 @@ def pick_cheese(conv: Conversation, cheese: Annotated[str, "its name"]) -> str:
     return "noted"
 
 
+def end_function(conv: Conversation):
+    if conv.state.get("cheese_type") == "young brie":
+        conv.state["cheese_type"] = "old brie"
+    said = [text for speaker, text in conv.transcript if speaker == "caller"]
+    with open("{folder}/ended", "a") as file:
+        file.write(f"{' '.join(said)}\\n")
+
+
 async def shout(conv: Conversation) -> str:
     """Say something loud."""
     conv.say("Hello out there!")
@@ -63,6 +71,10 @@ state_keys = ["cheese_type"]
 """
 
 
+def functions_in(folder: Path) -> str:
+    return FUNCTIONS.replace("{folder}", str(folder))
+
+
 class TextAgent:
     """The owner's webhook: takes errands."""
 
@@ -83,7 +95,7 @@ async def text_agent() -> TextAgent:
 @pytest.fixture
 async def stage(carrier_name: str, tmp_path: Path, text_agent: TextAgent) -> AsyncIterator[Stage]:
     async with served(text_agent.app) as url:
-        (tmp_path / "functions.py").write_text(FUNCTIONS)
+        (tmp_path / "functions.py").write_text(functions_in(tmp_path))
         (tmp_path / "maya.md").write_text("You are Maya.\n{{memory}}")
         (tmp_path / "knowledge").mkdir()
         (tmp_path / "knowledge" / "hours.md").write_text("# Opening hours\n\nWe are closed on Mondays.\n")
@@ -110,6 +122,30 @@ async def test_agent_is_told_of_its_functions(stage: Stage) -> None:
     }
     assert functions["pick_cheese"]["parameters"]["properties"]["cheese"]["description"] == "its name"
     assert functions["transfer_call"]["parameters"]["properties"]["to"]["const"] == "sales"
+
+
+async def test_end_function_runs_when_the_caller_hangs_up(stage: Stage, tmp_path: Path) -> None:
+    call, conversation = await stage.dial()
+    await conversation.user_says("Goodbye.")
+    await call.hang_up()
+    await stage.idle()
+    assert (tmp_path / "ended").read_text() == "Goodbye.\n"
+
+
+@pytest.mark.parametrize("carrier_name", ["telnyx"])  # Twilio asks for another at once
+async def test_end_function_of_a_call_that_ends_without_media(stage: Stage, tmp_path: Path) -> None:
+    """The stream breaks, and the caller is gone before there is another: what it sets is kept all the same."""
+    call, conversation = await stage.dial()
+    await conversation.user_says("I like brie.")
+    await conversation.call_functions([{"name": "pick_cheese", "arguments": '{"cheese": "young brie"}'}])
+    call.opens_media = False
+    await call.drop()
+    await call.hang_up()
+    await stage.idle()
+    assert (tmp_path / "ended").read_text() == "I like brie.\n"
+    _, conversation = await stage.dial()
+    settings = await conversation.settings_received()
+    assert settings["agent"]["greeting"].endswith("You previously picked old brie.")
 
 
 async def test_state_comes_back_in_the_next_call(stage: Stage) -> None:
@@ -209,7 +245,7 @@ async def test_work_is_handed_over(stage: Stage, text_agent: TextAgent) -> None:
 async def test_changed_file_serves_the_next_call(stage: Stage, tmp_path: Path) -> None:
     call, conversation = await stage.dial()
     await call.hang_up()
-    (tmp_path / "functions.py").write_text(FUNCTIONS + '\n\ndef dance():\n    """Dance."""\n')
+    (tmp_path / "functions.py").write_text(functions_in(tmp_path) + '\n\ndef dance():\n    """Dance."""\n')
     while not await serves_dance(stage):
         pass  # a file that takes long to load serves a later call
 

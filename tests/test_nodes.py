@@ -175,6 +175,17 @@ async def test_hangup_told_to_another_node(cluster: Cluster) -> None:
     assert "CALLER: Goodbye." in await cluster.whole(0, 1)
 
 
+@pytest.mark.parametrize("cluster", ["twilio"], indirect=True)
+async def test_end_told_by_the_way_of_resuming(cluster: Cluster) -> None:
+    """Twilio may ask what to do with a stream that is over when the call is too: it is not taken from its node."""
+    call, conversation = await cluster.dial()
+    await conversation.user_says("Goodbye.")
+    cluster.balance(webhooks=1, media=1)
+    answer = await cluster.carrier.webhook(call, path="/twilio/resume", form={"CallStatus": "completed"})
+    assert "<Hangup" in answer.answer and "<Connect" not in answer.answer
+    assert "CALLER: Goodbye." in await cluster.whole(0, 1)
+
+
 async def test_lost_stream_goes_on_at_another_node(cluster: Cluster) -> None:
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")

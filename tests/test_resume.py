@@ -13,6 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.calls import desk
+from gateway.calls.pipeline import LAST_WORDS_SECONDS
 from tests.chaos.outside import rows
 from tests.fakes.deepgram import FakeDeepgram
 from tests.ports import free_port
@@ -78,6 +80,20 @@ async def test_stream_that_never_holds_is_given_up(stage: Stage) -> None:
     assert len(call.streams) == 4
 
 
+async def test_streams_that_hold_may_be_lost_as_often_as_they_like(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk, "STEADY_SECONDS", 0.0)
+    call, conversation = await stage.dial()
+    await conversation.user_says("Can you hear me?")
+    for number in range(2, 7):
+        await call.drop()
+        await call.wait_stream(number)
+        await (await stage.engine.next_conversation()).configured()
+    await call.hang_up()
+    assert (await stage.archive()).count("CALLER: Can you hear me?\n") == 1
+
+
 async def test_hangup_while_the_stream_is_lost(tmp_path: Path) -> None:
     async with staged(tmp_path, make_carrier("telnyx")) as stage:
         call, conversation = await stage.dial()
@@ -94,6 +110,42 @@ async def test_stopping_gateway_hangs_up_who_waits(tmp_path: Path, carrier_name:
     async with staged(tmp_path, make_carrier(carrier_name)) as stage:
         call = await stage.carrier.ring()
     assert call.ended_by == "gateway-rest"
+
+
+async def test_stream_that_the_carrier_thinks_it_has(tmp_path: Path) -> None:
+    """It has not noticed that the connection is gone: the dead stream is stopped, and the call goes on."""
+    async with staged(tmp_path, make_carrier("telnyx")) as stage:
+        call, conversation = await stage.dial()
+        await conversation.user_says("Can you hear me?")
+        stage.carrier.fail("streaming_start", status=422, code="90045")
+        await call.drop()
+        await call.wait_stream(2)
+        again = await stage.engine.next_conversation()
+        await again.configured()
+        await call.hang_up()
+        assert not call.violations
+
+
+@pytest.mark.parametrize("event", ["streaming.stopped", "streaming.failed"])
+async def test_late_word_of_an_earlier_stream(tmp_path: Path, event: str) -> None:
+    """Webhooks come in any order: the stream that the call has now goes on."""
+    async with staged(tmp_path, make_carrier("telnyx")) as stage:
+        call, conversation = await stage.dial()
+        await conversation.user_says("Can you hear me?")
+        earlier = call.media_url
+        await call.drop()
+        await call.wait_stream(2)
+        again = await stage.engine.next_conversation()
+        await again.configured()
+        details: dict[str, Any] = {"stream_url": earlier}
+        if event == "streaming.failed":
+            details = {"stream_params": details}
+        await stage.carrier.webhook(call, event, payload=call.payload(event) | details)
+        await asyncio.sleep(2 * LAST_WORDS_SECONDS)
+        await again.user_says("I am still here.")
+        await call.hang_up()
+        assert "CALLER: I am still here." in await stage.archive()
+        assert len(call.streams) == 2
 
 
 # The gateway itself dies

@@ -284,6 +284,33 @@ async def test_calls_outlive_their_worker(office: Office) -> None:
     assert {talk.order for talk in talks if len(talk.call.streams) == 2} == set(lost)
 
 
+async def test_survivor_reads_what_a_worker_could_not_share(tmp_path: Path) -> None:
+    """Redis is away when it is killed: what was said last is in the journal on their disk, and nowhere else."""
+    async with running_redis(tmp_path / "redis") as redis, opened("telnyx", tmp_path, REDIS_URL=redis.url) as office:
+        await office.gateway.start()
+        call, conversation = await office.carrier.dial(CALLERS[0]), await office.conversation()
+        await conversation.user_says("I would like to book a table.")
+        [victim] = [node for node in await until_it(lambda: with_calls(office)) if node["calls"]]
+        await redis.kill()
+        await conversation.user_says("For two, please.")
+        await until(lambda: "For two, please." in str(rows(tmp_path / "data/journal.db", "SELECT entry FROM entries")))
+        os.kill(int(victim["node"].split("-")[-2]), signal.SIGKILL)
+        await redis.start()
+        again = await office.conversation()
+        settings = await again.settings_received()
+        assert settings["agent"]["context"]["messages"][-1]["content"] == "For two, please."
+        await call.hang_up()
+        [archive] = await until(office.archives, timeout=60)
+        assert "CALLER: I would like to book a table.\n" in archive
+        assert archive.count("CALLER: For two, please.\n") == 1
+
+
+async def with_calls(office: Office) -> list[dict[str, Any]]:
+    """All nodes, once one of them has told of its call."""
+    nodes: list[dict[str, Any]] = (await office.gateway.state()).get("nodes", [])
+    return nodes if sum(node["calls"] for node in nodes) == 1 else []
+
+
 @pytest.mark.parametrize("office", ["file"], indirect=True)
 @pytest.mark.parametrize("carrier_name", ["twilio"])
 async def test_workers_drain_without_their_supervisor(office: Office) -> None:

@@ -4,6 +4,7 @@ import functools
 
 from gateway.calls.feed import Feed
 from gateway.calls.finalize import Finalizer
+from gateway.calls.hands import wind_up
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.provisions import Provisions
 from gateway.calls.ring import Ring
@@ -27,15 +28,25 @@ class Departures:
             ring.session.end_reason = reason
         if ring.session is None:
             self._provisions.feed(ring).tell("hangup", reason=str(reason), seconds=0, turns=0)
-        self.finish(ring.key, ring.session, ring.recorder)
+        self.finish(ring, ring.session, ring.recorder)
 
-    def finish(self, key: CallKey, session: VoiceSession | None, recorder: CallRecorder | None = None) -> None:
-        """The call is over, and comes to its ending. Other nodes keep what they know of it until that has begun."""
+    def finish(
+        self, ring: Ring, session: VoiceSession | None, recorder: CallRecorder | None = None, *, wound_up: bool = False
+    ) -> None:
+        """
+        The call is over, and comes to its ending. Other nodes keep what they know of it until that has begun.
+
+        `wound_up`: the agent's last function was run in the call. Else, where its media was lost or its gateway has
+        died, it is run now.
+        """
+        key = ring.key
         if self._neighbours is not None:
             self._neighbours.commons.over(key)
         if session is not None:
             self._tell_end(session)
-            self._finalizer.submit(session, recorder, begun=lambda: self._settled(key, session.id))
+            owes_last_function = ring.agent.functions is not None and bool(session.turns) and not wound_up
+            first = functools.partial(self._wind_up, ring, session) if owes_last_function else None
+            self._finalizer.submit(session, recorder, begun=lambda: self._settled(key, session.id), first=first)
         else:
             self._settled(key)
 
@@ -54,6 +65,9 @@ class Departures:
     def contribute(self, key: CallKey, session: VoiceSession, neighbours: Neighbours) -> None:
         """What this node knows of a call that goes on at another one."""
         self._finalizer.contribute(session, functools.partial(neighbours.until_over, key))
+
+    async def _wind_up(self, ring: Ring, session: VoiceSession) -> None:
+        await wind_up(session, await self._provisions.kit_for(ring, session.caller))
 
     def _tell_end(self, session: VoiceSession) -> None:
         seconds, turns = round(session.seconds, 1), len(session.turns)

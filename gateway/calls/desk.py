@@ -59,6 +59,9 @@ PENDING_SOCKETS: Final = 200
 CLOSE_SECONDS: Final = 15.0
 """How long calls may take to come to their ending when the gateway stops."""
 
+STEADY_SECONDS: Final = 30.0
+"""A stream that has held so long was a good one: what comes after its loss is the first try again."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -205,7 +208,7 @@ class CallDesk:
         if ring.key[0] in self._controls and not ring.handed_over:
             self._parking.park_orphan(ring, session)
         else:
-            self._departures.finish(ring.key, session)
+            self._departures.finish(ring, session)
 
     # The webhooks' side
 
@@ -504,6 +507,7 @@ class CallDesk:
 
     async def _conduct(self, call: Call, ring: Ring, thought: Thought | None) -> None:
         ring.recorder, ring.adopted = call.recorder, False
+        steady_at = self._now() + STEADY_SECONDS
         feed = self._provisions.feed(ring)
         feed.tell("answered", attempt=ring.attempt)
         try:
@@ -522,10 +526,11 @@ class CallDesk:
             elif call.may_go_on and not ring.picked_up:
                 ring.handed_over = call.session.end_reason is EndReason.TRANSFERRED and ring.picked_up is None
                 feed.tell("media_lost", reason=str(call.session.end_reason))
+                ring.attempt = 0 if self._now() >= steady_at else ring.attempt
                 self._parking.park(ring, call.session)
             else:
                 self._registry.ended(ring.key, self._now())
-                self._departures.finish(ring.key, call.session, call.recorder)
+                self._departures.finish(ring, call.session, call.recorder, wound_up=call.wound_up)
             del self._conducted[call]
 
     # Calls of other nodes
@@ -535,11 +540,14 @@ class CallDesk:
         ring = self._ring_of(record, session)
         self._provisions.take_over(session, ring)
         if record.state is CallState.OVER:
-            self._departures.finish(record.key, session)
+            self._departures.finish(ring, session)
         elif session is None:
             self._parking.park(ring, None)
         else:
             self._continue(ring, session)
+
+    async def recollect(self, session: VoiceSession) -> None:
+        await self._provisions.recollect(session)
 
     async def may_go_on_there(self, record: CallRecord) -> bool:
         """Whether a node that is silent may still have this call, or will get it back, as far as its carrier tells."""

@@ -6,7 +6,7 @@ Each looks at the ending, does its part if it is not done, and has the ending sa
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
 from typing import Final
 
@@ -29,6 +29,8 @@ from gateway.metrics import DAYS_BETWEEN_CALLS, RECALL_USED, REPEAT_CALLERS, STA
 
 EXTRACTIVE: Final = "extractive"
 REMOTE_TIMEOUT: Final = 10.0
+QUEUE_SECONDS: Final = 5.0
+"""How long a store may take to find what it has put into a queue."""
 _BEFORE: Final = 20  # calls to look at for the last one before; some may have begun later
 _KNOWN: Final = 1000
 _DAY: Final = 24 * 3600.0
@@ -70,11 +72,13 @@ class EndingSteps:
 
     async def finish(self, ending: Ending) -> None:
         """Nothing is left to do. What was said stays in the archive alone, for as long as that is kept."""
+        if await self.is_void(ending):  # a call that was taken over is known for a day: not what was said in it
+            ending.session = replace(ending.session, turns=[])
         await self.endings.finish(ending)
 
     async def rest(self, ending: Ending) -> None:
         """A step can't be done until a key is corrected, say, and somebody has it tried again."""
-        await (self.endings.finish if await self.is_void(ending) else self.endings.rest)(ending)
+        await (self.finish if await self.is_void(ending) else self.endings.rest)(ending)
 
     async def keep_archive(self, ending: Ending) -> None:
         """The raw text, as a file. OSError when the disk does not take it."""
@@ -188,8 +192,9 @@ class EndingSteps:
         if not ending.remote_sent:
             return None
         found = await remem.find_by_session(ending.session.id, timeout=REMOTE_TIMEOUT)
-        if found is None and ending.inherited:  # who had this ending may live, and its create be on the way
-            await asyncio.sleep(REMOTE_TIMEOUT)
+        if found is None and (ending.inherited or remem.queues):
+            # Who had this ending may live, and its create be on the way; or the store has put it into a queue.
+            await asyncio.sleep(REMOTE_TIMEOUT if ending.inherited else QUEUE_SECONDS)
             ending.inherited = False
             found = await remem.find_by_session(ending.session.id, timeout=REMOTE_TIMEOUT)
         return found

@@ -106,6 +106,13 @@ class EventLog:
         """The call is over: its words are gone over as a whole, since secrets may be spread over turns."""
         self._writer.put(lambda connection: _redact(connection, session))
 
+    def forget(self, session: str) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("PRAGMA secure_delete = ON")
+            connection.execute("DELETE FROM events WHERE session = ?", (session,))
+
+        self._writer.put(work)
+
     def delete_before(self, place: Cursor) -> None:
         older = "DELETE FROM events WHERE number < ?"
         self._writer.put(lambda connection: connection.execute(older, (_number(place),)))

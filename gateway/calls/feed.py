@@ -23,7 +23,7 @@ EVENTS: Final[Mapping[str, str]] = {
     "unanswered": "they do not; `reason`",
     "ringing": "a call was let in; `called`",
     "refused": "a call was not let in; `reason`",
-    "answered": "its media is there; `attempt` counts the streams of one call, from 0",
+    "answered": "its media is there; `attempt` counts new streams in a row, from 0",
     "memory": "what the agent was told of earlier calls: `facts`, `calls`, `tier`, the `seconds` that loading took, "
     "`outcome` (loaded, nothing, late, failed, off)",
     "turn": "one side spoke: `speaker`, `text`; an agent's `answer` may come in several pieces, the first with its "
@@ -103,6 +103,11 @@ class Feed:
     def call_over(self, session_id: str) -> None:
         if self._log is not None:
             self._log.call_over(session_id)
+
+    def forget(self, session_id: str) -> None:
+        """Nothing may be known of the call any more. Redis forgets within the hour."""
+        if self._log is not None:
+            self._log.forget(session_id)
 
     # Whoever wants to know
 

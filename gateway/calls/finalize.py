@@ -107,12 +107,18 @@ class Finalizer:
         self._undocumented: set[asyncio.Future[None]] = set()
 
     def submit(
-        self, session: VoiceSession, recorder: CallRecorder | None = None, *, begun: Callable[[], None] = lambda: None
+        self,
+        session: VoiceSession,
+        recorder: CallRecorder | None = None,
+        *,
+        begun: Callable[[], None] = lambda: None,
+        first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """
         A call is over. Nothing is kept of a nameless caller, or of a call without a word.
 
-        `begun` is called when the ending needs nobody else's memory of the call any more.
+        `first` is done before the ending begins, and may add to the session. `begun` is called when the ending needs
+        nobody else's memory of the call any more.
         """
         if recorder is not None:
             recorder.note("ended", session.as_json())
@@ -120,8 +126,21 @@ class Finalizer:
         if self._enabled and session.caller and any(turn.text.strip() for turn in session.turns):
             # One whose gateway died may have been ended by another node since, and Redis may have forgotten that.
             unsure = self._stream is not None and session.end_reason is EndReason.GATEWAY_DIED
-            self._start(Ending(session, remote_sent=unsure), begun)
-            return
+            self._start(Ending(session, remote_sent=unsure), begun, first)
+        elif first is not None:
+            self._keep(self._leave_nothing(session, begun, first), f"ending {session.uuid}")
+        else:
+            self._forget(session, begun)
+
+    async def _leave_nothing(
+        self, session: VoiceSession, begun: Callable[[], None], first: Callable[[], Awaitable[None]]
+    ) -> None:
+        try:
+            await first()
+        finally:
+            self._forget(session, begun)
+
+    def _forget(self, session: VoiceSession, begun: Callable[[], None]) -> None:
         if self._journal is not None:
             self._journal.forget(session.id)
         self._close_recorder(session.id)
@@ -206,7 +225,10 @@ class Finalizer:
             return False
         if ending.node == self._node:
             return True
-        dead = self._alive is None or not ending.node or not await self._alive(ending.node)
+        try:
+            dead = self._alive is None or not ending.node or not await self._alive(ending.node)
+        except BoardUnavailable:  # nobody can tell; there is a next time
+            return False
         return dead and await self._endings.adopt(ending, self._node)
 
     async def _take_from(self, stream: "EndingStream") -> None:
@@ -223,6 +245,7 @@ class Finalizer:
             case "done":
                 await self._endings.finish(ending)
                 self._close_recorder(ending.session.id)
+                await self._forget_if_taken_back(ending)
             case "resting":
                 ending.node = HANDED_OVER
                 await self._endings.save(ending)
@@ -249,8 +272,13 @@ class Finalizer:
         ended = min(self._running.values(), default=None)
         return max(0.0, (datetime.now(UTC) - ended).total_seconds()) if ended is not None else 0.0
 
-    def _start(self, ending: Ending, begun: Callable[[], None] = lambda: None) -> None:
-        self._run(ending, self._see_through(ending, self._document_due(), begun))
+    def _start(
+        self,
+        ending: Ending,
+        begun: Callable[[], None] = lambda: None,
+        first: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        self._run(ending, self._see_through(ending, self._document_due(), begun, first))
 
     def _document_due(self) -> asyncio.Future[None]:
         documented: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -269,9 +297,17 @@ class Finalizer:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _see_through(self, ending: Ending, documented: asyncio.Future[None], begun: Callable[[], None]) -> None:
+    async def _see_through(
+        self,
+        ending: Ending,
+        documented: asyncio.Future[None],
+        begun: Callable[[], None],
+        first: Callable[[], Awaitable[None]] | None,
+    ) -> None:
         work = self._work(ending)
         try:
+            if first is not None:
+                await first()
             async with asyncio.TaskGroup() as group:
                 # Before anything else is done, it is written down that it has to be.
                 await work.until_done(self._endings.begin)
@@ -309,12 +345,18 @@ class Finalizer:
                 await leaving
             await work.until_done(self._steps.rest if ending.problem else self._steps.finish, is_last=True)
             work.feed.tell("finished", problem=ending.problem)
+            await self._forget_if_taken_back(ending)
         except* TakenOver:
             work.log.info("another node carries out this ending")
         except* Exception:
             work.log.exception("ending failed")
         finally:
             documented.cancel()
+
+    async def _forget_if_taken_back(self, ending: Ending) -> None:
+        """A caller who was forgotten in mid-call went on talking: nothing that was told of it since is kept."""
+        if await self._steps.is_void(ending):
+            self._feed.forget(ending.session.id)
 
     def _work(self, ending: Ending) -> "_Work":
         return _Work(self._steps, ending, self._sleep, self._feed.of(ending.session))

@@ -25,6 +25,33 @@ NOT_WANTED: Final = "Not done: the caller has been answered already. Say nothing
 GOODBYE_DUE: Final = {"status": "ok", "next": "say a short goodbye; the call ends after it"}
 
 
+async def wind_up(session: VoiceSession, kit: Kit) -> None:
+    """Run `end_function` for a call that ended when it had no media. What it sets is kept."""
+    conv = Conversation(session, _Nobody(session), memory=kit.memory, state=session.state)
+    runner = FunctionRunner(
+        asyncio.TaskGroup(), conv, toolbox=kit.toolbox, workers=kit.threads, answer=lambda call, content: None
+    )
+    await runner.run_end()
+    if not session.off_record:
+        session.state = conv.state.fields()
+
+
+class _Nobody:
+    """A call that is over, as its last function sees it: all that is left is what was said."""
+
+    def __init__(self, session: VoiceSession) -> None:
+        self._session = session
+
+    def say(self, text: str) -> None: ...
+
+    def hang_up(self) -> None: ...
+
+    def transfer(self, target: str) -> None: ...
+
+    def turns(self) -> Sequence[Turn]:
+        return self._session.turns
+
+
 class Line(Protocol):
     """What can be done about the call itself, at its carrier. Both raise CarrierRefused."""
 

@@ -5,6 +5,7 @@ The call only puts an entry into a queue, and never waits for the disk.
 """
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,12 +133,25 @@ class Journal:
         await self.flushed()
         return await asyncio.to_thread(self._read)
 
+    async def entries(self, session_id: str) -> list[dict[str, Any]]:
+        """What is on disk of one call, whoever wrote it; nothing while the disk can't be read."""
+        with contextlib.suppress(sqlite3.Error, OSError):
+            return await asyncio.to_thread(self._read_entries, session_id)
+        return []
+
     def close(self) -> None:
         """Write what is queued, and no more."""
         self._writer.close()
 
     def put(self, statement: str, *values: Any) -> None:
         self._writer.put(lambda connection: connection.execute(statement, values))
+
+    def _read_entries(self, session_id: str) -> list[dict[str, Any]]:
+        connection = _connect(self._path)
+        try:
+            return _entries(connection, session_id)
+        finally:
+            connection.close()
 
     def _read(self) -> list[JournaledCall]:
         connection = _connect(self._path)

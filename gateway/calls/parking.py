@@ -141,10 +141,10 @@ class Parking:
             self._desk.drop(ring.key)
         elif again := await self.ring_again(ring.key):  # else it ended meanwhile
             try:
-                await control.restart_stream(call_id, stream_url=again.stream_url)
+                await control.restart_stream(call_id, stream_url=again.stream_url, replaces=not again.adopted)
             except CarrierRefused as error:
                 _log.warning("no new stream", extra={"carrier": carrier, "reason": str(error)})
-                if again.adopted and isinstance(error, StreamInUse):
+                if again.adopted and isinstance(error, StreamInUse):  # perhaps another node's, which has the caller
                     again.attempt = 0
                     self._registry.park(again, _now() + RESUME_SECONDS)
                 else:

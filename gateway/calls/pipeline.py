@@ -105,6 +105,8 @@ class Call:
         self.session = session
         self.name = call_name(session.id)
         self.recorder = recorder
+        self.wound_up = False
+        """Whether `end_function` has had its turn: it was known that the call is over, and not only its media."""
         self._feed = feed or Feed().of(session)
         self.on_other_memory: Callable[[], None] = lambda: None
         """Told when it is not the same person's memory any more, or there is none."""
@@ -203,7 +205,8 @@ class Call:
                 self._farewell.cancel()
                 for task in self._work:
                     task.cancel()
-                await self._hands.rest(call_is_over=reason not in _MAY_GO_ON)
+                self.wound_up = reason not in _MAY_GO_ON or self._carrier_over
+                await self._hands.rest(call_is_over=self.wound_up)
         finally:
             self._complete_session(reason)
             self._carrier.close()

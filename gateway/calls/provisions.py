@@ -5,7 +5,7 @@ from typing import Final
 
 from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.functions.kit import Kit, KitRoom
-from gateway.calls.journal import Journal, JournaledCall, Share, TurnLog
+from gateway.calls.journal import Journal, JournaledCall, Share, TurnLog, restore, turns_of
 from gateway.calls.remembering import Remembering
 from gateway.calls.ring import Ring
 from gateway.calls.session import VoiceSession
@@ -78,6 +78,10 @@ class Provisions:
     async def kit(self, ring: Ring) -> Kit:
         return await (ring.kit or self._kits.pack(ring.agent, ring.caller, ring.clearance))
 
+    async def kit_for(self, ring: Ring, caller: str) -> Kit:
+        """Another one, for this caller."""
+        return await self._kits.pack(ring.agent, caller, ring.clearance)
+
     def recorder(self, session: VoiceSession, ring: Ring) -> CallRecorder | None:
         recorder = self._recordings.record(session.uuid)
         if recorder is not None:
@@ -100,6 +104,12 @@ class Provisions:
         """The call was another node's: from here on this journal knows it."""
         if self._memory is not None and session is not None:
             self._memory.journal.take_over(session, ring.journal_header)
+
+    async def recollect(self, session: VoiceSession) -> None:
+        """Add what a worker that shares our disk had written down, and could not tell before it died."""
+        entries = await self._memory.journal.entries(session.id) if self._memory is not None else []
+        if entries and len(turns_of(entries)) >= len(session.turns):
+            restore(session, entries)
 
     async def unfinished(self) -> list[JournaledCall]:
         """Calls that were live when their process died."""

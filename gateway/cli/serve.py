@@ -30,6 +30,8 @@ from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol, HttpProtocol
 
 SWITCH_SECONDS: Final = 0.0005
+ANSWER_SECONDS: Final = 5
+"""How long requests may take to be answered once the server stops; whoever sends half of one would hold it up."""
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +122,15 @@ class DrainingServer(uvicorn.Server):
 def _picows(loaded: Settings, is_worker: bool) -> uvicorn.Config:
     """Signals, shutdown order and HTTP are uvicorn's; media sockets leave it at the front."""
     app = create_app(loaded, connect=picows_sockets.connect, is_worker=is_worker)
-    return uvicorn.Config(app, http=FrontProtocol, ws="none", loop="uvloop", log_config=None, access_log=False)
+    return uvicorn.Config(
+        app,
+        http=FrontProtocol,
+        ws="none",
+        loop="uvloop",
+        timeout_graceful_shutdown=ANSWER_SECONDS,
+        log_config=None,
+        access_log=False,
+    )
 
 
 def _websockets(loaded: Settings, is_worker: bool) -> uvicorn.Config:
@@ -133,6 +143,7 @@ def _websockets(loaded: Settings, is_worker: bool) -> uvicorn.Config:
         ws_ping_interval=None,
         ws_per_message_deflate=False,
         loop="uvloop",
+        timeout_graceful_shutdown=ANSWER_SECONDS,
         log_config=None,
         access_log=False,
     )

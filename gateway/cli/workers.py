@@ -57,7 +57,8 @@ class Crew:
         self._command = command
         self._environ = environ
         self._share = share
-        self._processes: set[asyncio.subprocess.Process] = set()
+        self._processes: dict[asyncio.subprocess.Process, bool] = {}
+        """Each with whether it is ready."""
         self._begun = asyncio.Event()
         self._stopping = asyncio.Event()
         self._exit_code = 0
@@ -80,10 +81,11 @@ class Crew:
         return self._exit_code
 
     def _pass_on(self, number: int) -> None:
+        """A worker that is still starting is terminated: Python may lose a Ctrl-C in the middle of an import."""
         self._stopping.set()
-        for process in self._processes:
+        for process, is_ready in self._processes.items():
             with contextlib.suppress(ProcessLookupError):
-                process.send_signal(number)
+                process.send_signal(number if is_ready else signal.SIGTERM)
 
     async def _keep_one(self) -> None:
         """A worker, and another one whenever it dies."""
@@ -114,15 +116,15 @@ class Crew:
             except OSError as error:  # no memory left, or no process number
                 _log.error("no worker can be started", extra={"reason": error.strerror})
                 return 1
-            self._processes.add(process)
+            self._processes[process] = False
             if self._stopping.is_set():  # the signal came while it was being started
                 process.terminate()
-            loop.add_reader(line, self._heard, line)
+            loop.add_reader(line, self._heard, line, process)
             try:
                 return await process.wait()
             finally:
                 loop.remove_reader(line)
-                self._processes.discard(process)
+                del self._processes[process]
 
     async def _start(self, line: socket.socket) -> asyncio.subprocess.Process:
         """In a session of its own: Ctrl-C reaches it through us, and once."""
@@ -130,8 +132,9 @@ class Crew:
             *self._command, stdin=line.fileno(), pass_fds=self._share, env=self._environ, start_new_session=True
         )
 
-    def _heard(self, line: socket.socket) -> None:
+    def _heard(self, line: socket.socket, process: asyncio.subprocess.Process) -> None:
         if line.recv(1):
+            self._processes[process] = True
             self._begun.set()
         asyncio.get_running_loop().remove_reader(line)
 

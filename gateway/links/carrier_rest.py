@@ -20,6 +20,8 @@ RING_SECONDS: Final = 30
 
 _TIMEOUT: Final = httpx.Timeout(5.0, connect=2.0)
 _PAUSES: Final = (0.2, 0.6)
+_STOPPING: Final = (0.1, 0.3, 0.6, 1.0)
+"""Before a stream is asked for in place of one that was to be stopped: that it is accepted does not make it done."""
 _TELNYX_OVER: Final = frozenset({"90018", "90015"})
 _TELNYX_STREAM_IN_USE: Final = "90045"
 _TELNYX_NO_STREAM: Final = _TELNYX_OVER | {"90048"}
@@ -39,8 +41,12 @@ class CallControl(Protocol):
     async def is_alive(self, call_id: str) -> bool:
         """Whether the caller is still there; true when the carrier does not say."""
 
-    async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
-        """Ask for a new media stream of a live call. CarrierRefused when there can't be one, StreamInUse: there is."""
+    async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
+        """
+        Ask for a new media stream of a live call. CarrierRefused when there can't be one, StreamInUse: there is.
+
+        `replaces`: a stream that the carrier still has is known to be dead, and is stopped.
+        """
 
     async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
         """
@@ -81,7 +87,7 @@ class TwilioControl:
         call = await _read(lambda: self._http.get(url, auth=self._auth, timeout=_TIMEOUT))
         return call is not None and call.get("status", "in-progress") in ("queued", "ringing", "in-progress")
 
-    async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
+    async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
         raise CarrierRefused("twilio", "a new stream", 0, "it asks for one by itself")
 
     async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
@@ -143,7 +149,7 @@ class SoftphoneControl:
     async def is_alive(self, call_id: str) -> bool:
         return False
 
-    async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
+    async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
         raise CarrierRefused("softphone", "a new stream", 0, "it can't be called")
 
     async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
@@ -182,10 +188,22 @@ class TelnyxControl:
         call = answer.get("data", {}) if answer is not None else {"is_alive": False}
         return not isinstance(call, dict) or call.get("is_alive") is not False
 
-    async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
+    async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
         # A new id for each intention, also of a gateway that died and has forgotten the last: the same one would be
         # ignored for a minute. No two streams have one token.
         intention = hashlib.blake2b(stream_url.encode(), digest_size=16).hexdigest()
+        for number, pause in enumerate((*_STOPPING, None)):
+            try:
+                return await self._start_stream(call_id, stream_url, f"{intention}-{number}")
+            except StreamInUse:
+                if pause is None or not replaces:
+                    raise
+            if number == 0:
+                stop = {"command_id": f"stop-{intention}"}
+                await self._act(call_id, "streaming_stop", stop, over=_TELNYX_NO_STREAM)
+            await asyncio.sleep(pause)
+
+    async def _start_stream(self, call_id: str, stream_url: str, intention: str) -> None:
         command = stream_command(stream_url=stream_url, command_id=f"stream-{intention}")
         try:
             await self._act(call_id, "streaming_start", command, over=frozenset())

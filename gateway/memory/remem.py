@@ -51,6 +51,8 @@ class RememClient:
         self._api_key = api_key
         self._http = http
         self._ingests = False
+        self.queues = False
+        """Whether what is stored may be found only some seconds later: the server does not create documents at once."""
 
     # Writing
 
@@ -93,6 +95,7 @@ class RememClient:
             except StoreRefused as refused:
                 if refused.status not in _NOT_OFFERED:
                     raise
+        self.queues = True
         answer = await self._ingest(new)
         self._ingests = True
         return answer
@@ -124,9 +127,15 @@ class RememClient:
     # Reading
 
     async def find_by_session(self, session_id: str, *, timeout: float = AFTER_CALL) -> str | None:
-        """The id of the session's document (empty where the server names none), or None when it has none."""
+        """
+        The id of the session's document (empty where the server names none), or None when it has none.
+
+        An answer that does not say is none: StoreUnavailable.
+        """
         async with _border(timeout, writes=False):
             found = await self._query(session_id, limit=_MOST_READ)
+            if found is None:
+                raise StoreUnavailable("remem answered a query without results")
             certain = [document for document in found if _is_of_session(document, session_id)]
             if not certain:
                 whole = await asyncio.gather(*(self._whole(document) for document in found))
@@ -142,20 +151,23 @@ class RememClient:
                 limit=min(limit * 10, _MOST_ASKED),
                 tags=("voice-session", f"agent:{agent}", f"caller:{caller}"),
             )
-        ours = [document for document in found if belongs_to(document, agent, caller)]
-        unsaid = [document for document in found if belongs_to(document, agent, caller) is None]
+        ours = [document for document in found or () if belongs_to(document, agent, caller)]
+        unsaid = [document for document in found or () if belongs_to(document, agent, caller) is None]
         wanted = sorted(ours, key=_age)[:limit] + unsaid[:_MOST_READ]
         whole = await asyncio.gather(*(self._whole(document, until=deadline) for document in wanted))
         return sorted((document for document in whole if belongs_to(document, agent, caller)), key=_age)[:limit]
 
-    async def _query(self, text: str, *, limit: int, tags: tuple[str, ...] = ()) -> list[Document]:
+    async def _query(self, text: str, *, limit: int, tags: tuple[str, ...] = ()) -> list[Document] | None:
+        """What was found; None when the answer has no list of it."""
         # Both dialects' names at once: the wrong pair alone would mean the server's defaults.
         body: dict[str, Any] = {"text": text, "query": text, "limit": limit, "max_results": limit, "mode": "fast"}
         if tags:
             body["tags"] = list(tags)
         answer = await self._ask("POST", "/v1/query", body)
         results = answer.get("results") if isinstance(answer, dict) else None
-        return [_document(result) for result in results if isinstance(result, dict)] if results else []
+        if not isinstance(results, list):
+            return None
+        return [_document(result) for result in results if isinstance(result, dict)]
 
     async def _whole(self, document: Document, *, until: float | None = None) -> Document:
         """The document with its full text, or as it is when that can't be had in time."""

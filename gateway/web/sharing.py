@@ -75,9 +75,17 @@ def check(settings: Settings) -> None:
     """A person's mistake in REDIS_URL, before anything runs."""
     if settings.redis_url is None:
         return
-    parts = urlsplit(settings.redis_url.reveal())
-    if parts.scheme not in ("redis", "rediss", "unix") or not (parts.hostname or parts.path):
-        raise SettingsError("REDIS_URL is not an address of Redis; write it like redis://127.0.0.1:6379/0")
+    from redis.asyncio.connection import parse_url  # only here, as below
+
+    address = settings.redis_url.reveal()
+    mistake = SettingsError("REDIS_URL is not an address of Redis; write it like redis://127.0.0.1:6379/0")
+    try:
+        parse_url(address)
+    except ValueError:
+        raise mistake from None  # what it says may hold the password
+    parts = urlsplit(address)
+    if not (parts.hostname or parts.path):
+        raise mistake
 
 
 @contextlib.asynccontextmanager

@@ -115,7 +115,7 @@ class TelnyxWebhooks:
         if order is not None:
             ring = await self._desk.picked_up(("telnyx", event.call_id), order, media_url=media_url)
         if isinstance(ring, Ring):
-            await control.restart_stream(event.call_id, stream_url=ring.stream_url)
+            await control.restart_stream(event.call_id, stream_url=ring.stream_url, replaces=False)
         elif ring is not Refusal.OVER:
             await control.hang_up(event.call_id)
 

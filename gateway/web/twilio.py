@@ -89,12 +89,13 @@ class TwilioWebhooks:
         if isinstance(form, Response):
             return form
         key = ("twilio", form.get("CallSid", ""))
-        if form.get("CallStatus") in _TERMINAL:
+        is_over = form.get("CallStatus") in _TERMINAL
+        if is_over:
             self.desk.carrier_ended(key)
         if twilio.was_put_through(form):
             self.desk.transferred(key)
             return _xml(twilio.hang_up())
-        ring = await self.desk.resume(key)
+        ring = await self.desk.resume(key) if not is_over else None
         return self._connect(request, ring) if ring is not None else _xml(twilio.hang_up())
 
     async def status(self, request: Request) -> Response:

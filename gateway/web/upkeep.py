@@ -23,6 +23,7 @@ from gateway.settings import Settings
 RETENTION_CHECK_SECONDS: Final = 3600.0
 DAY_SECONDS: Final = 24 * 3600.0
 PREPARE_AFTER: Final = 1.0
+_CANCEL_SECONDS: Final = 5.0
 _GARBAGE_SECONDS: Final = 5.0
 _EVERYTHING_SECONDS: Final = 3600.0
 _SOME_OBJECTS: Final = 10_000
@@ -108,11 +109,21 @@ async def collect_garbage(is_quiet: Callable[[], bool]) -> None:
 
 @contextlib.asynccontextmanager
 async def at_work(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """A task that runs until the application stops."""
-    task = asyncio.get_running_loop().create_task(work)
+    """
+    A task that runs until the application stops. That it failed is told at once, and stops nothing else.
+
+    It is cancelled until it ends: a library may swallow a cancellation, and the process would never stop.
+    """
+    task = asyncio.get_running_loop().create_task(work, name=getattr(work, "__qualname__", None))
+    task.add_done_callback(_tell_failure)
     try:
         yield
     finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
+
+
+def _tell_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("work beside calls failed", exc_info=error, extra={"work": task.get_name()})

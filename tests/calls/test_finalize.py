@@ -4,11 +4,12 @@ import sqlite3
 import orjson
 import pytest
 
+from gateway.calls import ending_steps
 from gateway.calls.ending_steps import EXTRACTIVE
-from gateway.calls.endings import Ending
+from gateway.calls.endings import Ending, Endings
 from gateway.calls.finalize import PAUSES
 from gateway.calls.session import Speaker, Turn
-from gateway.errors import LlmRefused, LlmUnavailable
+from gateway.errors import BoardUnavailable, LlmRefused, LlmUnavailable
 from gateway.links.recorder import RecordingRoom
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
 from tests.fakes.remem import FakeRemem, Fault
@@ -18,7 +19,8 @@ FACES = ["plan", "current", "both"]
 
 
 @pytest.fixture
-async def after(tmp_path):
+async def after(tmp_path, monkeypatch):
+    monkeypatch.setattr(ending_steps, "QUEUE_SECONDS", 0.0)
     async with aftermath_in(tmp_path) as after:
         yield after
 
@@ -134,6 +136,23 @@ async def test_answers_lost_in_a_row_make_one_document(after, remem):
     await after.finishes(session := a_session())
     assert remem.documents_of(session.id) == 1
     assert remem.paths() == ["POST /v1/documents", *["POST /v1/query"] * 3]
+
+
+async def test_store_that_does_not_say_is_asked_again(after, remem):
+    """Its answer to the create was lost, and the one to the question names no results: there may be a document."""
+    remem.honours_idempotency = False
+    remem.fails(Fault.ANSWER_LOST, Fault.NO_RESULTS_KEY)
+    await after.finishes(session := a_session())
+    assert remem.documents_of(session.id) == 1
+
+
+async def test_document_in_a_queue_is_waited_for(after, remem, monkeypatch):
+    """The answer was lost, and the store finds the document only some seconds later."""
+    monkeypatch.setattr(ending_steps, "QUEUE_SECONDS", 2.0)
+    remem.face, remem.honours_idempotency, remem.indexing_delay = "current", False, 1.0
+    remem.fails(Fault.NONE, Fault.ANSWER_LOST)
+    await after.finishes(session := a_session())
+    assert remem.documents_of(session.id) == 1
 
 
 async def test_own_store_does_not_wait_for_the_other(after, remem):
@@ -304,6 +323,25 @@ async def test_repeated_runs_make_no_second_document(after, remem):
         await after.finishes(session)
         await after.resumes()
     assert len(await after.documents()) == remem.documents_of(session.id) == 1
+
+
+async def test_ending_of_a_worker_nobody_can_ask_after_is_left(after):
+    """Shared storage is away: whether the worker lives is found out another time, and nothing fails meanwhile."""
+    is_away = True
+
+    async def alive(node: str) -> bool:
+        if is_away:
+            raise BoardUnavailable("Redis: ConnectionError")
+        return False
+
+    await Endings(after.store, "other-worker").begin(Ending(session := a_session()))
+    finalizer = after.finalizer(node="this-worker", alive=alive)
+    assert await finalizer.resume() == {session.id}
+    assert finalizer.unfinished == 0
+    is_away = False
+    await finalizer.resume()
+    await finalizer.close(seconds=60)
+    assert len(await after.documents()) == 1
 
 
 async def test_finished_endings_are_not_taken_up(after, remem):

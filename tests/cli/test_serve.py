@@ -4,8 +4,10 @@ import os
 import pty
 import re
 import signal
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 COMMAND = [str(Path(sys.executable).parent / "gateway"), "serve", "--port", "0"]
@@ -13,6 +15,7 @@ COMMAND = [str(Path(sys.executable).parent / "gateway"), "serve", "--port", "0"]
 
 def environ(folder: Path) -> dict[str, str]:
     given = {"DATA_DIR": str(folder / "data"), "VOICE_SESSION_ARCHIVE_DIR": str(folder / "archive")}
+    given |= {"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "token"}
     return {"PATH": os.environ["PATH"], "GATEWAY_ADMIN_TOKEN": "s&cret", **given}
 
 
@@ -41,3 +44,27 @@ def test_log_names_no_token(tmp_path):
     reads, stderr = os.pipe()
     said = told(tmp_path, stderr, reads, b"ALLOWED_CALLERS")
     assert "/login" in said and "s&cret" not in said and "s%26cret" not in said
+
+
+def test_half_a_request_does_not_hold_it_up(tmp_path):
+    """Whoever sends it may never send the rest."""
+    reads, stderr = os.pipe()
+    with subprocess.Popen(COMMAND, cwd=tmp_path, env=environ(tmp_path), stderr=stderr) as server:
+        port = _port(reads)
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 200")
+            client.sendall(b"POST /twilio/incoming HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nCall")
+            time.sleep(0.2)  # it is being read
+            server.send_signal(signal.SIGTERM)
+            server.wait(60)
+    os.close(stderr)
+    os.close(reads)
+
+
+def _port(log: int) -> int:
+    """Where it listens, as it says itself."""
+    said = b""
+    while not (found := re.search(rb'http://127\.0\.0\.1:(\d+)"', said)):
+        said += os.read(log, 4096)
+    return int(found[1])

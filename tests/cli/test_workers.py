@@ -148,6 +148,20 @@ async def test_signal_before_anything_is_ready(tmp_path: Path) -> None:
     assert await crew.ended() == (0, "")
 
 
+async def test_worker_that_loses_a_ctrl_c_is_stopped(tmp_path: Path) -> None:
+    """Python loses one that comes in the middle of an import, and the worker would start and never stop."""
+    loses = """
+import signal, sys, time
+signal.signal(signal.SIGINT, lambda *_: None)
+open(sys.argv[1], "a").write("1 starts\\n")
+time.sleep(60)
+"""
+    crew = await supervised(tmp_path, 3, loses)
+    await crew.all_of(1, "starts")
+    crew.process.send_signal(signal.SIGINT)
+    assert await crew.ended() == (0, "")
+
+
 def test_workers_that_die_young_wait_longer_each_time() -> None:
     assert [pause_after(died_young) for died_young in range(8)] == [0, 1, 2, 5, 10, 30, 30, 30]
 

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.carriers.telnyx import read_webhook
 from gateway.carriers.twilio import picked_up, was_put_through
-from gateway.errors import CarrierRefused
+from gateway.errors import CarrierRefused, StreamInUse
 from gateway.links.carrier_rest import TelnyxControl, TwilioControl
 from gateway.settings import Secret
 from tests.fakes.telnyx import FakeTelnyx
@@ -217,7 +217,7 @@ async def test_telnyx_leaves_the_caller_when_nobody_comes(telnyx, http, outcome)
     await call.leg_b.over()
     assert told_of_leg_b(telnyx, "call.hangup") == call.id
     assert (call.abandoned, telnyx.sent("call.answered")) == (True, [])
-    await telnyx_control(http, telnyx).restart_stream(call.id, stream_url=STREAM)
+    await telnyx_control(http, telnyx).restart_stream(call.id, stream_url=STREAM, replaces=True)
     assert telnyx.commands[-1].status == 200
 
 
@@ -226,10 +226,34 @@ async def test_telnyx_is_asked_for_each_new_stream_by_another_id(telnyx, http):
     call = answered_call(telnyx)
     for token in ("first", "first", "second"):
         with contextlib.suppress(CarrierRefused):  # the fake has a stream already; what was asked counts
-            await telnyx_control(http, telnyx).restart_stream(call.id, stream_url=f"{STREAM}{token}")
+            await telnyx_control(http, telnyx).restart_stream(call.id, stream_url=f"{STREAM}{token}", replaces=False)
     asked = [command.body["command_id"] for command in telnyx.commands if command.action == "streaming_start"]
     assert asked[0] == asked[1] != asked[-1]
     assert "first" not in asked[0]
+
+
+async def test_telnyx_stream_that_is_dead_is_replaced(telnyx, http):
+    """Telnyx has not noticed that its socket is gone, and refuses a second stream beside it (90045)."""
+    call = answered_call(telnyx)
+    telnyx.fail("streaming_start", status=422, code="90045", times=2)
+    await telnyx_control(http, telnyx).restart_stream(call.id, stream_url=STREAM, replaces=True)
+    asked = [(command.action, command.body["command_id"]) for command in telnyx.commands]
+    assert [action for action, _ in asked] == [
+        "streaming_start",
+        "streaming_stop",
+        "streaming_start",
+        "streaming_start",
+    ]
+    assert len({command_id for _, command_id in asked}) == 4
+    assert telnyx.commands[-1].status == 200
+
+
+async def test_telnyx_stream_that_may_live_is_left_alone(telnyx, http):
+    call = answered_call(telnyx)
+    telnyx.fail("streaming_start", status=422, code="90045")
+    with pytest.raises(StreamInUse):
+        await telnyx_control(http, telnyx).restart_stream(call.id, stream_url=STREAM, replaces=False)
+    assert [command.action for command in telnyx.commands] == ["streaming_start"]
 
 
 async def test_call_after_the_transfer_is_over(carrier, http):

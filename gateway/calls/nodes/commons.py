@@ -6,6 +6,7 @@ one queue and written in order, as soon as the board takes it: the call does not
 """
 
 import asyncio
+import contextlib
 import enum
 import hmac
 import logging
@@ -79,7 +80,8 @@ class CallRecord:
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "CallRecord":
-        values = orjson.loads(stored)
+        """What a newer version may have added is left out."""
+        values = {name: value for name, value in orjson.loads(stored).items() if name in cls.__dataclass_fields__}
         carrier, call_id = values.pop("key")
         return cls(key=(carrier, call_id), **{**values, "state": CallState(values["state"])})
 
@@ -271,9 +273,11 @@ class Commons:
         await self._board.leave(f"calls:{node}", _name(key))
 
     async def next_message(self) -> Message | None:
-        """The next word for this node; None when there was none for a second."""
+        """The next word for this node; None when there was none for a second, or one that only newer versions know."""
         stored = await self._board.take(_inbox(self.node), wait=1.0)
-        return Message.from_bytes(stored) if stored else None
+        with contextlib.suppress(ValueError, KeyError):
+            return Message.from_bytes(stored) if stored else None
+        return None
 
     # Written soon
 

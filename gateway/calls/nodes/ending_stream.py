@@ -238,6 +238,11 @@ def _pairs(answer: Any) -> list[Any]:
     return list(answer.items()) if isinstance(answer, dict) else list(answer or [])
 
 
+def ending_names(session_id: str) -> tuple[str, ...]:
+    """All that holds words of an ending, and the right to write them again: whoever carries it out is stopped."""
+    return _state(session_id), _owner(session_id), _entry(session_id), _told(session_id)
+
+
 def _state(session_id: str) -> str:
     return f"{PREFIX}ending:{session_id}"
 

@@ -17,6 +17,7 @@ from gateway.calls.session import CallKey, VoiceSession
 from gateway.carriers.events import StreamStarted
 from gateway.errors import BoardUnavailable
 from gateway.logs import call_name
+from gateway.metrics import WATCHDOG
 
 KNOWN_PATIENCE: Final = 0.1
 """How long the board is asked about a call that this node knows itself: its settings leave within 150 ms."""
@@ -43,6 +44,7 @@ class Desk(Protocol):
     def operator_ends(self, key: CallKey) -> None: ...
     def operator_says(self, key: CallKey, words: str) -> None: ...
     def take_up(self, record: CallRecord, session: VoiceSession | None) -> None: ...
+    async def recollect(self, session: VoiceSession) -> None: ...
     async def may_go_on_there(self, record: CallRecord) -> bool: ...
     def has_media(self, key: CallKey) -> bool: ...
     def checkpoint(self, commons: Commons) -> None: ...
@@ -332,6 +334,7 @@ class Neighbours:
             session = adopted[1]
             call = {"call": call_name(session.id)} if session is not None else {}
             _log.warning("a call's node is silent, and its call taken over", extra={**call, "carrier": record.key[0]})
+            WATCHDOG.count("node silent")
             desk.take_up(*adopted)
 
     async def _adopted(
@@ -342,6 +345,8 @@ class Neighbours:
         session = await self.session_of(record) if record else None
         if session is not None:
             session.taken_over |= not heard
+            if self._shares_disk and self._desk is not None:
+                await self._desk.recollect(session)
         return (record, session) if record else None
 
     def _record_of(self, ring: Ring, state: CallState) -> CallRecord:

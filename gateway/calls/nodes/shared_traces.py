@@ -1,4 +1,4 @@
-"""What calls have left in Redis for other nodes, for a while: their turns, and what was told of them."""
+"""What calls have left in Redis for other nodes, for a while: their turns, endings, and what was told of them."""
 
 from collections.abc import Collection
 from typing import Any, Final
@@ -7,6 +7,7 @@ import orjson
 from redis.asyncio import Redis
 
 from gateway.calls.nodes.commons import journal_name
+from gateway.calls.nodes.ending_stream import ending_names
 from gateway.calls.nodes.event_stream import STREAM
 from gateway.calls.nodes.redis_board import PREFIX, foreign_errors
 
@@ -22,8 +23,9 @@ class SharedTraces:
     @foreign_errors
     async def forget(self, sessions: Collection[str], caller: str, agent: str) -> int:
         """All of these calls, and whatever else was told of this caller; how many things that was."""
-        journals: list[int] = [await self._client.delete(PREFIX + journal_name(session_id)) for session_id in sessions]
-        place, removed = "-", sum(journals)
+        removed, place = 0, "-"
+        for session_id in sessions:
+            removed += await self._client.delete(PREFIX + journal_name(session_id), *ending_names(session_id))
         while page := await self._client.xrange(STREAM, min=place, count=_AT_ONCE):
             ids = [id_ for id_, values in page if _is_of(orjson.loads(values[b"event"]), sessions, caller, agent)]
             removed += await self._client.xdel(STREAM, *ids) if ids else 0

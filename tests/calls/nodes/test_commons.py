@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from gateway.calls.nodes.board import Board
@@ -366,3 +367,15 @@ async def not_written(node: Commons) -> None:
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(node.written(), 0.1)
         pytest.fail("it was written")
+
+
+async def test_newer_nodes_may_say_more(nodes: Nodes) -> None:
+    """While all are being replaced, one by one: a field or a word that this version does not know ends nothing."""
+    node, board = await nodes.start("node"), await nodes.ground.open()
+    stored = orjson.dumps({**orjson.loads(ringing(node).as_bytes()), "mood": "good"})
+    await board.put("call:twilio:CA1", stored, 60)
+    assert await node.find(KEY) == ringing(node)
+    word = {"word": "sing", "key": KEY, "text": "", "id": "1"}
+    await board.append("inbox:node", [orjson.dumps(word)], 60)
+    assert await node.next_message() is None
+    assert await board.items("inbox:node") == []

@@ -11,6 +11,7 @@ import pytest
 from gateway.calls.endings import Ending
 from gateway.calls.nodes.ending_stream import EndingStream
 from gateway.calls.nodes.redis_board import connect
+from gateway.calls.nodes.shared_traces import SharedTraces
 from gateway.calls.session import EndReason, Speaker, Turn
 from gateway.errors import TakenOver
 from tests.calls.aftermath import START, a_session
@@ -146,3 +147,25 @@ async def test_entry_of_a_dead_node_is_claimed(room: Room) -> None:
     with pytest.raises(TakenOver):
         await a.save(ending)
     await finished(b, claimed)
+
+
+async def test_forgotten_call_leaves_no_words_of_its_ending(room: Room) -> None:
+    """Neither of one under way, whose worker is stopped, nor of one that is known for a day for who may add to it."""
+    one, other, traces = room.node("one"), room.node("other"), SharedTraces(room.clients[0])
+    await one.hand_over(Ending(DIED))
+    await finished(one, await taken(one))
+    assert await holding(room, "One.") == [f"voice-gateway:ending-told:{DIED.id}"]
+    assert await traces.forget([DIED.id], DIED.caller, "") == 1
+    await one.hand_over(Ending(replace(DIED, id="voice-session:2")))
+    under_way = await taken(other)
+    assert await traces.forget(["voice-session:2"], DIED.caller, "") > 0
+    with pytest.raises(TakenOver):
+        await other.save(under_way)
+    assert await holding(room, "One.") == []
+
+
+async def holding(room: Room, words: str) -> list[str]:
+    """The names of values with these words."""
+    client = room.clients[0]
+    names = [name async for name in client.scan_iter() if await client.type(name) == b"string"]
+    return [name.decode() for name in names if words.encode() in await client.get(name)]
