@@ -155,7 +155,8 @@ class RememClient:
             body["tags"] = list(tags)
         answer = await self._ask("POST", "/v1/query", body)
         results = answer.get("results") if isinstance(answer, dict) else None
-        return [_document(result) for result in results if isinstance(result, dict)] if results else []
+        found = results if isinstance(results, list) else []
+        return [_document(result) for result in found if isinstance(result, dict)]
 
     async def _whole(self, document: Document, *, until: float | None = None) -> Document:
         """The document with its full text, or as it is when that can't be had in time."""
