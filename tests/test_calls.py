@@ -13,6 +13,7 @@ from tests.fakes.deepgram import FakeDeepgram
 from tests.stage import CALLER, GREETING_SOUND, SOUND, Stage, make_carrier, staged, until
 
 GREETING = "Hello, this is Maya. How can I help you?"
+UNKNOWN_FUNCTION = '{"error":"there is no function of this name"}'
 
 
 async def test_caller_is_greeted_and_heard(stage: Stage) -> None:
@@ -160,6 +161,19 @@ async def test_frames_of_the_last_moment_arrive(stage: Stage) -> None:
     assert bytes(conversation.heard).startswith(spoken)
 
 
+async def test_caller_gone_before_the_engine_came_is_heard(stage: Stage) -> None:
+    stage.engine.behave(hold_settings=True)
+    call = await stage.carrier.dial()
+    conversation = await stage.engine.next_conversation()
+    await conversation.settings_received()
+    await call.speak(SOUND * 3)
+    hanging_up = asyncio.create_task(call.hang_up())
+    await conversation.apply_settings()
+    await hanging_up
+    await conversation.wait_closed()
+    assert bytes(conversation.heard).startswith(SOUND * 3)
+
+
 async def test_agent_hangs_up_after_the_farewell(held_stage: Stage) -> None:
     call, conversation = await held_stage.dial()
     await call.wait_queued(len(GREETING_SOUND))
@@ -200,7 +214,7 @@ async def test_caller_who_goes_on_is_not_cut_off(stage: Stage) -> None:
 
 async def test_unknown_function_is_answered(stage: Stage) -> None:
     _, conversation = await stage.dial()
-    assert await conversation.call_functions(["order_pizza"]) == ['{"error":"there is no function of this name"}']
+    assert await conversation.call_functions(["order_pizza"]) == [UNKNOWN_FUNCTION]
 
 
 # Silence
@@ -234,16 +248,20 @@ async def test_lost_engine_is_replaced(stage: Stage) -> None:
     await call.wait_heard(len(GREETING_SOUND))
     await stage.played(call, conversation)
     await conversation.user_says("Is my bike ready?")
+    await conversation.call_functions(["order_status"])
     await stage.answer(call, conversation, "It will be on Friday.")
     conversation.abort()
     again = await stage.engine.next_conversation()
     settings = await again.configured()
     assert "greeting" not in settings["agent"]
-    assert [turn["content"] for turn in settings["agent"]["context"]["messages"]] == [
+    greeting, question, used, answer = settings["agent"]["context"]["messages"]
+    assert [turn["content"] for turn in (greeting, question, answer)] == [
         GREETING,
         "Is my bike ready?",
         "It will be on Friday.",
     ]
+    [function] = used["function_calls"]
+    assert (function["name"], function["response"]) == ("order_status", UNKNOWN_FUNCTION)
     await again.message("InjectAgentMessage")
     await again.user_says("Thanks.")
     await call.hang_up()
@@ -353,3 +371,8 @@ async def test_cards_and_passwords_are_not_kept(stage: Stage) -> None:
     for text in (await stage.archive(), (await stage.document())["content"]):
         assert "4111" not in text
         assert "swordfish" not in text
+    await stage.idle()
+    files = [path for path in stage.archive_dir.parent.rglob("*") if path.is_file()]
+    assert {"journal.db", "gateway.db", "events.db"} <= {path.name for path in files}
+    assert [path.name for path in files if b"4111 1111" in path.read_bytes()] == []
+    assert [path.name for path in files if b"swordfish" in path.read_bytes()] == []

@@ -8,9 +8,9 @@ from typing import Any, Final
 from gateway.calls import prompt
 from gateway.calls.agents import Agent
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import Speaker, VoiceSession
+from gateway.calls.session import VoiceSession
 from gateway.calls.transcript import Transcript
-from gateway.engines.brief import AgentFunction, Brief, Spoken, ThinkEndpoint
+from gateway.engines.brief import AgentFunction, Brief, ThinkEndpoint
 from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
 from gateway.memory.pins import Pin
@@ -64,10 +64,12 @@ class Briefing:
 
     async def brief(self, memory_seconds: float) -> Brief:
         """The brief as of now, waiting so long for memory and no longer."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + memory_seconds
         if self._preparing is not None:
             await asyncio.wait({self._preparing}, timeout=max(memory_seconds, 0))
         if self._memory is not None:
-            self._take(await self._memory.by(memory_seconds))
+            self._take(await self._memory.by(deadline - clock()))
         brief = self.as_of_now()
         self._opening = None
         return brief
@@ -82,11 +84,12 @@ class Briefing:
 
     def as_of_now(self) -> Brief:
         """The brief with what is known, and may be told, at this moment."""
-        history, opening = self._history(), self._opening or []
+        history, opening = self._transcript.conversation, self._opening or []
+        has_begun = history or self._transcript.has_sound
         return Brief(
             agent=self._agent.name,
             prompt=self._prompt(),
-            greeting="" if history else " ".join(filter(None, [self._agent.greeting, *opening])),
+            greeting="" if has_begun else " ".join(filter(None, [self._agent.greeting, *opening])),
             listen=self._agent.listen,
             think=self._agent.think if self._endpoint is None or self._agent.engine_thinks else None,
             speak=self._agent.speak,
@@ -177,9 +180,9 @@ class Briefing:
         }
 
     @property
-    def notes(self) -> list[PastCall]:
-        """All notes so far, told or not."""
-        return list(self._notes)
+    def memory(self) -> dict[str, Sequence[PastCall | Fact | Pin]]:
+        """What is known by now: notes of calls, told or not, and the facts and topics that were told."""
+        return {"calls": list(self._notes), "facts": list(self._facts), "pins": list(self._pins)}
 
     def _prompt(self) -> str:
         now = self._now()
@@ -191,13 +194,6 @@ class Briefing:
         newest_first = sorted(notes, key=lambda call: call.started_at, reverse=True)
         memory = _block(self._pins, self._facts, newest_first, now) or NO_NOTES
         return prompt.render(self._agent.prompt, memory=memory, now=now, caller=caller, personas=self._personas)
-
-    def _history(self) -> list[Spoken]:
-        return [
-            Spoken("user" if turn.speaker is Speaker.CALLER else "assistant", turn.text)
-            for turn in self._transcript.so_far
-            if turn.text
-        ]
 
     def _now(self) -> datetime:
         return datetime.now().astimezone(self._agent.timezone)

@@ -29,8 +29,6 @@ from gateway.metrics import DAYS_BETWEEN_CALLS, RECALL_USED, REPEAT_CALLERS, STA
 
 EXTRACTIVE: Final = "extractive"
 REMOTE_TIMEOUT: Final = 10.0
-QUEUE_SECONDS: Final = 5.0
-"""How long a store may take to find what it has put into a queue."""
 _BEFORE: Final = 20  # calls to look at for the last one before; some may have begun later
 _KNOWN: Final = 1000
 _DAY: Final = 24 * 3600.0
@@ -188,20 +186,23 @@ class EndingSteps:
         await self.endings.save(ending)
 
     async def _find_remote(self, remem: RememClient, ending: Ending) -> str | None:
-        """The document of an earlier try whose answer was lost; an empty id is a document too."""
+        """
+        The document of an earlier try whose answer was lost; an empty id is a document too.
+
+        It may not be in that store's index yet, or on its way from somebody who had this ending before. So only when it
+        was looked for twice is it not there.
+        """
         if not ending.remote_sent:
             return None
         found = await remem.find_by_session(ending.session.id, timeout=REMOTE_TIMEOUT)
-        if found is None and (ending.inherited or remem.queues):
-            # Who had this ending may live, and its create be on the way; or the store has put it into a queue.
-            await asyncio.sleep(REMOTE_TIMEOUT if ending.inherited else QUEUE_SECONDS)
-            ending.inherited = False
-            found = await remem.find_by_session(ending.session.id, timeout=REMOTE_TIMEOUT)
+        if found is None and not ending.looked_for:
+            ending.looked_for = True
+            raise StoreUnavailable("remem does not know yet whether it has the document", retry_after=REMOTE_TIMEOUT)
         return found
 
     async def _create_remote(self, remem: RememClient, ending: Ending, new: NewDocument) -> str:
         was_sent = ending.remote_sent
-        ending.remote_sent = True
+        ending.remote_sent, ending.looked_for = True, False
         await self.endings.save(ending)
         try:
             return await remem.store(new, timeout=REMOTE_TIMEOUT)

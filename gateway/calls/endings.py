@@ -61,8 +61,8 @@ class Ending:
     """Who sees to it, where several could."""
     claim: str = ""
     """By what right this node carries it out, where another one could take it over. Not stored."""
-    inherited: bool = False
-    """Somebody else began to carry it out, and what they sent may still arrive. Not stored."""
+    looked_for: bool = False
+    """The remote store was asked for what was sent to it, and did not know of it yet. Not stored."""
     outdone: bool = False
     """A longer transcript was there already: whoever wrote that knew more. Not stored."""
 

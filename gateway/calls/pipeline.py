@@ -33,13 +33,14 @@ from gateway.calls.stand_in import StandIn
 from gateway.calls.transcript import Transcript
 from gateway.calls.turn_timing import TurnClock, TurnTiming, observe
 from gateway.calls.wishes import Forget, Wishes
-from gateway.engines.brief import ThinkEndpoint
+from gateway.engines.brief import ThinkEndpoint, Used
 from gateway.engines.events import (
     AgentAudioDone,
     AgentSaid,
     EngineEvent,
     EngineFailed,
     EngineWarned,
+    FunctionCall,
     FunctionsCancelled,
     FunctionsRequested,
     InjectionRefused,
@@ -61,6 +62,8 @@ from gateway.sounds import bundled_sound
 MEDIA_SILENCE_SECONDS: Final = 30.0
 """A carrier that sends nothing at all for this long has gone. Mutes and holds are shorter, or send silence."""
 
+ENGINE_SECONDS: Final = 2.0
+"""After the call's end, an engine that is not there yet may still come to hear what was said."""
 LAST_WORDS_SECONDS: Final = 0.4
 """After the call's end, the text of what was said just before may still come."""
 OPEN_TURN_SECONDS: Final = 2.0
@@ -72,6 +75,7 @@ APOLOGY_TEXT: Final = "I'm sorry, I can't continue this call right now. Please c
 
 _MAY_GO_ON: Final = (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED, EndReason.TRANSFERRED)
 """Only the stream has ended: the caller may still be there, or come back from somebody who did not pick up."""
+_NO_ENGINE: Final = (EndReason.ENGINE_LOST, EndReason.ENGINE_REFUSED)
 
 
 class Call:
@@ -119,6 +123,7 @@ class Call:
         self._tasks = asyncio.TaskGroup()
         self._work: list[asyncio.Task[None]] = []
         self._over: asyncio.Future[EndReason] = self._loop.create_future()
+        self._ended_at: datetime | None = None
         self._carrier_over = False
         self._playback = Playback()
         self._journal = journal
@@ -201,7 +206,8 @@ class Call:
                 reason = await self._over
                 if reason not in _MAY_GO_ON:
                     self._tasks.create_task(self._hang_up_carrier(), name="hang-up")
-                await self._hear_last_words()
+                if reason not in _NO_ENGINE:
+                    await self._hear_last_words()
                 self._farewell.cancel()
                 for task in self._work:
                     task.cancel()
@@ -226,6 +232,7 @@ class Call:
         self._carrier_over |= carrier_over
         if not self._over.done():
             self._filler.call_over()
+            self._ended_at = datetime.now(UTC)
             self._over.set_result(reason)
 
     def tick(self, now: float) -> None:
@@ -464,6 +471,9 @@ class Call:
     def state_changed(self) -> None:
         self._caller.state_changed()
 
+    def function_answered(self, call: FunctionCall, content: str) -> None:
+        self._transcript.function_used(Used(call, content))
+
     # Whose memory it is
 
     def memory_is(self, memory: Remembering | None) -> None:
@@ -516,7 +526,8 @@ class Call:
             refused = isinstance(error, EngineRefused)
             self._log.error("voice engine gone, apologising", extra={"reason": str(error)})
             self._feed.tell("error", what="voice engine gone", reason=str(error))
-            await self._apologise()
+            if not self._over.done():
+                await self._apologise()
             self.end(EndReason.ENGINE_REFUSED if refused else EndReason.ENGINE_LOST)
 
     async def _apologise(self) -> None:
@@ -533,8 +544,6 @@ class Call:
         """Memory that is too late for Settings is told in mid-call."""
         await self._briefing.load_rest()
         self._engine.tell_untold()
-        if self.recorder is not None:
-            self.recorder.note("memory", self._briefing.notes)
 
     async def _everything_played(self) -> None:
         self._carrier.finish_audio()
@@ -555,7 +564,7 @@ class Call:
     async def _hear_last_words(self) -> None:
         """The caller is gone, but the engine may still be writing down what they said last."""
         self._caller_text.clear()
-        if not self._engine.ready:
+        if not await self._engine.takes_all(ENGINE_SECONDS):
             return
         if not self._caller_speaking and await happens(self._caller_text, LAST_WORDS_SECONDS):
             return
@@ -569,7 +578,7 @@ class Call:
         self.session.timings += [timing.as_json() for timing in self._clock.finished]
         self.session.receipt = self._briefing.receipt
         self.session.turns = self._transcript.ended(self._loop.time())
-        self.session.ended_at = datetime.now(UTC)
+        self.session.ended_at = self._ended_at or datetime.now(UTC)
         stream_ended = reason in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED)
         self.session.end_reason = EndReason.CALLER_HUNG_UP if stream_ended and self._carrier_over else reason
         seconds, turns = round(self.session.seconds, 1), len(self.session.turns)

@@ -85,7 +85,7 @@ class Provisions:
     def recorder(self, session: VoiceSession, ring: Ring) -> CallRecorder | None:
         recorder = self._recordings.record(session.uuid)
         if recorder is not None:
-            recorder.note("call", ring.recording_header(session))
+            recorder.note("call", ring.recording_header(session) | {"remembers": self.has_memory})
         return recorder
 
     def feed(self, ring: Ring) -> CallFeed:

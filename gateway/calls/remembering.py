@@ -91,7 +91,7 @@ class Remembering:
 
     async def rest(self) -> list[PastCall]:
         """What was too late for `by`, once all have answered."""
-        await asyncio.wait({self._own, self._remote, self._facts})
+        await asyncio.wait({self._own, self._remote, self._facts, self._pins})
         return self.found()
 
     @property
@@ -117,6 +117,11 @@ class Remembering:
         except (StoreError, TimeoutError) as error:
             self._failures.append(store)
             _log.warning("memory could not be loaded", extra={"store": store, "error": type(error).__name__})
+            return []
+        except Exception:
+            # The edge to what others have stored: whatever it is, the call goes on.
+            self._failures.append(store)
+            _log.exception("memory can't be read", extra={"store": store})
             return []
         finally:
             self._loading -= 1

@@ -21,7 +21,7 @@ from gateway.calls.session import CallKey, VoiceSession, new_session_id
 from gateway.links.recorder import FORMAT, CallRecorder
 from gateway.memory.trust import Clearance, Tier
 
-_RECORDED: Final = ("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak")
+_RECORDED: Final = ("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak", "engine_thinks")
 """What a replay must know of an agent."""
 
 
@@ -130,7 +130,7 @@ class Ring:
             "call_id": self.key[1],
             "session": session.id,
             "started_at": session.started_at.isoformat(),
-            "agent": agent | {"timezone": str(self.agent.timezone or "")},
+            "agent": agent | {"timezone": str(self.agent.timezone or ""), "has_brain": bool(self.agent.brain)},
         }
 
     def new_session(self) -> VoiceSession:

@@ -2,17 +2,23 @@
 Turns as they become final: what the caller said, and what the caller heard of the agent's answers.
 
 All assistant texts between two turns of the caller are one turn. Each text is journaled when it comes; that an answer
-was cut off is journaled when it is known. No clock: times are given.
+was cut off is journaled when it is known. Cards, passwords and keys are taken out of each text before anybody gets it;
+those that are spread over several are found when the call is over. No clock: times are given.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.journal import entries_of
 from gateway.calls.playback import MARK_BYTES, Answer, Playback
 from gateway.calls.session import Speaker, Turn
+from gateway.engines.brief import Spoken, Used
+from gateway.llm.redaction import redact
+
+_LONGEST_SPOKEN: Final = 10_000
+"""Characters, some ten minutes of speech. To go over more takes a while: that is done when the call is over."""
 
 
 class TurnListener(Protocol):
@@ -52,24 +58,31 @@ class Transcript:
             feed.record_is(off=off_record)
         # No answer before had a higher number: each of them became a turn.
         self._number = len(self.turns)
+        self._used: list[tuple[int, Used]] = []
         self._answer: Answer | None = None
         self._answer_at: datetime | None = None
-        self._audible_since = 0.0
+        self._audible_since = self._sent_at = 0.0
 
     # What happens in the call
 
     def caller_said(self, text: str, at: datetime) -> None:
+        text = _without_secrets(text)
         self._close_answer()
         self.turns.append(Turn(Speaker.CALLER, text, at, kept=not self.off_record))
         for listener in self._listeners():
             listener.caller_said(text, at)
 
     def agent_said(self, text: str, at: datetime) -> None:
+        text = _without_secrets(text)
         answer = self._open_answer()
         answer.said(text)
         self._answer_at = self._answer_at or at
         for listener in self._listeners():
             listener.agent_said(self._number, text, at)
+
+    def function_used(self, used: Used) -> None:
+        """For an engine that has to be told the conversation so far; it is written nowhere."""
+        self._used.append((len(self.turns), used))
 
     def agent_audio(self, size: int, now: float) -> None:
         """So many bytes of the current answer are about to be sent, at `now` on the loop's clock."""
@@ -77,6 +90,7 @@ class Transcript:
         if answer.sent == 0:
             self._audible_since = now
         answer.sent += size
+        self._sent_at = now
 
     def agent_audio_done(self) -> None:
         if self._answer is not None:
@@ -89,7 +103,11 @@ class Transcript:
             return False
         # A carrier that has never echoed a mark is believed to have played what the engine had finished.
         trusted = answer.done and not self._playback.marks_work
-        self._close_answer(None if trusted else self._heard_bytes(answer, now))
+        if not answer.done and self._is_played_out(answer, now):
+            answer.done = True
+            self._close_answer(answer.sent)
+        else:
+            self._close_answer(None if trusted else self._heard_bytes(answer, now))
         return bool(self.turns) and not self.turns[-1].heard
 
     def go_off_record(self, off: bool) -> None:
@@ -103,6 +121,7 @@ class Transcript:
     def take_back(self, turns: Sequence[Turn]) -> None:
         """Make it as if these had not been said."""
         self.turns = [turn for turn in self.turns if not any(turn is taken for taken in turns)]
+        self._used.clear()  # they may hold what was said
 
     def ended(self, now: float) -> list[Turn]:
         """The call is over: the whole transcript, of what may be kept."""
@@ -113,11 +132,25 @@ class Transcript:
         return [turn for turn in self.turns if turn.kept]
 
     @property
+    def has_sound(self) -> bool:
+        """Whether anything of the answer that is being spoken was sent; its text may come later."""
+        return self._answer is not None and self._answer.sent > 0
+
+    @property
     def so_far(self) -> list[Turn]:
         """The conversation, with the answer that is being spoken."""
         if self._answer is None or not self._answer.pieces or self._answer_at is None:
             return list(self.turns)
         return [*self.turns, Turn(Speaker.AGENT, self._answer.text, self._answer_at, kept=not self.off_record)]
+
+    @property
+    def conversation(self) -> list[Spoken | Used]:
+        """The same for an engine: what was heard, and the functions where they were used."""
+        items: list[tuple[float, Spoken | Used]] = [(place - 0.5, used) for place, used in self._used]
+        for place, turn in enumerate(self.so_far):
+            if turn.text:
+                items.append((place, Spoken("user" if turn.speaker is Speaker.CALLER else "assistant", turn.text)))
+        return [item for _, item in sorted(items, key=lambda item: item[0])]
 
     @property
     def entries(self) -> list[dict[str, Any]]:
@@ -143,6 +176,16 @@ class Transcript:
             return self._playback.confirmed - answer.start
         return int((now - self._audible_since) * BYTES_PER_SECOND) if answer.sent else 0
 
+    def _is_played_out(self, answer: Answer, now: float) -> bool:
+        """Whether nothing was left to be heard, though the engine has not said that this was all: it may never."""
+        if not answer.sent:
+            return False
+        if not self._playback.marks_work:
+            return (now - self._audible_since) * BYTES_PER_SECOND >= answer.sent
+        # No mark stands after the last stretch.
+        left = self._playback.sent - max(self._playback.confirmed, answer.start)
+        return left < MARK_BYTES and (now - self._sent_at) * BYTES_PER_SECOND > left
+
     def _known_unheard(self, answer: Answer) -> bool:
         """Whether the carrier's echoes show that some of it was not played. One that never echoes is believed."""
         if not self._playback.marks_work or not answer.sent:
@@ -163,3 +206,7 @@ class Transcript:
         for listener in self._listeners() if unheard else ():
             listener.cut_off(self._number, heard, unheard)
         self._number += 1
+
+
+def _without_secrets(text: str) -> str:
+    return redact(text) if len(text) <= _LONGEST_SPOKEN else text

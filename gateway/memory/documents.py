@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import MAXYEAR, MINYEAR, UTC, datetime
 from typing import Any, Protocol
 
 
@@ -87,9 +87,16 @@ def wire_time(time: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """An ISO 8601 time as UTC; one without an offset is UTC already. ValueError otherwise."""
+    """
+    An ISO 8601 time as UTC; one without an offset is UTC already. ValueError otherwise.
+
+    So for the first and last year there is, which not every zone's clock can show: they are written for no time at all.
+    """
     try:
         time = datetime.fromisoformat(text)
-        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+        time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError("not an ISO 8601 time") from None
+    if time.year in (MINYEAR, MAXYEAR):
+        raise ValueError("not an ISO 8601 time that a clock can show")
+    return time

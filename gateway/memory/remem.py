@@ -51,8 +51,6 @@ class RememClient:
         self._api_key = api_key
         self._http = http
         self._ingests = False
-        self.queues = False
-        """Whether what is stored may be found only some seconds later: the server does not create documents at once."""
 
     # Writing
 
@@ -95,7 +93,6 @@ class RememClient:
             except StoreRefused as refused:
                 if refused.status not in _NOT_OFFERED:
                     raise
-        self.queues = True
         answer = await self._ingest(new)
         self._ingests = True
         return answer
@@ -159,8 +156,9 @@ class RememClient:
 
     async def _query(self, text: str, *, limit: int, tags: tuple[str, ...] = ()) -> list[Document] | None:
         """What was found; None when the answer has no list of it."""
-        # Both dialects' names at once: the wrong pair alone would mean the server's defaults.
-        body: dict[str, Any] = {"text": text, "query": text, "limit": limit, "max_results": limit, "mode": "fast"}
+        # All dialects' names at once: the wrong ones alone would mean the server's defaults. Scores are tiny.
+        limits = {"limit": limit, "max_results": limit, "maxResults": limit, "minScore": 0}
+        body: dict[str, Any] = {"text": text, "query": text, **limits, "mode": "fast"}
         if tags:
             body["tags"] = list(tags)
         answer = await self._ask("POST", "/v1/query", body)

@@ -160,6 +160,10 @@ def _new_document(body: dict[str, Any], request: Request) -> NewDocument:
     metadata = body.get("metadata") or {}
     if not isinstance(metadata, dict):
         raise _Refused(422, "metadata must be an object")
+    try:
+        orjson.dumps(metadata)
+    except orjson.JSONEncodeError:  # it reads deeper than it writes
+        raise _Refused(422, "metadata is nested too deeply") from None
     return NewDocument(
         title=_text(body, "title"),
         content=_required_text(body, "content"),
@@ -175,7 +179,7 @@ def _text(body: dict[str, Any], name: str) -> str:
     value = body.get(name)
     if value is not None and not isinstance(value, str):
         raise _Refused(422, f"{name} must be a string")
-    return value or ""
+    return (value or "").replace("\0", "")  # PostgreSQL takes any character but this
 
 
 def _required_text(body: dict[str, Any], *names: str) -> str:

@@ -50,6 +50,8 @@ async def ground(blueprint: Blueprint, *, is_worker: bool) -> AsyncIterator[Grou
     settings = blueprint.settings
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(httpx.AsyncClient())
+        # Its own connections: while a store hangs, carriers must not wait for theirs.
+        store_http = await stack.enter_async_context(httpx.AsyncClient()) if settings.remem_api_url else http
         embedder = Embedder() if settings.memory_vectors else None
         stores = await open_own_stores(settings.data_dir, settings.database_url, embedder=embedder)
         stack.push_async_callback(stores.close)
@@ -69,7 +71,7 @@ async def ground(blueprint: Blueprint, *, is_worker: bool) -> AsyncIterator[Grou
             http=http,
             embedder=embedder,
             stores=stores,
-            remem=remem(settings, http),
+            remem=remem(settings, store_http),
             recordings=recordings,
             archive=Archive(settings.voice_session_archive_dir, retention_days=settings.voice_session_retention_days),
             journal=journal,

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gateway.calls.archive import Archive
-from gateway.calls.ending_steps import EndingSteps
+from gateway.calls.ending_steps import REMOTE_TIMEOUT, EndingSteps
 from gateway.calls.endings import Ending, Endings, retold
 from gateway.calls.own_store import open_own_store
 from gateway.calls.session import Speaker, Turn
@@ -256,6 +256,21 @@ async def test_lost_answer_is_asked_after(after, remem):
     assert read.remote_id in remem.documents
 
 
+async def test_document_that_is_not_indexed_yet_is_not_sent_again(after, remem):
+    remem.honours_idempotency, remem.indexing_delay = False, 3600
+    remem.fails(Fault.ANSWER_LOST)
+    ending = await written(after)
+    with pytest.raises(StoreUnavailable):
+        await after.steps.send_remote(ending)
+    with pytest.raises(StoreUnavailable) as raised:
+        await after.steps.send_remote(ending)
+    assert raised.value.retry_after == REMOTE_TIMEOUT
+    (stored,) = remem.documents.values()
+    stored.visible_at = 0.0
+    await after.steps.send_remote(ending)
+    assert (ending.remote_id, len(remem.documents)) == (stored.id, 1)
+
+
 async def test_document_found_without_an_id_is_enough(after, remem):
     remem.face = remem.shape = "plan"
     remem.honours_idempotency = False
@@ -271,9 +286,9 @@ async def test_document_found_without_an_id_is_enough(after, remem):
 async def test_turned_away_repeat_is_asked_after(after, remem):
     """The first create was carried out and not yet indexed, the second turned away: the third must ask again."""
     remem.face, remem.honours_idempotency, remem.indexing_delay = "plan", False, 3600
-    remem.fails(Fault.ANSWER_LOST, Fault.NONE, Fault.TOO_MANY_REQUESTS)
+    remem.fails(Fault.ANSWER_LOST, Fault.NONE, Fault.NONE, Fault.TOO_MANY_REQUESTS)
     ending = await written(after)
-    for _ in range(2):
+    for _ in range(3):
         with pytest.raises(StoreUnavailable):
             await after.steps.send_remote(ending)
     (stored,) = remem.documents.values()

@@ -4,7 +4,6 @@ import sqlite3
 import orjson
 import pytest
 
-from gateway.calls import ending_steps
 from gateway.calls.ending_steps import EXTRACTIVE
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.finalize import PAUSES
@@ -19,8 +18,7 @@ FACES = ["plan", "current", "both"]
 
 
 @pytest.fixture
-async def after(tmp_path, monkeypatch):
-    monkeypatch.setattr(ending_steps, "QUEUE_SECONDS", 0.0)
+async def after(tmp_path):
     async with aftermath_in(tmp_path) as after:
         yield after
 
@@ -126,7 +124,8 @@ async def test_failed_send_is_repeated_once_it_can_be(after, remem, face, fault)
     remem.fails(*([Fault.NONE] if face == "current" else []), fault)
     await after.finishes(session := a_session())
     assert remem.documents_of(session.id) == len(remem.documents) == 1
-    assert len(after.pauses.lengths) == 1
+    was_looked_for_in_vain = fault in (Fault.BROKEN, Fault.HTML, Fault.HTML_ERROR)
+    assert len(after.pauses.lengths) == (2 if was_looked_for_in_vain else 1)
     assert await after.open_endings() == []
 
 
@@ -142,15 +141,6 @@ async def test_store_that_does_not_say_is_asked_again(after, remem):
     """Its answer to the create was lost, and the one to the question names no results: there may be a document."""
     remem.honours_idempotency = False
     remem.fails(Fault.ANSWER_LOST, Fault.NO_RESULTS_KEY)
-    await after.finishes(session := a_session())
-    assert remem.documents_of(session.id) == 1
-
-
-async def test_document_in_a_queue_is_waited_for(after, remem, monkeypatch):
-    """The answer was lost, and the store finds the document only some seconds later."""
-    monkeypatch.setattr(ending_steps, "QUEUE_SECONDS", 2.0)
-    remem.face, remem.honours_idempotency, remem.indexing_delay = "current", False, 1.0
-    remem.fails(Fault.NONE, Fault.ANSWER_LOST)
     await after.finishes(session := a_session())
     assert remem.documents_of(session.id) == 1
 

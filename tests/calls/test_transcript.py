@@ -3,6 +3,8 @@ from datetime import UTC, datetime
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.session import Speaker, Turn
 from gateway.calls.transcript import Transcript
+from gateway.engines.brief import Spoken, Used
+from gateway.engines.events import FunctionCall
 
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 SENTENCE = "one two three four"
@@ -68,6 +70,25 @@ def test_carrier_without_marks_is_judged_by_time() -> None:
     assert talk.transcript.turns[-1].text == "one two"
 
 
+def test_answer_that_was_played_out_is_whole() -> None:
+    """The engine never said that it was complete; a short sound need not be the beginning of a long one."""
+    talk = Talk()
+    mark = talk.speak(SENTENCE, MARK_BYTES, done=False)
+    talk.transcript.agent_audio(800, 0.0)
+    talk.playback.audio_sent(800)
+    talk.playback.mark_reached(mark)
+    talk.transcript.agent_said("five six", NOW)
+    assert talk.transcript.interrupted(0.2)
+    assert talk.transcript.turns == [Turn(Speaker.AGENT, SENTENCE, NOW, unheard="five six")]
+
+
+def test_played_out_is_judged_by_time_without_marks() -> None:
+    talk = Talk()
+    talk.speak(SENTENCE, 1600, now=10.0, done=False)
+    assert not talk.transcript.interrupted(10.3)
+    assert talk.transcript.turns == [Turn(Speaker.AGENT, SENTENCE, NOW)]
+
+
 def test_finished_answer_is_believed_without_marks() -> None:
     talk = Talk()
     talk.speak(SENTENCE, 9000, now=10.0)
@@ -111,3 +132,29 @@ def test_sound_without_words_is_no_turn() -> None:
     talk = Talk()
     talk.transcript.agent_audio(1600, 0.0)
     assert talk.transcript.ended(1.0) == []
+
+
+# Functions
+
+USED = Used(FunctionCall("f1", "order_status", ""), "ready")
+
+
+def test_engine_is_told_where_functions_were_used() -> None:
+    talk = Talk()
+    talk.transcript.caller_said("Is it ready?", NOW)
+    talk.transcript.agent_said("Let me see.", NOW)
+    talk.transcript.function_used(USED)
+    talk.transcript.agent_said("It is.", NOW)
+    assert talk.transcript.conversation == [
+        Spoken("user", "Is it ready?"),
+        USED,
+        Spoken("assistant", "Let me see. It is."),
+    ]
+
+
+def test_functions_are_taken_back_with_what_was_said() -> None:
+    talk = Talk()
+    talk.transcript.caller_said("Is order A12 ready?", NOW)
+    talk.transcript.function_used(USED)
+    talk.transcript.take_back(talk.transcript.turns)
+    assert talk.transcript.conversation == []

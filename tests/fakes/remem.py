@@ -27,6 +27,7 @@ class Fault(Enum):
     HUGE = auto()
     REDIRECT = auto()
     NO_RESULTS_KEY = auto()
+    ODD_RESULTS = auto()  # a number where the results should be
     EMPTY_CHUNKS = auto()
     NULL_TITLE = auto()
 
@@ -299,9 +300,11 @@ def _spoiled(response: Response, fault: Fault | None) -> Response:
     """Faults in an answer that was good."""
     if fault is Fault.HUGE:
         return as_json(response.status, {"results": [], "padding": "x" * 2_000_000})
-    if fault not in (Fault.NO_RESULTS_KEY, Fault.EMPTY_CHUNKS, Fault.NULL_TITLE):
+    if fault not in (Fault.NO_RESULTS_KEY, Fault.ODD_RESULTS, Fault.EMPTY_CHUNKS, Fault.NULL_TITLE):
         return response
     body = json.loads(response.body)
+    if fault is Fault.ODD_RESULTS:
+        return as_json(response.status, body | {"results": 2})
     if fault is Fault.NO_RESULTS_KEY:
         body.pop("results", None)
     for result in body.get("results", []):

@@ -82,6 +82,21 @@ async def test_remote_calls_are_read(own):
         assert sessions(await recall.remote_calls("maya", ANA)) == ["voice-session:1"]
 
 
+async def test_passing_failure_is_tried_again(own):
+    async with FakeRemem(retry_after="0") as remem, httpx.AsyncClient() as http:
+        remem.keeps(call_text("voice-session:1"), tags=tags_of())
+        remem.fails(Fault.TOO_MANY_REQUESTS, Fault.BROKEN, Fault.HTML)
+        recall = Recall(own, RememClient(remem.url, Secret("vlt_demo"), http), 3)
+        assert sessions(await recall.remote_calls("maya", ANA)) == ["voice-session:1"]
+
+
+async def test_store_that_wants_a_long_wait_is_left(own):
+    async with FakeRemem(retry_after="60", always=Fault.OVERLOADED) as remem, httpx.AsyncClient() as http:
+        with pytest.raises(StoreUnavailable):
+            await Recall(own, RememClient(remem.url, Secret("vlt_demo"), http), 3).remote_calls("maya", ANA)
+        assert len(remem.requests) == 1
+
+
 async def test_remote_failure_is_told(own):
     async with FakeRemem(always=Fault.BROKEN) as remem, httpx.AsyncClient() as http:
         with pytest.raises(StoreUnavailable):

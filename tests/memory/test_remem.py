@@ -289,11 +289,12 @@ async def test_strangers_are_returned_but_dropped(remem, client):
     assert remem.strangers_returned == 1
 
 
-async def test_query_asks_in_both_dialects(remem, client):
+async def test_query_asks_in_all_dialects(remem, client):
     await client.past_calls("maya", ANA, 3)
     body = remem.requests[0].body
     assert body["text"] == body["query"] == f"voice call summary caller {ANA} agent maya"
-    assert body["limit"] == body["max_results"] == 30
+    assert body["limit"] == body["max_results"] == body["maxResults"] == 30
+    assert body["minScore"] == 0
     assert body["tags"] == ["voice-session", "agent:maya", f"caller:{ANA}"]
 
 
@@ -323,12 +324,12 @@ async def test_snippet_serves_when_reading_fails(remem, client):
     assert document.content == call_text(context="kettle " * 200)[:500]
 
 
-@pytest.mark.parametrize("fault", [Fault.NO_RESULTS_KEY, Fault.EMPTY_CHUNKS, Fault.NULL_TITLE])
+@pytest.mark.parametrize("fault", [Fault.NO_RESULTS_KEY, Fault.ODD_RESULTS, Fault.EMPTY_CHUNKS, Fault.NULL_TITLE])
 async def test_odd_answers_are_survived(remem, client, fault):
     remem.keeps(call_text(), tags=TAGS)
     remem.fails(fault)
     found = await client.past_calls("maya", ANA, 3)
-    assert len(found) == (0 if fault is Fault.NO_RESULTS_KEY else 1)
+    assert len(found) == (0 if fault in (Fault.NO_RESULTS_KEY, Fault.ODD_RESULTS) else 1)
 
 
 async def test_unindexed_document_is_not_found(remem, client):

@@ -184,7 +184,8 @@ class EndingStream:
             await self._client.xdel(STREAM, entry_id)
             return None
         ending = _read(taken[0])
-        ending.claim, ending.inherited = claim, bool(taken[1])
+        # What whoever began it has sent may still arrive; what nobody began is there, or was never sent.
+        ending.claim, ending.looked_for = claim, not taken[1]
         return ending
 
     @foreign_errors

@@ -107,7 +107,7 @@ async def test_who_carries_out_less_is_stopped(room: Room) -> None:
         with pytest.raises(TakenOver):
             await write(less)
     more = await taken(a)
-    assert len(more.session.turns) == 2 and more.inherited
+    assert len(more.session.turns) == 2 and not more.looked_for
     with pytest.raises(TakenOver):
         await a.save(less)
     await finished(a, more)
@@ -143,7 +143,7 @@ async def test_entry_of_a_dead_node_is_claimed(room: Room) -> None:
     ending = await taken(a)
     room.dead.add("a")
     claimed = await taken(b)
-    assert claimed.session == SESSION and claimed.inherited
+    assert claimed.session == SESSION and not claimed.looked_for
     with pytest.raises(TakenOver):
         await a.save(ending)
     await finished(b, claimed)
