@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,8 +19,8 @@ FIRST = ("My name is Ana, and I'm calling about the Orlando sale. We have an off
 
 
 @contextlib.asynccontextmanager
-async def recording_stage(folder: Path, carrier_name: str = "twilio", **environ: str) -> AsyncIterator[Stage]:
-    async with staged(folder, make_carrier(carrier_name), RECORD_DIR=str(folder / "recordings"), **environ) as stage:
+async def recording_stage(folder: Path, carrier_name: str = "twilio", **options: Any) -> AsyncIterator[Stage]:
+    async with staged(folder, make_carrier(carrier_name), RECORD_DIR=str(folder / "recordings"), **options) as stage:
         yield stage
 
 
@@ -58,7 +59,8 @@ async def test_memory_that_came_late_comes_late_again(tmp_path: Path) -> None:
         async with recording_stage(tmp_path / "here", REMEM_API_URL=remem.url, REMEM_API_KEY=remem.api_key) as stage:
             await one_call(stage, *FIRST)
         remem.always, remem.slowness = Fault.SLOW, 0.5
-        async with recording_stage(tmp_path / "there", REMEM_API_URL=remem.url, REMEM_API_KEY=remem.api_key) as stage:
+        remote = {"REMEM_API_URL": remem.url, "REMEM_API_KEY": remem.api_key}
+        async with recording_stage(tmp_path / "there", hurries=True, **remote) as stage:
             call, conversation = await stage.dial()
             await call.wait_heard(len(GREETING_SOUND))
             await stage.played(call, conversation)
