@@ -14,10 +14,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.replay.loopback import served
-from tests.stage import Stage, make_carrier, staged, until
+from tests.stage import CALLER, Stage, make_carrier, staged, until
 
 FUNCTIONS = '''
 import time
+from pathlib import Path
 from typing import Annotated
 
 from gateway import Conversation
@@ -26,6 +27,10 @@ from gateway import Conversation
 def start_function(conv: Conversation):
     if cheese := conv.memory.get("cheese_type"):
         conv.say(f"You previously picked {cheese}.")
+
+
+def end_function(conv: Conversation):
+    Path(__file__).with_name("ended").write_text(conv.caller)
 
 
 def pick_cheese(conv: Conversation, cheese: Annotated[str, "its name"]) -> str:
@@ -132,6 +137,15 @@ async def test_state_belongs_to_its_caller(stage: Stage) -> None:
     await stage.idle()
     _, conversation = await stage.dial("+12025550188")
     assert "brie" not in json.dumps(await conversation.settings_received())
+
+
+async def test_end_function_runs_when_the_caller_hangs_up(stage: Stage, tmp_path: Path) -> None:
+    """Whichever comes first: the end of the stream, or the carrier's word that the call is over."""
+    call, _ = await stage.dial()
+    await call.hang_up()
+    await until((tmp_path / "ended").exists)
+    await stage.idle()
+    assert (tmp_path / "ended").read_text() == CALLER
 
 
 async def test_function_speaks_and_answers(stage: Stage) -> None:

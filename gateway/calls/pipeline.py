@@ -208,7 +208,7 @@ class Call:
                 self._farewell.cancel()
                 for task in self._work:
                     task.cancel()
-                await self._hands.rest(call_is_over=reason not in _MAY_GO_ON)
+                await self._hands.rest(call_is_over=self._ended_by(reason) not in _MAY_GO_ON)
         finally:
             self._complete_session(reason)
             self._carrier.close()
@@ -631,6 +631,11 @@ class Call:
             self._engine.link.force_end_turn()
             await happens(self._caller_text, OPEN_TURN_SECONDS)
 
+    def _ended_by(self, reason: EndReason) -> EndReason:
+        """The stream's end is the first sign of a hangup; by now the carrier may have said so."""
+        stream_ended = reason in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED)
+        return EndReason.CALLER_HUNG_UP if stream_ended and self._carrier_over else reason
+
     def _complete_session(self, reason: EndReason) -> None:
         if self._memory is not None:
             self._memory.cancel()
@@ -639,8 +644,7 @@ class Call:
         self.session.receipt = self._briefing.receipt
         self.session.turns = self._transcript.ended(self._loop.time())
         self.session.ended_at = datetime.now(UTC)
-        stream_ended = reason in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED)
-        self.session.end_reason = EndReason.CALLER_HUNG_UP if stream_ended and self._carrier_over else reason
+        self.session.end_reason = self._ended_by(reason)
         seconds, turns = round(self.session.seconds, 1), len(self.session.turns)
         fields = {"seconds": seconds, "turns": turns, "reason": str(self.session.end_reason)}
         self._log.info("call ended", extra=fields)
