@@ -117,6 +117,8 @@ class Call:
         self._look_up = look_up
         self.on_other_memory: Callable[[], None] = lambda: None
         """Told when it is not the same person's memory any more, or there is none."""
+        self.on_over: Callable[[], None] = lambda: None
+        """Told at once when nobody is on the line any more; what is left to do then takes a while."""
         self._person = PersonOnLine(silence=agent.repeat_caller.new_person_after)
         self._gone: list[str] = []
         self._carrier = carrier
@@ -202,6 +204,7 @@ class Call:
                     self._tasks.create_task(self._remember_more(), name="memory"),
                 ]
                 reason = await self._over
+                self.on_over()
                 if reason not in _MAY_GO_ON:
                     self._tasks.create_task(self._hang_up_carrier(), name="hang-up")
                 await self._hear_last_words()
