@@ -8,6 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from gateway import settings
+from gateway.cli import serve
+
 COMMAND = [str(Path(sys.executable).parent / "gateway"), "serve", "--port", "0"]
 
 
@@ -41,3 +46,8 @@ def test_log_names_no_token(tmp_path):
     reads, stderr = os.pipe()
     said = told(tmp_path, stderr, reads, b"ALLOWED_CALLERS")
     assert "/login" in said and "s&cret" not in said and "s%26cret" not in said
+
+
+@pytest.mark.parametrize("make_config", [serve._picows, serve._websockets])
+def test_unused_connections_outlive_a_proxys(tmp_path, make_config):
+    assert make_config(settings.load(environ(tmp_path), tmp_path), False).timeout_keep_alive > 60
