@@ -30,7 +30,9 @@ def start_function(conv: Conversation):
 
 
 def end_function(conv: Conversation):
-    Path(__file__).with_name("ended").write_text(conv.caller)
+    with Path(__file__).with_name("ended").open("a") as file:
+        file.write(conv.caller)
+    conv.hang_up()  # too late for anything
 
 
 def pick_cheese(conv: Conversation, cheese: Annotated[str, "its name"]) -> str:
@@ -143,9 +145,22 @@ async def test_end_function_runs_when_the_caller_hangs_up(stage: Stage, tmp_path
     """Whichever comes first: the end of the stream, or the carrier's word that the call is over."""
     call, _ = await stage.dial()
     await call.hang_up()
-    await until((tmp_path / "ended").exists)
+    ended = tmp_path / "ended"
+    await until(lambda: ended.exists() and ended.read_text())
     await stage.idle()
-    assert (tmp_path / "ended").read_text() == CALLER
+    assert ended.read_text() == CALLER
+
+
+async def test_end_function_runs_for_a_call_that_does_not_go_on(stage: Stage, tmp_path: Path) -> None:
+    """Its stream was lost, and the caller hung up before there was another."""
+    call, conversation = await stage.dial()
+    await call.drop()
+    await conversation.wait_closed()
+    await call.hang_up()
+    ended = tmp_path / "ended"
+    await until(lambda: ended.exists() and ended.read_text())
+    await stage.idle()
+    assert ended.read_text() == CALLER
 
 
 async def test_function_speaks_and_answers(stage: Stage) -> None:

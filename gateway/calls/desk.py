@@ -539,7 +539,7 @@ class CallDesk:
         return call
 
     async def _conduct(self, call: Call, ring: Ring, thought: Thought | None) -> None:
-        ring.recorder, ring.adopted = call.recorder, False
+        ring.recorder, ring.adopted, ring.unended = call.recorder, False, None
         feed = self._feed_of(ring)
         feed.tell("answered", attempt=ring.attempt)
         try:
@@ -557,6 +557,7 @@ class CallDesk:
             elif call.may_go_on and not ring.picked_up and not self._closing:
                 ring.handed_over = call.session.end_reason is EndReason.TRANSFERRED and ring.picked_up is None
                 feed.tell("media_lost", reason=str(call.session.end_reason))
+                ring.unended = call if call.has_end_function else None
                 self._park(ring, call.session)
             else:
                 self._registry.ended(ring.key, self._now())
@@ -663,6 +664,13 @@ class CallDesk:
             ring.session.end_reason = reason
         if ring.session is None:
             self._feed_of(ring).tell("hangup", reason=str(reason), seconds=0, turns=0)
+        if ring.unended is not None:
+            self._errand(self._end_late(ring, ring.unended))
+        else:
+            self._finish(ring.key, ring.session, ring.recorder)
+
+    async def _end_late(self, ring: Ring, call: Call) -> None:
+        await call.end_late()
         self._finish(ring.key, ring.session, ring.recorder)
 
     def _finish(self, key: CallKey, session: VoiceSession | None, recorder: CallRecorder | None = None) -> None:

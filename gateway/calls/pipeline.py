@@ -222,6 +222,14 @@ class Call:
         return self.session.end_reason in _MAY_GO_ON
 
     @property
+    def has_end_function(self) -> bool:
+        return self._hands.have_an_end
+
+    async def end_late(self) -> None:
+        """Only the stream had ended, and now the call has: what the agent's functions do then."""
+        await self._hands.rest(call_is_over=True)
+
+    @property
     def journal_entries(self) -> list[dict[str, Any]]:
         """All that a journal holds of the call so far."""
         return [*self._transcript.entries, *circumstances(self.session)]

@@ -52,6 +52,8 @@ class Ring:
     session_id: str = field(default_factory=new_session_id)
     """What its session has as id, or will have."""
     recorder: CallRecorder | None = None
+    unended: Call | None = None
+    """What it was before it was parked, where functions are to be run when it has ended."""
     attempt: int = 0
     number: str = ""
     """The caller's, as the network tells it."""

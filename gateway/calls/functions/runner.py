@@ -122,6 +122,10 @@ class FunctionRunner:
 
     # What is run around the call
 
+    @property
+    def has_end(self) -> bool:
+        return self._toolbox.end is not None
+
     async def run_start(self, *, timeout: float = START_SECONDS) -> None:
         """Run the file's `start_function`, if it has one. What it said and set is there on return."""
         await self._run_hook(self._toolbox.start, timeout)
