@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, ToolCall
-from tests.stage import PUBLIC_URL, Stage, make_carrier, patient_client, staged, until_it
+from tests.stage import PUBLIC_URL, Stage, make_carrier, patient_client, staged, until, until_it
 
 CONFIGURATION = """
 [agents.maya]
@@ -19,6 +19,18 @@ functions = "functions.py"
 """
 
 FUNCTIONS = """
+import time
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+
+def end_function():
+    (FOLDER / "ending").touch()
+    while (FOLDER / "not yet").exists():
+        time.sleep(0.005)
+
+
 def order_status(order: str) -> str:
     \"\"\"Where an order is.\"\"\"
     return f"order {order} is ready"
@@ -91,6 +103,19 @@ async def test_bearer_lives_as_long_as_its_call(stage: Stage, llm: FakeLlm) -> N
     await stage.idle()
     assert (await _ask(stage, body, own)).status_code == 401
     assert len(llm.requests) == 1
+
+
+async def test_bearer_does_not_wait_for_functions(stage: Stage, llm: FakeLlm, tmp_path: Path) -> None:
+    """What the agent does at the end of a call may take a while; nobody can ask for its words meanwhile."""
+    (tmp_path / "not yet").touch()
+    call, conversation = await stage.dial()
+    own = (await _think(conversation))["endpoint"]["headers"]
+    await call.hang_up()
+    await until((tmp_path / "ending").exists)
+    body = {"model": "x", "messages": [{"role": "user", "content": "Hello?"}]}
+    assert (await _ask(stage, body, own)).status_code == 401
+    assert llm.requests == []
+    (tmp_path / "not yet").unlink()
 
 
 async def _ask(stage: Stage, body: dict[str, Any], headers: dict[str, str]) -> httpx.Response:

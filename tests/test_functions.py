@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ def end_function(conv: Conversation):
     said = [text for speaker, text in conv.transcript if speaker == "caller"]
     with open("{folder}/ended", "a") as file:
         file.write(f"{' '.join(said)}\\n")
+    conv.hang_up()  # too late for anything
 
 
 async def shout(conv: Conversation) -> str:
@@ -242,22 +244,20 @@ async def test_work_is_handed_over(stage: Stage, text_agent: TextAgent) -> None:
     ]
 
 
-async def test_changed_file_serves_the_next_call(stage: Stage, tmp_path: Path) -> None:
-    call, conversation = await stage.dial()
+async def test_changed_file_serves_the_next_call(
+    stage: Stage, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="gateway")
+    call, _ = await stage.dial()
     await call.hang_up()
     (tmp_path / "functions.py").write_text(functions_in(tmp_path) + '\n\ndef dance():\n    """Dance."""\n')
-    while not await serves_dance(stage):
-        pass  # a file that takes long to load serves a later call
-
-
-async def serves_dance(stage: Stage) -> bool:
-    """Whether the agent of a new call can dance."""
-    call, conversation = await stage.dial()
-    functions = (await conversation.settings_received())["agent"]["think"]["functions"]
-    if knows := "dance" in {function["name"] for function in functions}:
-        assert await conversation.call_functions(["dance"]) == ["done"]
+    call, _ = await stage.dial()  # has them already, unless the file takes long to load
+    await until(lambda: "functions loaded again" in caplog.messages)
     await call.hang_up()
-    return knows
+    _, conversation = await stage.dial()
+    functions = (await conversation.settings_received())["agent"]["think"]["functions"]
+    assert "dance" in {function["name"] for function in functions}
+    assert await conversation.call_functions(["dance"]) == ["done"]
 
 
 async def test_caller_is_put_through(stage: Stage) -> None:

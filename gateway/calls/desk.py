@@ -501,6 +501,7 @@ class CallDesk:
         )
         if thought is not None and self._brains is not None:
             call.on_other_memory = functools.partial(self._brains.keep_to_itself, thought, ring.agent)
+            call.on_over = functools.partial(self._brains.close, thought)
             thought.thinker.watched_by(call)
             thought.thinker.stood_in_by(call.reply_to)
         return call

@@ -116,6 +116,7 @@ class Hands:
             builtins=(*self._own(), *kit.builtins),
         )
         self._aside: dict[str, Any] = {}
+        self._nobody_there = False
         self.handing_over = False
         """The caller is being put through: when the stream ends now, that is why."""
 
@@ -161,19 +162,23 @@ class Hands:
         """Nothing is begun any more. At the end of the call, and not only of its stream, `end_function` runs."""
         self._runner.close()
         if call_is_over:
+            self._nobody_there = True
             await self._runner.run_end()
         self._keep_state()
 
-    # What functions do to the call
+    # What functions do to the call. An `end_function` has nobody to do it to.
 
     def say(self, text: str) -> None:
-        self._body.say(text)
+        if not self._nobody_there:
+            self._body.say(text)
 
     def hang_up(self) -> None:
-        self._farewell.wished("", lambda: self._body.end(EndReason.AGENT_HUNG_UP))
+        if not self._nobody_there:
+            self._farewell.wished("", lambda: self._body.end(EndReason.AGENT_HUNG_UP))
 
     def transfer(self, target: str) -> None:
-        self._tasks.create_task(self._put_through(target), name="transfer")
+        if not self._nobody_there:
+            self._tasks.create_task(self._put_through(target), name="transfer")
 
     def turns(self) -> Sequence[Turn]:
         return self._body.turns()

@@ -114,6 +114,8 @@ class Call:
         self._feed = feed or Feed().of(session)
         self.on_other_memory: Callable[[], None] = lambda: None
         """Told when it is not the same person's memory any more, or there is none."""
+        self.on_over: Callable[[], None] = lambda: None
+        """Told at once when nobody is on the line any more; what is left to do then takes a while."""
         self.audience = Audience()
         self._carrier = carrier
         self._line = line
@@ -204,6 +206,7 @@ class Call:
                     self._tasks.create_task(self._remember_more(), name="memory"),
                 ]
                 reason = await self._over
+                self.on_over()
                 if reason not in _MAY_GO_ON:
                     self._tasks.create_task(self._hang_up_carrier(), name="hang-up")
                 if reason not in _NO_ENGINE:
@@ -211,7 +214,7 @@ class Call:
                 self._farewell.cancel()
                 for task in self._work:
                     task.cancel()
-                self.wound_up = reason not in _MAY_GO_ON or self._carrier_over
+                self.wound_up = self._ended_by(reason) not in _MAY_GO_ON
                 await self._hands.rest(call_is_over=self.wound_up)
         finally:
             self._complete_session(reason)
@@ -572,6 +575,11 @@ class Call:
             self._engine.link.force_end_turn()
             await happens(self._caller_text, OPEN_TURN_SECONDS)
 
+    def _ended_by(self, reason: EndReason) -> EndReason:
+        """The stream's end is the first sign of a hangup; by now the carrier may have said so."""
+        stream_ended = reason in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED)
+        return EndReason.CALLER_HUNG_UP if stream_ended and self._carrier_over else reason
+
     def _complete_session(self, reason: EndReason) -> None:
         self._caller.call_over()
         self._clock.call_over()
@@ -579,8 +587,7 @@ class Call:
         self.session.receipt = self._briefing.receipt
         self.session.turns = self._transcript.ended(self._loop.time())
         self.session.ended_at = self._ended_at or datetime.now(UTC)
-        stream_ended = reason in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED)
-        self.session.end_reason = EndReason.CALLER_HUNG_UP if stream_ended and self._carrier_over else reason
+        self.session.end_reason = self._ended_by(reason)
         seconds, turns = round(self.session.seconds, 1), len(self.session.turns)
         fields = {"seconds": seconds, "turns": turns, "reason": str(self.session.end_reason)}
         self._log.info("call ended", extra=fields)

@@ -144,6 +144,8 @@ class CallThinker:
             _log.exception("answer failed", extra={"agent": self.agent})
         if not race.has_answered:
             put(TextDelta(self._brain.sorry))
+        elif race.broke_off:
+            put(TextDelta(f"{race.stop} {self._brain.sorry}"))
 
     async def _reply(self, request: ChatRequest) -> str:
         if self._reply_to is None or request.messages[-1]["role"] != "user":
@@ -214,6 +216,10 @@ class _Race:
         self, brain: Brain, caller_key: str, put: Put, watch: TurnWatch | None, longest_silence: float
     ) -> None:
         self.has_answered = False
+        self.broke_off = False
+        """Whether what has been said is not the whole answer."""
+        self.stop = ""
+        """What ends the sentence that was said last."""
         self._brain = brain
         self._caller_key = caller_key
         self._put = put
@@ -222,10 +228,13 @@ class _Race:
         self._attempts: list[asyncio.Task[None]] = []
         self._winner: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
+        self._longest_silence = longest_silence
         self._patience = asyncio.timeout(longest_silence)
 
     async def run(self, request: ChatRequest) -> None:
-        one_moment = asyncio.get_running_loop().call_later(2 * self._brain.first_token_seconds, self._say_one_moment)
+        brain = self._brain
+        patience = min(len(brain.upstreams), 2) * brain.first_token_seconds  # the second has had its chance, too
+        one_moment = asyncio.get_running_loop().call_later(patience, self._say_one_moment)
         try:
             with suppress(TimeoutError):
                 async with self._patience, asyncio.TaskGroup() as tasks:
@@ -244,6 +253,8 @@ class _Race:
             except TimeoutError:
                 _log.warning("language model is slow", extra={"upstream": upstream.name})
             if self._winner is not None:
+                await asyncio.wait({self._winner})
+            if self._winner is not None:
                 return
 
     async def _ask(self, upstream: Upstream, request: ChatRequest) -> None:
@@ -260,7 +271,7 @@ class _Race:
         except LlmError as error:
             _log.warning("language model failed", extra={"upstream": upstream.name, "error": type(error).__name__})
             self._pass_on(answer.cut())
-            self._news.set()
+            self._lose()
 
     def _win(self) -> None:
         """Whoever has something to say first goes on; the others are too late."""
@@ -275,9 +286,19 @@ class _Race:
             if attempt is not self._winner:
                 attempt.cancel()
 
+    def _lose(self) -> None:
+        """It has failed. One that had only begun to call a function was not heard: the next one may answer."""
+        if self._winner is asyncio.current_task() and not self.has_answered:
+            self._winner = None
+            self._patience.reschedule(asyncio.get_running_loop().time() + self._longest_silence)
+        self.broke_off = self._winner is asyncio.current_task()
+        self._news.set()
+
     def _pass_on(self, events: list[ChatEvent]) -> None:
         self.has_answered = self.has_answered or bool(events)
         for event in events:
+            if isinstance(event, TextDelta) and event.text.strip():
+                self.stop = "" if event.text.rstrip()[-1] in ".!?…" else "."
             self._put(event)
 
     def _say_one_moment(self) -> None:

@@ -32,6 +32,17 @@ from gateway.web.front import FrontProtocol, HttpProtocol
 SWITCH_SECONDS: Final = 0.0005
 ANSWER_SECONDS: Final = 5
 """How long requests may take to be answered once the server stops; whoever sends half of one would hold it up."""
+KEEP_ALIVE_SECONDS: Final = 75
+"""A connection that nobody uses. Proxies keep theirs for a minute: the side that closes first must not be ours, or a
+question of the engine may meet a connection that is just closing."""
+
+_COMMON: Final[dict[str, Any]] = {
+    "loop": "uvloop",
+    "log_config": None,
+    "access_log": False,
+    "timeout_keep_alive": KEEP_ALIVE_SECONDS,
+    "timeout_graceful_shutdown": ANSWER_SECONDS,
+}
 
 _log = logging.getLogger(__name__)
 
@@ -122,15 +133,7 @@ class DrainingServer(uvicorn.Server):
 def _picows(loaded: Settings, is_worker: bool) -> uvicorn.Config:
     """Signals, shutdown order and HTTP are uvicorn's; media sockets leave it at the front."""
     app = create_app(loaded, connect=picows_sockets.connect, is_worker=is_worker)
-    return uvicorn.Config(
-        app,
-        http=FrontProtocol,
-        ws="none",
-        loop="uvloop",
-        timeout_graceful_shutdown=ANSWER_SECONDS,
-        log_config=None,
-        access_log=False,
-    )
+    return uvicorn.Config(app, http=FrontProtocol, ws="none", **_COMMON)
 
 
 def _websockets(loaded: Settings, is_worker: bool) -> uvicorn.Config:
@@ -142,10 +145,7 @@ def _websockets(loaded: Settings, is_worker: bool) -> uvicorn.Config:
         ws_max_size=MAX_FRAME_BYTES,
         ws_ping_interval=None,
         ws_per_message_deflate=False,
-        loop="uvloop",
-        timeout_graceful_shutdown=ANSWER_SECONDS,
-        log_config=None,
-        access_log=False,
+        **_COMMON,
     )
 
 

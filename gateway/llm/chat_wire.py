@@ -8,7 +8,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -45,8 +45,17 @@ def write_json(value: Any) -> bytes:
 # In
 
 
-def read_request(body: bytes) -> tuple[ChatRequest, bool]:
-    """The request, and whether its answer is to be streamed. Raises MalformedChatRequest."""
+class Asked(NamedTuple):
+    """A request, and how its answer is wanted."""
+
+    request: ChatRequest
+    streamed: bool
+    with_usage: bool
+    """Where it is streamed; otherwise usage is always in it."""
+
+
+def read_request(body: bytes) -> Asked:
+    """Raises MalformedChatRequest."""
     try:
         fields = read_json(body)
     except ValueError:
@@ -61,7 +70,9 @@ def read_request(body: bytes) -> tuple[ChatRequest, bool]:
         max_tokens=_max_tokens(fields),
         temperature=_temperature(fields.get("temperature")),
     )
-    return request, fields.get("stream") is True
+    options = fields.get("stream_options")
+    with_usage = isinstance(options, dict) and options.get("include_usage") is True
+    return Asked(request, streamed=fields.get("stream") is True, with_usage=with_usage)
 
 
 def _demand(holds: object, problem: str) -> None:
@@ -134,7 +145,8 @@ def _tool_choice(choice: Any) -> str | Mapping[str, Any] | None:
 
 
 def _max_tokens(fields: Mapping[str, Any]) -> int | None:
-    match fields.get("max_completion_tokens", fields.get("max_tokens")):
+    newer = fields.get("max_completion_tokens")
+    match fields.get("max_tokens") if newer is None else newer:
         case None:
             return None
         case int(limit) if limit > 0 and limit is not True:
@@ -157,11 +169,18 @@ def _temperature(temperature: Any) -> float | None:
 
 
 class ChunkWriter:
-    """One streamed answer: `start`, `write` for each event, `end`. Each returns the bytes to send."""
+    """
+    One streamed answer: `start`, `write` for each event, `end`. Each returns the bytes to send.
 
-    def __init__(self, model: str) -> None:
+    Usage that was asked for comes with the reason to finish: OpenAI sends it in a chunk of its own without choices,
+    which the engine must not see.
+    """
+
+    def __init__(self, model: str, *, with_usage: bool = False) -> None:
         head = _head("chat.completion.chunk", model)
         self._before = b"data: " + write_json(head)[:-1] + b',"choices":[{"index":0,"delta":'
+        self._with_usage = with_usage
+        self._usage = b""
         self._finished = False
 
     def start(self) -> bytes:
@@ -176,6 +195,9 @@ class ChunkWriter:
                 return self._chunk({"tool_calls": [_fragment(event)]})
             case Finished(reason) if not self._finished:
                 return self._finish(reason)
+            case Usage() if self._with_usage:
+                self._usage = b',"usage":' + write_json(_usage_of(event))
+                return b""
             case _:
                 return b""
 
@@ -185,10 +207,10 @@ class ChunkWriter:
 
     def _finish(self, reason: FinishReason) -> bytes:
         self._finished = True
-        return self._chunk({}, b'"%b"' % reason.encode())
+        return self._chunk({}, b'"%b"' % reason.encode(), self._usage)
 
-    def _chunk(self, delta: Mapping[str, Any], finish_reason: bytes = b"null") -> bytes:
-        return b'%b%b,"finish_reason":%b}]}\n\n' % (self._before, write_json(delta), finish_reason)
+    def _chunk(self, delta: Mapping[str, Any], finish_reason: bytes = b"null", more: bytes = b"") -> bytes:
+        return b'%b%b,"finish_reason":%b}]%b}\n\n' % (self._before, write_json(delta), finish_reason, more)
 
 
 def completion(events: Iterable[ChatEvent], model: str) -> bytes:

@@ -5,6 +5,7 @@ Such servers leave things out and add things of their own: text, tool calls and 
 over. Thoughts (`reasoning_content`) are among the rest: a caller must not hear them.
 """
 
+import asyncio
 import uuid
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -35,6 +36,8 @@ from gateway.llm.sse import SseParser, SseRecord
 from gateway.settings import Secret
 
 XAI_MODEL: Final = "grok-4.3"
+END_SECONDS: Final = 1.0
+"""From the reason why an answer has finished to the end of the response. More is not waited for: it is complete."""
 
 _REASONS: Final[Mapping[str, FinishReason]] = {
     "length": "length",
@@ -123,17 +126,31 @@ class CompletionsServer:
         url = f"{self._base_url}/chat/completions"
         headers = {**self._headers(), "Content-Type": "application/json", **(headers or {})}
         answer, records = _StreamedAnswer(self._name), SseParser(self._name)
-        with self._foreign_errors():
+        clock = asyncio.get_running_loop().time
+        try:
             # Left before its end, a response takes its connection with it.
-            async with self._http.post(url, data=write_json(body), headers=headers, allow_redirects=False) as response:
-                if not 200 <= response.status < 300:
-                    raise failure_of(self._name, response.status, response.headers.get("retry-after"))
-                async for data in response.content.iter_any():
-                    for record in records.feed(data):
-                        for event in answer.receive(record):
-                            yield event
+            with self._foreign_errors():
+                async with await self._post(url, write_json(body), headers) as response, asyncio.timeout(None) as end:
+                    if not 200 <= response.status < 300:
+                        raise failure_of(self._name, response.status, response.headers.get("retry-after"))
+                    async for data in response.content.iter_any():
+                        for record in records.feed(data):
+                            for event in answer.receive(record):
+                                yield event
+                        if answer.is_complete:
+                            end.reschedule(clock() + END_SECONDS)
+        except LlmUnavailable:
+            if not answer.is_complete:
+                raise
         for event in answer.end():
             yield event
+
+    async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
+        try:
+            return await self._http.post(url, data=body, headers=headers, allow_redirects=False)
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError):
+            # A connection that was kept, and that the server was just closing: it has seen nothing of the question.
+            return await self._http.post(url, data=body, headers=headers, allow_redirects=False)
 
     async def warm(self) -> None:
         # Any answer will do: it leaves an open connection. With the key, as some servers count those who come without.
@@ -177,8 +194,14 @@ class _StreamedAnswer:
         self._name = name
         self._reason = ""
         self._usage: Usage | None = None
-        self._calls: dict[int | str, int] = {}  # their index or id, and ours
+        self._calls: dict[int | str, tuple[int, str]] = {}  # their index or id; our index, their id
         self._latest_call: int | str = ""
+        self._begun_calls = 0
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether there was a reason to finish; what may still come is usage, and the mark of the end."""
+        return bool(self._reason)
 
     def receive(self, record: SseRecord) -> Iterator[ChatEvent]:
         if record.data == b"[DONE]":
@@ -218,22 +241,28 @@ class _StreamedAnswer:
 
     def _receive_call(self, call: dict[str, Any]) -> ToolCallDelta:
         """A tool call, or a fragment of one. Some servers number them, some repeat the id, some do neither."""
-        index, call_id = call.get("index"), str(call.get("id") or "")
-        self._latest_call = index if isinstance(index, int) else call_id or self._latest_call
-        is_new = self._latest_call not in self._calls
-        ours = self._calls.setdefault(self._latest_call, len(self._calls))
-        function = call.get("function")
+        index, call_id, function = call.get("index"), str(call.get("id") or ""), call.get("function")
         function = function if isinstance(function, dict) else {}
-        arguments = str(function.get("arguments") or "")
-        if not is_new:
+        name, arguments = str(function.get("name") or ""), _arguments(function.get("arguments"))
+        self._latest_call = index if isinstance(index, int) else call_id or self._latest_call
+        ours, known_id = self._calls.get(self._latest_call, (-1, ""))
+        # Some give all of them the same number.
+        if ours >= 0 and not (name and call_id not in ("", known_id)):
             return ToolCallDelta(ours, "", "", arguments)
-        return ToolCallDelta(ours, call_id or f"call_{uuid.uuid4().hex}", str(function.get("name") or ""), arguments)
+        ours, self._begun_calls = self._begun_calls, self._begun_calls + 1
+        self._calls[self._latest_call] = ours, call_id
+        return ToolCallDelta(ours, call_id or f"call_{uuid.uuid4().hex}", name, arguments)
 
     def _finish(self) -> Iterator[ChatEvent]:
         if self._usage:
             yield self._usage
         reason = _REASONS.get(self._reason, "stop")
         yield Finished("tool_calls" if self._calls and reason == "stop" else reason)
+
+
+def _arguments(given: Any) -> str:
+    """JSON text; some servers send the object itself."""
+    return given if isinstance(given, str) else write_json(given).decode() if given else ""
 
 
 def _usage_of(usage: Any) -> Usage | None:

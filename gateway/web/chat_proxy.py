@@ -31,16 +31,17 @@ def routes(bearers: Bearers) -> list[Route]:
         if thinker is None:
             return _refusal(401, "missing or unknown bearer")
         try:
-            question, is_streamed = read_request(await _body(request))
+            asked = read_request(await _body(request))
         except _BodyTooLarge:
             return _refusal(413, "a body may have 2 MB at most")
         except MalformedChatRequest as problem:
             return _refusal(400, str(problem))
         except ClientDisconnect:
             return Response(status_code=400)
-        events = thinker.answer(question)
-        if is_streamed:
-            return _Answer(_chunks(events, thinker.agent), "text/event-stream")
+        events = thinker.answer(asked.request)
+        if asked.streamed:
+            writer = ChunkWriter(thinker.agent, with_usage=asked.with_usage)
+            return _Answer(_chunks(events, writer), "text/event-stream")
         return _Answer(_whole(events, thinker.agent), "application/json")
 
     return [Route("/v1/chat/completions", complete, methods=["POST"])]
@@ -95,8 +96,7 @@ class _Answer(StreamingResponse):
             await super().stream_response(send)
 
 
-async def _chunks(events: AsyncGenerator[ChatEvent, None], model: str) -> AsyncGenerator[bytes, None]:
-    writer = ChunkWriter(model)
+async def _chunks(events: AsyncGenerator[ChatEvent, None], writer: ChunkWriter) -> AsyncGenerator[bytes, None]:
     async with aclosing(events):
         yield writer.start()
         async for event in events:

@@ -288,6 +288,13 @@ async def test_one_moment_is_said_once(brains):
     assert text_of(await ask(thinker)) == f"{ONE_MOMENT} It is ready."
 
 
+async def test_one_moment_waits_for_nobody_else(brains):
+    """Where there is no second language model, the caller hears it when that one would have been asked."""
+    llm = await brains.llm(pace=Pace(hangs="before first token"))
+    thinker = brains.thinker(llm, first_token_seconds=SLOW, one_moment=ONE_MOMENT, longest_silence=1.5 * SLOW)
+    assert text_of(await ask(thinker)) == f"{ONE_MOMENT} {SORRY}"
+
+
 @pytest.mark.parametrize("count", [1, 3])
 async def test_sorry_is_said_when_all_have_failed(brains, caplog, count):
     llms = [await brains.llm() for _ in range(count)]
@@ -309,9 +316,10 @@ async def test_sorry_is_said_when_nobody_speaks_up(brains):
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
 async def test_broken_answer_ends_in_good_order(brains, dialect):
+    """Nobody else can end the sentence that the caller has heard half of."""
     first, second = await brains.llm(Answer("It is ready.", breaks_after=2)), await brains.llm()
     events = await ask(brains.thinker(first, second, dialect=dialect))
-    assert (text_of(events), events[-1]) == ("It is ", Finished("stop"))
+    assert (text_of(events), events[-1]) == (f"It is . {SORRY}", Finished("stop"))
     assert second.requests == []
 
 
@@ -320,6 +328,14 @@ async def test_broken_tool_call_is_not_passed_on(brains):
     llm = await brains.llm(Answer(tools=(call,)), pace=Pace(closes_after=3))
     events = await ask(brains.thinker(llm), question(tools=(TOOL,)))
     assert events == [TextDelta(SORRY), Finished("stop")]
+
+
+async def test_broken_tool_call_is_stood_in_for(brains):
+    """Nothing of it was heard, so another may answer."""
+    call = ToolCall("order_status", '{"order": "A12"}')
+    first, second = await brains.llm(Answer(tools=(call,)), pace=Pace(closes_after=3)), await brains.llm()
+    events = await ask(brains.thinker(first, second), question(tools=(TOOL,)))
+    assert (text_of(events), events[-1]) == ("It is ready.", Finished("stop"))
 
 
 async def test_our_own_mistake_is_not_heard(brains, caplog):

@@ -10,6 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
+from gateway import settings
+from gateway.cli import serve
+
 COMMAND = [str(Path(sys.executable).parent / "gateway"), "serve", "--port", "0"]
 
 
@@ -68,3 +73,8 @@ def _port(log: int) -> int:
     while not (found := re.search(rb'http://127\.0\.0\.1:(\d+)"', said)):
         said += os.read(log, 4096)
     return int(found[1])
+
+
+@pytest.mark.parametrize("make_config", [serve._picows, serve._websockets])
+def test_unused_connections_outlive_a_proxys(tmp_path, make_config):
+    assert make_config(settings.load(environ(tmp_path), tmp_path), False).timeout_keep_alive > 60

@@ -51,8 +51,8 @@ def chunks_of(stream):
     return [json.loads(record.removeprefix("data: ")) for record in records]
 
 
-def written(events, model="claude-haiku-5-5"):
-    writer = ChunkWriter(model)
+def written(events, model="claude-haiku-5-5", *, with_usage=False):
+    writer = ChunkWriter(model, with_usage=with_usage)
     return chunks_of(b"".join([writer.start(), *map(writer.write, events), writer.end()]))
 
 
@@ -67,13 +67,13 @@ def test_request_is_read():
         {"role": "tool", "tool_call_id": "call_1", "content": "ready"},
     ]
     options = {"tools": [TOOL], "tool_choice": "required", "max_tokens": 300, "temperature": 0.6}
-    request, stream = read(model="any", messages=messages, stream=True, reasoning_effort="low", **options)
-    assert stream is True
+    request, streamed, with_usage = read(model="any", messages=messages, stream=True, reasoning_effort="low", **options)
+    assert (streamed, with_usage) == (True, False)
     assert request == ChatRequest(tuple(messages), (TOOL,), "required", 300, 0.6, memory="")
 
 
 def test_sparse_request_is_read():
-    assert read(messages=[USER]) == (ChatRequest((USER,)), False)
+    assert read(messages=[USER]) == (ChatRequest((USER,)), False, False)
     assert read(messages=[USER], tools=None, tool_choice=None, max_tokens=None, stream=None)[0] == ChatRequest((USER,))
 
 
@@ -101,6 +101,14 @@ def test_message_is_brought_into_form(given, kept):
 
 def test_newer_token_limit_counts():
     assert read(messages=[USER], max_completion_tokens=100, max_tokens=300)[0].max_tokens == 100
+    assert read(messages=[USER], max_completion_tokens=None, max_tokens=300)[0].max_tokens == 300
+
+
+@pytest.mark.parametrize(
+    ("options", "wanted"), [({"include_usage": True}, True), ({"include_usage": False}, False), ({}, False), (7, False)]
+)
+def test_usage_is_asked_for(options, wanted):
+    assert read(messages=[USER], stream=True, stream_options=options).with_usage is wanted
 
 
 @pytest.mark.parametrize(
@@ -149,7 +157,7 @@ def test_malformed_request_is_refused(body, problem):
 @given(anything | st.fixed_dictionaries({"messages": st.lists(anything, min_size=1, max_size=3)}))
 def test_no_request_breaks_the_reader(body):
     try:
-        request, _ = read_request(json.dumps(body).encode())
+        request = read_request(json.dumps(body).encode()).request
     except MalformedChatRequest:
         return
     assert all(isinstance(message["content"], str) or message["tool_calls"] for message in request.messages)
@@ -171,6 +179,14 @@ def test_chunks_fit_sdk_type():
         (1, "call_2", "function", "hours", "{}"),
     ]
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * 7 + ["tool_calls"]
+
+
+def test_usage_comes_with_the_reason():
+    """In a chunk that has a choice: the engine can't do with one that has none."""
+    *others, last = [ChatCompletionChunk.model_validate(chunk) for chunk in written(ANSWER, with_usage=True)]
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (40, 5, 45)
+    assert last.choices[0].finish_reason == "tool_calls"
+    assert {chunk.usage for chunk in others} == {None}
 
 
 @given(st.lists(texts | fragments | usages), st.sampled_from([[], [Finished("length")]]))

@@ -344,6 +344,10 @@ def call(arguments, **more):
     return choice(tool_calls=[{"function": {"name": "hours", "arguments": arguments}, **more}])
 
 
+def fragment(arguments, **more):
+    return choice(tool_calls=[{"function": {"arguments": arguments}, **more}])
+
+
 @pytest.fixture
 async def compatible():
     """A server that says just what a test puts into its mouth, and its upstream."""
@@ -415,8 +419,20 @@ async def test_odd_server_is_understood(compatible, chunks, events):
             [("a", "hours", "{}"), ("b", "hours", "{}")],
         ),
         ([call(None, id="a", index=0)], [("a", "hours", "")]),
+        ([call("{}", id="a", index=0), call("{}", id="b", index=0)], [("a", "hours", "{}"), ("b", "hours", "{}")]),
+        ([call("{", id="a", index=0), fragment("}", id="b", index=0)], [("a", "hours", "{}")]),
+        ([call({"day": "é"}, id="a", index=0)], [("a", "hours", '{"day":"é"}')]),
     ],
-    ids=["no index", "no index, id repeated", "only first has id", "index not from zero", "no arguments"],
+    ids=[
+        "no index",
+        "no index, id repeated",
+        "only first has id",
+        "index not from zero",
+        "no arguments",
+        "one index for all",
+        "another id for every fragment",
+        "arguments as an object",
+    ],
 )
 async def test_odd_tool_calls_are_understood(compatible, chunks, calls):
     llm, upstream = compatible
@@ -437,6 +453,62 @@ async def test_reason_is_an_end_mark(compatible):
     llm, upstream = compatible
     llm.babbles(stream_of(choice(content="Yes."), choice("length"), done=False))
     assert await ask(upstream) == [TextDelta("Yes."), Finished("length")]
+
+
+async def served_by(serve, ask_there):
+    """What an upstream gets from a server that is nothing but this function."""
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        upstream = build("openai", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+        try:
+            return await ask_there(upstream)
+        finally:
+            await upstream.close()
+
+
+_STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n"
+
+
+@pytest.mark.parametrize("then", ["silence", "cut", "error"])
+async def test_reason_is_enough(then):
+    """The answer is whole, and its tool calls can be run, whatever becomes of the response."""
+    records = stream_of(call("{}", id="a", index=0), choice("tool_calls"), done=False)
+    if then == "error":
+        records += 'data: {"error": "busy"}\n\n'
+    over = asyncio.Event()
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(_STREAM % (len(records), records.encode()))
+        await writer.drain()
+        if then == "silence":
+            await over.wait()
+        writer.close()
+
+    events = await served_by(serve, ask)
+    over.set()
+    assert events == [ToolCallDelta(0, "a", "hours", "{}"), Finished("tool_calls")]
+
+
+async def test_kept_connection_may_be_gone():
+    """A server closes connections that nobody uses, perhaps in the moment in which somebody does."""
+    records = stream_of(choice("stop", content="Yes."))
+    served = []
+
+    async def serve(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        length = int(head.lower().partition(b"content-length:")[2].split()[0])
+        await reader.readexactly(length)
+        writer.write(_STREAM % (len(records), records.encode()) + b"0\r\n\r\n")
+        served.append(writer)
+        if len(served) == 1:
+            await reader.read(1)  # of the next question
+        writer.close()
+
+    async def ask_twice(upstream):
+        return [text_of(await ask(upstream)) for _ in range(2)]
+
+    assert await served_by(serve, ask_twice) == ["Yes.", "Yes."]
+    assert len(served) == 2
 
 
 @pytest.mark.parametrize("record", ['data: {"error": "busy"}', 'event: error\ndata: {"message": "busy"}', "data: 7"])

@@ -152,7 +152,7 @@ async def test_failure_is_no_error_for_the_engine(proxy, status):
 async def test_broken_answer_is_ended(proxy):
     proxy.llm.answers(Answer("It is ready.", breaks_after=2))
     exchange = await proxy.ask(proxy.open_call())
-    assert (exchange.text, exchange.finish_reason) == ("It is ", "stop")
+    assert (exchange.text, exchange.finish_reason) == ("It is . Sorry, say it again?", "stop")
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])

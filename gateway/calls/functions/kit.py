@@ -22,7 +22,7 @@ from gateway.memory.state import CallerState, Value
 from gateway.memory.trust import Clearance, Tier
 
 PATIENCE: Final = 0.3
-"""What is not there by then is done without: a file that takes long to load, a store that does not answer."""
+"""What is not there by then is done without: a store that does not answer."""
 NOTHING_FOUND: Final = "Nothing was found."
 NOT_CLEARED: Final = "It is not certain that this is the caller whose memory this is. Say nothing of earlier calls."
 HANDED_OVER: Final = "It was handed over. Tell the caller that it is being seen to."
@@ -51,7 +51,7 @@ class Kit:
 def shelves_of(agents: Iterable[Agent]) -> dict[str, ToolboxShelf]:
     """Each agent's functions, loaded. SettingsError for a mistake in them."""
     return {
-        agent.name: ToolboxShelf(agent.functions, reserved=builtin.NAMES, patience=PATIENCE)
+        agent.name: ToolboxShelf(agent.functions, reserved=builtin.NAMES)
         for agent in agents
         if agent.functions is not None
     }

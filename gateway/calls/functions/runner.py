@@ -8,8 +8,9 @@ what the caller said: the log names the function and the kind of error.
 
 import asyncio
 import inspect
+import itertools
 import json
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -262,6 +263,8 @@ def _json(value: object) -> str:
 
 class _Encoder(json.JSONEncoder):
     def default(self, o: object) -> object:
+        if isinstance(o, Iterator):  # it may never end
+            return list(itertools.islice(o, MOST_RESULT_CHARACTERS))
         return dict(o) if isinstance(o, Mapping) else to_jsonable_python(o)
 
 

@@ -115,21 +115,33 @@ class ToolboxShelf:
         self._patience = patience
         self._stamp = _stamp(path)
         self._toolbox = load_toolbox(path, reserved=reserved)
-        self._refreshing: asyncio.Future[None] | None = None
+        self._loading: asyncio.Future[None] | None = None
+        self._late_at = 0.0
 
     async def current(self) -> Toolbox:
         """The toolbox as the file is now; while it is broken or takes long to load, as it was."""
-        if self._refreshing is None or self._refreshing.done():
-            self._refreshing = Worker(lambda _: self._refresh(), name="toolbox").result
-            await asyncio.wait({self._refreshing}, timeout=self._patience)  # once; who comes later need not
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._patience
+        while loading := self._begun(clock):
+            await asyncio.wait({loading}, timeout=max(min(until, self._late_at) - clock(), 0))
+            if not loading.done() or clock() >= until:
+                break
         return self._toolbox
 
-    def _refresh(self) -> None:
-        """In a thread: loading runs foreign code."""
+    def _begun(self, clock: Callable[[], float]) -> "asyncio.Future[None] | None":
+        """The loading that is under way, or is now; None where the file is as it was."""
+        if self._loading is not None and not self._loading.done():
+            return self._loading
         stamp = _stamp(self._path)
         if stamp == self._stamp:
-            return
+            return None
         self._stamp = stamp  # a broken version is tried, and told of, once
+        self._late_at = clock() + self._patience  # whoever comes then need not wait
+        self._loading = Worker(lambda _: self._load(), name="toolbox").result
+        return self._loading
+
+    def _load(self) -> None:
+        """In a thread: loading runs foreign code."""
         try:
             self._toolbox = load_toolbox(self._path, reserved=self._reserved)
         except SettingsError as error:
@@ -208,6 +220,9 @@ def _tool(name: str, function: Callable[..., Any], path: Path) -> Tool:
         return _described_tool(name, function)
     except SettingsError as error:
         raise SettingsError(f"{_where(path, function)}, {name}: {error}") from None
+    except Exception as error:  # the edge to foreign code: of type hints, of decorators
+        problem = f"its type hints can't be understood ({type(error).__name__})"
+        raise SettingsError(f"{_where(path, function)}, {name}: {problem}") from None
 
 
 def _where(path: Path, function: Callable[..., Any]) -> str:

@@ -113,7 +113,10 @@ async def test_result_reaches_the_agent(lines, kind, result, content):
     assert await line.ask("book") == content
 
 
-@pytest.mark.parametrize("result", ["'x' * 5_000_000", "['x'] * 5_000_000", "{'a': ['x' * 5_000_000]}"])
+@pytest.mark.parametrize(
+    "result",
+    ["'x' * 5_000_000", "['x'] * 5_000_000", "{'a': ['x' * 5_000_000]}", "__import__('itertools').repeat('x')"],
+)
 async def test_megabytes_are_cut_off(lines, result):
     content = await lines(f"def dump(): return {result}").ask("dump")
     assert content.endswith("x … (cut off here)") or content.endswith('"x", … (cut off here)')

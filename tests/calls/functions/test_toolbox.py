@@ -1,3 +1,4 @@
+import asyncio
 import sys
 import textwrap
 
@@ -6,7 +7,7 @@ import pytest
 from gateway.calls.functions.toolbox import ToolboxShelf, load_toolbox
 from gateway.engines.brief import AgentFunction
 from gateway.errors import SettingsError
-from tests.stage import until_it
+from tests.stage import until, until_it
 
 
 @pytest.fixture
@@ -144,6 +145,11 @@ def test_classes_of_the_file_may_be_hints(write):
         ("def book(day: str, /): ...", "bistro.py, line 1, book: an agent can't be told of day: str; "),
         ("def book(day: 'Day'): ...", "bistro.py, line 1, book: a type hint names Day, which is not defined"),
         ("def book(day: 'a b'): ...", "bistro.py, line 1, book: a type hint can't be understood"),
+        (
+            "from typing import Annotated\nfrom pydantic import Field\n"
+            "def book(day: Annotated[str, Field(pattern='[')]): ...",
+            "bistro.py, line 3, book: its type hints can't be understood (SchemaError)",
+        ),
         ("\ndef book(day: type): ...", "bistro.py, line 2, book: the type of day can't be told to an agent"),
         ("def book():\n    yield 1", "bistro.py, line 1, book: it yields; return one value instead"),
         ("def book(): ...\nbook.timeout = '5'", "bistro.py, line 1, book: its timeout is not a number of seconds"),
@@ -173,44 +179,56 @@ async def names(shelf):
     return list((await shelf.current()).tools)
 
 
+LONG = 60.0
+
+SLOW = """
+    import time
+    from pathlib import Path
+
+    Path({begun!r}).touch()
+    while not Path({go_on!r}).exists():
+        time.sleep(0.001)
+
+    def order(): ...
+"""
+
+
 async def test_unchanged_file_is_loaded_once(write):
     shelf = ToolboxShelf(write("def book(): ..."))
     assert await shelf.current() is await shelf.current()
 
 
 async def test_changed_file_serves_new_calls(write):
-    shelf = ToolboxShelf(write("def book(): ..."))
+    """The very next one, and whoever comes with it."""
+    shelf = ToolboxShelf(write("def book(): ..."), patience=LONG)
     before = await shelf.current()
     write("def order(): ...")
-
-    async def changed():
-        return await names(shelf) == ["order"]
-
-    await until_it(changed)
+    assert await asyncio.gather(names(shelf), names(shelf)) == [["order"], ["order"]]
     assert list(before.tools) == ["book"]
+
+
+async def test_file_that_changes_while_it_loads_is_loaded_again(write, tmp_path):
+    shelf = ToolboxShelf(write("def book(): ..."), patience=LONG)
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    write(SLOW.format(begun=str(begun), go_on=str(go_on)))
+    call = asyncio.create_task(names(shelf))
+    await until(begun.exists)
+    write("def refund(): ...")
+    go_on.touch()
+    assert await call == ["refund"]
 
 
 async def test_broken_version_is_told_once_and_passed_over(write, caplog):
     path = write("def book(): ...")
-    shelf = ToolboxShelf(path)
+    shelf = ToolboxShelf(path, patience=LONG)
     path.unlink()
     write("def order(:")
-
-    async def told():
-        assert await names(shelf) == ["book"]
-        return caplog.records
-
-    await until_it(told)
     assert [await names(shelf) for _ in range(3)] == [["book"]] * 3
     assert [(record.message, record.reason) for record in caplog.records] == [
         ("functions can't be loaded, the ones before stay", "bistro.py, line 1: invalid syntax")
     ]
     write("def order(): ...")
-
-    async def repaired():
-        return await names(shelf) == ["order"]
-
-    await until_it(repaired)
+    assert await names(shelf) == ["order"]
 
 
 async def test_new_version_may_not_take_a_reserved_name(write):
@@ -222,16 +240,8 @@ async def test_new_version_may_not_take_a_reserved_name(write):
 async def test_slow_file_holds_up_no_call(write, tmp_path):
     """The call gets the functions there were; those after it the new ones."""
     shelf = ToolboxShelf(write("def book(): ..."), patience=0.01)
-    go_on = tmp_path / "go on"
-    write(f"""
-        import time
-        from pathlib import Path
-
-        while not Path({str(go_on)!r}).exists():
-            time.sleep(0.001)
-
-        def order(): ...
-        """)
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+    write(SLOW.format(begun=str(begun), go_on=str(go_on)))
     assert [await names(shelf) for _ in range(2)] == [["book"], ["book"]]
     go_on.touch()
 
