@@ -263,6 +263,7 @@ class DossierRoom:
                     _state_text(key, after),
                 )
                 for at, session_id, key, after, before in await self._store.look(work)
+                if after != before
             ]
         )
 
