@@ -74,7 +74,8 @@ class Finalizer:
     Sees each ended call through to its document. One task a call.
 
     `endings` is this node's own table; `steps` write into it or, where there is a `stream`, into that. `alive` tells
-    whether a worker that shares the table lives.
+    whether a worker that shares the table lives. `clear_away` sees to what was written down during a call and is not to
+    stay: of a caller who was forgotten meanwhile, or who took back some of it.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Finalizer:
         node: str = "",
         alive: Callable[[str], Awaitable[bool]] | None = None,
         feed: Feed | None = None,
+        clear_away: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._steps = steps
         self._endings = endings
@@ -99,6 +101,7 @@ class Finalizer:
         self._node = node
         self._alive = alive
         self._feed = feed or Feed()
+        self._clear_away = clear_away
         self._recorders: dict[str, CallRecorder] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[str, datetime] = {}
@@ -126,6 +129,8 @@ class Finalizer:
             self._journal.forget(session.id)
         self._close_recorder(session.id)
         begun()
+        if session.taken_back:
+            self._keep(self._cleared_away(), f"clearing {session.uuid}")
 
     @property
     def is_shared(self) -> bool:
@@ -272,6 +277,8 @@ class Finalizer:
     async def _see_through(self, ending: Ending, documented: asyncio.Future[None], begun: Callable[[], None]) -> None:
         work = self._work(ending)
         try:
+            if await self._steps.is_void(ending):
+                return await self._leave_nothing(ending.session.id, begun)
             async with asyncio.TaskGroup() as group:
                 # Before anything else is done, it is written down that it has to be.
                 await work.until_done(self._endings.begin)
@@ -309,6 +316,8 @@ class Finalizer:
                 await leaving
             await work.until_done(self._steps.rest if ending.problem else self._steps.finish, is_last=True)
             work.feed.tell("finished", problem=ending.problem)
+            if ending.session.taken_back or await self._steps.is_void(ending):
+                await self._cleared_away()
         except* TakenOver:
             work.log.info("another node carries out this ending")
         except* Exception:
@@ -333,6 +342,26 @@ class Finalizer:
             self._journal.forget(ending.session.id)
             await self._journal.flushed()
         begun()
+
+    async def _leave_nothing(self, session_id: str, begun: Callable[[], None]) -> None:
+        """The caller was forgotten while the call went on."""
+        if recorder := self._recorders.pop(session_id, None):
+            recorder.discard()
+        if self._journal is not None:
+            self._journal.forget(session_id)
+        begun()
+        await self._cleared_away()
+
+    async def _cleared_away(self) -> None:
+        if self._clear_away is None:
+            return
+        if self._journal is not None:
+            await self._journal.flushed()
+        await self._feed.flushed()
+        try:
+            await self._clear_away()
+        except StoreUnavailable as error:
+            _log.warning("forgotten calls could not be looked for", extra={"reason": str(error)})
 
     def _record_summary(self, ending: Ending) -> None:
         recorder = self._recorders.get(ending.session.id)

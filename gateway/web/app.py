@@ -127,9 +127,6 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         stack.callback(events.close)
         tracer = await stack.enter_async_context(traces.traced(settings))
         feed, levels = others.feed(events, tracer.tell if tracer is not None else None), others.levels()
-        finalizer = make_finalizer(blueprint, stores, remote, archive, journal, others, feed, embedder)
-        stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
-        telnyx_rest = telnyx_control(settings, http)
         forgetting = Forgetting(
             store,
             Places.of(settings),
@@ -139,6 +136,9 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
             shared=others.traces,
             patience=FORGET_SECONDS,
         )
+        finalizer = make_finalizer(blueprint, stores, remote, archive, journal, others, feed, forgetting, embedder)
+        stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
+        telnyx_rest = telnyx_control(settings, http)
         memory = _memory(blueprint, store, remote, journal, forgetting)
         rests = controls(settings, http, telnyx_rest)
         kits = await stack.enter_async_context(kit_room(blueprint, store, memory, http))
@@ -154,7 +154,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         public = PublicAddress(settings.public_url)
         telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, telnyx_rest)
         stack.push_async_callback(telnyx.close)
-        for work in _works(blueprint, store, archive, events, finalizer, desk, levels):
+        for work in _works(blueprint, store, archive, events, finalizer, forgetting, desk, levels):
             await stack.enter_async_context(at_work(work))
         _measure(desk, finalizer)
         if (crew := others.metrics()) is not None:
@@ -207,6 +207,7 @@ def _works(
     archive: Archive,
     events: EventLog,
     finalizer: Finalizer,
+    forgetting: Forgetting,
     desk: CallDesk,
     levels: Levels,
 ) -> Iterable[Coroutine[Any, Any, None]]:
@@ -222,8 +223,7 @@ def _works(
     yield delete_old(archive)
     yield delete_old_events(events, settings.voice_session_retention_days)
     yield expire_facts(FactBook(store), PinBook(store), retention_of(settings, blueprint.agents))
-    if settings.database_url:
-        yield sweep(store, Places.of(settings))
+    yield sweep(forgetting)
     yield prepare(blueprint.writer)
     yield collect_garbage(lambda: desk.live_calls == 0)
 

@@ -16,6 +16,7 @@ from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Endings
 from gateway.calls.feed import Feed
 from gateway.calls.finalize import Finalizer
+from gateway.calls.forgetting import Forgetting
 from gateway.calls.functions.kit import KitRoom
 from gateway.calls.functions.text_side import OpenClawAgent, Recipient, Webhook
 from gateway.calls.journal import Journal
@@ -90,6 +91,7 @@ def make_finalizer(
     journal: Journal,
     others: Sharing,
     feed: Feed,
+    forgetting: Forgetting,
     embedder: Embedder | None = None,
 ) -> Finalizer:
     table, store = Endings(stores.local, others.node), stores.memory
@@ -117,4 +119,5 @@ def make_finalizer(
         node=others.node,
         alive=others.neighbours.commons.alive if others.neighbours is not None and others.shares_disk else None,
         feed=feed,
+        clear_away=forgetting.clear_away,
     )
