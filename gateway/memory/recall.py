@@ -16,6 +16,7 @@ from gateway.memory.call_notes import PastCall, read_call
 from gateway.memory.documents import Document, DocumentStore
 from gateway.memory.facts import Fact, FactBook, is_shown
 from gateway.memory.identity import only_person, same_person
+from gateway.memory.notes import newest_notes
 from gateway.memory.pins import Pin, PinBook
 from gateway.memory.remem import RememClient
 from gateway.memory.retention import Retention
@@ -82,10 +83,18 @@ class Recall:
         self._retention = retention or Retention()
 
     async def known_facts(self, agent: str, caller: str) -> list[Fact]:
-        """The facts that may be told, of all people on the number, last said first. Raises StoreUnavailable."""
+        """
+        The facts that may be told, of all people on the number, last said first. Raises StoreUnavailable.
+
+        What a text agent has noted about the caller is among them.
+        """
         if self._facts is None:
             return []
-        return await self._facts.known(agent, caller, _ALL_FACTS, not_before=self._oldest(agent))
+        oldest = self._oldest(agent)
+        facts = await self._facts.known(agent, caller, _ALL_FACTS, not_before=oldest)
+        noted = await newest_notes(self._own, agent, caller, MOST_FACTS)
+        notes = [note for note in noted if oldest is None or note.last_said_at >= oldest]
+        return sorted(facts + notes, key=lambda fact: fact.last_said_at, reverse=True) if notes else facts
 
     async def pinned_topics(self, agent: str, caller: str) -> list[Pin]:
         """The topics that are told at the start of a call. Raises StoreUnavailable."""
