@@ -98,6 +98,12 @@ def identifier(
     return ANONYMOUS if _is_listed(found, settings.identifier_blacklist) else found
 
 
+def is_identifier(text: str) -> bool:
+    """Whether this is a name under which a memory is kept that is no number's."""
+    kind, *rest = text.split(":", 2)
+    return kind in _SOURCES and len(rest) == 2
+
+
 class PersonOnLine:
     """
     Who of the people on one number is speaking, as far as they say so.
