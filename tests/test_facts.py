@@ -46,6 +46,8 @@ async def test_receipt_tells_what_was_told_and_why(stage: Stage, tmp_path) -> No
         kinds = {item["kind"]: item for item in second.receipt["items"]}
         assert kinds["fact"]["session"] == kinds["call"]["session"] == first.session_id
         assert kinds["fact"]["turns"]
+        for item in second.receipt["items"]:
+            assert item.keys() >= {"session", "turns", "age_days", "score", "tokens"} and item["tier"] == "everything"
     finally:
         await store.close()
 

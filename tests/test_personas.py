@@ -44,10 +44,11 @@ async def test_persona_is_in_the_prompt(stage: Stage) -> None:
     assert "Owns the shop on Harbour Street." in conversation.prompt
 
 
-async def test_note_of_a_text_agent_is_found_on_the_phone(stage: Stage) -> None:
+async def test_note_of_a_text_agent_is_known_on_the_phone(stage: Stage) -> None:
     note = {"content": "Ordered a blue saddle by mail.", "caller": CALLER, "agent": "maya"}
     await _tool(stage, "memory_remember", note)
     _, conversation = await stage.dial()
+    assert "Ordered a blue saddle by mail." in conversation.prompt
     asked = [{"name": "search_memory", "arguments": '{"query": "saddle"}'}]
     [answer] = await conversation.call_functions(asked)
     assert "blue saddle" in answer

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from gateway.calls.call_book import CallBook
+from gateway.calls.own_store import open_own_store
 from tests.stage import Stage, make_carrier, staged
 
 CONFIGURATION = """
@@ -52,10 +54,33 @@ async def test_attested_caller_is_told_everything(stage: Stage) -> None:
 async def test_unattested_caller_is_only_named(stage: Stage) -> None:
     await _remember(stage)
     _, conversation = await stage.dial(**_vouched(stage, "C"))
-    assert "talking to Ana" in conversation.prompt
+    assert "talking to Ana" in conversation.prompt and "<caller_name>Ana</caller_name>" in conversation.prompt
     assert "flat tyre" not in conversation.prompt
     [found] = await conversation.call_functions([{"name": "search_memory", "arguments": '{"query": "tyre"}'}])
     assert "flat tyre" not in found
+
+
+async def test_name_is_known_however_long_ago_it_was_given(stage: Stage, tmp_path: Path) -> None:
+    """It is told where a prompt has no place but the one for memory, and in the receipt."""
+    await _remember(stage)
+    for _ in range(4):
+        call, conversation = await stage.dial(**_vouched(stage, "A"))
+        await conversation.user_says("Is my bike ready?")
+        await call.hang_up()
+        await stage.idle()
+    call, conversation = await stage.dial(**_vouched(stage, "C"))
+    assert "<caller_name>Ana</caller_name>" in conversation.prompt and "bike" not in conversation.prompt
+    await conversation.user_says("Hello.")
+    await call.hang_up()
+    await stage.idle()
+    store = await open_own_store(tmp_path / "data")
+    try:
+        [last, *_] = await CallBook(store).newest()
+    finally:
+        await store.close()
+    [item] = last.receipt["items"]
+    assert (item["kind"], item["text"], item["tier"], last.receipt["tier"]) == ("name", "Ana", "name", "name")
+    assert last.receipt["block"] in conversation.prompt
 
 
 async def test_forged_number_is_told_nothing(stage: Stage) -> None:

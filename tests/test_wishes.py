@@ -1,7 +1,6 @@
 """What callers ask of their memory aloud, in whole calls. Both carriers, both kinds of brain."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +128,7 @@ async def test_forgotten_turn_is_nowhere(stage: Stage, tmp_path: Path) -> None:
     await call.hang_up()
     archive = await stage.archive()
     await stage.idle()
-    assert not holding(["Zanzibar"], replace(_places(tmp_path), data_dir=tmp_path / "archive"))
+    assert not holding(["Zanzibar"], _places(tmp_path))
     assert "window seats" in archive and "Zanzibar" not in archive
     assert FORGET_ASKED in archive and "All right, I have forgotten it." in archive
     assert "Zanzibar" not in (await stage.document())["content"]

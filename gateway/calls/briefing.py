@@ -1,6 +1,7 @@
 """What the engine is told about a call: the agent's prompt, what is remembered, and the conversation so far."""
 
 import asyncio
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
@@ -14,7 +15,7 @@ from gateway.engines.brief import AgentFunction, Brief, ThinkEndpoint
 from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
 from gateway.memory.pins import Pin
-from gateway.memory.recall import render, render_facts, render_pins
+from gateway.memory.recall import plain_name, render, render_facts, render_name, render_pins, stands_in
 from gateway.memory.trust import Clearance, Tier
 
 NO_NOTES: Final = "Nothing: there are no notes of an earlier call."
@@ -160,23 +161,20 @@ class Briefing:
     def receipt(self) -> dict[str, Any]:
         """What was told of earlier calls, and where it came from."""
         told = self._notes[: self._told]
-        now = self._now()
-        before = self._told_before
+        now, before = self._now(), self._told_before
+        name = self._name_alone()
+        block = "\n".join(filter(None, [name, _block(self._pins, self._facts, told, now)]))
+        items = [
+            *([self._receipt_of_name(name, now)] if name else []),
+            *(_receipt_of_pin(pin, now) for pin in self._pins if stands_in(block, pin.title)),
+            *(_receipt_of(fact, now) for fact in self._facts if stands_in(block, fact.text)),
+            *(_receipt_of_call(call, now) for call in told),
+        ]
+        tier = before.get("tier") or str(self._clearance.tier)
         return {
-            "tier": before.get("tier") or str(self._clearance.tier),
-            "block": "\n".join(filter(None, [before.get("block"), _block(self._pins, self._facts, told, now)])),
-            "items": before.get("items", [])
-            + [_receipt_of_pin(pin, now) for pin in self._pins]
-            + [_receipt_of(fact, now) for fact in self._facts]
-            + [
-                {
-                    "kind": "call",
-                    "session": call.session_id,
-                    "age_days": (now - call.started_at).days,
-                    "tokens": len(render([call], now=now)) // 4,
-                }
-                for call in told
-            ],
+            "tier": tier,
+            "block": "\n".join(filter(None, [before.get("block"), block])),
+            "items": before.get("items", []) + [item | {"tier": str(self._clearance.tier)} for item in items],
         }
 
     @property
@@ -185,15 +183,41 @@ class Briefing:
         return {"calls": list(self._notes), "facts": list(self._facts), "pins": list(self._pins)}
 
     def _prompt(self) -> str:
-        now = self._now()
-        may_name = self._clearance.allows(Tier.NAME)
-        name = next((call.caller_name for call in self._notes if call.caller_name and may_name), "")
+        now, name = self._now(), plain_name(self._name)
         number = self._session.number or self._session.caller
         caller = f"{name} ({number})" if name else number
         notes = self._notes if self._clearance.allows(Tier.SUMMARIES) else []
         newest_first = sorted(notes, key=lambda call: call.started_at, reverse=True)
-        memory = _block(self._pins, self._facts, newest_first, now) or NO_NOTES
+        block = _block(self._pins, self._facts, newest_first, now)
+        memory = "\n".join(filter(None, [self._name_alone(), block])) or NO_NOTES
         return prompt.render(self._agent.prompt, memory=memory, now=now, caller=caller, personas=self._personas)
+
+    @property
+    def _name(self) -> str:
+        """The caller's name, if it is known and may be told."""
+        if not self._clearance.allows(Tier.NAME):
+            return ""
+        known = self._memory.person if self._memory is not None else ""
+        return known or next((call.caller_name for call in self._notes if call.caller_name), "")
+
+    def _name_alone(self) -> str:
+        """For who may not be told the facts, of which it is one."""
+        return "" if self._clearance.allows(Tier.EVERYTHING) else render_name(self._name)
+
+    def _receipt_of_name(self, text: str, now: datetime) -> dict[str, Any]:
+        calls = [(call.session_id, call.started_at) for call in self._notes if call.caller_name]
+        facts = self._memory.facts if self._memory is not None else []
+        by_facts = [(fact.session_id, fact.said_at) for fact in facts if fact.person]
+        session_id, at = next(iter(calls + by_facts), ("", now))
+        return {
+            "kind": "name",
+            "text": self._name,
+            "session": session_id,
+            "turns": [],
+            "age_days": (now - at).days,
+            "score": _recency(at, now),
+            "tokens": len(text) // 4,
+        }
 
     def _now(self) -> datetime:
         return datetime.now().astimezone(self._agent.timezone)
@@ -212,6 +236,7 @@ def _receipt_of_pin(pin: Pin, now: datetime) -> dict[str, Any]:
         "session": pin.session_id,
         "turns": list(pin.turns),
         "age_days": (now - pin.last_said_at).days,
+        "score": _recency(pin.last_said_at, now),
         "tokens": len(render_pins([pin], now=now)) // 4,
     }
 
@@ -227,3 +252,19 @@ def _receipt_of(fact: Fact, now: datetime) -> dict[str, Any]:
         "score": fact.confidence,
         "tokens": len(fact.text) // 4,
     }
+
+
+def _receipt_of_call(call: PastCall, now: datetime) -> dict[str, Any]:
+    return {
+        "kind": "call",
+        "session": call.session_id,
+        "turns": [],  # all of it
+        "age_days": (now - call.started_at).days,
+        "score": _recency(call.started_at, now),
+        "tokens": len(render([call], now=now)) // 4,
+    }
+
+
+def _recency(then: datetime, now: datetime) -> float:
+    """By which calls and topics are chosen: 1 for now, half as much after a month."""
+    return round(math.exp2(-max((now - then).days, 0) / 30), 4)

@@ -17,9 +17,12 @@ import orjson
 
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.llm.redaction import redact
+from gateway.memory.call_notes import SESSION_PREFIX
 from gateway.memory.database import Connection
 from gateway.memory.documents import Document
+from gateway.memory.facts import SOURCE as FACT
 from gateway.memory.facts import Fact, FactBook
+from gateway.memory.pin_log import SOURCE as TOPIC
 from gateway.memory.pins import Pin, PinBook
 from gateway.memory.state import CallerState, Value
 from gateway.memory.store import MemoryStore
@@ -30,6 +33,10 @@ _DAY: Final = 86_400
 _SCOPES: Final = """
     SELECT agent, caller FROM calls UNION SELECT agent, caller FROM memory_log
     UNION SELECT agent, caller FROM caller_state_log UNION SELECT agent, caller FROM pin_log ORDER BY caller, agent"""
+# Facts and topics have books of their own.
+_DOCUMENTS: Final = f"""
+    SELECT tags, content, source_id FROM documents
+    WHERE source_id = '' OR source NOT IN ('{FACT}', '{TOPIC}') ORDER BY created_at, key"""
 _AGENTS: Final = """
     SELECT agent FROM calls WHERE caller = :caller UNION SELECT agent FROM memory_log WHERE caller = :caller
     UNION SELECT agent FROM caller_state_log WHERE caller = :caller
@@ -41,6 +48,13 @@ _STATE_CHANGES: Final = """
 _INSTRUCTION: Final = re.compile(
     r"^(?:please|ignore|disregard|forget|pretend|always|never|from now on|tell|say|give|grant|transfer|reveal)\b"
     r"|\b(?:system prompt|instructions|(?:agent|assistant)s? (?:must|should|has to)|verified|admin)\b",
+    re.IGNORECASE,
+)
+# What no summary of a call has a reason to say, though it may begin with an action item.
+_OVERRULING: Final = re.compile(
+    r"\b(?:ignore|disregard|forget|override|bypass)\b[^.;]*\b(?:previous|prior|earlier|above|everything|rules?|told)\b"
+    r"|\b(?:system prompt|(?:your|these|those|previous|prior|earlier|all) instructions)\b"
+    r"|\b(?:agent|assistant|ai|bot|model)s? (?:must|should|has to)\b|\b(?:you are|you're|act as)(?: now)? an? \w+",
     re.IGNORECASE,
 )
 # Letters and digits in one long word: a key or a token, no word of any language.
@@ -188,6 +202,18 @@ class DossierRoom:
             pins = await self._pins.pinned(name, caller, _ALL, closed=True)
             kinds = [*_of_pins(pins), *_of_facts(facts, told), *_of_state(state)]
             found += [Finding(kind, name, caller, session_id, text) for kind, session_id, text in kinds]
+        return found + [finding for finding in await self._of_documents() if agent in ("", finding.agent)]
+
+    async def _of_documents(self) -> list[Finding]:
+        """Of what is told or found beside facts and topics: summaries of calls, notes, what clients have stored."""
+        rows = await self._store.look(lambda connection: connection.execute(_DOCUMENTS).fetchall())
+        found = []
+        for tags, content, source_id in rows:
+            whose = dict(tag.split(":", 1) for tag in reversed(orjson.loads(tags)) if ":" in tag)
+            if "caller" in whose:
+                kinds = _of_call(content) if source_id.startswith(SESSION_PREFIX) else _of_lines(content)
+                agent, caller = whose.get("agent", ""), whose["caller"]
+                found += [Finding(kind, agent, caller, source_id, text) for kind, text in kinds]
         return found
 
     async def figures(self, agent: str = "") -> Figures:
@@ -263,6 +289,7 @@ class DossierRoom:
                     _state_text(key, after),
                 )
                 for at, session_id, key, after, before in await self._store.look(work)
+                if after != before
             ]
         )
 
@@ -280,6 +307,17 @@ def _times_by_caller(calls: Iterable[BookedCall]) -> list[list[datetime]]:
 
 
 # Findings: kind, session and text
+
+
+def _of_call(content: str) -> list[tuple[str, str]]:
+    """Secrets were taken out of it; a line of it that overrules somebody is nothing that was agreed on."""
+    lines = (line.strip(" -*") for line in content.splitlines())
+    return [("like an instruction", line) for line in lines if _OVERRULING.search(line)]
+
+
+def _of_lines(content: str) -> list[tuple[str, str]]:
+    lines = filter(None, (line.strip(" -*#") for line in content.splitlines()))
+    return [(kind, line) for line in lines for kind, is_so in _of_text(line).items() if is_so]
 
 
 def _of_facts(facts: Sequence[Fact], told: set[Any]) -> list[tuple[str, str, str]]:

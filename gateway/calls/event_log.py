@@ -10,9 +10,9 @@ import asyncio
 import re
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -42,6 +42,8 @@ _SCHEMA: Final = (
 # In one transaction with the insert, so that numbers rise in the order in which readers see them.
 _INSERT: Final = """INSERT INTO events (number, session, caller, agent, event)
     VALUES (max(coalesce((SELECT max(number) FROM events), 0) + 1, ?), ?, ?, ?, ?)"""
+_WORDS: Final = ("text", "heard", "unheard")
+"""The fields of an event that hold what was said."""
 _PER_MS: Final = 1000
 _CURSOR: Final = re.compile(r"(\d{1,15})(?:-(\d{1,9}))?")
 
@@ -106,12 +108,9 @@ class EventLog:
         """The call is over: its words are gone over as a whole, since secrets may be spread over turns."""
         self._writer.put(lambda connection: _redact(connection, session))
 
-    def forget(self, session: str) -> None:
-        def work(connection: sqlite3.Connection) -> None:
-            connection.execute("PRAGMA secure_delete = ON")
-            connection.execute("DELETE FROM events WHERE session = ?", (session,))
-
-        self._writer.put(work)
+    def unsay(self, session: str, still_said: Sequence[str]) -> None:
+        """Something was taken back: of the call's words, only those that stand in these texts are kept."""
+        self._writer.put(lambda connection: _unsay(connection, session, still_said))
 
     def delete_before(self, place: Cursor) -> None:
         older = "DELETE FROM events WHERE number < ?"
@@ -176,25 +175,36 @@ def events_of(path: Path, session: str) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     query = "SELECT number, event FROM events WHERE session = ? ORDER BY number"
-    try:
-        with closing(private_database(path, _SCHEMA, synchronous="NORMAL")) as connection:
-            rows = connection.execute(query, (session,)).fetchall()
-    except sqlite3.Error as error:
-        raise StoreUnavailable(f"{path.name} failed: {error}") from error
+    with _opened(path) as connection:
+        rows = connection.execute(query, (session,)).fetchall()
     return [{"id": str(cursor), **event} for cursor, event in map(_entry, rows)]
 
 
-def forget_events(path: Path, sessions: Iterable[str], caller: str, agent: str = "") -> int:
-    """Delete all of these calls, and whatever else there is of this caller; how many events those were."""
+def told_of(path: Path) -> set[str]:
+    """The calls that something is kept of. StoreUnavailable."""
+    if not path.is_file():
+        return set()
+    with _opened(path) as connection:
+        return {session for (session,) in connection.execute("SELECT DISTINCT session FROM events")}
+
+
+def forget_events(path: Path, sessions: Iterable[str], caller: str = "", agent: str = "") -> int:
+    """Delete all of these calls, and whatever else there is of a caller; how many events those were."""
     if not path.is_file():
         return 0
+    with _opened(path) as connection, connection:
+        connection.execute("PRAGMA secure_delete = ON")
+        of_calls = [connection.execute("DELETE FROM events WHERE session = ?", (id_,)) for id_ in sessions]
+        others = "DELETE FROM events WHERE caller = ? AND caller <> '' AND ? IN ('', agent)"
+        of_caller = connection.execute(others, (caller, agent))
+        return sum(cursor.rowcount for cursor in (*of_calls, of_caller))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     try:
-        with closing(private_database(path, _SCHEMA, synchronous="NORMAL")) as connection, connection:
-            connection.execute("PRAGMA secure_delete = ON")
-            of_calls = [connection.execute("DELETE FROM events WHERE session = ?", (id_,)) for id_ in sessions]
-            others = "DELETE FROM events WHERE caller = ? AND ? IN ('', agent)"
-            of_caller = connection.execute(others, (caller, agent))
-            return sum(cursor.rowcount for cursor in (*of_calls, of_caller))
+        with closing(private_database(path, _SCHEMA, synchronous="NORMAL")) as connection:
+            yield connection
     except sqlite3.Error as error:
         raise StoreUnavailable(f"{path.name} failed: {error}") from error
 
@@ -202,7 +212,7 @@ def forget_events(path: Path, sessions: Iterable[str], caller: str, agent: str =
 def _redact(connection: sqlite3.Connection, session: str) -> None:
     query = "SELECT number, event FROM events WHERE session = ? ORDER BY number"
     rows = [(number, orjson.loads(event)) for number, event in connection.execute(query, (session,))]
-    for field in ("text", "heard", "unheard"):
+    for field in _WORDS:
         spoken = [(number, event) for number, event in rows if event.get(field)]
         clean = redact_lines([SpokenLine(event.get("speaker", "agent"), event[field]) for _, event in spoken])
         for (number, event), line in zip(spoken, clean, strict=True):
@@ -210,6 +220,16 @@ def _redact(connection: sqlite3.Connection, session: str) -> None:
                 event[field] = line.text
                 stored = orjson.dumps(event).decode()
                 connection.execute("UPDATE events SET event = ? WHERE number = ?", (stored, number))
+
+
+def _unsay(connection: sqlite3.Connection, session: str, still_said: Sequence[str]) -> None:
+    connection.execute("PRAGMA secure_delete = ON")
+    query = "SELECT number, event FROM events WHERE session = ?"
+    for number, stored in connection.execute(query, (session,)).fetchall():
+        event = orjson.loads(stored)
+        words = [event[field] for field in _WORDS if event.get(field)]
+        if not all(any(part in text for text in still_said) for part in words):
+            connection.execute("DELETE FROM events WHERE number = ?", (number,))
 
 
 def _number(place: Cursor) -> int:

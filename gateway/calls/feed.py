@@ -9,14 +9,14 @@ nameless neither words nor number are kept: they are shown by the process that h
 import itertools
 import secrets
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 import orjson
 
 from gateway.calls.event_log import Cursor, Entry, EventLog, EventSource
-from gateway.calls.session import VoiceSession
+from gateway.calls.session import Turn, VoiceSession
 
 EVENTS: Final[Mapping[str, str]] = {
     "dialling": "we call somebody; it is answered when they pick up",
@@ -104,10 +104,14 @@ class Feed:
         if self._log is not None:
             self._log.call_over(session_id)
 
-    def forget(self, session_id: str) -> None:
-        """Nothing may be known of the call any more. Redis forgets within the hour."""
+    def unsay(self, session_id: str, still_said: Sequence[str]) -> None:
         if self._log is not None:
-            self._log.forget(session_id)
+            self._log.unsay(session_id, still_said)
+
+    async def flushed(self) -> None:
+        """Wait until everything told so far is on disk."""
+        if self._log is not None:
+            await self._log.flushed()
 
     # Whoever wants to know
 
@@ -190,6 +194,10 @@ class CallFeed:
         """What is said off the record is shown, and not kept."""
         self._let_go()
         self._off_record = off
+
+    def unsay(self, turns: Iterable[Turn]) -> None:
+        """Something was taken back; these are the turns that still stand."""
+        self._feed.unsay(self._about["session"], [f"{turn.text} {turn.unheard}" for turn in turns])
 
     # The turn clock's side
 

@@ -75,7 +75,8 @@ class Finalizer:
     Sees each ended call through to its document. One task a call.
 
     `endings` is this node's own table; `steps` write into it or, where there is a `stream`, into that. `alive` tells
-    whether a worker that shares the table lives.
+    whether a worker that shares the table lives. `clear_away` sees to what was written down during a call and is not to
+    stay: of a caller who was forgotten meanwhile, or who took back some of it.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class Finalizer:
         node: str = "",
         alive: Callable[[str], Awaitable[bool]] | None = None,
         feed: Feed | None = None,
+        clear_away: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._steps = steps
         self._endings = endings
@@ -100,6 +102,7 @@ class Finalizer:
         self._node = node
         self._alive = alive
         self._feed = feed or Feed()
+        self._clear_away = clear_away
         self._recorders: dict[str, CallRecorder] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[str, datetime] = {}
@@ -146,6 +149,8 @@ class Finalizer:
             self._journal.forget(session.id)
         self._close_recorder(session.id)
         begun()
+        if session.taken_back:
+            self._keep(self._cleared_away(), f"clearing {session.uuid}")
 
     @property
     def is_shared(self) -> bool:
@@ -246,7 +251,7 @@ class Finalizer:
             case "done":
                 await self._endings.finish(ending)
                 self._close_recorder(ending.session.id)
-                await self._forget_if_taken_back(ending)
+                await self._clear_if_taken_back(ending)
             case "resting":
                 ending.node = HANDED_OVER
                 await self._endings.save(ending)
@@ -307,6 +312,8 @@ class Finalizer:
     ) -> None:
         work = self._work(ending)
         try:
+            if await self._steps.is_void(ending):
+                return await self._erase(ending.session.id, begun)
             if first is not None:
                 await first()
             async with asyncio.TaskGroup() as group:
@@ -348,7 +355,7 @@ class Finalizer:
                 await leaving
             await work.until_done(self._steps.rest if ending.problem else self._steps.finish, is_last=True)
             work.feed.tell("finished", problem=ending.problem)
-            await self._forget_if_taken_back(ending)
+            await self._clear_if_taken_back(ending)
         except* TakenOver:
             work.log.info("another node carries out this ending")
         except* Exception:
@@ -356,10 +363,10 @@ class Finalizer:
         finally:
             documented.cancel()
 
-    async def _forget_if_taken_back(self, ending: Ending) -> None:
-        """A caller who was forgotten in mid-call went on talking: nothing that was told of it since is kept."""
-        if await self._steps.is_void(ending):
-            self._feed.forget(ending.session.id)
+    async def _clear_if_taken_back(self, ending: Ending) -> None:
+        """A caller who was forgotten in mid-call, or took something back, went on talking."""
+        if ending.session.taken_back or await self._steps.is_void(ending):
+            await self._cleared_away()
 
     def _work(self, ending: Ending) -> "_Work":
         return _Work(self._steps, ending, self._sleep, self._feed.of(ending.session))
@@ -378,6 +385,26 @@ class Finalizer:
             self._journal.forget(ending.session.id)
             await self._journal.flushed()
         begun()
+
+    async def _erase(self, session_id: str, begun: Callable[[], None]) -> None:
+        """The caller was forgotten while the call went on."""
+        if recorder := self._recorders.pop(session_id, None):
+            recorder.discard()
+        if self._journal is not None:
+            self._journal.forget(session_id)
+        begun()
+        await self._cleared_away()
+
+    async def _cleared_away(self) -> None:
+        if self._clear_away is None:
+            return
+        if self._journal is not None:
+            await self._journal.flushed()
+        await self._feed.flushed()
+        try:
+            await self._clear_away()
+        except StoreUnavailable as error:
+            _log.warning("forgotten calls could not be looked for", extra={"reason": str(error)})
 
     def _record_summary(self, ending: Ending) -> None:
         recorder = self._recorders.get(ending.session.id)

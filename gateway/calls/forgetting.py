@@ -6,6 +6,7 @@ reached nothing is deleted, and the same again goes on where it stopped.
 """
 
 import asyncio
+import contextlib
 import logging
 import re
 import sqlite3
@@ -21,7 +22,7 @@ import orjson
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.call_document import SOURCE as CALL_SOURCE
 from gateway.calls.endings import Endings
-from gateway.calls.event_log import forget_events
+from gateway.calls.event_log import forget_events, told_of
 from gateway.calls.thinking import hashed_caller
 from gateway.errors import BoardUnavailable, StoreUnavailable
 from gateway.memory.database import Connection
@@ -210,8 +211,7 @@ class Forgetting:
             "calls": len(await CallBook(self._store).forget(caller=caller, agent=agent)),
             "remote documents": removed,
         }
-        databases = sorted(self._places.data_dir.glob("*.db"))
-        unscrubbed = [path.name for path in databases if not await _scrub(path, self._patience)]
+        unscrubbed = await self._scrub_files()
         unscrubbed += [] if await self._store.scrub() else ["the database"]
         if self._shared is not None:
             try:
@@ -219,6 +219,33 @@ class Forgetting:
             except BoardUnavailable:
                 unscrubbed.append("Redis")
         return Undone(deleted, left, tuple(unscrubbed))
+
+    async def sweep(self) -> int:
+        """
+        Delete what is here of calls that were forgotten at another node, or went on afterwards; how many those were.
+
+        The ending of such a call leaves nothing, but as long as it goes on it is written down.
+        """
+        files = await asyncio.to_thread(lambda: dict(_call_files(self._places)))
+        written = await asyncio.to_thread(lambda: _written_down(self._places.journal) | told_of(self._places.events))
+        calls = sorted(written.union(files.values()))
+        forgotten = await self._store.look(lambda connection: _forgotten(connection, calls))
+        if forgotten:
+            await asyncio.to_thread(_delete_files, [path for path, of in files.items() if of in forgotten])
+            await asyncio.to_thread(_forget_journal, self._places.journal, forgotten)
+            await asyncio.to_thread(forget_events, self._places.events, forgotten)
+            if self._shared is not None:
+                with contextlib.suppress(BoardUnavailable):  # it keeps nothing for long
+                    await self._shared.forget(forgotten, "", "")
+            if busy := await self._scrub_files():
+                _log.warning("freed pages may hold words of a forgotten call", extra={"databases": ", ".join(busy)})
+        return len(forgotten)
+
+    async def clear_away(self) -> None:
+        """A call is over whose caller was forgotten, or took back words: what was written down meanwhile goes too."""
+        if not await self.sweep():
+            for path in (self._places.journal, self._places.events):
+                await _scrub(path, self._patience)
 
     async def holding(self, words: Sequence[str]) -> list[str]:
         """The files and tables that hold one of these words, in whatever case."""
@@ -248,6 +275,11 @@ class Forgetting:
             _log.warning("a caller could not be forgotten everywhere", extra=fields)
         return sum(undone.deleted.values())
 
+    async def _scrub_files(self) -> list[str]:
+        """Leave nothing of what was deleted in the databases here; the names of those that others keep busy."""
+        databases = sorted(self._places.data_dir.glob("*.db"))
+        return [path.name for path in databases if not await _scrub(path, self._patience)]
+
     async def _delete_remote(self, sessions: Iterable[str], pairs: Sequence[tuple[str, str]] = ()) -> tuple[int, int]:
         """Of these sessions, and of these agents with these callers; how many were deleted, and how many were not."""
         if self._remem is None:
@@ -259,16 +291,6 @@ class Forgetting:
         # A server that names no ids can't be asked to delete one.
         deleted = [bool(document_id) and await self._remem.delete(document_id) for document_id in sorted(ids)]
         return sum(deleted), len(deleted) - sum(deleted)
-
-
-async def sweep_forgotten(store: MemoryStore, places: Places) -> int:
-    """Delete files of calls that were forgotten at another node; how many those were. Raises StoreUnavailable."""
-    files = await asyncio.to_thread(lambda: dict(_call_files(places)))
-    sessions = sorted(set(files.values()))
-    forgotten = await store.look(lambda connection: _forgotten(connection, sessions))
-    swept = [path for path, session_id in files.items() if session_id in forgotten]
-    await asyncio.to_thread(_delete_files, swept)
-    return len(swept)
 
 
 def holding(words: Sequence[str], places: Places) -> list[Path]:
@@ -394,6 +416,14 @@ def _journaled(path: Path) -> list[dict[str, Any]]:
     with _opened(path) as connection:
         headers = connection.execute("SELECT header FROM sessions").fetchall()
     return [orjson.loads(header)["session"] for (header,) in headers]
+
+
+def _written_down(path: Path) -> set[str]:
+    """The calls that the journal has words of; also those that it does not know any more."""
+    if not path.is_file():
+        return set()
+    with _opened(path) as connection:
+        return {session_id for (session_id,) in connection.execute("SELECT DISTINCT session FROM entries")}
 
 
 def _forget_journal(path: Path, sessions: Iterable[str]) -> int:

@@ -504,6 +504,7 @@ class Call:
 
     def taken_back(self) -> None:
         self._discard_recording()
+        self._feed.unsay(self._transcript.so_far)
         if self._journal is not None:
             self._journal.begin_anew(self.journal_entries)
 

@@ -119,7 +119,7 @@ class Wishes:
             return facts
         calls = self._memory.calls
         if not self._clearance.allows(Tier.SUMMARIES):
-            return [call.caller_name for call in calls][:1]
+            return [self._memory.person]
         return [text for call in calls for text in call.facts or (call.context,)]
 
     def _take_back(self) -> bool:

@@ -69,10 +69,9 @@ class _Desk:
         return found
 
     async def confirmed(self, question: str) -> bool:
-        if self.options.yes:
+        """A person at a terminal is asked; a script means what it says."""
+        if self.options.yes or not sys.stdin.isatty():
             return True
-        if not sys.stdin.isatty():
-            raise SettingsError("this can't be undone; say --yes where nobody can be asked")
         print(f"{question} This can't be undone. [y/N] ", end="", file=sys.stderr, flush=True)
         answer = await asyncio.to_thread(sys.stdin.readline)
         if answer.strip().lower() in ("y", "yes"):
@@ -91,16 +90,21 @@ def register(commands: Any) -> None:
     for name, (act, meaning, arguments) in _ACTIONS.items():
         action = actions.add_parser(name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}.")
         for argument in arguments:
-            action.add_argument(argument.lower(), metavar=argument, help=_MEANINGS[argument])
+            optional = {"nargs": "?", "default": ""} if argument.startswith("[") else {}
+            plain = argument.strip("[]")
+            action.add_argument(plain.lower(), metavar=plain, help=_MEANINGS[argument], **optional)
         action.add_argument("--agent", default="", metavar="NAME", help="with this agent alone")
         action.add_argument("--json", action="store_true", help="for machines")
         if act in (_revert, _forget):
-            action.add_argument("--yes", action="store_true", help="do not ask")
+            action.add_argument("--yes", action="store_true", help="do not ask at a terminal")
         if act is _pin:
             _add_pin_options(action)
         if act is _forget:
             action.add_argument(
-                "--verify", nargs="+", default=[], metavar="WORD", help="then look for these in all files and tables"
+                "--verify",
+                nargs="*",
+                metavar="WORD",
+                help="then look for these in all files and tables; without any, for the caller and what was known",
             )
         action.set_defaults(run=run, act=act)
 
@@ -157,10 +161,15 @@ async def _log(desk: _Desk) -> int:
 
 
 async def _diff(desk: _Desk) -> int:
-    dossier, call = await desk.dossier(), await desk.call()
-    if call.caller != dossier.caller:
-        raise SettingsError(f"{call.session_id} is not a call of that caller")
-    changes = [change for change in dossier.changes if change.session_id == call.session_id]
+    dossier = await desk.dossier()
+    if desk.options.session:
+        call = await desk.call()
+        if call.caller != dossier.caller:
+            raise SettingsError(f"{call.session_id} is not a call of that caller")
+        session_id = call.session_id
+    else:
+        session_id = dossier.calls[0].session_id if dossier.calls else ""
+    changes = [change for change in dossier.changes if change.session_id == session_id]
     desk.show(changes, memory_text.changes(changes))
     return 0
 
@@ -245,7 +254,7 @@ async def _revert(desk: _Desk) -> int:
 
 
 async def _forget(desk: _Desk) -> int:
-    caller, words = _caller(desk.options.caller), [word for word in desk.options.verify if word]
+    caller, words = _caller(desk.options.caller), await _planted(desk)
     async with desk.forgetting() as forgetting:
         traces = await forgetting.traces(caller, desk.options.agent)
         # With one agent named, a remote store may have documents that nothing here tells of.
@@ -258,6 +267,16 @@ async def _forget(desk: _Desk) -> int:
     told = memory_text.forgotten(undone, held_by, under_way=len(traces.unfinished), verified=bool(words))
     desk.show({"undone": undone, "under_way": len(traces.unfinished), "still_in": held_by}, told)
     return 1 if held_by else _code(undone)
+
+
+async def _planted(desk: _Desk) -> list[str]:
+    """What to look for afterwards: the words that were given, or who the caller is and what is known of them."""
+    given: list[str] | None = desk.options.verify
+    if given is None or any(given):
+        return [word for word in given or () if word]
+    dossier = await DossierRoom(desk.store).of(_caller(desk.options.caller), desk.options.agent)
+    known = [*(one.fact.text for one in dossier.facts), *(one.pin.title for one in dossier.pins)]
+    return [*known, *([] if desk.options.agent else [dossier.caller])]
 
 
 def _code(undone: Undone) -> int:
@@ -276,6 +295,7 @@ def _nobody() -> NoReturn:
 _MEANINGS: Final = {
     "CALLER": "a number in E.164, like +12025550143",
     "SESSION": "a call's id, or the beginning of it",
+    "[SESSION]": "a call's id, or the beginning of it; without it, the last one",
     "TITLE": "a topic's name, in a few words",
 }
 
@@ -283,7 +303,7 @@ _ACTIONS: Final[dict[str, tuple[Callable[[_Desk], Awaitable[int]], str, tuple[st
     "list": (_list, "who is known", ()),
     "show": (_show, "what is known of a caller: topics, facts, state, the newest calls", ("CALLER",)),
     "log": (_log, "every change to what is known of a caller", ("CALLER",)),
-    "diff": (_diff, "what one call changed", ("CALLER", "SESSION")),
+    "diff": (_diff, "what one call changed", ("CALLER", "[SESSION]")),
     "explain": (_explain, "what the agent was told before a call, and where it came from", ("SESSION",)),
     "pin": (_pin, "have the agent told of a topic in every call, or change one that is pinned", ("CALLER", "TITLE")),
     "unpin": (_unpin, "let go of a pinned topic", ("CALLER", "TITLE")),

@@ -142,7 +142,7 @@ def forgotten(result: Undone, held_by: Sequence[str], *, under_way: int, verifie
     lines = [undone(result)]
     if under_way:
         calls = _count(under_way, "call")
-        lines.append(f"{calls} not over, or not all stored: a running gateway may still write; repeat this afterwards")
+        lines.append(f"{calls} not over, or not all stored: what a running gateway still writes, it deletes afterwards")
     if held_by:
         lines += ["the words are still in:", *(f"  {path}" for path in held_by)]
     elif verified:

@@ -27,6 +27,7 @@ _MISHEARD: Final = 0.8
 
 _SOURCES: Final = ("sip_header", "integration_attribute", "state")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_DIGITS: Final = re.compile(r"\+\d+")
 # What systems send for a customer they don't know. Kept as an identifier, it would belong to all of these.
 _NOBODY: Final = frozenset({"", "0", "none", "null", "nil", "nan", "n/a", "undefined", "unknown", "anonymous", "guest"})
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -48,7 +49,10 @@ class RepeatCallerSettings:
     state_keys: frozenset[str] = frozenset()
     """What functions may keep of a caller from call to call."""
     identifier_blacklist: tuple[str, ...] = ()
-    """Of whom nothing is recorded or read: identifiers as they come, or their beginnings with a * at the end."""
+    """
+    Of whom nothing is recorded or read: identifiers as they come, or their beginnings with a * at the end. Without it,
+    digits of a number are its beginning, since no whole number is that of another, and so is what ends in a sign.
+    """
     identifier_source: IdentifierSource | None = None
     """None: the caller's number, as wherever the source has nothing."""
     new_person_after: float = LONG_SILENCE
@@ -92,6 +96,12 @@ def identifier(
             return ANONYMOUS if _is_listed(given, settings.identifier_blacklist) else found
     found = caller_id(number)
     return ANONYMOUS if _is_listed(found, settings.identifier_blacklist) else found
+
+
+def is_identifier(text: str) -> bool:
+    """Whether this is a name under which a memory is kept that is no number's."""
+    kind, *rest = text.split(":", 2)
+    return kind in _SOURCES and len(rest) == 2
 
 
 class PersonOnLine:
@@ -146,7 +156,11 @@ def _text(value: object) -> str:
 
 def _is_listed(value: str, entries: Iterable[str]) -> bool:
     value = value.casefold()
-    return any(value.startswith(entry[:-1]) if entry.endswith("*") else value == entry for entry in entries)
+    return any(value == entry or _is_beginning(entry) and value.startswith(entry.rstrip("*")) for entry in entries)
+
+
+def _is_beginning(entry: str) -> bool:
+    return not entry[-1].isalnum() or bool(_DIGITS.fullmatch(entry))
 
 
 # The keys of the table

@@ -1,8 +1,8 @@
 """
 Key-value memory of one caller with one agent: a log of who set what, of which the newest entry per key counts.
 
-A session writes once, at its end, and only what it changed. So a repeated ending does no harm, and taking one
-session's entries out brings back what stood there before it.
+A session writes once, at its end, all that it set, also what stood there already. So a repeated ending does no harm,
+and taking one session's entries out leaves what would stand there without it.
 """
 
 import math
@@ -60,8 +60,8 @@ class CallerState:
         """
         Keep what a session leaves behind, all of it or nothing; saving the same session again changes nothing.
 
-        A value that already stands there stays the work of the session that set it. A session that is saved late
-        does not overrule one with a later `now`. Raises ValueError for what `check_value` refuses or too many keys.
+        A session that is saved late does not overrule one with a later `now`. Raises ValueError for what `check_value`
+        refuses or too many keys.
         """
         texts = {key: _json(check_value(key, value)) for key, value in values.items()}
         at = now.astimezone(UTC).isoformat(timespec="microseconds")  # one width, so that text order is time order
@@ -72,10 +72,9 @@ class CallerState:
             current = _current(connection, agent, caller)
             if len(current.keys() | texts.keys()) > MOST_KEYS:
                 raise ValueError(f"an agent keeps at most {MOST_KEYS} state keys about a caller")
-            changed = ((key, text) for key, text in texts.items() if current.get(key) != text)
             connection.executemany(
                 "INSERT INTO caller_state_log (agent, caller, key, value, session_id, at) VALUES (?, ?, ?, ?, ?, ?)",
-                [(agent, caller, key, text, session_id, at) for key, text in changed],
+                [(agent, caller, key, text, session_id, at) for key, text in texts.items()],
             )
 
         await self._store.run(work)

@@ -82,9 +82,9 @@ async def exchange(blueprint: Blueprint, ground: Ground) -> AsyncIterator[Exchan
     """At work while the block runs. Stopped in the opposite order: calls first, then their endings."""
     settings, neighbours = blueprint.settings, ground.others.neighbours
     async with contextlib.AsyncExitStack() as stack:
-        finalizer = make_finalizer(blueprint, ground)
-        stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
         forgetting = _forgetting(blueprint, ground)
+        finalizer = make_finalizer(blueprint, ground, forgetting)
+        stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
         memory = _memory(blueprint, ground, forgetting)
         kits = await stack.enter_async_context(kit_room(blueprint, ground.store, memory, ground.http))
         brains = await stack.enter_async_context(brain_room(blueprint, memory, ground.others))
@@ -152,8 +152,7 @@ def _works(blueprint: Blueprint, ground: Ground, made: Exchange) -> Iterable[Cor
     yield delete_old(ground.archive)
     yield delete_old_events(ground.events, settings.voice_session_retention_days)
     yield expire_facts(FactBook(store), PinBook(store), retention_of(settings, blueprint.agents))
-    if settings.database_url:
-        yield sweep(store, Places.of(settings))
+    yield sweep(made.forgetting)
     yield prepare(blueprint.writer)
     yield collect_garbage(lambda: desk.live_calls == 0)
     if made.crew is not None:

@@ -24,6 +24,7 @@ from gateway.calls.functions.schema import FunctionSchema
 from gateway.carriers.numbers import e164
 from gateway.errors import GatewayError, StoreUnavailable
 from gateway.memory.documents import Hit, wire_time
+from gateway.memory.identity import is_identifier
 from gateway.memory.personas import MOST_MEMORIES, Fact, MemoryType, PersonaBook, PersonaMemory, domain_of
 from gateway.memory.pins import Pin, PinBook
 from gateway.settings import Secret
@@ -37,6 +38,7 @@ PATH: Final = "/mcp"
 MAX_BODY_BYTES: Final = 1_000_000
 
 _CHARACTERS_PER_TOKEN: Final = 4
+_AGAIN: Final = ("content", "memory_type")  # fields that say what another one says
 
 Answer = dict[str, Any]
 
@@ -302,8 +304,10 @@ def _prose(memory: PersonaMemory) -> Answer:
         "id": memory.id,
         "timestamp": wire_time(memory.created_at),
         "observation": memory.content,
+        "content": memory.content,  # as others who speak of this tool name it
         "domain": memory.domain,
         "task_type": memory.memory_type,
+        "memory_type": memory.memory_type,
         "outcome": "unknown",  # a word of the tool's other memories, which tell of work that was done
         "tags": ["persona", memory.memory_type],
     }
@@ -317,7 +321,8 @@ def _prose_fact(fact: Fact) -> Answer:
 
 
 def _token_estimate(prose: list[Answer], compact: list[str]) -> Answer:
-    whole, short = _tokens(orjson.dumps(memory).decode() for memory in prose), _tokens(compact)
+    once = ({name: value for name, value in memory.items() if name not in _AGAIN} for memory in prose)
+    whole, short = _tokens(orjson.dumps(memory).decode() for memory in once), _tokens(compact)
     return {"prose": whole, "compact": short, "savings": f"{max(whole - short, 0) * 100 // max(whole, 1)}%"}
 
 
@@ -386,6 +391,9 @@ class _MemoryTools:
 
 
 def _number(caller: str) -> str:
+    """Or another identifier, as `gateway memory list` names who has one."""
+    if is_identifier(caller):
+        return caller
     number = e164(caller)
     if number is None:
         raise ValueError("caller must be a telephone number with its country code, like +12025550100")

@@ -13,6 +13,7 @@ from gateway.calls.call_book import CallBook
 from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Endings
 from gateway.calls.finalize import Finalizer
+from gateway.calls.forgetting import Forgetting
 from gateway.calls.functions.kit import KitRoom
 from gateway.calls.functions.text_side import OpenClawAgent, Recipient, Webhook
 from gateway.calls.provisions import Memory
@@ -77,7 +78,7 @@ def _recipient(blueprint: Blueprint, http: httpx.AsyncClient, agent: Agent, call
     return Webhook(http, agent.text_agent)
 
 
-def make_finalizer(blueprint: Blueprint, ground: Ground) -> Finalizer:
+def make_finalizer(blueprint: Blueprint, ground: Ground, forgetting: Forgetting) -> Finalizer:
     store, others, embedder = ground.store, ground.others, ground.embedder
     table = Endings(ground.stores.local, others.node)
     steps = EndingSteps(
@@ -104,4 +105,5 @@ def make_finalizer(blueprint: Blueprint, ground: Ground) -> Finalizer:
         node=others.node,
         alive=others.neighbours.commons.alive if others.neighbours is not None and others.shares_disk else None,
         feed=ground.feed,
+        clear_away=forgetting.clear_away,
     )

@@ -11,13 +11,12 @@ from typing import Any, Final
 from gateway.calls.agents import Agent
 from gateway.calls.archive import Archive
 from gateway.calls.event_log import Cursor, EventLog
-from gateway.calls.forgetting import Places, sweep_forgotten
+from gateway.calls.forgetting import Forgetting
 from gateway.errors import StoreError
 from gateway.llm.writer import SummaryWriter
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
 from gateway.memory.retention import Retention
-from gateway.memory.store import MemoryStore
 from gateway.settings import Settings
 
 RETENTION_CHECK_SECONDS: Final = 3600.0
@@ -56,12 +55,15 @@ async def delete_old_events(events: EventLog, retention_days: int) -> None:
         await asyncio.sleep(RETENTION_CHECK_SECONDS)
 
 
-async def sweep(store: MemoryStore, places: Places) -> None:
-    """Delete what this node still has of calls that were forgotten at another, at the start and once an hour."""
+async def sweep(forgetting: Forgetting) -> None:
+    """
+    Delete what this node still has of forgotten calls, at the start and once an hour: those that were forgotten at
+    another one, and those that a killed process could not clear away.
+    """
     while True:
         try:
-            if swept := await sweep_forgotten(store, places):
-                _log.info("files of forgotten calls deleted", extra={"files": swept})
+            if swept := await forgetting.sweep():
+                _log.info("forgotten calls cleared away", extra={"calls": swept})
         except StoreError as error:
             _log.warning("forgotten calls could not be looked for", extra={"reason": str(error)})
         await asyncio.sleep(RETENTION_CHECK_SECONDS)

@@ -221,6 +221,7 @@ class Patient:
     """Memory that notes how long it may take."""
 
     facts = pins = ()
+    person = ""
 
     async def by(self, seconds):
         self.seconds = seconds

@@ -15,7 +15,7 @@ from gateway.calls.call_document import call_document
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
-from gateway.calls.forgetting import Forgetting, Places, holding, sweep_forgotten
+from gateway.calls.forgetting import Forgetting, Places, holding
 from gateway.calls.journal import Journal
 from gateway.calls.nodes import redis_board
 from gateway.calls.nodes.commons import Commons
@@ -229,7 +229,7 @@ async def test_forgotten_call_teaches_nothing_any_more(house):
     assert await house.tells() == ([], {})
 
 
-async def test_files_at_another_node_are_swept(house, tmp_path):
+async def test_what_another_node_has_is_swept(house, tmp_path):
     """Its folders are its own; what was forgotten it learns from the store."""
     forgotten, reverted = a_session(), a_session(caller=OTHER)
     await house.remembers(forgotten, WORD)
@@ -237,11 +237,17 @@ async def test_files_at_another_node_are_swept(house, tmp_path):
     elsewhere = Places(tmp_path / "other data", tmp_path / "other archive", tmp_path / "other recordings")
     for mine, theirs in zip(house.places.folders[1:], elsewhere.folders[1:], strict=True):
         shutil.copytree(mine, theirs)
-    assert await sweep_forgotten(house.store, elsewhere) == 0
+    elsewhere.data_dir.mkdir()
+    for path in (house.places.journal, house.places.events):
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute("VACUUM INTO ?", (str(elsewhere.data_dir / path.name),))
+    there = Forgetting(house.store, elsewhere, None, KEY)
+    assert await there.sweep() == 0
     await house.forgetting().revert(await CallBook(house.store).find(reverted.id))
     await house.forgetting().forget(await house.forgetting().traces(CALLER))
-    assert await sweep_forgotten(house.store, elsewhere) == 2
-    assert holding([WORD], elsewhere) == [] and len(holding([OTHER_WORD], elsewhere)) == 2
+    assert await there.sweep() == 1
+    assert holding([WORD], elsewhere) == [] and len(holding([OTHER_WORD], elsewhere)) == 4
+    assert await there.sweep() == 0
 
 
 async def test_tombstone_tells_when_and_not_who(house):

@@ -80,6 +80,7 @@ async def test_log_and_diff_tell_changes(gateway: Stage, memory: Run) -> None:
     assert "  add  " in log and "Ana Quibble" in log
     assert (await memory("diff", CALLER, first))[1] == log
     assert (await memory("diff", CALLER, second))[1] == "nothing was changed\n"
+    assert (await memory("diff", CALLER))[1] == "nothing was changed\n"
 
 
 async def test_explain_shows_what_the_agent_was_told(gateway: Stage, memory: Run) -> None:
@@ -130,12 +131,18 @@ async def test_word_that_stays_is_reported(gateway: Stage, memory: Run, tmp_path
     assert code == 1 and out.endswith(f"the words are still in:\n  {stray.resolve()}\n")
 
 
-async def test_nothing_is_deleted_unasked(gateway: Stage, memory: Run) -> None:
+async def test_script_is_not_asked(gateway: Stage, memory: Run) -> None:
     first, _ = await sessions(memory)
-    for arguments in (("forget", CALLER), ("revert", first)):
-        code, _, err = await memory(*arguments)
-        assert (code, err) == (2, "gateway: this can't be undone; say --yes where nobody can be asked\n")
-    assert "1 fact\n" in (await memory("show", CALLER))[1]
+    assert (await memory("revert", first))[:2] == (0, "deleted: fact statements 1, documents 1\n")
+    code, out, _ = await memory("forget", CALLER, "--verify")
+    assert code == 0 and out.splitlines()[-1] == "the words are in no file and no table any more"
+
+
+async def test_verification_knows_what_to_look_for(gateway: Stage, memory: Run, tmp_path: Path) -> None:
+    stray = tmp_path / "data" / "export.json"
+    stray.write_text("She is called Ana Quibble.")
+    code, out, _ = await memory("forget", CALLER, "--verify")
+    assert code == 1 and out.endswith(f"the words are still in:\n  {stray.resolve()}\n")
 
 
 @pytest.mark.parametrize(("answer", "code", "facts"), [("n", 1, 1), ("y", 0, 0)])

@@ -143,7 +143,9 @@ def test_different_identifiers_stay_different(one, other):
         ("+12025550143", NUMBER, True),
         ("+1 202 555 0143", NUMBER, True),
         ("+12025550143", "+12025550144", False),
-        ("+1202555014", NUMBER, False),
+        ("+1202555014", NUMBER, True),
+        ("+1202556", NUMBER, False),
+        ("+", NUMBER, True),
         ("+1202555014*", NUMBER, True),
         ("+1 202 555 01*", NUMBER, True),
         ("+1202556*", NUMBER, False),
@@ -156,9 +158,10 @@ def test_blacklisted_number_is_nobody(entry, number, listed):
 
 def test_blacklisted_identifier_is_nobody():
     """Not even their number is remembered then."""
-    chosen = settings(identifier_source="state:id", identifier_blacklist=["Test-*"])
-    assert identifier(chosen, NUMBER, state={"id": "test-7"}) == ""
-    assert identifier(chosen, NUMBER, state={"id": "customer-7"}) == "state:id:customer-7"
+    chosen = settings(identifier_source="state:id", identifier_blacklist=["Test-*", "guest_", "customer-7"])
+    for nobody in ("test-7", "guest_1", "customer-7"):
+        assert identifier(chosen, NUMBER, state={"id": nobody}) == ""
+    assert identifier(chosen, NUMBER, state={"id": "customer-70"}) == "state:id:customer-70"
 
 
 def test_person_behind_a_blacklisted_number_has_a_memory():

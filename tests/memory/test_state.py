@@ -2,7 +2,7 @@ import math
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.memory.state import MOST_KEYS, SCHEMA, CallerState, check_value, listed
@@ -104,13 +104,27 @@ async def test_revert_brings_back_earlier_values(state):
     assert await state.revert("s2") == 0
 
 
-async def test_revert_reaches_values_carried_on(state):
-    """A later session that only saved again what it had loaded does not make the value its own."""
-    await save(state, ANA, "s1", city="Ulm")
-    await save(state, ANA, "s2", 1, city="Bonn")
-    await save(state, ANA, "s3", 2, city="Bonn", size="M")
-    await state.revert("s2")
-    assert await state.load(*ANA) == {"city": "Ulm", "size": "M"}
+CALLS = st.lists(st.dictionaries(st.sampled_from(["city", "size"]), st.integers(0, 2)), min_size=1, max_size=4)
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(calls=CALLS, data=st.data())
+async def test_revert_is_as_if_the_call_had_not_happened(ground, calls, data):
+    """Also where several calls set the same value."""
+    named = [(f"s{number}", number, values) for number, values in enumerate(calls)]
+    ended = data.draw(st.permutations(named))
+    reverted = data.draw(st.sampled_from([name for name, *_ in named]))
+
+    async def outcome(sessions, then=None):
+        async with ground.another().opened(schema=SCHEMA) as store:
+            state = CallerState(store)
+            for name, minutes, values in sessions:
+                await save(state, ANA, name, minutes, **values)
+            if then:
+                await state.revert(then)
+            return await state.load(*ANA)
+
+    assert await outcome(ended, reverted) == await outcome([call for call in named if call[0] != reverted])
 
 
 async def test_forgetting_spares_the_others(state):

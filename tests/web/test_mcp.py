@@ -260,8 +260,10 @@ async def test_load_as_prose_or_both(url):
         "id": memory_id,
         "timestamp": "2026-03-14T12:00:00Z",
         "observation": "Full name is Jordan Example.",
+        "content": "Full name is Jordan Example.",
         "domain": "persona:jordan",
         "task_type": "identity",
+        "memory_type": "identity",
         "outcome": "unknown",
         "tags": ["persona", "identity"],
     }

@@ -34,4 +34,5 @@ class SharedTraces:
 
 
 def _is_of(event: dict[str, Any], sessions: Collection[str], caller: str, agent: str) -> bool:
-    return event["session"] in sessions or (event["caller"] == caller and agent in ("", event["agent"]))
+    is_theirs = bool(caller) and event["caller"] == caller and agent in ("", event["agent"])
+    return is_theirs or event["session"] in sessions

@@ -1,0 +1,48 @@
+from datetime import timedelta
+
+import pytest
+
+from gateway.llm.facts import CallerFact
+from gateway.memory.documents import NewDocument
+from gateway.memory.facts import SCHEMA, FactBook
+from gateway.memory.retention import Retention
+from gateway.memory.shown import shown
+from tests.calls.aftermath import START, a_session
+
+SCOPE = ("agent:maya", "caller:+12025550143")
+
+
+@pytest.fixture
+async def store(ground):
+    async with ground.opened(schema=SCHEMA) as made:
+        yield made
+
+
+async def learn(store, text, day=0):
+    fact = CallerFact(text, "preference", 0.9, (0,))
+    await FactBook(store).learn(a_session(started_at=START + timedelta(days=day)), [fact], START)
+
+
+async def found(store, *, days=0, limit=10, tags=SCOPE):
+    search = shown(store, Retention(days, {"leo": 0}), now=lambda: START + timedelta(days=30))
+    return [hit.document.content for hit in await search("appointments", limit=limit, tags=tags)]
+
+
+async def test_superseded_fact_is_not_shown(store):
+    await learn(store, "Prefers morning appointments")
+    await learn(store, "Prefers evening appointments", day=1)
+    assert await found(store) == ["Prefers evening appointments"]
+    assert await found(store, limit=1) == ["Prefers evening appointments"]
+
+
+async def test_fact_that_is_too_old_is_not_shown(store):
+    await learn(store, "Prefers morning appointments")
+    await learn(store, "Likes tea", day=25)
+    assert await found(store, days=10) == ["Likes tea"]
+    assert len(await found(store, days=40)) == 2
+
+
+async def test_document_of_a_client_is_shown_however_old(store):
+    new = NewDocument("Caller Fact — 2023-05-08", "Has two appointments", "caller-fact", SCOPE, START)
+    await store.create(new)
+    assert await found(store, days=10) == ["Has two appointments"]
