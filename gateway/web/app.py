@@ -160,26 +160,28 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         if (crew := others.metrics()) is not None:
             await stack.enter_async_context(at_work(crew.run()))
         await desk.recover(ended=await finalizer.resume())
-        room = SessionRoom(stores, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
+        # Pages and lists read through a connection and a thread of their own: no call waits behind one.
+        shown = await open_own_stores(settings.data_dir, settings.database_url)
+        stack.push_async_callback(shown.close)
+        room = SessionRoom(shown, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
         media_door = MediaDoor(desk, carriers(settings))
         state = functools.partial(_state, settings, store, engine, desk, finalizer, others.neighbours)
         live = LiveDoor(feed, levels, blueprint.store_keys[0])
         board = await stack.enter_async_context(others.own_board(settings.data_dir))
         booth = PhoneBooth(desk, public, blueprint.store_keys[0], board)
-        pages = await stack.enter_async_context(
-            dashboard(
-                settings,
-                blueprint.store_keys[0],
-                archive=archive,
-                remem=remote,
-                shared=others.traces,
-                desk=desk,
-                feed=feed,
-                live=live,
-                booth=booth,
-                agents=blueprint.agents,
-                state=state,
-            )
+        pages = await dashboard(
+            settings,
+            blueprint.store_keys[0],
+            stores=shown,
+            archive=archive,
+            remem=remote,
+            shared=others.traces,
+            desk=desk,
+            feed=feed,
+            live=live,
+            booth=booth,
+            agents=blueprint.agents,
+            state=state,
         )
         routes = [
             *TwilioWebhooks(desk, public, settings.twilio_auth_token).routes(),
