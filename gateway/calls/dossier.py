@@ -19,6 +19,7 @@ from gateway.calls.call_book import BookedCall, CallBook
 from gateway.llm.redaction import redact
 from gateway.memory.database import Connection
 from gateway.memory.documents import Document
+from gateway.memory.fact_statements import FactState
 from gateway.memory.facts import Fact, FactBook
 from gateway.memory.pins import Pin, PinBook
 from gateway.memory.state import CallerState, Value
@@ -237,8 +238,8 @@ class DossierRoom:
                 change.op,
                 agent,
                 change.session_id,
-                f"{change.before.text} ({change.before.confidence:.2f})" if change.before else "",
-                f"{change.after.text} ({change.after.confidence:.2f})",
+                _told(change.before) if change.before else "",
+                _told(change.after),
             )
             for change in await self._facts.history(agent, caller)
         ]
@@ -280,6 +281,10 @@ def _times_by_caller(calls: Iterable[BookedCall]) -> list[list[datetime]]:
 
 
 # Findings: kind, session and text
+
+
+def _told(state: FactState) -> str:
+    return f"{state.text} ({state.confidence * 100:.0f} % sure)"
 
 
 def _of_facts(facts: Sequence[Fact], told: set[Any]) -> list[tuple[str, str, str]]:

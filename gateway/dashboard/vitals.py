@@ -38,7 +38,7 @@ _STAGE_WORDS: Final = {
 _RANKS: Final = (50, 90, 95, 99)
 _WIDTH: Final = 640.0
 _HEIGHT: Final = 200.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 632.0, 12.0, 172.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 632.0, 12.0, 172.0
 
 
 @dataclass(frozen=True)
