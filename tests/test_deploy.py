@@ -19,7 +19,14 @@ def text(name: str) -> str:
 def test_compose_sets_what_the_gateway_reads():
     names = set(re.findall(r"^ {6}([A-Z_]+): ", text("compose.yaml"), re.MULTILINE))
     assert names - ITS_OWN < set(NAMES)
-    assert {"PUBLIC_URL", "REDIS_URL", "DATABASE_URL"} < names
+    assert {"PUBLIC_URL", "REDIS_URL", "DATABASE_URL", "GATEWAY_ADMIN_TOKEN"} < names
+
+
+@pytest.mark.parametrize(
+    ("name", "line"), [("Caddyfile", "respond /metrics 404"), ("nginx.conf", "location = /metrics {")]
+)
+def test_proxies_keep_metrics_inside(name, line):
+    assert line in [one.strip() for one in text(name).splitlines()]
 
 
 def test_service_sets_what_the_gateway_reads():

@@ -45,6 +45,13 @@ def test_dashboard_shows_everything() -> None:
     assert [name for name in OURS if not any(one.startswith(name) for one in shown)] == []
 
 
+def test_dashboard_tells_every_label_apart() -> None:
+    """A panel that adds up what a label keeps apart says less than the metric."""
+    text = DASHBOARD.read_text(encoding="utf-8")
+    asked = [label for found in re.findall(r"by \(([^)]*)\)", text) for label in re.split(r",\s*", found)]
+    assert {label for metric in OURS.values() for label in metric.labels} - set(asked) == set()
+
+
 def test_panels_do_not_overlap() -> None:
     panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
     taken: set[tuple[int, int]] = set()

@@ -112,10 +112,10 @@ class CallBook:
         """The newest first; what is empty does not matter. Moments are ISO text in UTC, as the book has them."""
         query, values = newest_query(caller, agent, outcomes, since, before)
 
-        def work(connection: Connection) -> list[Any]:
-            return connection.execute(f"{query} LIMIT ?", (*values, limit)).fetchall()
+        def work(connection: Connection) -> list[BookedCall]:
+            return [_call(row) for row in connection.execute(f"{query} LIMIT ?", (*values, limit))]
 
-        return [_call(row) for row in await self._store.look(work)]
+        return await self._store.look(work)
 
     async def forget(self, *, caller: str, agent: str = "") -> list[str]:
         """Strike a caller's calls; the ids of their sessions."""

@@ -7,7 +7,7 @@ The book keeps it in step. A page of it is read through an index, whatever the n
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
@@ -42,6 +42,7 @@ _FACTS_KNOWN: Final = """SELECT DISTINCT caller, documents.id, metadata FROM mem
 _UNLISTED: Final = """SELECT session_id, agent, caller, started_at, facts FROM calls
     WHERE session_id NOT IN (SELECT session_id FROM call_lines) LIMIT 200"""
 _LONGEST_MS: Final = 99_999
+_DIGITS: Final = (10_000, 1000, 100, 10, 1)
 
 
 def write_line(
@@ -125,6 +126,10 @@ class Measured:
     told: int
     stages: tuple[str, ...]
 
+    def turns(self, stage: str) -> int:
+        """How many reached this stage."""
+        return len(self.stages[STAGES.index(stage)]) // len(_DIGITS)
+
 
 @dataclass(frozen=True)
 class Wanted:
@@ -158,6 +163,9 @@ class Wanted:
         is_how = self.agent in ("", line.agent) and self.carrier in ("", line.carrier)
         is_when = self.since <= line.started_at and (not self.before or line.started_at < self.before)
         return is_whose and is_how and is_when and self.outcome in ("", line.outcome)
+
+
+EVERY_CALL: Final = Wanted()
 
 
 class CallLines:
@@ -213,13 +221,20 @@ class CallLines:
     async def agents(self) -> list[str]:
         return [agent for (agent,) in await self._fetch("SELECT DISTINCT agent FROM call_lines ORDER BY agent")]
 
-    async def measured(self, begins: Sequence[str]) -> list[Measured]:
-        """All since the first of these moments, by steps that begin at each. Added up off the loop."""
-        query = "SELECT started_at, outcome, seconds, told, stages FROM call_lines WHERE started_at >= ?"
+    async def oldest(self, wanted: Wanted) -> str:
+        """When the first of these calls began; empty for none."""
+        where, values = wanted.where()
+        [(moment,)] = await self._fetch(f"SELECT min(started_at) FROM call_lines WHERE {where}", *values)
+        return moment or ""
+
+    async def measured(self, begins: Sequence[str], wanted: Wanted = EVERY_CALL) -> list[Measured]:
+        """Those since the first of these moments, by steps that begin at each. Added up off the loop."""
+        where, values = replace(wanted, since=begins[0]).where()
+        query = f"SELECT started_at, outcome, seconds, told, stages FROM call_lines WHERE {where}"
 
         def work(connection: Connection) -> list[Measured]:
             grouped: dict[tuple[int, str], list[tuple[float, int, str]]] = {}
-            for started_at, outcome, *rest in connection.execute(query, (begins[0],)):
+            for started_at, outcome, *rest in connection.execute(query, values):
                 place = bisect_right(begins, started_at) - 1
                 grouped.setdefault((place, outcome), []).append(tuple(rest))
             return [_added_up(place, outcome, some) for (place, outcome), some in sorted(grouped.items())]
@@ -250,6 +265,18 @@ class CallLines:
             return connection.execute(query, values).fetchall()
 
         return await self._store.look(work)
+
+
+def percentiles(measured: Iterable[Measured], stage: str, ranks: Sequence[float]) -> list[float]:
+    """For each rank, the smallest seconds that so many of a hundred turns do not exceed. Empty without a turn."""
+    import numpy as np  # it takes a while to load, and most gateways show no figures
+
+    place = STAGES.index(stage)
+    digits = np.frombuffer("".join(some.stages[place] for some in measured).encode(), np.uint8) - ord("0")
+    if not digits.size:
+        return []
+    milliseconds = digits.reshape(-1, len(_DIGITS)) @ _DIGITS
+    return [float(value) / 1000 for value in np.percentile(milliseconds, ranks, method="inverted_cdf")]
 
 
 def _id(uuid: str) -> str:

@@ -20,6 +20,7 @@ from gateway.llm.redaction import redact
 from gateway.memory.call_notes import SESSION_PREFIX
 from gateway.memory.database import Connection
 from gateway.memory.documents import Document
+from gateway.memory.fact_statements import FactState
 from gateway.memory.facts import SOURCE as FACT
 from gateway.memory.facts import Fact, FactBook
 from gateway.memory.pin_log import SOURCE as TOPIC
@@ -263,8 +264,8 @@ class DossierRoom:
                 change.op,
                 agent,
                 change.session_id,
-                f"{change.before.text} ({change.before.confidence:.2f})" if change.before else "",
-                f"{change.after.text} ({change.after.confidence:.2f})",
+                _told(change.before) if change.before else "",
+                _told(change.after),
             )
             for change in await self._facts.history(agent, caller)
         ]
@@ -318,6 +319,10 @@ def _of_call(content: str) -> list[tuple[str, str]]:
 def _of_lines(content: str) -> list[tuple[str, str]]:
     lines = filter(None, (line.strip(" -*#") for line in content.splitlines()))
     return [(kind, line) for line in lines for kind, is_so in _of_text(line).items() if is_so]
+
+
+def _told(state: FactState) -> str:
+    return f"{state.text} ({state.confidence * 100:.0f} % sure)"
 
 
 def _of_facts(facts: Sequence[Fact], told: set[Any]) -> list[tuple[str, str, str]]:

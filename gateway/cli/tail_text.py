@@ -8,7 +8,8 @@ from gateway.cli.console import Paint, one_line
 
 Event = Mapping[str, Any]
 
-_CALLER_WIDTH: Final = 12
+_CALLER_WIDTH: Final = 16
+"""The longest number there is."""
 _EVENT_WIDTH: Final = 9
 _SLOW_SECONDS: Final = 1.5
 """A pause that callers notice."""
@@ -19,7 +20,7 @@ def line(event: Event, paint: Paint) -> str:
     what, text, colour = _TOLD.get(event["event"], _unknown)(event)
     clock = f"{datetime.fromisoformat(event['at']).astimezone():%H:%M:%S}"
     session = event["session"].removeprefix("voice-session:")[:8]
-    caller = one_line(event["caller"] or "nameless")[:16]
+    caller = one_line(event["caller"] or "nameless")[:_CALLER_WIDTH]
     head = f"{paint(clock, 'dim')}  {paint(session.ljust(8), 'dim')}  {caller.ljust(_CALLER_WIDTH)}"
     return f"{head}  {paint(what.ljust(_EVENT_WIDTH), *colour)}  {text}{_latency(event, paint)}".rstrip()
 

@@ -85,7 +85,7 @@ class Timeline:
         """The picture in a sentence."""
         parts = [
             f"the caller speaks {percent(self.share('caller'))} of the time, the agent {percent(self.share('agent'))}",
-            count(len(self.interruptions), "interruption"),
+            count(len(self.interruptions), "interruption") if self.interruptions else "no interruptions",
         ]
         if self.waits:
             longest = max(self.waits, key=lambda wait: wait.end - wait.start)
@@ -94,7 +94,7 @@ class Timeline:
             parts.append(f"{count(len(silences), 'stretch', 'stretches')} of dead air")
         if self.functions:
             parts.append(count(len(self.functions), "function call"))
-        return f"{duration(self.seconds)} minutes: {', '.join(parts)}"
+        return f"in {duration(self.seconds)} {', '.join(parts)}"
 
 
 @dataclass(frozen=True)

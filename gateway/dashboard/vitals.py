@@ -9,7 +9,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from gateway.calls.call_lines import STAGES, CallLines, Measured
+from gateway.calls.call_lines import CallLines, Measured, percentiles
 from gateway.calls.session import EndReason
 from gateway.dashboard import svg
 from gateway.dashboard.words import count, milliseconds
@@ -36,10 +36,9 @@ _STAGE_WORDS: Final = {
 }
 
 _RANKS: Final = (50, 90, 95, 99)
-_DIGITS: Final = (10_000, 1000, 100, 10, 1)
 _WIDTH: Final = 640.0
 _HEIGHT: Final = 200.0
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 632.0, 12.0, 172.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 58.0, 632.0, 12.0, 172.0
 
 
 @dataclass(frozen=True)
@@ -133,31 +132,19 @@ def _vitals(measured: Sequence[Measured], period: Period, first: datetime, calle
         seconds=sum(some.seconds for some in measured),
         outcomes=outcomes.most_common(),
         trouble=_trouble(measured),
-        stages=[(words, _percentiles(measured, stage)) for stage, words in _STAGE_WORDS.items()],
+        stages=[(words, percentiles(measured, stage, _RANKS)) for stage, words in _STAGE_WORDS.items()],
         buckets=[_bucket(first + step * period.step, [m for m in measured if m.step == step]) for step in steps],
     )
 
 
 def _bucket(start: datetime, measured: Sequence[Measured]) -> Bucket:
-    answers = _percentiles(measured, "first_frame")
+    answers = percentiles(measured, "first_frame", _RANKS)
     half, most = (answers[0], answers[2]) if answers else (None, None)
     return Bucket(start, sum(some.calls for some in measured), _trouble(measured), half, most)
 
 
 def _trouble(measured: Sequence[Measured]) -> int:
     return sum(some.calls for some in measured if some.outcome in TROUBLE)
-
-
-def _percentiles(measured: Sequence[Measured], stage: str) -> list[float]:
-    """50, 90, 95 and 99: the smallest seconds that so many of a hundred turns do not exceed. Empty without a turn."""
-    import numpy as np  # it takes a while to load, and most gateways show no figures
-
-    place = STAGES.index(stage)
-    digits = np.frombuffer("".join(some.stages[place] for some in measured).encode(), np.uint8) - ord("0")
-    if not digits.size:
-        return []
-    milliseconds = digits.reshape(-1, len(_DIGITS)) @ _DIGITS
-    return [float(value) / 1000 for value in np.percentile(milliseconds, _RANKS, method="inverted_cdf")]
 
 
 # Plots

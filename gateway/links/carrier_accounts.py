@@ -82,6 +82,8 @@ class TwilioAccount:
             raise CarrierRefused("twilio", "to list numbers", status) from None
         except httpx.HTTPError as error:
             raise SettingsError(f"Twilio can't be reached ({type(error).__name__}); try again") from None
+        except ValueError:
+            raise SettingsError("what answers is not Twilio; check TWILIO_API_URL") from None
 
 
 class TelnyxAccount:
@@ -94,7 +96,7 @@ class TelnyxAccount:
     def find(self, number: str, *, webhook_url: str) -> Redirection:
         """For this number, or the only one there is."""
         query = {"filter[phone_number]": number} if number else {}
-        found = self._ask("GET", "/phone_numbers", params=query)["data"]
+        found = self._ask("GET", "/phone_numbers", params=query)
         one = _only(found, number, "Telnyx", lambda entry: str(entry["phone_number"]))
         application = self._application(one.get("connection_id") or "")
         if application is None:
@@ -111,7 +113,7 @@ class TelnyxAccount:
         if not connection_id:
             return None
         try:
-            return dict(self._ask("GET", f"/call_control_applications/{connection_id}")["data"])
+            return dict(self._ask("GET", f"/call_control_applications/{connection_id}"))
         except CarrierRefused as error:
             if error.status == 404:
                 return None
@@ -120,7 +122,7 @@ class TelnyxAccount:
     def _with_new_application(self, number: dict[str, Any], webhook_url: str) -> Redirection:
         def make() -> None:
             body = {"application_name": APPLICATION, "webhook_event_url": webhook_url, "webhook_api_version": "2"}
-            made = self._ask("POST", "/call_control_applications", json=body)["data"]["id"]
+            made = self._ask("POST", "/call_control_applications", json=body)["id"]
             self._do("PATCH", f"/phone_numbers/{number['id']}", {"connection_id": made})
 
         before = str(number.get("connection_name") or number.get("connection_id") or "")
@@ -135,13 +137,17 @@ class TelnyxAccount:
         self._ask(method, path, json=body)
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
+        """The `data` of its answer."""
         try:
             answer = httpx.request(method, self._url + path, headers=self._headers, timeout=_TIMEOUT, **options)
         except httpx.HTTPError as error:
             raise SettingsError(f"Telnyx can't be reached ({type(error).__name__}); try again") from None
         if answer.status_code >= 400:
             raise CarrierRefused("telnyx", f"{method} {path.split('/')[1]}", answer.status_code, _telnyx_code(answer))
-        return answer.json()
+        try:
+            return answer.json()["data"]
+        except (ValueError, KeyError, TypeError):
+            raise SettingsError("what answers is not Telnyx; check TELNYX_API_URL") from None
 
 
 def _filter(number: str) -> dict[str, str]:

@@ -14,6 +14,7 @@ from gateway.calls.desk import CallDesk
 from gateway.calls.feed import Feed
 from gateway.calls.forgetting import Forgetting
 from gateway.calls.orders import OrderBook
+from gateway.calls.own_store import open_own_stores
 from gateway.calls.session_room import SessionRoom
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.sockets import Connector
@@ -96,10 +97,13 @@ async def _doors(blueprint: Blueprint, under: Ground, calls: Exchange) -> AsyncI
         media_door = MediaDoor(desk, carriers(settings))
         live = LiveDoor(under.feed, under.levels, token)
         booth = PhoneBooth(desk, public, token, board)
-        room = SessionRoom(under.stores, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
+        # Pages and lists read through a connection and a thread of their own: no call waits behind one.
+        read = await open_own_stores(settings.data_dir, settings.database_url)
+        stack.push_async_callback(read.close)
+        room = SessionRoom(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
         state = functools.partial(calls.state, blueprint, under)
         counted = calls.crew.render if calls.crew is not None else _own_metrics
-        pages = await stack.enter_async_context(dashboard(blueprint, under, desk.switchboard, live, booth, state))
+        pages = await dashboard(blueprint, under, read, desk.switchboard, live, booth, state)
         routes = [
             *TwilioWebhooks(desk, public, settings.twilio_auth_token, orders).routes(),
             *telnyx.routes(),

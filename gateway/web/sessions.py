@@ -1,6 +1,7 @@
 """Calls that are over, and how long answers took, as JSON for whoever has the admin token."""
 
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Final
 
 from starlette.requests import Request
@@ -36,8 +37,15 @@ def routes(room: SessionRoom, token: Secret) -> list[Route]:
 
 
 def _wanted(request: Request) -> Wanted:
+    """ValueError for what is no moment."""
     query = request.query_params
-    return Wanted(**{name: query.get(name, "") for name in ("caller", "agent", "outcome", "since", "before")})
+    given = {name: query.get(name, "") for name in ("caller", "agent", "outcome")}
+    return Wanted(**given, since=_moment(query.get("since", "")), before=_moment(query.get("before", "")))
+
+
+def _moment(text: str) -> str:
+    """As the book has it. A plus sign in a query is a space; without a zone it is the time here."""
+    return datetime.fromisoformat(text.replace(" ", "+")).astimezone(UTC).isoformat() if text else ""
 
 
 def _guarded(answer: Answer, token: Secret) -> Answer:
@@ -48,7 +56,7 @@ def _guarded(answer: Answer, token: Secret) -> Answer:
             response = await answer(request)
         except StoreUnavailable:
             return _problem(503, "the store is not available")
-        except ValueError:
+        except (ValueError, OverflowError):
             return _problem(422, "since and before are moments like 2026-02-06T23:15:00+00:00")
         response.headers["Cache-Control"] = "no-store"
         return response

@@ -86,7 +86,7 @@ async def test_wrong_keys_are_named_and_not_shown(doctor: Any) -> None:
         assert name in found[check][1]
     assert found["callers"] == (
         "wrong",
-        "every caller is refused set ALLOWED_CALLERS to your number, or to * for anyone",
+        "whoever calls a number is refused set ALLOWED_CALLERS to your number, or to * for anyone",
     )
 
 
@@ -100,11 +100,59 @@ async def test_nothing_there_is_told_in_seconds(doctor: Any) -> None:
         PUBLIC_URL="https://127.0.0.1:1",
         ANTHROPIC_API_KEY="k",
         ANTHROPIC_BASE_URL="http://127.0.0.1:1",
+        XAI_API_KEY="k",
+        XAI_API_URL="http://127.0.0.1:1",
+        OPENCLAW_GATEWAY_URL="http://127.0.0.1:1",
+        OPENCLAW_GATEWAY_TOKEN="k",
     )
     assert code == 2
-    unreachable = ("engine", "redis", "postgres", "remem", "PUBLIC_URL", "summaries", "carriers")
+    unreachable = ("engine", "redis", "postgres", "remem", "PUBLIC_URL", "anthropic", "xai", "openclaw")
     assert {found[check][0] for check in unreachable} == {"wrong"}
+    assert found["summaries"] == ("ok", "written by anthropic")
     assert "a-password" not in str(found)
+
+
+async def test_no_account_is_no_fault(doctor: Any) -> None:
+    """As README begins: the local engine, and the gateway's own phone."""
+    code, found = await doctor()
+    assert code == 1
+    assert found["engine"] == ("ok", "local: it listens and speaks on this machine")
+    assert {check for check, (state, _) in found.items() if state == "wrong"} == set()
+    assert {found[check][0] for check in ("carriers", "callers")} == {"warning"}
+
+
+async def test_speech_servers_are_asked(doctor: Any) -> None:
+    _, found = await doctor(LOCAL_RECOGNISER="http://127.0.0.1:1/v1#whisper-1", LOCAL_VOICE="nobody")
+    assert found["engine"][0] == "wrong"
+    _, found = await doctor(LOCAL_RECOGNISER="http://127.0.0.1:1/v1#whisper-1", LOCAL_VOICE="hibari")
+    assert found["LOCAL_RECOGNISER"] == (
+        "wrong",
+        "127.0.0.1:1 can't be reached (ConnectError) start it, or mend LOCAL_RECOGNISER",
+    )
+
+
+async def test_another_service_is_no_gateway(doctor: Any) -> None:
+    """What answers, but is not what was meant, is told from what is right."""
+
+    async def website(scope: Any, receive: Any, send: Any) -> None:
+        status = 200 if scope["path"] == "/health" else 404
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"<h1>Welcome</h1>"})
+
+    async with served(website, lifespan="off") as url:
+        _, found = await doctor(PUBLIC_URL=url, REMEM_API_URL=url, XAI_API_KEY="k", XAI_API_URL=url)
+    host = url.removeprefix("http://")
+    assert found["remem"] == ("wrong", f"{host} answers 404, so it is another service check REMEM_API_URL")
+    assert found["xai"][0] == "wrong"
+
+
+async def test_settings_file_is_looked_at(doctor: Any, tmp_path: Path) -> None:
+    (tmp_path / "gateway.toml").write_text('database_url = "postgresql://127.0.0.1:1/voice"\n')
+    _, found = await doctor()
+    assert found["postgres"] == (
+        "wrong",
+        "127.0.0.1:1 can't be reached (ConnectionRefusedError) start PostgreSQL, or mend DATABASE_URL",
+    )
 
 
 async def test_public_url_reaches_the_gateway(doctor: Any, tmp_path: Path) -> None:
@@ -146,7 +194,8 @@ def test_text_is_for_people(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PUBLIC_URL", "http://127.0.0.1:1")
     assert main(["doctor"]) == 2
     text = capsys.readouterr().out
-    assert "wrong    engine" in text
-    assert "         to do: set DEEPGRAM_API_KEY\n" in text
+    assert "wrong    PUBLIC_URL" in text
+    assert "         to do: start the gateway and the tunnel, then look again\n" in text

@@ -1,5 +1,6 @@
 import asyncio
 import json
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -135,15 +136,36 @@ async def test_latency_tells_percentiles(
             assert await asyncio.to_thread(main, ["latency", "--since", "1h", "--json", *where]) == 0
             figures = json.loads(capsys.readouterr().out)
             assert (figures["calls"], figures["turns"]) == (1, 1)
-            assert figures["stages"]["first_frame"]["p50"] == figures["stages"]["first_frame"]["max"] > 0
+            assert figures["stages"]["first_frame"]["p50"] == figures["stages"]["first_frame"]["max"] is not None
         assert await asyncio.to_thread(main, ["latency"]) == 0
         assert "first frame" in capsys.readouterr().out
+        assert await asyncio.to_thread(main, ["latency", "--since", "999999d"]) == 2
+        assert "'999999d' is no moment" in capsys.readouterr().err
+
+
+async def test_moments_of_any_zone_are_understood(stage: Stage) -> None:
+    """A zone of another offset, a plus sign that became a space, none at all; and what is no moment."""
+    call, conversation = await stage.dial()
+    await conversation.user_says("Hello.")
+    await call.hang_up()
+    await stage.document()
+    await stage.idle()
+    now = datetime.now(UTC)
+    here = [now.astimezone(timezone(timedelta(hours=hours))).isoformat() for hours in (-11, 13)]
+    for moment in (*here, now.isoformat().replace("+", " "), now.astimezone().replace(tzinfo=None).isoformat()):
+        assert (await stage.http.get("/v1/latency", params={"before": moment})).json()["calls"] == 1
+        assert (await stage.http.get("/v1/sessions", params={"since": moment})).json() == []
+    for wrong in ("yesterday", "0001-01-01T00:00+14:00", "2026-02-30"):
+        assert (await stage.http.get("/v1/latency", params={"since": wrong})).status_code == 422
+        assert (await stage.http.get("/v1/sessions", params={"before": wrong})).status_code == 422
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (["--day", "someday"], "is no day"),
+        (["--day", "9999-12-31"], "is no day"),
+        (["--limit", "0"], "--limit is 0"),
         (["--outcome", "boredom"], "no call ends with 'boredom'"),
         (["--caller", "+12"], "is not a telephone number"),
         (["show"], "say which call"),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.cli.main import main
+from gateway.replay.loopback import served
 from tests.fakes.accounts import FakeTelnyxAccount, FakeTwilioAccount
 
 NUMBER, OTHER = "+12025550100", "+12025550101"
@@ -64,14 +65,30 @@ async def test_telnyx_application_points_here(gateway: Any, capsys: pytest.Captu
     assert account.applications["2000"]["application_name"] == "Mine"
 
 
-async def test_telnyx_number_without_application_gets_one(gateway: Any) -> None:
+async def test_telnyx_number_without_application_gets_one(gateway: Any, capsys: pytest.CaptureFixture[str]) -> None:
     async with FakeTelnyxAccount(NUMBER, connection_id="a-sip-trunk").running() as account:
         assert await gateway(account, "telnyx") == 0
         [made] = account.applications.values()
         assert account.numbers["1"]["connection_id"] == made["id"]
         assert (made["application_name"], made["webhook_api_version"]) == ("Voice Gateway", "2")
-        assert await gateway(account, "telnyx") == 0
+        capsys.readouterr()
+        assert await gateway(account, "telnyx", "--json") == 0
+        assert json.loads(capsys.readouterr().out) == {"number": NUMBER, "changed": False, "changes": []}
         assert len(account.applications) == 1
+
+
+@pytest.mark.parametrize("carrier", ["twilio", "telnyx"])
+async def test_another_service_is_one_line(gateway: Any, carrier: str, capsys: pytest.CaptureFixture[str]) -> None:
+    async def website(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"<h1>Welcome</h1>"})
+
+    kind = FakeTwilioAccount if carrier == "twilio" else FakeTelnyxAccount
+    async with served(website, lifespan="off") as url:
+        assert await gateway(kind(NUMBER), carrier, **{f"{carrier.upper()}_API_URL": url}) == 2
+    assert capsys.readouterr().err == (
+        f"gateway: what answers is not {carrier.capitalize()}; check {carrier.upper()}_API_URL\n"
+    )
 
 
 @pytest.mark.parametrize("carrier", ["twilio", "telnyx"])

@@ -103,6 +103,13 @@ def test_every_event_is_one_line(kind: str) -> None:
     assert SHOWN.get(kind, "") in text
 
 
+def test_lines_are_aligned() -> None:
+    """Whatever country a number is of, and without one."""
+    callers = [CALLER, "+4915112345678", "+123456789012345", ""]
+    texts = [line({"event": "engine_back", "at": AT, **ABOUT, "caller": caller}, Paint(False)) for caller in callers]
+    assert len({text.index("engine") for text in texts}) == 1
+
+
 def test_hostile_words_do_not_steer_the_terminal() -> None:
     said = {"event": "turn", "at": AT, **ABOUT, "speaker": "caller", "text": "a\x1b[2Jb\nc\u202ed"}
     assert line(said, Paint(False)).endswith("a [2Jb c d")

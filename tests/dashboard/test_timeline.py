@@ -45,4 +45,4 @@ def test_picture_escapes_what_was_said():
 
 
 def test_empty_call_can_be_drawn():
-    assert "0 interruptions" in picture(of_turns([], 0.0))
+    assert "no interruptions" in picture(of_turns([], 0.0))

@@ -6,19 +6,23 @@ const link = document.getElementById("link");
 const shownAt = Date.parse(lives.dataset.now);
 const atStart = new Set([...lives.children].map((card) => card.dataset.session));
 const GONE_AFTER = 30000;
+const BACK_AFTER = 2000;
+const ears = new WeakMap();
+let unseen = Number(lives.dataset.unseen);
 const uuid = (session) => String(session).replace("voice-session:", "");
 const readable = (number) => clean(number).replace(/^\+1(\d{3})(\d{3})(\d{4})$/, "+1 $1-$2-$3");
 const cardOf = (session) => lives.querySelector(`[data-session="${CSS.escape(uuid(session))}"]`);
 
 function recount() {
   const count = lives.querySelectorAll("article:not(.over)").length;
-  document.getElementById("count").textContent = many(count, "call");
+  document.getElementById("count").textContent = many(count + unseen, "call");
   document.getElementById("quiet").hidden = lives.children.length > 0;
 }
 
 function open(event) {
   const known = cardOf(event.session);
   if (known) return known;
+  if (!["ringing", "answered"].includes(event.event) && unseen) unseen -= 1;
   const card = blank.content.cloneNode(true).querySelector("article");
   const id = uuid(event.session);
   card.dataset.session = id;
@@ -30,8 +34,10 @@ function open(event) {
   since.dateTime = event.at;
   since.textContent = new Date(event.at).toTimeString().slice(0, 5);
   for (const form of card.querySelectorAll("form")) form.action = form.getAttribute("action").replace("//", `/${id}/`);
-  const ear = card.querySelector(".ear");
-  if (ear) ear.src = `/live/${id}/listen.wav`;
+  card.querySelector(".known a").href = `/live/${id}/caller`;
+  card.querySelector(".known").hidden = !event.caller;
+  const ear = card.querySelector(".listen");
+  if (ear) ear.dataset.sound = `/live/${id}/listen.wav`;
   lives.prepend(card);
   recount();
   return card;
@@ -48,8 +54,10 @@ function state(card, words, bad) {
 function over(card, event) {
   card.classList.add("over");
   state(card, clean(event.reason) || "over", false);
-  for (const field of card.querySelectorAll("form button, form input")) field.disabled = true;
-  card.querySelector(".ear")?.remove();
+  for (const field of card.querySelectorAll(".operator button, .operator input")) field.disabled = true;
+  const ear = card.querySelector(".listen");
+  if (ear) silence(ear);
+  card.querySelector(".known").hidden = true;
   for (const meter of card.querySelectorAll("meter")) meter.value = 0;
   talk(card).note(`over after ${Math.round(event.seconds || 0)} s`);
   setTimeout(() => { card.remove(); recount(); }, GONE_AFTER);
@@ -78,13 +86,28 @@ const reactions = {
   engine_back: (event) => state(open(event), "on the line"),
   media_lost: (event) => state(open(event), "stream lost", true),
   error: (event) => talk(open(event)).note(`${event.what}: ${event.reason}`),
-  hangup: (event) => { const card = cardOf(event.session); if (card) over(card, event); },
+  hangup: (event) => {
+    const card = cardOf(event.session);
+    if (card) over(card, event);
+    else if (unseen) { unseen -= 1; recount(); }
+  },
   summary: (event) => { const card = cardOf(event.session); if (card) stored(card); },
 };
 
 const source = new EventSource(`/live/events?levels=1&since=${encodeURIComponent(lives.dataset.place)}`);
 source.addEventListener("open", () => { link.textContent = ""; });
-source.addEventListener("error", () => { link.textContent = "· connection lost, trying again"; });
+source.addEventListener("error", () => {
+  link.textContent = "· connection lost, trying again";
+  if (source.readyState === EventSource.CLOSED) setTimeout(comeBack, BACK_AFTER);
+});
+
+// A browser tries again by itself, but not after an error of a proxy, nor when nobody is logged in any more.
+async function comeBack() {
+  const answer = await fetch("/health").catch(() => null);
+  if (answer?.ok) location.reload();
+  else setTimeout(comeBack, BACK_AFTER);
+}
+
 for (const [name, react] of Object.entries(reactions)) {
   source.addEventListener(name, (message) => {
     if (!message.data) return;
@@ -107,6 +130,33 @@ async function send(form) {
   if (!answer.ok) talk(form.closest("article")).note(await answer.text());
   return answer.ok;
 }
+
+function listen(button) {
+  const sound = new Audio(button.dataset.sound);
+  ears.set(button, sound);
+  button.setAttribute("aria-pressed", "true");
+  button.textContent = "Listening";
+  sound.addEventListener("ended", () => silence(button));
+  sound.play().catch(() => {
+    if (ears.get(button) === sound) { silence(button); talk(button.closest("article")).note("This call can't be heard from here."); }
+  });
+}
+
+function silence(button) {
+  const sound = ears.get(button);
+  ears.delete(button);
+  button.setAttribute("aria-pressed", "false");
+  button.textContent = "Listen in";
+  if (!sound) return;
+  sound.pause();
+  sound.removeAttribute("src"); // else the browser reads on
+  sound.load();
+}
+
+lives.addEventListener("click", (event) => {
+  const button = event.target.closest(".listen");
+  if (button) (ears.has(button) ? silence : listen)(button);
+});
 
 lives.addEventListener("submit", async (event) => {
   event.preventDefault();

@@ -1,14 +1,14 @@
 """The dashboard: all its pages, made of what they read."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 from starlette.routing import Route
 
 from gateway.calls.call_lines import CallLines
 from gateway.calls.forgetting import Forgetting, Places
-from gateway.calls.own_store import open_own_stores
+from gateway.calls.own_store import OwnStores
 from gateway.calls.switchboard import Switchboard
 from gateway.dashboard.call_page import CallRoom
 from gateway.dashboard.caller_page import CallerRoom
@@ -29,36 +29,29 @@ from gateway.web.phone import PhoneBooth
 from gateway.web.public import PublicAddress
 
 
-@contextlib.asynccontextmanager
 async def dashboard(
     blueprint: Blueprint,
     ground: Ground,
+    stores: OwnStores,
     switchboard: Switchboard,
     live: LiveDoor,
     booth: PhoneBooth,
     state: Callable[[], dict[str, Any]],
-) -> AsyncIterator[list[Route]]:
-    """Its routes. Pages read the store through a connection and a thread of their own: no call waits behind one."""
-    settings, token = blueprint.settings, blueprint.store_keys[0]
-    stores = await open_own_stores(settings.data_dir, settings.database_url)
-    store = stores.memory
-    try:
-        with contextlib.suppress(StoreUnavailable):  # a shared database may come later; the next start catches up
-            await CallLines(store).catch_up()
-        entrance = Entrance(token, Pages(), PublicAddress(settings.public_url))
-        envelope, sounds = Envelope(token), SoundShelf(settings.record_dir)
-        places = Places.of(settings)
-        forgetting = Forgetting(store, places, ground.remem, token, local=stores.local, shared=ground.others.traces)
-        calls = CallRoom(stores, ground.archive, sounds, places.events, has_remote=ground.remem is not None)
-        yield [
-            *entrance.routes(),
-            *LivePages(
-                entrance, store, switchboard, ground.feed, live, envelope, listen_in=settings.listen_in
-            ).routes(),
-            *CallPages(entrance, stores, calls, sounds, envelope, forgetting).routes(),
-            *CallerPages(entrance, store, CallerRoom(store), sounds, envelope, forgetting).routes(),
-            *PhonePages(entrance, booth, store, live, envelope, blueprint.agents).routes(),
-            *VitalPages(entrance, stores, state).routes(),
-        ]
-    finally:
-        await stores.close()
+) -> list[Route]:
+    """Its routes. `stores` are read by nobody whom a call waits for."""
+    settings, token, store = blueprint.settings, blueprint.store_keys[0], stores.memory
+    with contextlib.suppress(StoreUnavailable):  # a shared database may come later; the next start catches up
+        await CallLines(store).catch_up()
+    entrance = Entrance(token, Pages(), PublicAddress(settings.public_url))
+    envelope, sounds = Envelope(token), SoundShelf(settings.record_dir)
+    places = Places.of(settings)
+    forgetting = Forgetting(store, places, ground.remem, token, local=stores.local, shared=ground.others.traces)
+    calls = CallRoom(stores, ground.archive, sounds, places.events, has_remote=ground.remem is not None)
+    return [
+        *entrance.routes(),
+        *LivePages(entrance, store, switchboard, ground.feed, live, envelope, listen_in=settings.listen_in).routes(),
+        *CallPages(entrance, stores, calls, sounds, envelope, forgetting).routes(),
+        *CallerPages(entrance, store, CallerRoom(store), sounds, envelope, forgetting).routes(),
+        *PhonePages(entrance, booth, store, live, envelope, blueprint.agents).routes(),
+        *VitalPages(entrance, stores, state).routes(),
+    ]

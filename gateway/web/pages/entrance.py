@@ -39,7 +39,7 @@ HEADERS: Final = {
 }
 _COOKIE: Final = "gateway_visit"
 _KINDS: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-_PUBLIC: Final = ("style.css", "icon.svg", "transcript.js", "phone.js", "phone-audio.js")
+_PUBLIC: Final = ("style.css", "icon.svg", "login.js", "transcript.js", "phone.js", "phone-audio.js")
 """All that the login page needs, and the phone of whoever was given a link for one call."""
 _FILES: Final = (*_PUBLIC, "page.js", "player.js", "live.js")
 

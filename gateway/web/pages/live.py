@@ -25,7 +25,8 @@ from gateway.memory.store import MemoryStore
 from gateway.web.live import LiveDoor
 from gateway.web.pages.entrance import Entrance, Form
 
-MOST_CALLS: Final = 100
+MOST_CALLS: Final = 200
+"""Shown when the page is opened: the newest. Of the others, those where something happens come by themselves."""
 MOST_TURNS: Final = 12
 MOST_WORDS: Final = 500
 """Characters that an operator has an agent say."""
@@ -67,6 +68,7 @@ class LivePages:
         return [
             Route("/", door.page(self._show)),
             Route("/live/events", door.stream(self._live.stream)),
+            Route("/live/{id}/caller", door.page(self._show_caller)),
             Route("/live/{id}/listen.wav", door.file(self._listen)),
             Route("/live/{id}/say", door.action(self._say), methods=["POST"]),
             Route("/live/{id}/end", door.action(self._end), methods=["POST"]),
@@ -76,13 +78,14 @@ class LivePages:
         """What is so now; what happens after `place` comes by events, and what the page has already is left out."""
         place = await self._feed.head()
         recent = await self._lines.page(Wanted(), limit=_RECENT)
-        sessions = (await self._switchboard.all_calls())[-MOST_CALLS:]
-        live = [_LiveCall(session, session.turns[-MOST_TURNS:]) for session in sessions]
+        sessions = await self._switchboard.all_calls()
+        live = [_LiveCall(session, session.turns[-MOST_TURNS:]) for session in sessions[-MOST_CALLS:]]
         return await self._entrance.html(
             "live.html",
             visit,
             here="live",
             live=live[::-1],
+            total=len(sessions),
             place=str(place),
             now=datetime.now(UTC).isoformat(),
             listen_in=self._listen_in,
@@ -91,6 +94,13 @@ class LivePages:
 
     def _sealed(self, line: CallLine) -> str:
         return self._envelope.seal(line.caller)
+
+    async def _show_caller(self, request: Request, visit: Visit) -> Response:
+        """On to the caller's page. A script can't seal a number, so it is asked for by the call."""
+        for session in await self._switchboard.all_calls():
+            if session.id == _session_id(request) and session.caller:
+                return RedirectResponse(f"/callers/{self._envelope.seal(session.caller)}", 303)
+        raise HTTPException(404, "This call is over, or its caller is nameless.")
 
     async def _say(self, request: Request, visit: Visit, form: Form) -> Response:
         words = " ".join(form.get("words", "").split())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import BrowserContext, Page, async_playwright, expect
+from playwright.async_api import BrowserContext, Page, Route, async_playwright, expect
 
 from gateway.calls.own_store import open_own_store
 from gateway.calls.session import Speaker, Turn, VoiceSession
@@ -123,6 +123,18 @@ async def test_login_link_leaves_no_token_behind(tmp_path: Path):
         assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
 
 
+async def test_wrong_link_leaves_no_token_behind(tmp_path: Path):
+    """Not even where the right one is refused, because there were too many wrong ones."""
+    async with a_tab(tmp_path, calls=12) as tab:
+        for _ in range(6):
+            await tab.open("/login?token=wrong")
+        await tab.log_in()
+        await expect(tab.page.get_by_role("alert")).to_have_text("Too many wrong tokens. Wait a minute.")
+        await tab.page.wait_for_url(f"{tab.stage.url}/login")
+        assert await tab.page.evaluate("history.length") > 1
+        tab.problems.clear()  # the browser tells of each refusal
+
+
 async def test_link_on_another_site_logs_in_too(tmp_path: Path):
     """Another name for the same machine is another site to a browser."""
     async with a_tab(tmp_path, calls=12) as tab:
@@ -215,6 +227,42 @@ async def test_call_is_seen_as_it_is_spoken(tmp_path: Path):
         await call.hang_up()
         await expect(card.locator(".state")).to_have_text("caller hung up")
         await expect(card.get_by_role("link")).to_have_text("Summary stored: look at the call")
+
+
+async def test_page_outlives_an_error_of_a_proxy(tmp_path: Path):
+    """A browser gives an event source up for good then; the page does not."""
+    failures = ["502"]
+
+    async def proxy(route: Route) -> None:
+        await (route.fulfill(status=502) if failures and failures.pop() else route.continue_())
+
+    async with a_tab(tmp_path, calls=12) as tab:
+        await tab.context.route("**/live/events*", proxy)
+        await tab.log_in()
+        await expect(tab.page.locator("#link")).to_contain_text("connection lost")
+        await expect(tab.page.locator("#link")).to_have_text("")
+        call, conversation = await tab.stage.dial()
+        await expect(tab.page.locator("article")).to_have_count(1)
+        await call.hang_up()
+        tab.problems.clear()  # the browser tells of the error
+
+
+async def test_operator_listens_in(tmp_path: Path):
+    async with a_tab(tmp_path, calls=12, LISTEN_IN="true") as tab:
+        await tab.log_in()
+        call, conversation = await tab.stage.dial()
+        await tab.stage.played(call, conversation)
+        listen = tab.page.locator("article .listen")
+        async with tab.page.expect_request("**/listen.wav"):
+            await listen.click()
+        await expect(listen).to_have_text("Listening")
+        assert (await Axe().run(tab.page)).response["violations"] == []
+        await listen.click()
+        await expect(listen).to_have_text("Listen in")
+        await expect(listen).to_have_attribute("aria-pressed", "false")
+        await listen.click()
+        await call.hang_up()
+        await expect(listen).to_be_disabled()
 
 
 async def test_operator_speaks_and_ends_the_call(tmp_path: Path):

@@ -40,6 +40,23 @@ async def test_page_shows_calls_and_what_was_said(stage: Stage):
         await call.hang_up()
 
 
+async def test_page_leads_to_what_is_known(stage: Stage):
+    async with logged_in(stage) as http:
+        for caller in (CALLER, CALLER, ""):
+            call, conversation = await stage.dial(caller)
+            await conversation.user_says("My name is Ana.")
+            path = f"/live/{(await form_of(http))['uuid']}/caller"
+            answer = await http.get(path)
+            if caller:
+                assert answer.headers["location"].startswith("/callers/")
+            await call.hang_up()
+            await stage.idle()
+            assert (await http.get(path)).status_code == 404
+        assert answer.status_code == 404  # nobody knows who that was
+        [known] = re.findall(r'href="(/callers/[^"]+)"', (await http.get("/")).text)[:1]
+        assert "+1 202-555-0143" in (await http.get(known)).text
+
+
 async def test_events_come_by_cookie_alone(stage: Stage):
     async with patient_client(stage.url) as stranger:
         refused = await stranger.get("/live/events")

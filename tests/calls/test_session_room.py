@@ -1,0 +1,41 @@
+"""What happened in calls, read back: figures. Lists and whole calls are tried by `gateway sessions`."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.calls.call_book import CallBook
+from gateway.calls.own_store import OwnStores, open_own_store
+from gateway.calls.session_room import STEPS_IN_TIME, SessionRoom, Wanted
+from tests.calls.aftermath import a_session
+
+START = datetime(2026, 2, 6, tzinfo=UTC)
+
+
+@pytest.fixture
+async def room(tmp_path: Path):
+    store = await open_own_store(tmp_path)
+    for hours, agent, waits in ((0, "maya", (0.5, 1.0, 3.0)), (12, "maya", (0.7,)), (23, "leo", (9.0,))):
+        timings = [{"first_frame": wait, "transcript": None} for wait in waits]
+        session = a_session(started_at=START + timedelta(hours=hours), agent=agent, timings=timings)
+        await CallBook(store).write(session, document_id="", summary_by="")
+    yield SessionRoom(OwnStores(store, store), data_dir=tmp_path, archive_dir=tmp_path)
+    await store.close()
+
+
+async def test_latency_of_a_day(room: SessionRoom):
+    day = {"since": START.isoformat(), "before": (START + timedelta(days=1)).isoformat()}
+    figures = await room.latency(Wanted(agent="maya", **day))
+    assert (figures["calls"], figures["turns"], figures["since"], figures["before"]) == (2, 4, *day.values())
+    answers = figures["stages"]["first_frame"]
+    assert [answers[name] for name in ("turns", "p50", "p90", "p99", "max")] == [4, 0.7, 3.0, 3.0, 3.0]
+    assert answers["course"] == [1.0, *[None] * 11, 0.7, *[None] * (STEPS_IN_TIME - 13)]
+    assert figures["stages"]["transcript"]["p50"] is None
+
+
+async def test_latency_without_a_beginning_has_all(room: SessionRoom):
+    assert (await room.latency(Wanted()))["since"] == START.isoformat()
+    assert (await room.latency(Wanted()))["turns"] == 5
+    nobody = await room.latency(Wanted(agent="nobody"))
+    assert (nobody["calls"], nobody["turns"], nobody["stages"]["first_frame"]["max"]) == (0, 0, None)
