@@ -252,6 +252,33 @@ async def test_a_message_is_said_unless_the_caller_speaks():
     assert talk.owner.texts("assistant") == ["One moment."]
 
 
+async def test_what_is_said_instead_ends_the_answer():
+    never = asyncio.Event()
+    talk = await opened(FakeMind(["One. Two. ", never, "Three."], ["Yes."]), greeting="")
+    talk.caller_says("Count.")
+    await until(lambda: talk.owner.texts("assistant") == ["One.", "Two."])
+    talk.owner.socket.send_text(CODEC.say_instead("Stop."))
+    await talk.owner.gets("AgentAudioDone")
+    never.set()
+    talk.caller_hears(5)
+    talk.caller_says("Really?")
+    await talk.owner.gets("AgentAudioDone", 2)
+    assert talk.owner.texts("assistant") == ["One.", "Two.", "Stop.", "Yes."]
+    assert [message["content"] for message in talk.mind.asked[1][1:]] == ["Count.", "Stop.", "Really?"]
+
+
+async def test_a_replaced_prompt_leaves_nothing_of_the_old_one():
+    """Whoever is forgotten, or has given the phone to somebody else, is not spoken of any more."""
+    talk = await opened(FakeMind(["Who?"]), greeting="")
+    talk.owner.socket.send_text(CODEC.update_prompt("The caller is Anna."))
+    brief = Brief("maya", "You are still Maya.", "", {}, {}, {}, (), (), None)
+    talk.owner.socket.send_text(CODEC.update_think(brief))
+    talk.caller_says("Who am I?")
+    await talk.owner.gets("AgentAudioDone")
+    assert talk.mind.asked[0][0]["content"] == f"You are still Maya.\n\n{HEARING}"
+    assert talk.mind.functions == ()
+
+
 async def test_a_mind_may_greet_in_its_own_words():
     mind = FakeMind(["Hello again. How are you today?"])
     mind.opens = True
