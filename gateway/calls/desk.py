@@ -46,6 +46,7 @@ from gateway.memory.identity import identifier
 from gateway.memory.recall import Recall, render_known
 from gateway.memory.trust import Clearance, Tier
 from gateway.metrics import REFUSED, WATCHDOG
+from gateway.speech import model_files
 
 TICK_SECONDS: Final = 0.1
 TICK_GROUPS: Final = 10
@@ -70,7 +71,7 @@ class Refusal(enum.StrEnum):
 
     NOT_ALLOWED = "caller is not in ALLOWED_CALLERS"
     NOBODY_ALLOWED = "ALLOWED_CALLERS is empty; set it to your number, or to * for anyone"
-    NO_ENGINE = "no voice engine; set DEEPGRAM_API_KEY, or run: pip install 'voice-gateway[local]'"
+    NO_ENGINE = f"no voice engine; set DEEPGRAM_API_KEY, or run: {model_files.INSTALL}"
     CLOSING = "gateway is shutting down"
     OVER = "call is already over"
 

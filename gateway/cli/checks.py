@@ -22,7 +22,9 @@ import websockets.exceptions
 from gateway.calls.agents import AgentBook
 from gateway.calls.own_store import store_path
 from gateway.errors import GatewayError
-from gateway.settings import Secret, Settings
+from gateway.settings import Secret, Settings, is_url
+from gateway.speech import model_files
+from gateway.speech.choices import SpeechChoices
 from gateway.web.public import webhook_urls
 
 PATIENCE: Final = 5.0
@@ -165,7 +167,9 @@ def _clock(net: _Net) -> Finding:
 
 
 async def _engine(settings: Settings, net: _Net) -> list[Finding]:
-    if settings.engine != "deepgram" or settings.deepgram_api_key is None:
+    if settings.engine == "local":
+        return await _local_engine(settings, net)
+    if settings.deepgram_api_key is None:
         return [Finding("engine", State.WRONG, "no voice engine, calls are refused", "set DEEPGRAM_API_KEY")]
     host = urlsplit(settings.deepgram_agent_url).netloc
     headers = {"Authorization": f"Token {settings.deepgram_api_key.reveal()}"}
@@ -183,6 +187,29 @@ async def _engine(settings: Settings, net: _Net) -> list[Finding]:
     except (OSError, TimeoutError, websockets.exceptions.WebSocketException) as error:
         what = f"{host} can't be reached ({type(error).__name__})"
         return [Finding("engine", State.WRONG, what, "check the network and DEEPGRAM_AGENT_URL")]
+
+
+async def _local_engine(settings: Settings, net: _Net) -> list[Finding]:
+    if not model_files.are_installed():
+        todo = f"set DEEPGRAM_API_KEY, or run: {model_files.INSTALL}"
+        return [Finding("engine", State.WRONG, "no voice engine, calls are refused", todo)]
+    from gateway.speech.models import Models  # and with them arithmetic with sound
+
+    try:
+        choices = SpeechChoices.read(settings.local_recogniser, settings.local_voice)
+        await asyncio.to_thread(Models.load, choices)
+    except GatewayError as error:
+        return [Finding("engine", State.WRONG, str(error))]
+    key = _bearer(settings.local_speech_api_key) if settings.local_speech_api_key is not None else {}
+    asked = {"recogniser": choices.recogniser, "voice": choices.voice}
+    return [
+        Finding("engine", State.OK, "local, its models are whole"),
+        *[
+            await net.judged(check, "GET", f"{url}/models", keys="LOCAL_SPEECH_API_KEY", headers=key)
+            for check, url in asked.items()
+            if is_url(url, ("http", "https"))
+        ],
+    ]
 
 
 async def _carriers(settings: Settings, net: _Net) -> list[Finding]:

@@ -8,6 +8,7 @@ import pytest
 from gateway.cli.main import main
 from gateway.replay.loopback import served
 from tests.fakes.accounts import FakeTelnyxAccount, FakeTwilioAccount
+from tests.fakes.audio_server import FakeAudioServer
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.remem import FakeRemem
 from tests.redis_server import running_redis
@@ -90,6 +91,29 @@ async def test_wrong_keys_are_named_and_not_shown(doctor: Any) -> None:
     )
 
 
+async def test_local_engine_is_looked_at(doctor: Any) -> None:
+    _, found = await doctor()
+    assert found["engine"] == ("ok", "local, its models are whole")
+
+
+async def test_speech_servers_are_asked(doctor: Any) -> None:
+    with FakeAudioServer() as server:
+        _, found = await doctor(LOCAL_RECOGNISER=server.url, LOCAL_VOICE="http://127.0.0.1:1/v1#kokoro/af_heart")
+    assert found["recogniser"] == (
+        "wrong",
+        f"{server.url.split('/')[2]} does not take the key set LOCAL_SPEECH_API_KEY anew",
+    )
+    assert found["voice"][0] == "wrong"
+    assert "can't be reached" in found["voice"][1]
+
+
+async def test_missing_local_engine_is_told(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
+    _, found = await doctor()
+    todo = "set DEEPGRAM_API_KEY, or run: scripts/install --no-dev --extra local"
+    assert found["engine"] == ("wrong", f"no voice engine, calls are refused {todo}")
+
+
 async def test_nothing_there_is_told_in_seconds(doctor: Any) -> None:
     code, found = await doctor(
         DEEPGRAM_API_KEY="dg-test-key",
@@ -148,5 +172,5 @@ def test_text_is_for_people(
     monkeypatch.chdir(tmp_path)
     assert main(["doctor"]) == 2
     text = capsys.readouterr().out
-    assert "wrong    engine" in text
-    assert "         to do: set DEEPGRAM_API_KEY\n" in text
+    assert "ok       engine" in text
+    assert "         to do: set ALLOWED_CALLERS to your number, or to * for anyone\n" in text

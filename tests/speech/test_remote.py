@@ -49,5 +49,8 @@ def test_choices_decide(server):
 
 def test_a_missing_whisper_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "faster_whisper", None)
-    with pytest.raises(EngineRefused, match="faster-whisper is not installed; run: pip install 'voice-gateway"):
+    with pytest.raises(
+        EngineRefused,
+        match="faster-whisper is not installed; run: scripts/install --no-dev --extra local --extra whisper",
+    ):
         Whisper("base.en")
