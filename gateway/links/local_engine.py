@@ -166,6 +166,10 @@ class LocalConversation:
     def on_spoken(self, number: int) -> None:
         self._mouth.spoken(number)
 
+    def on_speech_broke(self, what: str) -> None:
+        """Its owner begins anew, with the conversation so far: the caller hears that, or else an apology."""
+        self._tell(local.failed(what))
+
     def on_speech_lost(self) -> None:
         self.close()
 

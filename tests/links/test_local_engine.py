@@ -6,7 +6,7 @@ import orjson
 
 from gateway.engines.brief import AgentFunction, Brief, ThinkEndpoint
 from gateway.engines.deepgram import DeepgramCodec
-from gateway.engines.events import FunctionCall
+from gateway.engines.events import EngineFailed, FunctionCall
 from gateway.links.local_engine import BUSY, HEARING, INTERRUPTED, URL, LocalEngine
 from tests.stage import until
 
@@ -303,6 +303,12 @@ async def test_the_last_words_are_asked_for():
     talk.owner.socket.send_text(CODEC.force_end_turn())
     await talk.owner.gets("AgentAudioDone")
     assert talk.owner.texts("user") == ["what there was"]
+
+
+async def test_broken_speech_is_a_failure_that_may_pass():
+    talk = await opened(FakeMind(), greeting="")
+    talk.seat.listener.on_speech_broke("voice failed: URLError")
+    assert CODEC.receive(orjson.dumps(talk.owner.frames[-1])) == [EngineFailed("voice failed: URLError", True)]
 
 
 async def test_lost_speech_closes_the_socket():
