@@ -4,10 +4,13 @@
 set -eu
 CDPATH='' cd -- "$(dirname -- "$0")"
 
-# Without a key for the voice engine in the cloud, the one that runs here comes along.
+# Without a key for the voice engine in the cloud, or by choice, the one that runs here comes along.
 case "
 DEEPGRAM_API_KEY=${DEEPGRAM_API_KEY:-}
+VOICE_ENGINE=${VOICE_ENGINE:-}
 $(cat .env 2>/dev/null || true)" in
+    *"
+VOICE_ENGINE=local"*) scripts/install --no-dev --extra local ;;
     *"
 DEEPGRAM_API_KEY="[![:space:]]*) scripts/install --no-dev ;;
     *) scripts/install --no-dev --extra local ;;

@@ -87,8 +87,16 @@ def test_local_engine_is_left_out_beside_a_key(clone, line):
     assert started.stderr == "installing into .venv, this once\n"
 
 
-@pytest.mark.parametrize("line", ["DEEPGRAM_API_KEY=\n", "#DEEPGRAM_API_KEY=abc\n", "MY_DEEPGRAM_API_KEY=abc\n"])
-def test_local_engine_comes_along_without_a_key(clone, line):
+LOCAL = [
+    "DEEPGRAM_API_KEY=\n",
+    "#DEEPGRAM_API_KEY=abc\n",
+    "MY_DEEPGRAM_API_KEY=abc\n",
+    "DEEPGRAM_API_KEY=abc\nVOICE_ENGINE=local\n",
+]
+
+
+@pytest.mark.parametrize("line", LOCAL)
+def test_local_engine_comes_along_without_a_key_or_by_choice(clone, line):
     (clone.folder / ".env").write_text(line)
     started = clone.start("--help")
     assert clone.asked_to_install()[0].endswith("--extra local")

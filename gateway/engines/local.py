@@ -17,6 +17,7 @@ from gateway.engines.events import FunctionCall
 GREETED: Final = b'{"type":"Welcome","request_id":"local"}'
 SETTINGS_APPLIED: Final = b'{"type":"SettingsApplied"}'
 PROMPT_UPDATED: Final = b'{"type":"PromptUpdated"}'
+THINK_UPDATED: Final = b'{"type":"ThinkUpdated"}'
 INJECTION_REFUSED: Final = b'{"type":"InjectionRefused"}'
 USER_STARTED_SPEAKING: Final = b'{"type":"UserStartedSpeaking"}'
 TURN_ENDED: Final = b'{"type":"EndOfTurn"}'
@@ -40,10 +41,19 @@ class PromptAdded:
 
 
 @dataclass(frozen=True, slots=True)
+class ThinkReplaced:
+    """The agent's prompt and functions are these now. What the old prompt said is not known any more."""
+
+    prompt: str
+    functions: tuple[AgentFunction, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SayWanted:
-    """The agent is to say this, after what it is saying."""
+    """The agent is to say this: after what it is saying, or instead of it."""
 
     text: str
+    instead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +67,7 @@ class FunctionAnswered:
     content: str
 
 
-ClientMessage = Configured | PromptAdded | SayWanted | TurnForced | FunctionAnswered
+ClientMessage = Configured | PromptAdded | ThinkReplaced | SayWanted | TurnForced | FunctionAnswered
 
 
 def read(frame: bytes) -> ClientMessage | None:
@@ -68,8 +78,11 @@ def read(frame: bytes) -> ClientMessage | None:
             return _configured(message["agent"])
         case "UpdatePrompt":
             return PromptAdded(message["prompt"])
+        case "UpdateThink":
+            think = _think(message["think"])
+            return ThinkReplaced(think["prompt"], _functions(think))
         case "InjectAgentMessage":
-            return SayWanted(message["message"])
+            return SayWanted(message["message"], instead=message.get("behavior") == "interrupt")
         case "ForceEndTurn":
             return TurnForced()
         case "FunctionCallResponse":
@@ -79,23 +92,30 @@ def read(frame: bytes) -> ClientMessage | None:
 
 
 def _configured(agent: Mapping[str, Any]) -> Configured:
-    """An engine's own language model may stand beside the endpoint; there is none here."""
-    thinks = agent["think"] if isinstance(agent["think"], list) else [agent["think"]]
-    think = next((think for think in thinks if "endpoint" in think), thinks[0])
+    think = _think(agent["think"])
     authorization = think.get("endpoint", {}).get("headers", {}).get("authorization", "")
     return Configured(
         prompt=think["prompt"],
         greeting=agent.get("greeting", ""),
-        functions=tuple(
-            AgentFunction(given["name"], given["description"], given["parameters"])
-            for given in think.get("functions", [])
-        ),
+        functions=_functions(think),
         history=tuple(
             Spoken(turn["role"], turn["content"])
             for turn in agent.get("context", {}).get("messages", [])
             if "role" in turn  # what functions were used for has been said
         ),
         bearer=authorization.removeprefix("Bearer "),
+    )
+
+
+def _think(given: Mapping[str, Any] | list[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """An engine's own language model may stand beside the endpoint; there is none here."""
+    thinks = given if isinstance(given, list) else [given]
+    return next((think for think in thinks if "endpoint" in think), thinks[0])
+
+
+def _functions(think: Mapping[str, Any]) -> tuple[AgentFunction, ...]:
+    return tuple(
+        AgentFunction(given["name"], given["description"], given["parameters"]) for given in think.get("functions", [])
     )
 
 

@@ -19,6 +19,7 @@ from gateway.engines.local import (
     FunctionAnswered,
     PromptAdded,
     SayWanted,
+    ThinkReplaced,
     TurnForced,
 )
 from gateway.engines.mind import Mind
@@ -110,8 +111,12 @@ class LocalConversation:
             case PromptAdded(text):
                 self._messages[0]["content"] += f"\n{text}"
                 self._loop.call_soon(self._tell, local.PROMPT_UPDATED)
-            case SayWanted(text):
-                self._loop.call_soon(self._say_wanted, text)
+            case ThinkReplaced(prompt, functions):
+                self._messages[0]["content"] = _instructions(prompt)
+                self._functions = functions
+                self._loop.call_soon(self._tell, local.THINK_UPDATED)
+            case SayWanted(text, instead):
+                self._loop.call_soon(self._say_wanted, text, instead)
             case TurnForced():
                 self._seat.end_turn()
             case FunctionAnswered(call_id, content):
@@ -161,6 +166,10 @@ class LocalConversation:
     def on_spoken(self, number: int) -> None:
         self._mouth.spoken(number)
 
+    def on_speech_broke(self, what: str) -> None:
+        """Its owner begins anew, with the conversation so far: the caller hears that, or else an apology."""
+        self._tell(local.failed(what))
+
     def on_speech_lost(self) -> None:
         self.close()
 
@@ -172,7 +181,7 @@ class LocalConversation:
         if self._mind is None:
             self._tell(local.failed("INVALID_SETTINGS"))
             return
-        self._messages = [{"role": "system", "content": f"{settings.prompt}\n\n{HEARING}"}]
+        self._messages = [{"role": "system", "content": _instructions(settings.prompt)}]
         self._messages += [{"role": turn.role, "content": turn.text} for turn in settings.history]
         self._tell(local.SETTINGS_APPLIED)
         if self._is_full:
@@ -227,15 +236,18 @@ class LocalConversation:
         self._said["content"] = f"{self._said['content'] or ''} {sentence}".strip()
         self._mouth.say(sentence)
 
-    def _say_wanted(self, text: str) -> None:
+    def _say_wanted(self, text: str, instead: bool) -> None:
         if not self._caller_quiet.is_set():
             self._tell(local.INJECTION_REFUSED)
             return
+        if instead:
+            self._mouth.hold()
+            self._drop_answer()
         self._messages.append({"role": "assistant", "content": text})
         self._mouth.say(text, is_last=True)
 
     def _drop_answer(self) -> None:
-        """The caller has said something else: what they did not hear was not said."""
+        """Something else counts now: what the caller did not hear was not said."""
         if self._answering is not None:
             self._answering.cancel()
         unheard = self._mouth.drop()
@@ -280,3 +292,7 @@ class LocalConversation:
     def _play(self, audio: bytes) -> None:
         if self._owner is not None:
             self._owner.on_binary(audio)
+
+
+def _instructions(prompt: str) -> str:
+    return f"{prompt}\n\n{HEARING}"

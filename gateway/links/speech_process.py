@@ -20,6 +20,8 @@ from gateway.speech.wire import Kind, SpeechMessage, SpeechReader
 START_SECONDS: Final = 30.0
 """To load the models takes two; a machine that is busy or has a slow disk may take longer."""
 STOP_SECONDS: Final = 2.0
+RESTART_SECONDS: Final = 5.0
+"""Before another try with a process that died before it was ready."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +34,9 @@ class SpeechListener(Protocol):
     def on_sound(self, number: int, audio: bytes) -> None: ...
     def on_spoken(self, number: int) -> None:
         """All sound of this text has come."""
+
+    def on_speech_broke(self, what: str) -> None:
+        """Something could not be heard, or not be said."""
 
     def on_speech_lost(self) -> None:
         """The process is gone, and the seat with it."""
@@ -80,23 +85,25 @@ class SpeechHost:
         self._seats: dict[int, Seat] = {}
         self._calls = 0
         self._ready = asyncio.Event()
-        self._refusal = ""
+        self.refusal = ""
+        """Why there will never be one, where that is known."""
 
     async def run(self) -> None:
         """Keep the process alive until cancelled. One that can't load its models is not started again."""
-        while not self._refusal:
+        while not self.refusal:
             try:
                 await self._live()
             except (OSError, ValueError) as error:
                 _log.error("speech process failed", extra={"error": type(error).__name__})
             finally:
+                was_ready = self._ready.is_set()
                 self._ready.clear()
                 self._lose_seats()
-            if not self._refusal:
+            if not self.refusal:
                 _log.warning("speech process ended, starting another")
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.1 if was_ready else RESTART_SECONDS)
         self._ready.set()
-        _log.error("local engine can't be used", extra={"reason": self._refusal})
+        _log.error("local engine can't be used", extra={"reason": self.refusal})
 
     async def ready(self, timeout: float = START_SECONDS) -> None:
         """Until the models are loaded. EngineRefused where they never will be, EngineUnavailable when it takes long."""
@@ -105,8 +112,8 @@ class SpeechHost:
                 await self._ready.wait()
         except TimeoutError:
             raise EngineUnavailable("the speech process is not ready") from None
-        if self._refusal:
-            raise EngineRefused(self._refusal)
+        if self.refusal:
+            raise EngineRefused(self.refusal)
 
     @property
     def has_started(self) -> bool:
@@ -115,7 +122,7 @@ class SpeechHost:
 
     @property
     def state(self) -> str:
-        return "failed" if self._refusal else "ready" if self._ready.is_set() else "loading"
+        return "failed" if self.refusal else "ready" if self._ready.is_set() else "loading"
 
     # The calls' side
 
@@ -174,7 +181,7 @@ class SpeechHost:
         if message.kind is Kind.READY:
             self._ready.set()
         elif message.kind is Kind.FAILED:
-            self._refusal = message.text
+            self.refusal = message.text
         elif seat := self._seats.get(message.call):
             match message.kind:
                 case Kind.BEGAN:
@@ -185,6 +192,8 @@ class SpeechHost:
                     seat.listener.on_sound(message.number, message.body)
                 case Kind.SPOKEN:
                     seat.listener.on_spoken(message.number)
+                case Kind.BROKE:
+                    seat.listener.on_speech_broke(message.text)
 
     def _lose_seats(self) -> None:
         seats, self._seats = list(self._seats.values()), {}

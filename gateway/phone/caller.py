@@ -61,7 +61,10 @@ class PreparedCaller:
         if self.line.earpiece.is_playing:
             if self._agent_spoke and self._silent_frames:
                 self.gaps.append(self._silent_frames)
-            self._agent_spoke, self._quiet, self._silent_frames = True, 0.0, 0
+            self._agent_spoke = (
+                self._agent_spoke or not self._speech
+            )  # a word in the middle of a line is no answer to it
+            self._quiet, self._silent_frames = 0.0, 0
         else:
             self._silent_frames += 1
         if self._ended_at is not None and self.line.arrived_at > self._ended_at:

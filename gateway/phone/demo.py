@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 import httpx
 
-from gateway.errors import EngineUnavailable
+from gateway.errors import EngineRefused, EngineUnavailable
 from gateway.phone import voices
 from gateway.phone.caller import PreparedCaller
 from gateway.phone.line import phone_line
@@ -107,11 +107,14 @@ class _Stage:
         try:
             async with asyncio.timeout(READY_SECONDS):
                 while True:
-                    if (await self._get("/health"))["engine_state"] != "loading":
-                        return
+                    state = await self._get("/health")
+                    if state["engine_state"] != "loading":
+                        break
                     await asyncio.sleep(0.05)
         except TimeoutError:
             raise EngineUnavailable("the local engine did not become ready") from None
+        if problem := state.get("engine_problem"):
+            raise EngineRefused(problem)
 
     async def document(self) -> str:
         wish = {"query": "voice call summary", "tags": ["voice-session"], "limit": 1}

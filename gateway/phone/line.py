@@ -123,8 +123,11 @@ async def _place(origin: str, admin_token: Secret, wish: dict[str, str]) -> dict
         )
     if not answer.is_success:
         raise SettingsError(f"the gateway at {origin} did not take the call: {_problem(answer)}")
-    placed: dict[str, Any] = answer.json()
-    return placed
+    try:
+        placed: dict[str, Any] = answer.json()
+        return {name: placed[name] for name in ("account_id", "call_id", "token", "media_path")}
+    except (ValueError, KeyError, TypeError):
+        raise SettingsError(f"what answers at {origin} is no gateway; give its address with --url") from None
 
 
 def _problem(answer: httpx.Response) -> str:

@@ -1,5 +1,6 @@
 """WAV files at the ends of a call: any rate and width in, telephone quality out."""
 
+import os
 import wave
 from pathlib import Path
 from typing import Final
@@ -23,7 +24,16 @@ def read_wav(path: Path) -> bytes:
         raise SettingsError(f"{path} can't be read: {problem}; give a WAV file with PCM sound") from None
     if width not in _FULL_SCALE:
         raise SettingsError(f"{path} has {8 * width} bits a sample; give a WAV file with 8, 16 or 32")
-    return encode(resampled(_samples(content, width, channels), rate))
+    samples = _samples(content, width, channels)
+    if not len(samples):
+        raise SettingsError(f"{path} holds no sound")
+    return encode(resampled(samples, rate))
+
+
+def check_place(path: Path) -> None:
+    """SettingsError where no file can be written: before a call that would be for nothing."""
+    if path.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
+        raise SettingsError(f"{path} can't be written; give a file in a folder of yours")
 
 
 def write_wav(path: Path, mulaw: bytes) -> None:
@@ -39,7 +49,8 @@ def write_wav(path: Path, mulaw: bytes) -> None:
 
 
 def _samples(content: bytes, width: int, channels: int) -> Samples:
-    values = np.frombuffer(content, {1: "u1", 2: "<i2", 4: "<i4"}[width]).astype(np.float64)
+    whole = len(content) - len(content) % (width * channels)  # a file that was cut off ends somewhere
+    values = np.frombuffer(content[:whole], {1: "u1", 2: "<i2", 4: "<i4"}[width]).astype(np.float64)
     values -= 128 if width == 1 else 0
     mono: Samples = (values.reshape(-1, channels).mean(axis=1) / _FULL_SCALE[width]).astype(np.float32)
     return mono

@@ -82,7 +82,8 @@ class Ear:
         return heard
 
     def words_are(self, number: int, text: str) -> list[Heard]:
-        """An answer to what was `Wanted`. One that came too late is ignored."""
+        """An answer to what was `Wanted`. One that came too late is ignored; signs for music are no words."""
+        text = text if any(map(str.isalnum, text)) else ""
         if number in self._final:
             self._final[number] = text
         elif number == self._number:

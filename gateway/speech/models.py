@@ -35,6 +35,11 @@ class Models:
         choices = choices or SpeechChoices()
         return cls(Silero(), _recogniser(choices, api_key), _voice(choices, api_key))
 
+    @property
+    def are_remote(self) -> bool:
+        """Whether one of them is at an address."""
+        return isinstance(self.recogniser, RemoteRecogniser) or isinstance(self.voice, RemoteVoice)
+
 
 def _recogniser(choices: SpeechChoices, api_key: str) -> Recogniser:
     if choices.recogniser == DEFAULT_RECOGNISER:

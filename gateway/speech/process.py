@@ -23,6 +23,8 @@ from gateway.speech.wire import Kind, SpeechMessage, SpeechReader
 _PIECE_BYTES: Final = 8000
 """Sound goes out in pieces of a second, so that another call's need not wait behind a long one."""
 _MOST_THREADS: Final = 4
+_WAITING_THREADS: Final = 16
+"""Where servers do the work: a slow one must not hold up every call."""
 
 ENVIRONMENT: Final = {
     "LOCAL_RECOGNISER": DEFAULT_RECOGNISER,
@@ -42,7 +44,8 @@ class SpeechProcess:
         self._wanted: dict[int, int] = {}
         """For each call the first thing said that is still wanted: a hush voids all before."""
         self._inbox: queue.SimpleQueue[SpeechMessage | tuple[int, int, str] | None] = queue.SimpleQueue()
-        self._work = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), thread_name_prefix="speech")
+        threads = _WAITING_THREADS if models.are_remote else min(_MOST_THREADS, os.cpu_count() or 1)
+        self._work = ThreadPoolExecutor(threads, thread_name_prefix="speech")
 
     def receive(self, message: SpeechMessage | None) -> None:
         """From the gateway, on any thread; None for no more."""
@@ -93,30 +96,31 @@ class SpeechProcess:
         try:
             if (ear := self._ears.get(call)) and ear.wants(wanted.number):
                 text = self._models.recogniser.text_of(wanted.samples)
-        except (OSError, ValueError, KeyError) as error:  # a server's; what it says may quote the caller
-            _complain("recogniser", error)
-        finally:  # a caller whose words could not be found is not left waiting for ever
-            self._inbox.put((call, wanted.number, text))
+        except Exception as error:  # the edge of a request: the call is told, and takes it from there
+            self._put(SpeechMessage(Kind.BROKE, call, body=_trouble("recogniser", error)))
+        self._inbox.put((call, wanted.number, text))
 
     def _say(self, call: int, number: int, text: str) -> None:
+        sound = b""
         try:
             if self._is_wanted(call, number):
                 sound = self._models.voice.say(text)
-                for at in range(0, len(sound), _PIECE_BYTES):
-                    if self._is_wanted(call, number):
-                        self._put(SpeechMessage(Kind.SOUND, call, number, sound[at : at + _PIECE_BYTES]))
-        except (OSError, ValueError) as error:
-            _complain("voice", error)
-        finally:
-            self._put(SpeechMessage(Kind.SPOKEN, call, number))
+        except Exception as error:  # the edge of a request, as above
+            self._put(SpeechMessage(Kind.BROKE, call, body=_trouble("voice", error)))
+        for at in range(0, len(sound), _PIECE_BYTES):
+            if self._is_wanted(call, number):
+                self._put(SpeechMessage(Kind.SOUND, call, number, sound[at : at + _PIECE_BYTES]))
+        self._put(SpeechMessage(Kind.SPOKEN, call, number))
 
     def _is_wanted(self, call: int, number: int) -> bool:
         first = self._wanted.get(call)
         return first is not None and number >= first
 
 
-def _complain(who: str, error: Exception) -> None:
-    sys.stderr.write(f"speech process: {who} failed: {type(error).__name__}\n")
+def _trouble(who: str, error: Exception) -> bytes:
+    """For the log. What a server says may quote the caller; its status does not."""
+    status = getattr(error, "code", None)
+    return f"{who} failed: {type(error).__name__}{f' {status}' if isinstance(status, int) else ''}".encode()
 
 
 def main() -> None:
@@ -132,8 +136,9 @@ def main() -> None:
     ears, mouth, api_key = (os.environ.get(name, default) for name, default in ENVIRONMENT.items())
     try:
         models = Models.load(SpeechChoices.read(ears, mouth), api_key)
-    except (GatewayError, ImportError) as error:
-        put(SpeechMessage(Kind.FAILED, body=str(error).encode()))
+    except Exception as error:  # also what a library raises: another start would come to the same end
+        told = str(error) if isinstance(error, GatewayError | ImportError) else f"no models: {type(error).__name__}"
+        put(SpeechMessage(Kind.FAILED, body=told.encode()))
         return
     process = SpeechProcess(models, put)
     threading.Thread(target=_read, args=(sys.stdin.buffer, process), daemon=True).start()

@@ -47,11 +47,10 @@ class RemoteVoice:
         self._api_key = api_key
 
     def say(self, text: str) -> bytes:
-        """Raises OSError or ValueError where there is no answer that can be used."""
+        """Raises OSError, ValueError or wave.Error where there is no answer that can be used."""
         wish = {"model": self._model, "voice": self._voice, "input": text, "response_format": "pcm"}
-        pcm = _posted(self._url, json.dumps(wish).encode(), "application/json", self._api_key)
-        samples = np.frombuffer(pcm[: len(pcm) // 2 * 2], "<i2").astype(np.float32) / np.float32(32768)
-        return encode(trimmed(resampled(samples, _PCM_RATE), before=0.03, after=0.25))
+        content = _posted(self._url, json.dumps(wish).encode(), "application/json", self._api_key)
+        return encode(trimmed(_sound(content), before=0.03, after=0.25))
 
 
 def _posted(url: str, body: bytes, content_type: str, api_key: str) -> bytes:
@@ -64,6 +63,19 @@ def _posted(url: str, body: bytes, content_type: str, api_key: str) -> bytes:
 
 def _part(boundary: str, disposition: str, content: bytes) -> bytes:
     return f"--{boundary}\r\nContent-Disposition: form-data; {disposition}\r\n\r\n".encode() + content + b"\r\n"
+
+
+def _sound(content: bytes) -> Samples:
+    """Samples as they were asked for; or a WAV file, which some servers send whatever they are asked for."""
+    rate, channels = _PCM_RATE, 1
+    if content.startswith(b"RIFF"):
+        with wave.open(io.BytesIO(content)) as file:
+            if file.getsampwidth() != 2:
+                raise ValueError("not 16 bits a sample")
+            rate, channels = file.getframerate(), file.getnchannels()
+            content = file.readframes(file.getnframes())
+    values = np.frombuffer(content[: len(content) // (2 * channels) * 2 * channels], "<i2").astype(np.float32)
+    return resampled(values.reshape(-1, channels)[:, 0] / np.float32(32768), rate)
 
 
 def _as_wav(samples: Samples) -> bytes:

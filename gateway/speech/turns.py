@@ -6,6 +6,7 @@ answered soon, one that hangs in the air is waited for.
 """
 
 import enum
+import math
 import re
 from typing import Final
 
@@ -55,6 +56,8 @@ class TurnDetector:
         """Frames with speech in this turn."""
         self._run = 0
         self._habit = 0.0
+        self._between = math.inf
+        """Since the caller was last heard, in the turn before."""
 
     def hear(self, probability: float) -> Moment | None:
         return self._in_turn(probability) if self.speaking else self._between_turns(probability)
@@ -62,6 +65,7 @@ class TurnDetector:
     def over(self) -> None:
         """This turn is complete."""
         self.speaking = False
+        self._between = self.silence
         self.silence, self.voiced_frames, self._run = 0.0, 0, 0
 
     def patience(self, text: str) -> float:
@@ -70,8 +74,12 @@ class TurnDetector:
 
     def _between_turns(self, probability: float) -> Moment | None:
         self._run = self._run + 1 if probability >= _BEGINS_AT else max(0, self._run - 1)
+        self._between += FRAME_SECONDS
         if self._run < _FRAMES_TO_BEGIN:
             return None
+        pause = self._between - self._run * FRAME_SECONDS
+        if pause < _LONGEST_HABIT:  # the caller had not finished: more patience from now on
+            self._habit = max(pause, self._habit)
         self.speaking, self.silence = True, 0.0
         self.voiced_frames, self._run = self._run, 0
         return Moment.BEGAN

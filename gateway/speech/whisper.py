@@ -3,6 +3,7 @@
 from typing import Any, Final
 
 from gateway.errors import EngineRefused
+from gateway.speech.model_files import INSTALL
 from gateway.speech.sound import RATE, Samples, faster
 
 _MODEL_RATE: Final = 16_000
@@ -15,7 +16,7 @@ class Whisper:
         try:
             from faster_whisper import WhisperModel
         except ImportError:
-            raise EngineRefused("faster-whisper is not installed; run: pip install 'voice-gateway[whisper]'") from None
+            raise EngineRefused(f"faster-whisper is not installed; run: {INSTALL} --extra whisper") from None
         try:
             self._model: Any = WhisperModel(model, device="cpu", compute_type="int8", cpu_threads=1)
         except (OSError, ValueError, RuntimeError) as error:

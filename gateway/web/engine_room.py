@@ -33,7 +33,8 @@ class EngineRoom:
 
     def state(self) -> dict[str, Any]:
         if self.host is not None:
-            return {"engine": "local", "engine_state": self.host.state}
+            problem = {"engine_problem": self.host.refusal} if self.host.refusal else {}
+            return {"engine": "local", "engine_state": self.host.state, **problem}
         return {"engine": "deepgram" if self.access is not None else "not set up"}
 
 
@@ -47,7 +48,7 @@ async def engine_room(blueprint: Blueprint, bearers: Bearers) -> AsyncIterator[E
     most_calls = blueprint.settings.local_engine_calls or CALLS_PER_CORE * (os.cpu_count() or 1)
     engine = LocalEngine(host, LocalMinds(bearers).find, most_calls=most_calls)
     async with at_work(host.run()):
-        yield EngineRoom(EngineAccess(engine.connect, URL), host)
+        yield EngineRoom(EngineAccess(engine.connect, URL, name="local"), host)
 
 
 def _environ(settings: Settings) -> dict[str, str]:

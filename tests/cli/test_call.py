@@ -11,6 +11,7 @@ import pytest
 from gateway.cli.main import main
 from gateway.phone import voices
 from gateway.phone.wav import read_wav, write_wav
+from gateway.replay.loopback import served
 from gateway.speech.sound import decode
 from tests.stage import ADMIN, patient_client, running_gateway, until, until_it
 
@@ -57,7 +58,22 @@ def test_mistakes_are_one_line(capsys, monkeypatch, tmp_path):
     assert main(["call", "--in", "in.wav", "--url", "http://127.0.0.1:9"]) == 2
     with contextlib.suppress(SystemExit):
         main(["call", "--caller", "Anna"])
+    assert main(["call", "--in", "in.wav", "--out", "no/out.wav"]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("gateway: missing.wav can't be read: No such file or directory")
     assert lines[1] == "gateway: no gateway answers at http://127.0.0.1:9: ConnectError"
     assert "'Anna' is not a number like +12025550143" in lines[2]
+    assert lines[3] == "gateway: no/out.wav can't be written; give a file in a folder of yours"
+
+
+async def test_another_server_is_told_from_a_gateway(capsys, monkeypatch, tmp_path):
+    async def page(scope, receive, send):
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"<h1>It works!</h1>"})
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", ADMIN)
+    write_wav(tmp_path / "in.wav", b"\xff" * 160)
+    async with served(page, lifespan="off") as url:
+        assert await asyncio.to_thread(main, ["call", "--in", "in.wav", "--url", url]) == 2
+    assert capsys.readouterr().err == f"gateway: what answers at {url} is no gateway; give its address with --url\n"

@@ -8,6 +8,7 @@ import pytest
 from gateway.cli.main import main
 from gateway.replay.loopback import served
 from tests.fakes.accounts import FakeTelnyxAccount, FakeTwilioAccount
+from tests.fakes.audio_server import FakeAudioServer
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.remem import FakeRemem
 from tests.redis_server import running_redis
@@ -90,6 +91,26 @@ async def test_wrong_keys_are_named_and_not_shown(doctor: Any) -> None:
     )
 
 
+async def test_speech_servers_are_asked(doctor: Any) -> None:
+    with FakeAudioServer() as server:
+        _, found = await doctor(LOCAL_RECOGNISER=server.url, LOCAL_VOICE="http://127.0.0.1:1/v1#kokoro/af_heart")
+    assert found["LOCAL_RECOGNISER"] == (
+        "wrong",
+        f"{server.url.split('/')[2]} does not take the key set LOCAL_SPEECH_API_KEY anew",
+    )
+    assert found["LOCAL_VOICE"] == (
+        "wrong",
+        "127.0.0.1:1 can't be reached (ConnectError) start it, or mend LOCAL_VOICE",
+    )
+
+
+async def test_missing_local_engine_is_told(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
+    _, found = await doctor()
+    todo = "set DEEPGRAM_API_KEY, or run: scripts/install --no-dev --extra local"
+    assert found["engine"] == ("wrong", f"no voice engine, calls are refused {todo}")
+
+
 async def test_nothing_there_is_told_in_seconds(doctor: Any) -> None:
     code, found = await doctor(
         DEEPGRAM_API_KEY="dg-test-key",
@@ -116,19 +137,14 @@ async def test_no_account_is_no_fault(doctor: Any) -> None:
     """As README begins: the local engine, and the gateway's own phone."""
     code, found = await doctor()
     assert code == 1
-    assert found["engine"] == ("ok", "local: it listens and speaks on this machine")
+    assert found["engine"] == ("ok", "local, its models are whole")
     assert {check for check, (state, _) in found.items() if state == "wrong"} == set()
     assert {found[check][0] for check in ("carriers", "callers")} == {"warning"}
 
 
-async def test_speech_servers_are_asked(doctor: Any) -> None:
+async def test_unknown_voice_is_wrong(doctor: Any) -> None:
     _, found = await doctor(LOCAL_RECOGNISER="http://127.0.0.1:1/v1#whisper-1", LOCAL_VOICE="nobody")
     assert found["engine"][0] == "wrong"
-    _, found = await doctor(LOCAL_RECOGNISER="http://127.0.0.1:1/v1#whisper-1", LOCAL_VOICE="hibari")
-    assert found["LOCAL_RECOGNISER"] == (
-        "wrong",
-        "127.0.0.1:1 can't be reached (ConnectError) start it, or mend LOCAL_RECOGNISER",
-    )
 
 
 async def test_another_service_is_no_gateway(doctor: Any) -> None:
@@ -199,3 +215,5 @@ def test_text_is_for_people(
     text = capsys.readouterr().out
     assert "wrong    PUBLIC_URL" in text
     assert "         to do: start the gateway and the tunnel, then look again\n" in text
+    assert "ok       engine" in text
+    assert "         to do: set ALLOWED_CALLERS to your number, or to * for anyone\n" in text

@@ -59,7 +59,9 @@ def test_the_endpoint_counts_not_the_model_beside_it():
     "frame, message",
     [
         (CODEC.update_prompt("More."), local.PromptAdded("More.")),
+        (CODEC.update_think(brief(prompt="Another.")), local.ThinkReplaced("Another.", (END_CALL,))),
         (CODEC.say("One moment."), local.SayWanted("One moment.")),
+        (CODEC.say_instead("No."), local.SayWanted("No.", instead=True)),
         (CODEC.force_end_turn(), local.TurnForced()),
         (CODEC.function_result(CALL, "done"), local.FunctionAnswered("1", "done")),
         (KEEP_ALIVE, None),
@@ -87,4 +89,9 @@ def test_every_wish_is_understood(frame, message):
 )
 def test_every_event_is_understood(frame, event):
     assert CODEC.receive(frame) == [event]
+    assert not CODEC.unknown_types
+
+
+def test_an_acknowledgement_is_known():
+    assert CODEC.receive(local.THINK_UPDATED) == []
     assert not CODEC.unknown_types

@@ -6,6 +6,7 @@ import json
 import math
 import threading
 import wave
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
@@ -19,6 +20,7 @@ class FakeAudioServer:
     pcm: bytes = b"".join(round(16384 * math.sin(n / 8)).to_bytes(2, "little", signed=True) for n in range(24_000))
     key: str = "audio-key"
     status: int = 200
+    before_answer: Callable[[], object] = lambda: None
     asked: list[dict[str, str]] = field(default_factory=list)
     heard: list[bytes] = field(default_factory=list)
 
@@ -44,7 +46,12 @@ class FakeAudioServer:
                     answer = server._transcribe(self.headers["Content-Type"], body)
                 else:
                     answer = server._speak(json.loads(body))
+                server.before_answer()
                 self._answer(server.status, answer)
+
+            def do_GET(self):
+                is_known = self.headers["Authorization"] == f"Bearer {server.key}"
+                self._answer(200 if is_known else 401, b"{}")
 
             def _answer(self, status, content):
                 self.send_response(status)

@@ -6,7 +6,7 @@ import orjson
 
 from gateway.engines.brief import AgentFunction, Brief, ThinkEndpoint
 from gateway.engines.deepgram import DeepgramCodec
-from gateway.engines.events import FunctionCall
+from gateway.engines.events import EngineFailed, FunctionCall
 from gateway.links.local_engine import BUSY, HEARING, INTERRUPTED, URL, LocalEngine
 from tests.stage import until
 
@@ -252,6 +252,33 @@ async def test_a_message_is_said_unless_the_caller_speaks():
     assert talk.owner.texts("assistant") == ["One moment."]
 
 
+async def test_what_is_said_instead_ends_the_answer():
+    never = asyncio.Event()
+    talk = await opened(FakeMind(["One. Two. ", never, "Three."], ["Yes."]), greeting="")
+    talk.caller_says("Count.")
+    await until(lambda: talk.owner.texts("assistant") == ["One.", "Two."])
+    talk.owner.socket.send_text(CODEC.say_instead("Stop."))
+    await talk.owner.gets("AgentAudioDone")
+    never.set()
+    talk.caller_hears(5)
+    talk.caller_says("Really?")
+    await talk.owner.gets("AgentAudioDone", 2)
+    assert talk.owner.texts("assistant") == ["One.", "Two.", "Stop.", "Yes."]
+    assert [message["content"] for message in talk.mind.asked[1][1:]] == ["Count.", "Stop.", "Really?"]
+
+
+async def test_a_replaced_prompt_leaves_nothing_of_the_old_one():
+    """Whoever is forgotten, or has given the phone to somebody else, is not spoken of any more."""
+    talk = await opened(FakeMind(["Who?"]), greeting="")
+    talk.owner.socket.send_text(CODEC.update_prompt("The caller is Anna."))
+    brief = Brief("maya", "You are still Maya.", "", {}, {}, {}, (), (), None)
+    talk.owner.socket.send_text(CODEC.update_think(brief))
+    talk.caller_says("Who am I?")
+    await talk.owner.gets("AgentAudioDone")
+    assert talk.mind.asked[0][0]["content"] == f"You are still Maya.\n\n{HEARING}"
+    assert talk.mind.functions == ()
+
+
 async def test_a_mind_may_greet_in_its_own_words():
     mind = FakeMind(["Hello again. How are you today?"])
     mind.opens = True
@@ -276,6 +303,12 @@ async def test_the_last_words_are_asked_for():
     talk.owner.socket.send_text(CODEC.force_end_turn())
     await talk.owner.gets("AgentAudioDone")
     assert talk.owner.texts("user") == ["what there was"]
+
+
+async def test_broken_speech_is_a_failure_that_may_pass():
+    talk = await opened(FakeMind(), greeting="")
+    talk.seat.listener.on_speech_broke("voice failed: URLError")
+    assert CODEC.receive(orjson.dumps(talk.owner.frames[-1])) == [EngineFailed("voice failed: URLError", True)]
 
 
 async def test_lost_speech_closes_the_socket():

@@ -29,6 +29,9 @@ class Listener:
     def on_spoken(self, number):
         self.spoken.append(number)
 
+    def on_speech_broke(self, what):
+        raise AssertionError(what)
+
     def on_speech_lost(self):
         self.lost = True
 

@@ -47,6 +47,16 @@ async def test_the_caller_hangs_up_after_the_last_line(caller):
     assert None in pass_time(caller, 1.5)
 
 
+async def test_a_word_in_the_middle_of_a_line_is_no_answer(caller):
+    pass_time(caller, 0.5, agent=True)
+    while pass_time(caller, 0.02) != [LINE[:160]]:
+        pass
+    assert pass_time(caller, 0.02, agent=True) == [LINE[:160]]
+    assert pass_time(caller, 5.0).count(LINE[:160]) == 1
+    pass_time(caller, 0.5, agent=True)
+    assert pass_time(caller, 1.0).count(LINE[:160]) == 3
+
+
 async def test_the_answer_is_timed_from_the_last_sound(caller):
     pass_time(caller, 0.5, agent=True)
     pass_time(caller, 0.8)

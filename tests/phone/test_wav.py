@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gateway.errors import SettingsError
-from gateway.phone.wav import read_wav, write_wav
+from gateway.phone.wav import check_place, read_wav, write_wav
 from gateway.speech.sound import decode, encode
 
 
@@ -54,6 +54,29 @@ def test_mistakes_get_one_line(tmp_path):
         read_wav(tmp_path / "empty.wav")
     with pytest.raises(SettingsError, match="can't be written: No such file or directory"):
         write_wav(tmp_path / "no" / "out.wav", b"\xff")
+
+
+@pytest.mark.parametrize("rate", [8000, 16000, 44100])
+def test_a_file_without_sound_is_refused(tmp_path, rate):
+    with wave.open(str(tmp_path / "in.wav"), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+    with pytest.raises(SettingsError, match="in.wav holds no sound"):
+        read_wav(tmp_path / "in.wav")
+
+
+def test_a_file_that_was_cut_off_is_read_so_far(tmp_path):
+    path = written(tmp_path / "in.wav", 8000, channels=2)
+    path.write_bytes(path.read_bytes()[:-7])
+    assert len(read_wav(path)) == 3998
+
+
+def test_a_place_that_cannot_be_written_is_told_before(tmp_path):
+    check_place(tmp_path / "out.wav")
+    for place in (tmp_path, tmp_path / "no" / "out.wav"):
+        with pytest.raises(SettingsError, match="can't be written; give a file in a folder of yours"):
+            check_place(place)
 
 
 def test_24_bits_are_refused(tmp_path):

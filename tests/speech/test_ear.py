@@ -83,6 +83,15 @@ def test_noise_never_reaches_the_recogniser(listen):
     assert listen(QUIET + noise + silence + QUIET + silence + QUIET) == []
 
 
+def test_signs_for_music_are_no_words(models):
+    ear, ended = Ear(SpeechMeter(models.silero)), []
+    for event in ear.hear(QUIET + voices.pico("I would like to book an appointment.") + QUIET):
+        assert not isinstance(event, Ended)
+        if isinstance(event, Wanted):
+            ended += ear.words_are(event.number, "♪ ♪")
+    assert ended == [Ended("")]
+
+
 def test_who_is_cut_off_is_heard_so_far(listen):
     sound = QUIET + voices.pico("My order number is four seven two nine one six.")
     assert texts(listen(sound)) == []

@@ -23,7 +23,10 @@ def test_the_right_file_is_read(package):
 
 
 def test_another_file_is_refused(package):
-    with pytest.raises(EngineRefused, match="model.onnx of some_models is not the file it should be"):
+    with pytest.raises(
+        EngineRefused,
+        match="model.onnx of some_models is not the file it should be; delete .venv and run: scripts/install",
+    ):
         model_files.verified("some_models", "model.onnx", "0" * 64)
 
 
@@ -33,5 +36,7 @@ def test_a_missing_file_is_refused(package):
 
 
 def test_a_missing_package_is_named():
-    with pytest.raises(EngineRefused, match="no_such_package is not installed; run: pip install"):
+    with pytest.raises(
+        EngineRefused, match="no_such_package is not installed; run: scripts/install --no-dev --extra local"
+    ):
         model_files.folder_of("no_such_package")

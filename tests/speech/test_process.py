@@ -1,29 +1,39 @@
 """The speech process without its pipes: messages in, messages out."""
 
+import contextlib
 import queue
 import threading
+from dataclasses import replace
 
 import pytest
 
 from gateway.phone import voices
 from gateway.speech.process import SpeechProcess
+from gateway.speech.remote import RemoteRecogniser, RemoteVoice
 from gateway.speech.sound import decode
 from gateway.speech.wire import Kind, SpeechMessage
+from tests.fakes.audio_server import FakeAudioServer
 
 QUIET = b"".join(voices.line_noise(100))
 
 
-@pytest.fixture
-def process(models):
+@contextlib.contextmanager
+def running(models):
     """One that runs; `told` is what it says, in order."""
     told = queue.Queue()
     process = SpeechProcess(models, told.put)
     process.told = told
-    running = threading.Thread(target=process.run)
-    running.start()
+    thread = threading.Thread(target=process.run)
+    thread.start()
     yield process
     process.receive(None)
-    running.join(timeout=10)
+    thread.join(timeout=10)
+
+
+@pytest.fixture
+def process(models):
+    with running(models) as process:
+        yield process
 
 
 def tell(process, kind, call=1, number=0, body=b""):
@@ -64,6 +74,39 @@ def test_hushed_texts_make_no_sound(process):
         message = told(process)
         (sounding if message.kind is Kind.SOUND else spoken).add(message.number)
     assert sounding == {3}
+
+
+def test_what_breaks_is_told(process):
+    """The caller of a recogniser that does not answer is not left waiting, nor taken for silent."""
+    process._models = replace(process._models, recogniser=RemoteRecogniser("http://127.0.0.1:1/v1", "whisper-1", ""))
+    tell(process, Kind.OPEN)
+    tell(process, Kind.AUDIO, body=QUIET + voices.pico("Is anybody there?") + QUIET)
+    assert [told(process).kind, told(process)] == [
+        Kind.BEGAN,
+        SpeechMessage(Kind.BROKE, 1, body=b"recogniser failed: URLError"),
+    ]
+    assert told(process) == SpeechMessage(Kind.ENDED, 1)
+
+
+def test_a_text_that_cannot_be_said_is_told(process):
+    with FakeAudioServer() as server:
+        process._models = replace(process._models, voice=RemoteVoice(server.url, "tts-1", "alloy", "wrong"))
+        tell(process, Kind.OPEN)
+        tell(process, Kind.SAY, number=1, body=b"Hello.")
+        assert told(process) == SpeechMessage(Kind.BROKE, 1, body=b"voice failed: HTTPError 401")
+        assert told(process) == SpeechMessage(Kind.SPOKEN, 1, 1)
+
+
+def test_a_slow_server_does_not_hold_up_others(models):
+    everybody = threading.Barrier(8, timeout=30)
+    with FakeAudioServer(before_answer=everybody.wait) as server:
+        remote = replace(models, voice=RemoteVoice(server.url, "tts-1", "alloy", server.key))
+        with running(remote) as process:
+            for call in range(8):
+                tell(process, Kind.OPEN, call)
+                tell(process, Kind.SAY, call, number=1, body=b"Hello.")
+            kinds = [told(process).kind for _ in range(16)]
+    assert set(kinds) == {Kind.SOUND, Kind.SPOKEN}
 
 
 def test_a_call_that_is_over_is_forgotten(process):

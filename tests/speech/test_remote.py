@@ -1,7 +1,9 @@
 """Recogniser and voice at an address, against a server that checks what it is sent."""
 
+import io
 import sys
 import urllib.error
+import wave
 
 import numpy as np
 import pytest
@@ -36,6 +38,19 @@ def test_words_become_sound(server):
     assert abs(decode(sound)).max() == pytest.approx(0.5, abs=0.05)
 
 
+def test_a_wav_file_will_do(server):
+    """Some servers send one whatever they are asked for; its head is no sound."""
+    with wave.open(file := io.BytesIO(), "wb") as wav:
+        wav.setnchannels(2)
+        wav.setsampwidth(2)
+        wav.setframerate(16_000)
+        wav.writeframes(np.repeat((0.5 * np.sin(np.arange(16_000) / 8) * 32767).astype("<i2"), 2).tobytes())
+    server.pcm = file.getvalue()
+    sound = decode(RemoteVoice(server.url, "kokoro", "af_heart", "audio-key").say("Hello."))
+    assert len(sound) == pytest.approx(8000, abs=50)
+    assert np.abs(sound).max() == pytest.approx(0.5, abs=0.05)
+
+
 def test_a_wrong_key_is_an_error_like_any(server):
     with pytest.raises(urllib.error.HTTPError):
         RemoteRecogniser(server.url, "whisper-1", "wrong").text_of(np.zeros(800, np.float32))
@@ -49,5 +64,8 @@ def test_choices_decide(server):
 
 def test_a_missing_whisper_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "faster_whisper", None)
-    with pytest.raises(EngineRefused, match="faster-whisper is not installed; run: pip install 'voice-gateway"):
+    with pytest.raises(
+        EngineRefused,
+        match="faster-whisper is not installed; run: scripts/install --no-dev --extra local --extra whisper",
+    ):
         Whisper("base.en")

@@ -54,6 +54,26 @@ def test_who_pauses_long_is_waited_for():
     assert COMPLETE < turn.patience("I see.") <= OPEN + 0.1
 
 
+def test_who_was_cut_off_is_waited_for_from_then_on():
+    turn = TurnDetector()
+    hear(turn, 0.9, 1.0)
+    hear(turn, 0.0, COMPLETE)
+    turn.over()
+    hear(turn, 0.0, 0.1)
+    hear(turn, 0.9, 1.0)
+    assert turn.patience("I see.") == pytest.approx(0.5, abs=0.05)
+
+
+def test_who_waits_for_an_answer_is_answered_as_soon():
+    turn = TurnDetector()
+    hear(turn, 0.9, 1.0)
+    hear(turn, 0.0, COMPLETE)
+    turn.over()
+    hear(turn, 0.0, 1.0)
+    hear(turn, 0.9, 1.0)
+    assert turn.patience("I see.") == COMPLETE
+
+
 @pytest.mark.parametrize(
     "text, seconds",
     [

