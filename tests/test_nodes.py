@@ -17,7 +17,18 @@ from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.link import Link, linked
 from tests.live import watching
 from tests.redis_server import RedisServer, running_redis
-from tests.stage import ADMIN, CALLER, PATIENCE, PUBLIC_URL, SOUND, make_carrier, patient_client, until, until_it
+from tests.stage import (
+    ADMIN,
+    CALLED,
+    CALLER,
+    PATIENCE,
+    PUBLIC_URL,
+    SOUND,
+    make_carrier,
+    patient_client,
+    until,
+    until_it,
+)
 from tests.test_resume import SORRY, GatewayProcess
 
 
@@ -132,6 +143,21 @@ async def test_rings_at_one_node_and_talks_at_another(cluster: Cluster) -> None:
     await cluster.idle(0)
     await call.hang_up()
     assert "CALLER: I would like to book a table." in await cluster.whole(0, 1)
+
+
+async def test_ordered_at_one_node_and_picked_up_at_another(cluster: Cluster) -> None:
+    cluster.balance(webhooks=1, media=0)
+    order = {"to": CALLER, "from": CALLED, "context": "The bike is ready."}
+    answer = await cluster.http.post(
+        f"{cluster.nodes[0].url}/v1/outbound/call", json=order, headers={"X-API-Key": ADMIN}
+    )
+    conversation = await cluster.conversation()
+    assert conversation.prompt.endswith("# Why you are calling\nThe bike is ready.")
+    await conversation.user_says("I will come at five.")
+    [call] = cluster.carrier.calls
+    assert call.id == answer.json()["call_id"]
+    await call.hang_up()
+    assert "CALLER: I will come at five." in await cluster.whole(0, 1)
 
 
 async def test_any_node_tells_of_all_calls(cluster: Cluster) -> None:
