@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
+from tests.ports import free_port
+
 
 class Link:
     """A TCP proxy. Cut, it refuses connections and drops those there are; silent, it carries nothing on those."""
 
     def __init__(self, port: int) -> None:
-        self.port = 0
+        self.port = free_port()
         """Where it is reached."""
         self._target = port
         self._server: asyncio.Server | None = None
@@ -34,7 +36,6 @@ class Link:
         if self._server is not None:
             return
         self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def cut(self) -> None:
         if self._server is not None:

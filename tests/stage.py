@@ -3,15 +3,18 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 import uvicorn
 
 from gateway import settings
+from gateway.calls import brains, engine_keeper, replies
+from gateway.calls.functions import kit
 from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol
 from tests.fakes.deepgram import Conversation, FakeDeepgram, speech
@@ -23,27 +26,51 @@ CALLED = "+12025550100"
 PUBLIC_URL = "https://voice.example.com"
 ADMIN = "admin-token-of-the-tests"
 SOUND = bytes(range(1, 161))
+PATIENCE = 60.0
+"""Nothing takes so long but what hangs: a limit is there to tell of that, and no figure to be met."""
 GREETING_SOUND = speech("Hello, this is Maya.") + speech("How can I help you?")
 
 
 @contextlib.asynccontextmanager
-async def running_gateway(environ: dict[str, str], folder: Path) -> AsyncIterator[str]:
-    """The gateway with these settings, started and stopped; yields its address."""
-    app = create_app(settings.load(environ, folder))
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, http=FrontProtocol, ws="none", log_config=None, access_log=False, lifespan="on")
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        await until(lambda: server.started or serving.done())
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await serving
-        listener.close()
+async def running_gateway(environ: dict[str, str], folder: Path, *, hurries: bool = False) -> AsyncIterator[str]:
+    """The gateway with these settings, started and stopped; yields its address. `hurries`: see `takes_its_time`."""
+    with contextlib.nullcontext() if hurries else takes_its_time():
+        app = create_app(settings.load(environ, folder))
+        listener = socket.create_server(("127.0.0.1", 0))
+        config = uvicorn.Config(app, http=FrontProtocol, ws="none", log_config=None, access_log=False, lifespan="on")
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            await until(lambda: server.started or serving.done())
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
+            listener.close()
 
 
-async def until(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
+@contextlib.contextmanager
+def takes_its_time() -> Iterator[None]:
+    """
+    What a gateway waits for a moment only, as a caller waits too, is waited for as long as it takes.
+
+    Else it would depend on the machine whether memory is told in the first prompt or after it. That it may come late
+    is tried where it is held back, in the tests of each part.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_keeper, "MEMORY_SECONDS", PATIENCE)
+        patch.setattr(kit, "PATIENCE", PATIENCE)
+        patch.setattr(brains, "PATIENCE", PATIENCE)
+        patch.setattr(replies, "FETCH_SECONDS", PATIENCE)
+        yield
+
+
+def patient_client(url: str = "", **options: Any) -> httpx.AsyncClient:
+    """For requests to a gateway, which has all the time it needs; httpx gives five seconds."""
+    return httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE, **options)
+
+
+async def until(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:
     """Wait until it holds, and return it."""
     async with asyncio.timeout(timeout):
         while not (value := condition()):
@@ -51,7 +78,7 @@ async def until(condition: Callable[[], Any], timeout: float = 30.0) -> Any:
     return value
 
 
-async def until_it(condition: Callable[[], Awaitable[Any]], timeout: float = 30.0) -> Any:
+async def until_it(condition: Callable[[], Awaitable[Any]], timeout: float = PATIENCE) -> Any:
     """The same, for something that has to be asked."""
     async with asyncio.timeout(timeout):
         while not (value := await condition()):
@@ -129,13 +156,16 @@ def _ends_with_mark(call: Any) -> bool:
 
 
 def make_carrier(name: str, **options: Any) -> Any:
+    """A carrier that plays at once, and does not give up on a gateway that is slow to answer."""
     kind = {"twilio": FakeTwilio, "telnyx": FakeTelnyx}[name]
-    return kind(**{"public_url": PUBLIC_URL, "speed": 0, **options})
+    made = kind(**{"public_url": PUBLIC_URL, "speed": 0, **options})
+    made.webhook_seconds = made.upgrade_seconds = PATIENCE
+    return made
 
 
 @contextlib.asynccontextmanager
 async def staged(
-    folder: Path, carrier: Any, *, engine: FakeDeepgram | None = None, **environ: str
+    folder: Path, carrier: Any, *, engine: FakeDeepgram | None = None, hurries: bool = False, **environ: str
 ) -> AsyncIterator[Stage]:
     """A gateway between this carrier and an engine, with everything else at its defaults."""
     async with contextlib.AsyncExitStack() as stack:
@@ -157,9 +187,10 @@ async def staged(
                     **environ,
                 },
                 folder,
+                hurries=hurries,
             )
         )
         carrier.gateway_url = url
         engine.origins[PUBLIC_URL] = url
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers={"X-API-Key": ADMIN}))
+        http = await stack.enter_async_context(patient_client(url, headers={"X-API-Key": ADMIN}))
         yield Stage(url, carrier, engine, archive_dir, http)

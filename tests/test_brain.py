@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, ToolCall
-from tests.stage import PUBLIC_URL, Stage, make_carrier, staged, until_it
+from tests.stage import PUBLIC_URL, Stage, make_carrier, patient_client, staged, until_it
 
 CONFIGURATION = """
 [agents.maya]
@@ -94,7 +94,7 @@ async def test_bearer_lives_as_long_as_its_call(stage: Stage, llm: FakeLlm) -> N
 
 
 async def _ask(stage: Stage, body: dict[str, Any], headers: dict[str, str]) -> httpx.Response:
-    async with httpx.AsyncClient() as http:
+    async with patient_client() as http:
         return await http.post(f"{stage.url}/v1/chat/completions", json=body, headers=headers)
 
 

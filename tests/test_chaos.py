@@ -45,7 +45,6 @@ def _shares(points: Iterable[Point]) -> Iterable[tuple[LaneKind, list[Job]]]:
             yield replace(kind, carrier=carrier, dialect=dialect), jobs
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("point", POINTS)
 def test_kill_loses_and_doubles_nothing(matrix: Matrix, point: str) -> None:
     if POINTS[point].needs_shim and not COMPILER:
@@ -58,7 +57,6 @@ def test_kill_loses_and_doubles_nothing(matrix: Matrix, point: str) -> None:
     assert outcome.whole
 
 
-@pytest.mark.timeout(240)
 def test_later_start_repeats_nothing(matrix: Matrix) -> None:
     assert matrix.problems == []
 
@@ -85,7 +83,7 @@ async def test_calls_known_to_journal_and_endings(tmp_path: Path) -> None:
             for call in calls:
                 await call.leave()
             done = "SELECT 1 FROM endings WHERE archived AND remote_version > 0"
-            await until(lambda: len(rows(tmp_path / "data0/gateway.db", done)) == 20, timeout=9)
+            await until(lambda: len(rows(tmp_path / "data0/gateway.db", done)) == 20)
             lane.gateway.kill()
         await _ended(playing)
         assert await lane.audit() == []

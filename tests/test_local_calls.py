@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 
-import httpx
 import pytest
 
 from gateway.links.local_engine import BUSY
@@ -13,7 +12,7 @@ from gateway.phone.line import phone_line
 from gateway.settings import Secret
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, ToolCall
-from tests.stage import ADMIN, CALLER, running_gateway, until, until_it
+from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until, until_it
 
 SPEED = 4.0
 
@@ -37,12 +36,12 @@ async def url(tmp_path, llm):
         "MEMORY_VECTORS": "false",
         "LOCAL_ENGINE_CALLS": "1",
     }
-    async with running_gateway(environ, tmp_path) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+    async with running_gateway(environ, tmp_path) as url, patient_client(url) as http:
 
         async def ready():
             return (await http.get("/ready")).is_success
 
-        await until_it(ready, timeout=60)
+        await until_it(ready)
         yield url
 
 
@@ -57,7 +56,6 @@ async def talk(url, *lines, caller=CALLER):
         await line.talk(person.speak, person.listen, speed=SPEED)
 
 
-@pytest.mark.timeout(240)
 async def test_a_language_model_answers_and_hangs_up(url, llm, tmp_path):
     llm.answers("It is ready.")  # to whatever was heard
     llm.answers(Answer(tools=(ToolCall("end_call"),)), when="bye")
@@ -68,7 +66,6 @@ async def test_a_language_model_answers_and_hangs_up(url, llm, tmp_path):
     assert lines[1].startswith("CALLER: ")
 
 
-@pytest.mark.timeout(240)
 async def test_one_call_too_many_hears_that_lines_are_busy(url, tmp_path):
     async with phone_line(url, Secret(ADMIN), caller=CALLER) as line:
         quiet = [b"\xff" * 160] * 1000
@@ -80,7 +77,6 @@ async def test_one_call_too_many_hears_that_lines_are_busy(url, tmp_path):
         await first
 
 
-@pytest.mark.timeout(240)
 async def test_the_agent_falls_silent_when_the_caller_speaks(url, llm, tmp_path):
     llm.answers("One. " + "And then another thing happened. " * 20)
     async with phone_line(url, Secret(ADMIN), caller=CALLER) as line:

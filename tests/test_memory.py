@@ -31,9 +31,9 @@ async def one_call(stage: Stage, text: str, caller: str = CALLER, called: str = 
 
 
 @asynccontextmanager
-async def with_remem(folder: Path, remem: FakeRemem, **environ: str) -> AsyncIterator[Stage]:
+async def with_remem(folder: Path, remem: FakeRemem, *, hurries: bool = False) -> AsyncIterator[Stage]:
     keys = {"REMEM_API_URL": remem.url, "REMEM_API_KEY": remem.api_key}
-    async with staged(folder, make_carrier("twilio"), **keys, **environ) as stage:
+    async with staged(folder, make_carrier("twilio"), hurries=hurries, **keys) as stage:
         yield stage
 
 
@@ -133,17 +133,17 @@ async def test_failing_store_gets_one_document(tmp_path: Path, fault: Fault) -> 
 
 async def test_slow_store_does_not_hold_the_call(tmp_path: Path) -> None:
     """Settings leave without it; what it knows is told in mid-call."""
-    async with FakeRemem(slowness=1.5) as remem, with_remem(tmp_path, remem) as stage:
+    async with FakeRemem() as remem, with_remem(tmp_path, remem) as stage:
         await one_call(stage, "I ride a red bike.")
         await until(lambda: remem.documents)
         await stage.idle()
         [stored] = remem.documents.values()
-    async with FakeRemem(slowness=1.5) as slow:
+    async with FakeRemem(always=Fault.SLOW) as slow:
         slow.keeps(stored.content, title=stored.title, tags=tuple(stored.tags))
-        slow.always = Fault.SLOW
-        async with with_remem(tmp_path / "elsewhere", slow) as stage:
+        async with with_remem(tmp_path / "elsewhere", slow, hurries=True) as stage:
             _, conversation = await stage.dial()
             assert "red bike" not in conversation.settings["agent"]["think"]["prompt"]
+            slow.awake.set()
             await conversation.message("UpdatePrompt")
             assert "red bike" in conversation.prompt
 

@@ -17,10 +17,8 @@ from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.link import Link, linked
 from tests.live import watching
 from tests.redis_server import RedisServer, running_redis
-from tests.stage import ADMIN, CALLER, PUBLIC_URL, SOUND, make_carrier, until, until_it
+from tests.stage import ADMIN, CALLER, PATIENCE, PUBLIC_URL, SOUND, make_carrier, patient_client, until, until_it
 from tests.test_resume import SORRY, GatewayProcess
-
-pytestmark = pytest.mark.timeout(240)
 
 
 @dataclass
@@ -46,7 +44,7 @@ class Cluster:
         return call, await self.conversation()
 
     async def conversation(self) -> Conversation:
-        conversation = await self.engine.next_conversation(timeout=60)
+        conversation = await self.engine.next_conversation()
         await conversation.configured()
         return conversation
 
@@ -58,12 +56,12 @@ class Cluster:
             answers = [(await self.http.get(f"{self.nodes[node].url}/health")).json() for node in nodes]
             return all(state["calls"] == state["endings"] == 0 for state in answers)
 
-        await until_it(quiet, timeout=60)
+        await until_it(quiet)
 
     async def whole(self, *nodes: int) -> str:
         """One archive and one remote document, after everything has come to rest; what the archive says."""
-        await until(lambda: self.archives(), timeout=60)
-        await until(lambda: self.remem.documents, timeout=60)
+        await until(lambda: self.archives())
+        await until(lambda: self.remem.documents)
         await self.idle(*nodes)
         assert len(self.remem.documents) == 1
         [text] = self.archives()
@@ -75,8 +73,12 @@ class Cluster:
         async def alone() -> bool:
             return "nodes" not in (await self.http.get(f"{self.nodes[1 - node].url}/health")).json()
 
-        await until_it(alone, timeout=60)
+        await until_it(alone)
         await asyncio.sleep(2 * BEAT_SECONDS)
+
+    async def knows(self, text: str) -> None:
+        """What was said is known to every node, and outlives the one that has the call."""
+        await until_it(lambda: self.redis.has_turn(text))
 
     def documents(self) -> list[str]:
         return [document.content for document in self.remem.documents.values()]
@@ -92,7 +94,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         carrier = await stack.enter_async_context(make_carrier(request.param, strict=False))
         engine = await stack.enter_async_context(FakeDeepgram())
         remem = await stack.enter_async_context(HoldingRemem(honours_idempotency=False))
-        http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+        http = await stack.enter_async_context(patient_client())
         links = [await stack.enter_async_context(linked(redis.port)) for _ in range(2)]
         nodes = [
             GatewayProcess(
@@ -115,7 +117,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             for number in range(2)
         ]
         for node in nodes:
-            stack.push_async_callback(node.kill)
+            stack.push_async_callback(node.clear_away)
         await asyncio.gather(*(node.start() for node in nodes))
         made = Cluster(nodes, links, redis, carrier, engine, remem, tmp_path, http)
         made.balance(webhooks=0, media=0)
@@ -186,11 +188,10 @@ async def test_lost_stream_goes_on_at_another_node(cluster: Cluster) -> None:
 async def test_call_outlives_its_node(cluster: Cluster) -> None:
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
-    await call.speak(SOUND)
-    await asyncio.sleep(0.1)  # what came so long before the kill must be kept
+    await cluster.knows("I would like to book a table.")
     cluster.balance(webhooks=1, media=1)
     await cluster.nodes[0].kill()
-    await call.wait_stream(2, timeout=60)
+    await call.wait_stream(2)
     await _goes_on(cluster, call)
     archive = await cluster.whole(1)
     await cluster.nodes[0].start()
@@ -208,7 +209,7 @@ async def _goes_on(cluster: Cluster, call: Any) -> None:
     assert (await again.message("InjectAgentMessage"))["message"] == SORRY
     await again.user_says("For two, please.")
     await call.hang_up()
-    await until(cluster.archives, timeout=60)
+    await until(cluster.archives)
     [archive] = cluster.archives()
     assert re.search(r"CALLER: I would like to book a table\.\n(AGENT: .*\n)?CALLER: For two, please\.\n", archive)
 
@@ -220,7 +221,7 @@ async def test_ending_of_a_dead_node_is_finished_by_another(cluster: Cluster) ->
     await conversation.user_says("Please remember the red bike.")
     cluster.remem.hold = "after"
     await call.hang_up()
-    await asyncio.wait_for(cluster.remem.holding.wait(), 60)
+    await asyncio.wait_for(cluster.remem.holding.wait(), PATIENCE)
     await cluster.nodes[0].kill()
     cluster.remem.let_go()
     await cluster.nodes[1].start()
@@ -253,7 +254,7 @@ async def test_redis_that_forgets_loses_no_ending(cluster: Cluster) -> None:
     call, conversation = await cluster.dial()
     await conversation.user_says("Please remember the red bike.")
     await call.hang_up()
-    await asyncio.wait_for(cluster.remem.holding.wait(), 60)
+    await asyncio.wait_for(cluster.remem.holding.wait(), PATIENCE)
     await cluster.redis.empty()
     cluster.remem.hold = ""
     cluster.remem.release.set()
@@ -273,6 +274,7 @@ async def test_call_goes_on_at_a_node_cut_off(cluster: Cluster) -> None:
     await conversation.user_says("I would like to book a table.")
     await cluster.links[0].cut()
     await conversation.user_says("For two, please.")
+    await conversation.agent_says("Very well.")  # an engine that does not answer for long is connected anew
     await cluster.taken_for_dead(0)
     await conversation.user_says("Is anybody there?")
     assert not call.ended_by
@@ -294,7 +296,7 @@ async def test_call_that_ends_at_a_node_cut_off(cluster: Cluster) -> None:
     """The carrier tells the other node, which ends the call with what it knows; the same document gets the rest."""
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
-    await asyncio.sleep(0.2)
+    await cluster.knows("I would like to book a table.")
     await cluster.links[0].cut()
     await conversation.user_says("Please remember the red bike.")
     cluster.balance(webhooks=1, media=0)
@@ -303,8 +305,8 @@ async def test_call_that_ends_at_a_node_cut_off(cluster: Cluster) -> None:
     assert "red bike" not in cluster.documents()[0]
     await cluster.links[0].mend()
     everything = ["I would like to book a table.", "Please remember the red bike."]
-    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything], timeout=60)
-    await until(lambda: "red bike" in cluster.documents()[0], timeout=60)
+    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything])
+    await until(lambda: "red bike" in cluster.documents()[0])
     assert _caller_lines(await cluster.whole(0, 1)) == everything
 
 
@@ -312,18 +314,18 @@ async def test_words_at_a_node_cut_off_are_added_to_a_call_that_went_on(cluster:
     """Its media breaks as well, and the call goes on at the other node, which has not heard the last words."""
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
-    await asyncio.sleep(0.2)
+    await cluster.knows("I would like to book a table.")
     await cluster.links[0].cut()
     await conversation.user_says("For two, please.")
     cluster.balance(webhooks=1, media=1)
     await call.drop()
-    await call.wait_stream(2, timeout=60)
+    await call.wait_stream(2)
     again = await cluster.conversation()
     await again.user_says("Tomorrow evening.")
     await cluster.links[0].mend()
     await call.hang_up()
     everything = ["I would like to book a table.", "For two, please.", "Tomorrow evening."]
-    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything], timeout=60)
+    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything])
     assert _caller_lines(await cluster.whole(0, 1)) == everything
 
 
@@ -331,10 +333,10 @@ async def test_killed_node_adds_what_it_had_not_shared(cluster: Cluster) -> None
     """Its journal has more turns than the ending that the other node has made: they reach archive and document."""
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
-    await asyncio.sleep(0.2)
+    await cluster.knows("I would like to book a table.")
     await cluster.links[0].cut()
     await conversation.user_says("Please remember the red bike.")
-    await asyncio.sleep(0.2)
+    await cluster.nodes[0].has_journaled("Please remember the red bike.")
     cluster.balance(webhooks=1, media=1)
     await cluster.nodes[0].kill()
     await call.hang_up()
@@ -343,8 +345,8 @@ async def test_killed_node_adds_what_it_had_not_shared(cluster: Cluster) -> None
     await cluster.links[0].mend()
     await cluster.nodes[0].start()
     everything = ["I would like to book a table.", "Please remember the red bike."]
-    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything], timeout=60)
-    await until(lambda: "red bike" in cluster.documents()[0], timeout=60)
+    await until(lambda: [_caller_lines(text) for text in cluster.archives()] == [everything])
+    await until(lambda: "red bike" in cluster.documents()[0])
     assert _caller_lines(await cluster.whole(0, 1)) == everything
 
 
@@ -352,8 +354,9 @@ async def test_node_that_dies_soon_after_redis_forgot(cluster: Cluster) -> None:
     """It is known again at once, with its calls: the other node finds them."""
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
+    await cluster.knows("I would like to book a table.")
     await cluster.redis.empty()
-    await asyncio.sleep(1.5 * BEAT_SECONDS)
+    await cluster.knows("I would like to book a table.")
     cluster.carrier.gateway_url = cluster.carrier.media_gateway_url = "http://127.0.0.1:1"  # nobody is told
     await cluster.nodes[0].kill()
     await call.hang_up()

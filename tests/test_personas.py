@@ -10,7 +10,7 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from gateway.calls.forgetting import Places, holding
-from tests.stage import ADMIN, CALLER, Stage, make_carrier, staged
+from tests.stage import ADMIN, CALLER, PATIENCE, Stage, make_carrier, staged
 
 PERSONA = {
     "action": "create",
@@ -30,7 +30,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
 
 async def _tool(stage: Stage, name: str, arguments: dict[str, object]) -> dict[str, object]:
     async with (
-        httpx2.AsyncClient(headers={"Authorization": f"Bearer {ADMIN}"}) as http,
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {ADMIN}"}, timeout=PATIENCE) as http,
         Client(streamable_http_client(f"{stage.url}/mcp", http_client=http)) as client,
     ):
         result = await client.call_tool(name, arguments)

@@ -24,8 +24,8 @@ async def one_call(stage: Stage, text: str, caller: str = CALLER) -> str:
 
 
 @contextlib.asynccontextmanager
-async def node(folder: Path, url: str) -> AsyncIterator[Stage]:
-    async with staged(folder, make_carrier("twilio"), DATABASE_URL=url) as stage:
+async def node(folder: Path, url: str, *, hurries: bool = False) -> AsyncIterator[Stage]:
+    async with staged(folder, make_carrier("twilio"), hurries=hurries, DATABASE_URL=url) as stage:
         yield stage
 
 
@@ -46,7 +46,6 @@ async def test_what_one_node_learns_another_knows(tmp_path: Path, postgres: Post
     assert b"<caller_facts>" not in local and b"caller-fact" not in local.replace(b"'caller-fact'", b"")
 
 
-@pytest.mark.timeout(240)
 async def test_database_killed_in_mid_call_loses_nothing(tmp_path: Path, mortal_postgres: PostgresServer) -> None:
     server = mortal_postgres
     async with node(tmp_path, server.fresh()) as stage:
@@ -59,7 +58,7 @@ async def test_database_killed_in_mid_call_loses_nothing(tmp_path: Path, mortal_
 
         await until_it(lambda: shows(stage, database="away", endings=2))
         await asyncio.to_thread(server.start)
-        await until_it(lambda: shows(stage, database="ok", endings=0), timeout=40)
+        await until_it(lambda: shows(stage, database="ok", endings=0))
         document = await stage.document()
         assert "Ana Quibble" in document["content"]
         assert "Ana Quibble" in await one_call(stage, "Hello again.")
@@ -69,7 +68,7 @@ async def test_database_that_says_nothing_holds_up_no_call(tmp_path: Path, monke
     """It takes connections and never answers, as behind a broken network."""
     monkeypatch.setattr("gateway.web.app.CLOSING_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        async with node(tmp_path, f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x") as stage:
+        async with node(tmp_path, f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x", hurries=True) as stage:
             asking, _ = await asyncio.to_thread(silent.accept)
             with asking:
                 call, conversation = await stage.dial()
@@ -77,7 +76,6 @@ async def test_database_that_says_nothing_holds_up_no_call(tmp_path: Path, monke
                 assert await shows(stage, calls=1)
 
 
-@pytest.mark.timeout(240)
 async def test_ending_outlives_gateway_and_database(
     tmp_path: Path, mortal_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ from gateway.calls.own_store import open_own_store
 from gateway.memory.remem import RememClient
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem
-from tests.stage import ADMIN, CALLER, Stage, make_carrier, running_gateway, staged, until
+from tests.stage import ADMIN, CALLER, Stage, make_carrier, patient_client, running_gateway, staged, until
 
 OTHER_CALLER, OTHER_LINE = "+12025550188", "+12025550101"
 AGENTS = f'[agents.maya]\nprompt = "p.md"\n[agents.ben]\nprompt = "p.md"\nnumbers = ["{OTHER_LINE}"]\n'
@@ -94,7 +94,7 @@ async def test_revert_and_forget_reach_there(carrier_name: str, tmp_path: Path) 
     environ = {"DATA_DIR": str(tmp_path / "data"), "GATEWAY_ADMIN_TOKEN": ADMIN, "MEMORY_VECTORS": "false"}
     async with contextlib.AsyncExitStack() as stack:
         url = await stack.enter_async_context(running_gateway(environ, tmp_path))
-        http = await stack.enter_async_context(httpx.AsyncClient(base_url=url, headers={"X-API-Key": ADMIN}))
+        http = await stack.enter_async_context(patient_client(url, headers={"X-API-Key": ADMIN}))
         _furnish(own)
         keys = {"REMEM_API_URL": url, "REMEM_API_KEY": ADMIN}
         stage = await stack.enter_async_context(staged(own, make_carrier(carrier_name), **keys))

@@ -5,7 +5,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,8 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.chaos.outside import rows
 from tests.fakes.deepgram import FakeDeepgram
-from tests.stage import ADMIN, PUBLIC_URL, Stage, make_carrier, staged, until, until_it
+from tests.ports import free_port
+from tests.stage import ADMIN, PATIENCE, PUBLIC_URL, Stage, make_carrier, patient_client, staged, until, until_it
 
 SORRY = "Sorry, I lost you for a second."
 
@@ -72,7 +73,7 @@ async def test_stream_that_never_holds_is_given_up(stage: Stage) -> None:
         await call.drop()
         await call.wait_stream(number)
     await call.drop()
-    await call.over(10)
+    await call.over()
     assert (await stage.archive()).count("CALLER: Can you hear me?\n") == 1
     assert len(call.streams) == 4
 
@@ -95,8 +96,7 @@ class GatewayProcess:
     """A real `gateway serve` that can be killed, and started again on the same port and folder."""
 
     def __init__(self, environ: dict[str, str], folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._environ = {**environ, "PORT": str(self.port), "PATH": os.environ["PATH"]}
         self._folder = folder
@@ -107,14 +107,14 @@ class GatewayProcess:
         self._process = await asyncio.create_subprocess_exec(
             sys.executable, "-c", command, env=self._environ, cwd=self._folder, stderr=asyncio.subprocess.DEVNULL
         )
-        async with httpx.AsyncClient() as http:
+        async with patient_client(self.url) as http:
 
             async def ready() -> bool:
                 with contextlib.suppress(httpx.HTTPError):
-                    return (await http.get(f"{self.url}/health")).status_code == 200
+                    return (await http.get("/health")).status_code == 200
                 return False
 
-            await until_it(ready, timeout=60)
+            await until_it(ready)
 
     async def send(self, number: int) -> None:
         assert self._process is not None
@@ -122,13 +122,49 @@ class GatewayProcess:
 
     async def stopped(self) -> int:
         assert self._process is not None
-        return await asyncio.wait_for(self._process.wait(), 60)
+        return await asyncio.wait_for(self._process.wait(), PATIENCE)
+
+    async def drains(self) -> None:
+        """It has heard that it shall stop, and takes no new calls."""
+        async with patient_client(self.url) as http:
+
+            async def refuses() -> bool:
+                return (await http.get("/ready")).status_code == 503
+
+            await until_it(refuses)
+
+    async def has_journaled(self, text: str) -> None:
+        """From then on the text outlives the process, however that ends."""
+        await until(lambda: self._journal(f"SELECT 1 FROM entries WHERE instr(entry, '{text}')"))
+
+    async def has_journaled_a_call(self) -> None:
+        await until(lambda: self._journal("SELECT 1 FROM sessions"))
+
+    def _journal(self, query: str) -> list[Any]:
+        return rows(Path(self._environ["DATA_DIR"]) / "journal.db", query)
 
     async def kill(self) -> None:
         """At once. One that is dead already stays so."""
         with contextlib.suppress(ProcessLookupError):
             await self.send(signal.SIGKILL)
         await self.stopped()
+
+    def processes(self) -> list[int]:
+        """All that run on its folder, whoever started them."""
+        own, found = f"DATA_DIR={self._environ['DATA_DIR']}".encode(), []
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if own in environ.read_bytes().split(b"\0"):
+                    found.append(int(environ.parent.name))
+        return found
+
+    async def clear_away(self) -> None:
+        """Nothing of it is left running, whatever the test has come to: no worker either that has lost its parent."""
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self._process is not None:
+            await self._process.wait()
 
 
 class Scene:
@@ -147,11 +183,11 @@ class Scene:
         return call, conversation
 
     async def archive(self) -> str:
-        [path] = await until(lambda: list(self.archive_dir.glob("*.txt")), timeout=60)
+        [path] = await until(lambda: list(self.archive_dir.glob("*.txt")))
         return path.read_text()
 
     async def documents(self) -> int:
-        async with httpx.AsyncClient(base_url=self.gateway.url, headers={"X-API-Key": ADMIN}) as http:
+        async with patient_client(self.gateway.url, headers={"X-API-Key": ADMIN}) as http:
             answer = await http.post("/v1/query", json={"text": "voice call", "tags": ["voice-session"]})
             return len(answer.json()["results"])
 
@@ -172,11 +208,13 @@ async def scene(carrier_name: str, tmp_path: Path) -> AsyncIterator[Scene]:
             **carrier.settings(),
         }
         gateway = GatewayProcess(environ, tmp_path)
-        await gateway.start()
-        carrier.gateway_url = gateway.url
-        yield Scene(gateway, carrier, engine, tmp_path / "archive")
-        with contextlib.suppress(ProcessLookupError):
+        try:
+            await gateway.start()
+            carrier.gateway_url = gateway.url
+            yield Scene(gateway, carrier, engine, tmp_path / "archive")
             await gateway.kill()
+        finally:
+            await gateway.clear_away()
 
 
 async def test_killed_gateway_loses_no_turn(scene: Scene) -> None:
@@ -184,7 +222,7 @@ async def test_killed_gateway_loses_no_turn(scene: Scene) -> None:
     await conversation.user_says("My order number is nine.")
     await conversation.agent_says("Nine, thank you.")
     await call.wait_heard(20)
-    await asyncio.sleep(0.1)  # what was received this long before the kill is kept
+    await scene.gateway.has_journaled("Nine, thank you.")  # and with it all that was said before
     await scene.gateway.kill()
     hanging_up = asyncio.create_task(call.hang_up())
     await scene.gateway.start()
@@ -199,10 +237,10 @@ async def test_killed_gateway_loses_no_turn(scene: Scene) -> None:
 async def test_killed_gateway_takes_the_call_up_again(scene: Scene) -> None:
     call, conversation = await scene.dial()
     await conversation.user_says("My order number is nine.")
-    await asyncio.sleep(0.1)
+    await scene.gateway.has_journaled("My order number is nine.")
     await scene.gateway.kill()
     await scene.gateway.start()
-    again = await scene.engine.next_conversation(timeout=60)
+    again = await scene.engine.next_conversation()
     settings = await again.configured()
     assert settings["agent"]["context"]["messages"][-1]["content"] == "My order number is nine."
     await again.user_says("And please hurry.")
@@ -217,11 +255,11 @@ async def test_killed_gateway_takes_the_call_up_again(scene: Scene) -> None:
 async def test_call_that_only_rang_is_taken_up(scene: Scene) -> None:
     """Killed after the answer and before the media: the caller is not left in silence, but greeted."""
     call = await scene.carrier.ring()
-    await asyncio.sleep(0.1)
+    await scene.gateway.has_journaled_a_call()
     await scene.gateway.kill()
     call.opens_media = True
     await scene.gateway.start()
-    conversation = await scene.engine.next_conversation(timeout=60)
+    conversation = await scene.engine.next_conversation()
     settings = await conversation.configured()
     assert settings["agent"]["greeting"] == "Hello, this is Maya. How can I help you?"
     await call.hang_up()
@@ -231,12 +269,7 @@ async def test_sigterm_lets_live_calls_end(scene: Scene) -> None:
     """/ready says no, a new call is refused, the live one goes on and is kept, then the process ends."""
     call, conversation = await scene.dial()
     await scene.gateway.send(signal.SIGTERM)
-    async with httpx.AsyncClient(base_url=scene.gateway.url) as http:
-
-        async def draining() -> bool:
-            return (await http.get("/ready")).status_code == 503
-
-        await until_it(draining)
+    await scene.gateway.drains()
     refused = await scene.carrier.dial("+12025550144")
     assert refused.rejected
     await conversation.user_says("I am still here.")
@@ -249,8 +282,8 @@ async def test_second_sigterm_ends_live_calls(scene: Scene) -> None:
     call, conversation = await scene.dial()
     await conversation.user_says("I am still here.")
     await scene.gateway.send(signal.SIGTERM)
-    await asyncio.sleep(0.2)
+    await scene.gateway.drains()  # two signals at once may be one
     await scene.gateway.send(signal.SIGTERM)
     await scene.gateway.stopped()
     assert "CALLER: I am still here.\n" in await scene.archive()
-    await call.over(10)
+    await call.over()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -15,13 +16,12 @@ import httpx
 import pytest
 
 from gateway.calls.nodes.crew_metrics import WRITE_SECONDS
+from tests.chaos.outside import rows
 from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.live import watching
-from tests.redis_server import running_redis
-from tests.stage import ADMIN, PUBLIC_URL, make_carrier, until, until_it
+from tests.redis_server import RedisServer, running_redis
+from tests.stage import ADMIN, PUBLIC_URL, make_carrier, patient_client, until, until_it
 from tests.test_resume import GatewayProcess
-
-pytestmark = pytest.mark.timeout(240)
 
 WORKERS = 3
 CALLERS = [f"+120255501{number}" for number in range(40, 52)]
@@ -37,13 +37,13 @@ class WorkersProcess(GatewayProcess):
             self._process = await asyncio.create_subprocess_exec(
                 *command, env=self._environ, cwd=self._folder, stderr=log
             )
-        await until_it(lambda: self._complete(count), timeout=60)
+        await until_it(lambda: self._complete(count))
 
     async def state(self) -> dict[str, Any]:
         """/health of whichever worker is asked; empty while nobody answers."""
-        async with httpx.AsyncClient(trust_env=False) as http:
+        async with patient_client(self.url) as http:
             with contextlib.suppress(httpx.HTTPError):
-                state: dict[str, Any] = (await http.get(f"{self.url}/health")).json()
+                state: dict[str, Any] = (await http.get("/health")).json()
                 return state
         return {}
 
@@ -74,7 +74,7 @@ class WorkersProcess(GatewayProcess):
             nodes = state.get("nodes", [state] if state else [])
             return bool(nodes) and not any(node["calls"] or node["endings"] for node in nodes)
 
-        await until_it(quiet, timeout=60)
+        await until_it(quiet)
 
     async def _others_known(self) -> dict[str, Any]:
         """The state, from a worker that knows of the others."""
@@ -107,6 +107,7 @@ class Office:
     carrier: Any
     engine: FakeDeepgram
     archive_dir: Path
+    redis: RedisServer | None = None
 
     async def dial_all(self) -> list[Talk]:
         """Everybody calls at once, and says something."""
@@ -123,9 +124,17 @@ class Office:
         return talks
 
     async def conversation(self) -> Conversation:
-        conversation = await self.engine.next_conversation(timeout=60)
+        conversation = await self.engine.next_conversation()
         await conversation.configured()
         return conversation
+
+    async def shares(self, text: str) -> bool:
+        """Whether each worker can know that this was said."""
+        if self.redis is not None:
+            return await self.redis.has_turn(text)
+        return bool(
+            rows(self.archive_dir.parent / "data/workers.db", f"SELECT 1 FROM items WHERE instr(value, '{text}')")
+        )
 
     async def say_goodbye(self, talks: list[Talk]) -> None:
         await asyncio.gather(*(talk.conversation.user_says("And please hurry.") for talk in talks))
@@ -133,7 +142,7 @@ class Office:
 
     async def check_memory(self, talks: list[Talk]) -> None:
         """Everybody's words are in one archive and one document, whole and in order."""
-        await until(lambda: len(self.archives()) >= len(talks), timeout=60)
+        await until(lambda: len(self.archives()) >= len(talks))
         await self.gateway.idle()
         archives = self.archives()
         assert len(archives) == len(talks)
@@ -145,7 +154,7 @@ class Office:
 
     async def documents(self, caller: str) -> int:
         question = {"text": "voice call", "tags": ["voice-session", f"caller:{caller}"]}
-        async with httpx.AsyncClient(base_url=self.gateway.url, headers={"X-API-Key": ADMIN}, trust_env=False) as http:
+        async with patient_client(self.gateway.url, headers={"X-API-Key": ADMIN}) as http:
             return len((await http.post("/v1/query", json=question)).json()["results"])
 
     def archives(self) -> list[str]:
@@ -174,19 +183,22 @@ async def opened(carrier_name: str, folder: Path, **environ: str) -> AsyncIterat
         carrier.gateway_url = gateway.url
         try:
             yield Office(gateway, carrier, engine, folder / "archive")
-        finally:
             with contextlib.suppress(ProcessLookupError):
                 await gateway.send(signal.SIGINT)
             await gateway.stopped()
+        finally:
+            await gateway.clear_away()
 
 
 @pytest.fixture(params=["file", "redis"])
 async def office(request: pytest.FixtureRequest, carrier_name: str, tmp_path: Path) -> AsyncIterator[Office]:
     async with contextlib.AsyncExitStack() as stack:
-        environ = {}
+        environ, redis = {}, None
         if request.param == "redis":
-            environ["REDIS_URL"] = (await stack.enter_async_context(running_redis(tmp_path / "redis"))).url
+            redis = await stack.enter_async_context(running_redis(tmp_path / "redis"))
+            environ["REDIS_URL"] = redis.url
         office = await stack.enter_async_context(opened(carrier_name, tmp_path, **environ))
+        office.redis = redis
         await office.gateway.start()
         yield office
 
@@ -208,19 +220,19 @@ async def test_any_worker_answers_for_all(office: Office) -> None:
         await office.say_goodbye(talks)
         await watcher.sees("hangup", len(talks))
     await office.gateway.idle()
-    await until_it(lambda: counts(office, len(talks)), timeout=60)
+    await until_it(lambda: counts(office, len(talks)))
     await asyncio.sleep(3 * WRITE_SECONDS)  # by then each of them has told the others what it counts
     victim, _ = await office.gateway.any_worker()
     os.kill(victim, signal.SIGKILL)
-    await until_it(lambda: office.gateway.is_without(victim), timeout=60)
-    await until_it(lambda: counts(office, len(talks)), timeout=60)
+    await until_it(lambda: office.gateway.is_without(victim))
+    await until_it(lambda: counts(office, len(talks)))
 
 
 @pytest.mark.parametrize("carrier_name", ["twilio"])
 async def test_operator_has_a_say_in_every_call(office: Office) -> None:
     """Whichever worker the dashboard comes from: it shows all calls, and what is wanted reaches the one that has it."""
     talks = await office.dial_all()
-    async with httpx.AsyncClient(base_url=office.gateway.url, trust_env=False) as http:
+    async with patient_client(office.gateway.url) as http:
         await http.get("/login", params={"token": ADMIN})
         page = await until_it(lambda: shows_all(http, talks))
         [form_token, *_] = re.findall(r'name="form_token" value="([^"]*)"', page)
@@ -248,7 +260,7 @@ async def shows_all(http: httpx.AsyncClient, talks: list[Talk]) -> str:
 
 async def counts(office: Office, ended: int) -> bool:
     """Whether so many calls have ended, whoever is asked."""
-    async with httpx.AsyncClient(base_url=office.gateway.url, trust_env=False) as http:
+    async with patient_client(office.gateway.url) as http:
         text = (await http.get("/metrics")).text
     found = re.findall(r"^voice_gateway_call_seconds_count\{.*\} (\d+)$", text, re.MULTILINE)
     return [int(count) for count in found] == [ended]
@@ -257,7 +269,9 @@ async def counts(office: Office, ended: int) -> bool:
 async def test_calls_outlive_their_worker(office: Office) -> None:
     talks = await office.dial_all()
     victim, its_calls = await office.gateway.busiest()
-    await asyncio.sleep(0.1)  # what came so long before the kill must be kept
+    for talk in talks:
+        await office.gateway.has_journaled(talk.order)
+        await until_it(functools.partial(office.shares, talk.order))
     os.kill(victim, signal.SIGKILL)
     await until(lambda: sum(talk.call.streams[0].ended.is_set() for talk in talks) == its_calls)
     lost = {talk.order: talk for talk in talks if talk.call.streams[0].ended.is_set()}
@@ -279,7 +293,7 @@ async def test_workers_drain_without_their_supervisor(office: Office) -> None:
     await until_it(lambda: refused(office))
     await conversation.user_says("I am still here.")
     await call.hang_up()
-    await until_it(lambda: gone(office), timeout=60)
+    await until(lambda: not office.gateway.processes())
     assert ["CALLER: I am still here." in text for text in office.archives()] == [True]
 
 
@@ -302,7 +316,7 @@ async def test_call_of_a_lone_gateway_is_taken_up_once(tmp_path: Path) -> None:
         call, conversation = await office.carrier.dial(CALLERS[0]), await office.conversation()
         talk = Talk(CALLERS[0], call, conversation)
         await conversation.user_says(talk.order)
-        await asyncio.sleep(0.1)  # what came so long before the kill must be kept
+        await office.gateway.has_journaled(talk.order)
         await office.gateway.kill()
         await office.gateway.start()
         talk.conversation = await office.conversation()
@@ -313,13 +327,5 @@ async def test_call_of_a_lone_gateway_is_taken_up_once(tmp_path: Path) -> None:
 
 async def refused(office: Office) -> bool:
     """Whether a new call is, by whichever worker it comes to."""
-    async with httpx.AsyncClient(base_url=office.gateway.url, trust_env=False) as http:
+    async with patient_client(office.gateway.url) as http:
         return (await http.get("/ready")).status_code == 503
-
-
-async def gone(office: Office) -> bool:
-    with contextlib.suppress(OSError):
-        _, writer = await asyncio.open_connection("127.0.0.1", office.gateway.port)
-        writer.close()
-        return False
-    return True

@@ -276,8 +276,8 @@ async def test_thoughts_are_not_a_first_word(brains):
 
 async def test_tool_call_is_a_first_word(brains):
     answer = Answer(tools=(ToolCall("order_status", "{}"),))
-    first, second = await brains.llm(answer, pace=Pace(between_tokens=SLOW)), await brains.llm()
-    events = await ask(brains.thinker(first, second, first_token_seconds=SLOW / 2), question(tools=(TOOL,)))
+    first, second = await brains.llm(answer, pace=Pace(between_tokens=2.0)), await brains.llm()
+    events = await ask(brains.thinker(first, second, first_token_seconds=1.5), question(tools=(TOOL,)))
     assert (text_of(events), events[-1]) == ("", Finished("tool_calls"))
     assert second.requests == []
 

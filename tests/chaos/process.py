@@ -3,16 +3,15 @@
 import asyncio
 import contextlib
 import os
-import random
 import resource
 import signal
-import socket
 from pathlib import Path
 
 import httpx
 
 from tests.chaos.nursery import nursery, start_alone
 from tests.chaos.patience import happens, until_it
+from tests.ports import free_port
 
 
 class GatewayProcess:
@@ -99,11 +98,3 @@ class GatewayProcess:
         async for line in lines:
             self.log.append(line.decode(errors="replace"))
         transport.close()
-
-
-def free_port() -> int:
-    """A port that stays free while nobody listens: the system gives those from 32768 on to any connection."""
-    while True:
-        port = random.SystemRandom().randrange(10_000, 32_000)
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port

@@ -9,7 +9,7 @@ from typing import Any
 
 import redis.asyncio
 
-from tests.chaos.process import free_port
+from tests.ports import free_port
 from tests.redis_server import RedisServer
 
 PREFIX = "voice-gateway:"

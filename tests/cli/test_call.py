@@ -6,14 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
 import pytest
 
 from gateway.cli.main import main
 from gateway.phone import voices
 from gateway.phone.wav import read_wav, write_wav
 from gateway.speech.sound import decode
-from tests.stage import ADMIN, running_gateway, until, until_it
+from tests.stage import ADMIN, patient_client, running_gateway, until, until_it
 
 
 @pytest.fixture
@@ -25,16 +24,15 @@ async def url(tmp_path):
         "MEMORY_VECTORS": "false",
     }
     (tmp_path / "gateway.toml").write_text('[agents.maya]\ngreeting = "Hi."\nprompt = "prompts/maya.md"\n')
-    async with running_gateway(environ, tmp_path) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+    async with running_gateway(environ, tmp_path) as url, patient_client(url) as http:
 
         async def ready():
             return (await http.get("/ready")).is_success
 
-        await until_it(ready, timeout=60)
+        await until_it(ready)
         yield url
 
 
-@pytest.mark.timeout(240)
 async def test_wav_in_wav_out(url, tmp_path):
     write_wav(tmp_path / "in.wav", voices.pico("Thank you, goodbye."))
     command = [str(Path(sys.executable).with_name("gateway")), "call", "--url", url]

@@ -10,13 +10,14 @@ from gateway.cli.demo import Story
 from gateway.cli.main import main
 from gateway.cli.page import Page
 from gateway.replay.demo import Ending
+from tests.stage import takes_its_time
 
 
 @pytest.fixture(scope="module")
 def story():
     """What the demonstration prints where nobody looks."""
     out = io.StringIO()
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), takes_its_time():
         assert main(["demo", "--recorded"]) == 0
     return out.getvalue()
 
@@ -25,31 +26,27 @@ def story():
 def spoken_story():
     """The same where voices and ears are real."""
     out = io.StringIO()
-    with contextlib.redirect_stdout(out):
+    with contextlib.redirect_stdout(out), takes_its_time():
         assert main(["demo", "--speed", "6"]) == 0
     return out.getvalue()
 
 
-@pytest.mark.timeout(240)
 def test_spoken_calls_are_heard(spoken_story):
     assert "Caller:  My appointment is on Thursday at ten in the morning.\n  heard: " in spoken_story
 
 
-@pytest.mark.timeout(240)
 def test_second_call_knows_of_the_first(spoken_story):
     second = spoken_story[spoken_story.index("The second call") :]
     assert "Welcome back" in second
     assert "Last time you said:" in second.replace("\n         ", " ")
 
 
-@pytest.mark.timeout(240)
 def test_word_error_is_told(spoken_story):
     both = re.search(r"word error of (\d+\.\d)%", spoken_story.replace("\n", " "))
     assert float(both[1]) < 15
     assert len(re.findall(r"Word error: \d+\.\d% \(", spoken_story)) == 2
 
 
-@pytest.mark.timeout(240)
 def test_spoken_demo_fits_a_terminal(spoken_story):
     assert max(len(line) for line in spoken_story.splitlines()) <= 80
 

@@ -120,7 +120,6 @@ def test_choice_knows_what_is_meant() -> None:
         choice("+12")
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("carrier_name", ["telnyx"])
 async def test_tail_survives_a_killed_gateway(scene: test_resume.Scene, tmp_path: Path) -> None:
     """The rest of a call whose gateway was killed is told by the next one; nothing twice, nothing missed."""

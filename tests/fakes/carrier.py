@@ -525,21 +525,21 @@ class FakeCall:
             self.stream.playback.release(count)
             self.stream.wake()
 
-    async def wait_heard(self, count: int, timeout: float = 30) -> None:
+    async def wait_heard(self, count: int, timeout: float = 60.0) -> None:
         await self.until(lambda: len(self.heard) >= count, f"{count} bytes heard", timeout)
 
-    async def wait_queued(self, count: int, timeout: float = 30) -> None:
+    async def wait_queued(self, count: int, timeout: float = 60.0) -> None:
         await self.until(lambda: self.queued >= count, f"{count} bytes queued", timeout)
 
-    async def wait_stream(self, number: int, timeout: float = 30) -> None:
+    async def wait_stream(self, number: int, timeout: float = 60.0) -> None:
         """Until the call has its so-manieth media stream, counted from 1."""
         await self.until(lambda: len(self.streams) >= number, f"{number} streams", timeout)
 
-    async def over(self, timeout: float = 30) -> None:
+    async def over(self, timeout: float = 60.0) -> None:
         """Until the call has ended, however, and the gateway has been told."""
         await self.until(lambda: self.finished, "call over", timeout)
 
-    async def until(self, condition: Callable[[], bool], what: str = "condition", timeout: float = 30) -> None:
+    async def until(self, condition: Callable[[], bool], what: str = "condition", timeout: float = 60.0) -> None:
         """Wait for something that a message, the play head or an ending brings about."""
         try:
             async with asyncio.timeout(timeout):
@@ -593,14 +593,14 @@ class RawSocket:
     async def send_json(self, *messages: dict[str, Any]) -> bool:
         return all([await self.send(json.dumps(message)) for message in messages])
 
-    async def receive(self, timeout: float = 30) -> Any:
+    async def receive(self, timeout: float = 60.0) -> Any:
         """The next message, as JSON; raises ConnectionClosed at the end."""
         async with asyncio.timeout(timeout):
             message = json.loads(await self.connection.recv())
         self.received.append(message)
         return message
 
-    async def wait_closed(self, timeout: float = 30) -> int:
+    async def wait_closed(self, timeout: float = 60.0) -> int:
         """Until the gateway has closed; returns its code."""
         with contextlib.suppress(ConnectionClosed):
             while True:

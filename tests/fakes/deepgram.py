@@ -99,7 +99,7 @@ class FakeDeepgram:
         """Answer the next handshakes with this status."""
         self._refusals.extend([status] * times)
 
-    async def next_conversation(self, *, timeout: float = 30.0) -> Conversation:
+    async def next_conversation(self, *, timeout: float = 60.0) -> Conversation:
         """The next accepted socket that was not yet asked for, in the order of connecting."""
         async with asyncio.timeout(timeout):
             return await self._arrived.get()
@@ -142,7 +142,7 @@ class FakeDeepgram:
 
     def _llm(self) -> httpx.AsyncClient:
         if self._llm_client is None:
-            self._llm_client = httpx.AsyncClient(transport=_Balancer(self.origins), timeout=30)
+            self._llm_client = httpx.AsyncClient(transport=_Balancer(self.origins), timeout=60)
         return self._llm_client
 
 

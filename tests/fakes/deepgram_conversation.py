@@ -40,12 +40,12 @@ class Conversation(Dialogue):
         """Every request made to an own LLM endpoint, and what came back."""
         return self._thinker.requests
 
-    async def configured(self, *, timeout: float = 30.0) -> dict[str, Any]:
+    async def configured(self, *, timeout: float = 60.0) -> dict[str, Any]:
         """The Settings, once SettingsApplied went out."""
         await self.until(lambda: self.state is State.READY, timeout=timeout)
         return await self.settings_received()
 
-    async def settings_received(self, *, timeout: float = 30.0) -> dict[str, Any]:
+    async def settings_received(self, *, timeout: float = 60.0) -> dict[str, Any]:
         """The Settings, once they came, whether or not they are applied."""
         await self.until(lambda: self.settings is not None, timeout=timeout)
         assert self.settings is not None

@@ -190,7 +190,7 @@ class Dialogue(Wire):
 
     # Functions
 
-    async def call_functions(self, calls: Sequence[str | dict[str, Any]], *, timeout: float = 30.0) -> list[str]:
+    async def call_functions(self, calls: Sequence[str | dict[str, Any]], *, timeout: float = 60.0) -> list[str]:
         """
         Ask the client to run functions; the contents of the responses, in the order asked, cancelled ones left out.
 

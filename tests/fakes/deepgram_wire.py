@@ -81,7 +81,7 @@ class Wire:
 
     # Waited for
 
-    async def until(self, condition: Callable[[], object], *, timeout: float = 30.0) -> None:
+    async def until(self, condition: Callable[[], object], *, timeout: float = 60.0) -> None:
         """Wait until this is so, looking after each frame. ConversationOver when no more will come."""
         async with asyncio.timeout(timeout):
             while not condition():
@@ -89,18 +89,18 @@ class Wire:
                     raise ConversationOver(f"closed with {self.closed}; problems: {self.problems}")
                 await self._change.wait()
 
-    async def message(self, kind: str, *, timeout: float = 30.0) -> dict[str, Any]:
+    async def message(self, kind: str, *, timeout: float = 60.0) -> dict[str, Any]:
         """The next message of this type from the client that was not yet asked for."""
         await self.until(lambda: len(self.received(kind)) > self._taken[kind], timeout=timeout)
         self._taken[kind] += 1
         return self.received(kind)[self._taken[kind] - 1]
 
-    async def hears(self, audio_bytes: int, *, timeout: float = 30.0) -> bytes:
+    async def hears(self, audio_bytes: int, *, timeout: float = 60.0) -> bytes:
         """All audio so far, once it is at least this much."""
         await self.until(lambda: len(self.heard) >= audio_bytes, timeout=timeout)
         return bytes(self.heard)
 
-    async def wait_closed(self, *, timeout: float = 30.0) -> int:
+    async def wait_closed(self, *, timeout: float = 60.0) -> int:
         """The close code, once both sides are through."""
         async with asyncio.timeout(timeout):
             await self._over.wait()

@@ -83,9 +83,11 @@ class FakeRemem:
     indexing_delay: float = 0.0
     tags_must_be_text: bool = False
     sources_must_be_known: bool = False
-    slowness: float = 5.0
+    slowness: float = 60.0
     retry_after: str = "2"
     always: Fault | None = None
+    awake: asyncio.Event = field(default_factory=asyncio.Event)
+    """Ends the slowness."""
     faults: deque[Fault] = field(default_factory=deque)
     documents: dict[str, Stored] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
@@ -144,7 +146,9 @@ class FakeRemem:
         if before := self._before(fault):
             return before
         if fault is Fault.SLOW:
-            await asyncio.sleep(self.slowness)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.slowness):
+                    await self.awake.wait()
         response = self._answer(request)
         return None if fault is Fault.ANSWER_LOST else _spoiled(response, fault)
 

@@ -311,8 +311,8 @@ async def test_silence_between_tokens_is_unavailable(kind, llm):
 
 
 async def test_first_token_is_waited_for(kind, llm):
-    upstream = build(kind, llm.url, token_timeout=0.05)
-    llm.pace = Pace(before_first_token=0.15)
+    upstream = build(kind, llm.url, token_timeout=1.0)
+    llm.pace = Pace(before_first_token=1.5)
     assert text_of(await ask(upstream)) == "It is ready."
     await upstream.close()
 

@@ -13,6 +13,7 @@ from gateway.memory import minilm
 from gateway.memory.embedding import Embedder
 from gateway.memory.meaning import Space
 from gateway.memory.model_process import ModelGone, ModelProcess
+from tests.stage import PATIENCE
 
 
 @pytest.fixture
@@ -129,11 +130,10 @@ def test_process_ends_with_the_one_who_asks():
         "print(process._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     child = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout)
-    for _ in range(500):
-        if not is_running(child):
-            return
+    give_up = time.monotonic() + PATIENCE
+    while is_running(child):
+        assert time.monotonic() < give_up, "the model's process is still there"
         time.sleep(0.02)
-    pytest.fail("the model's process is still there")
 
 
 def is_running(pid):

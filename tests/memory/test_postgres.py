@@ -1,20 +1,19 @@
 """What only the shared store can get wrong. What both do is in test_store.py, test_vectors.py and their neighbours."""
 
 import asyncio
-import time
 from urllib.parse import urlsplit
 
 import pytest
 
 from gateway.calls.own_store import MEMORY_SCHEMA
 from gateway.errors import StoreUnavailable
-from gateway.memory import minilm
+from gateway.memory import minilm, postgres_lines
 from gateway.memory.documents import NewDocument
 from gateway.memory.embedding import Embedder
 from gateway.memory.postgres import PostgresStore
 from gateway.memory.postgres_lines import Job, Lines, Server
 from tests.memory.stores import PostgresGround
-from tests.stage import until_it
+from tests.stage import PATIENCE, until_it
 
 ANA = ("agent:maya", "caller:+12025550101")
 
@@ -174,26 +173,27 @@ async def test_server_that_comes_back_is_used_again(mortal_postgres):
 async def test_server_that_does_not_answer_is_given_up(postgres):
     lines = Lines(Server(postgres.url, lambda raw: None, "SELECT 1"), 1, "test")
     try:
+        await lines.do(lambda raw: None, PATIENCE)
         with pytest.raises(StoreUnavailable) as raised:
-            await lines.do(lambda raw: raw.execute("SELECT pg_sleep(60)"), 0.2)
+            await lines.do(lambda raw: raw.execute("SELECT pg_sleep(600)"), 1)
         assert str(raised.value) == "PostgreSQL does not answer" and raised.value.answer_lost
-        assert await lines.do(lambda raw: raw.execute("SELECT 2").fetchone(), 10) == (2,)
+        assert await lines.do(lambda raw: raw.execute("SELECT 2").fetchone(), PATIENCE) == (2,)
     finally:
         await lines.close()
 
 
 async def test_server_that_stops_in_the_middle_of_making_tables_is_given_up(postgres):
     """Who waits for the tables waits no longer than that either."""
-    waits = [60, 0]
+    waits = [600, 0]
     server = Server(postgres.url, lambda raw: raw.execute("SELECT pg_sleep(%s)", (waits.pop(0),)), "SELECT 1")
     lines = Lines(server, 2, "test")
     try:
         with pytest.raises(StoreUnavailable, match="does not answer"):
-            await lines.do(lambda raw: None, 0.5)
+            await lines.do(lambda raw: None, 1)
 
         async def is_back():
             try:
-                return await lines.do(lambda raw: raw.execute("SELECT 2").fetchone(), 10)
+                return await lines.do(lambda raw: raw.execute("SELECT 2").fetchone(), PATIENCE)
             except StoreUnavailable:
                 return None
 
@@ -208,25 +208,26 @@ async def test_work_that_was_given_up_is_not_done_again(postgres):
 
     def work(raw):
         tries.append(raw)
-        raw.execute("SELECT pg_sleep(60)")
+        raw.execute("SELECT pg_sleep(600)")
 
     try:
-        await lines.do(lambda raw: None, 10)
+        await lines.do(lambda raw: None, PATIENCE)
         with pytest.raises(StoreUnavailable):
-            await lines.do(work, 0.2)
-        await lines.do(lambda raw: None, 10)
+            await lines.do(work, 1)
+        await lines.do(lambda raw: None, PATIENCE)
         assert len(tries) == 1
     finally:
         await lines.close()
 
 
-async def test_server_that_is_away_is_not_asked_for_a_moment():
+async def test_server_that_is_away_is_not_asked_for_a_moment(monkeypatch):
     """A host that swallows packets would hold up every thread for as long as a connection may take."""
+    monkeypatch.setattr(postgres_lines, "_AWAY_SECONDS", PATIENCE)
     asked = []
 
     class Away(Server):
         def _connected(self, job):
-            asked.append(time.monotonic())
+            asked.append(job)
             raise StoreUnavailable("away")
 
     server = Away("", lambda raw: None, "")

@@ -55,7 +55,7 @@ async def test_what_never_comes_is_not_waited_for_twice(tmp_path):
 
     recording = changed_recording("telnyx", tmp_path, with_early_clear)
     async with own_stage(recording, own_gateway) as stage:
-        outcome = await stage.play(recording, patience=0.5)
+        outcome = await stage.play(recording, patience=3.0)
     found = [(d.expected, d.came) for d in compare(recording, outcome)]
     assert found == [("clear", "nothing"), ("clear", "nothing")]
 

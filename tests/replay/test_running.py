@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 
 import pytest
 
@@ -15,6 +14,7 @@ from gateway.replay.recording import read
 from gateway.replay.running import RunningGateway
 from gateway.settings import Secret, Settings
 from tests.fakes.deepgram import FakeDeepgram
+from tests.ports import free_port
 from tests.replay.calls import RECORDINGS
 
 ACCOUNT, TOKEN = "AC00000000000000000000000000000001", Secret("auth-token")
@@ -42,11 +42,6 @@ async def running(folder, engine_url, prompt, **more):
     )
     async with own_gateway(settings) as url:
         yield RunningGateway(GatewayAddress(url, PUBLIC_URL), ACCOUNT, TOKEN)
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
 
 
 async def test_carrier_and_engine_are_compared(tmp_path):

@@ -2,14 +2,13 @@
 
 import contextlib
 
-import httpx
 import pytest
 
 from gateway.errors import SettingsError
 from gateway.settings import Settings
 from gateway.web.app import create_app
 from tests.redis_server import running_redis
-from tests.stage import running_gateway, until_it
+from tests.stage import patient_client, running_gateway, until_it
 
 
 def problem(folder, **fields):
@@ -22,7 +21,7 @@ def problem(folder, **fields):
 async def http(tmp_path):
     """A client of a gateway that was told nothing but where to write."""
     environ = {"DATA_DIR": str(tmp_path / "data"), "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive")}
-    async with running_gateway(environ, tmp_path) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+    async with running_gateway(environ, tmp_path) as url, patient_client(url) as http:
         yield http
 
 
@@ -98,7 +97,7 @@ async def test_health_tells_of_every_node(tmp_path):
         archive = {"VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive"), "REDIS_URL": redis.url}
         environs = [{"DATA_DIR": str(tmp_path / name), **archive} for name in ("a", "b")]
         urls = [await stack.enter_async_context(running_gateway(environ, tmp_path)) for environ in environs]
-        http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
+        http = await stack.enter_async_context(patient_client())
 
         async def nodes(url):
             return (await http.get(f"{url}/health")).json().get("nodes", [])
@@ -121,7 +120,7 @@ async def test_gateway_is_ready_when_its_models_are_loaded(http):
         assert answer.json() == {"ready": answer.status_code == 200}
         return answer.is_success
 
-    await until_it(ready, timeout=60)
+    await until_it(ready)
     assert (await http.get("/health")).json()["engine_state"] == "ready"
 
 

@@ -4,7 +4,6 @@ import re
 import sqlite3
 from pathlib import Path
 
-import httpx
 import pytest
 
 from gateway.calls.event_log import Cursor, EventLog
@@ -15,7 +14,18 @@ from gateway.settings import Secret
 from gateway.web import live
 from gateway.web.live import LiveDoor
 from tests.live import PATH, watching
-from tests.stage import CALLED, CALLER, GREETING_SOUND, SOUND, Stage, make_carrier, staged, until, until_it
+from tests.stage import (
+    CALLED,
+    CALLER,
+    GREETING_SOUND,
+    SOUND,
+    Stage,
+    make_carrier,
+    patient_client,
+    staged,
+    until,
+    until_it,
+)
 
 README = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
 
@@ -73,7 +83,7 @@ async def test_refused_call_is_told(tmp_path: Path) -> None:
     "headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}, {"X-API-Key": ""}]
 )
 async def test_nobody_watches_without_the_token(stage: Stage, headers: dict[str, str]) -> None:
-    async with httpx.AsyncClient(base_url=stage.url, headers=headers) as http:
+    async with patient_client(stage.url, headers=headers) as http:
         answer = await http.get(PATH, params={"token": "admin-token-of-the-tests"})
     assert answer.status_code == 401
     assert answer.json() == {"detail": "missing or wrong admin token"}

@@ -19,6 +19,7 @@ from gateway.memory.pins import PinBook
 from gateway.replay.loopback import served
 from gateway.settings import Secret
 from gateway.web.mcp import create_mcp
+from tests.stage import PATIENCE, patient_client
 
 TOKEN = "admin-token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -70,7 +71,7 @@ async def url(store):
 @asynccontextmanager
 async def connected(url, mode="auto", headers=BEARER):
     async with (
-        httpx2.AsyncClient(headers=headers) as http,
+        httpx2.AsyncClient(headers=headers, timeout=PATIENCE) as http,
         Client(streamable_http_client(url, http_client=http), mode=mode) as client,
     ):
         yield client
@@ -105,7 +106,7 @@ async def refusal(client, tool, **arguments):
     ],
 )
 async def test_token_opens_the_door(url, headers, status):
-    async with httpx.AsyncClient(headers=headers) as http:
+    async with patient_client(headers=headers) as http:
         response = await http.post(url, json=LIST_TOOLS)
     assert response.status_code == status
     if status == 401:
@@ -115,7 +116,7 @@ async def test_token_opens_the_door(url, headers, status):
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "OPTIONS", "POST"])
 async def test_stranger_learns_nothing(url, method):
-    async with httpx.AsyncClient() as http:
+    async with patient_client() as http:
         response = await http.request(method, url, content=b"{ no JSON")
     assert response.status_code == 401
 
@@ -130,20 +131,20 @@ async def test_no_token_opens_to_nobody(store):
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 async def test_there_are_no_sessions(url, method):
-    async with httpx.AsyncClient(headers=BEARER) as http:
+    async with patient_client(headers=BEARER) as http:
         response = await http.request(method, url, headers={"Accept": "text/event-stream"})
     assert (response.status_code, response.headers["Allow"]) == (405, "POST")
 
 
 async def test_host_of_a_reverse_proxy_is_taken(url):
     headers = {"Host": "voice.example.com", "Origin": "https://voice.example.com"}
-    async with httpx.AsyncClient(headers=BEARER | headers) as http:
+    async with patient_client(headers=BEARER | headers) as http:
         response = await http.post(url, json=LIST_TOOLS)
     assert response.status_code == 200
 
 
 async def test_large_body_is_refused(url):
-    async with httpx.AsyncClient(headers=BEARER) as http:
+    async with patient_client(headers=BEARER) as http:
         response = await http.post(url, json=LIST_TOOLS | {"params": {"cursor": "x" * 1_000_000}})
     assert response.status_code == 413
 

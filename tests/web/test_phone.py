@@ -2,14 +2,13 @@
 
 import asyncio
 
-import httpx
 import pytest
 
 from gateway.errors import SettingsError
 from gateway.phone.line import phone_line
 from gateway.settings import Secret
 from tests.fakes.deepgram import FakeDeepgram
-from tests.stage import ADMIN, CALLER, running_gateway, until, until_it
+from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until, until_it
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ async def url(tmp_path, engine):
 
 
 async def place(url, body, **headers):
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
+    async with patient_client(url) as http:
         return await http.post("/v1/phone", content=body, headers=headers)
 
 
@@ -103,7 +102,7 @@ async def test_a_gateway_without_engine_says_so(tmp_path, monkeypatch):
     environ = {"DATA_DIR": str(tmp_path / "data"), "GATEWAY_ADMIN_TOKEN": ADMIN, "MEMORY_VECTORS": "false"}
     async with running_gateway(environ, tmp_path) as url:
         answer = await place(url, b"{}", **{"X-API-Key": ADMIN})
-        async with httpx.AsyncClient(base_url=url) as http:
+        async with patient_client(url) as http:
             assert await until_it(lambda: _engine(http)) == "not set up"
     assert answer.status_code == 503
     assert "no voice engine; set DEEPGRAM_API_KEY" in answer.json()["detail"]

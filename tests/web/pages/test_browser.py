@@ -20,7 +20,7 @@ from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.llm.summary import CallSummary
 from tests.calls.aftermath import a_session
 from tests.dashboard.examples import fill, keep
-from tests.stage import ADMIN, Stage, make_carrier, staged, until, until_it
+from tests.stage import ADMIN, PATIENCE, Stage, make_carrier, staged, until, until_it
 from tests.web.pages.test_calls import HOSTILE
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -32,10 +32,9 @@ LOOKS = {
     "phone": {"color_scheme": "light", "viewport": {"width": 390, "height": 844}},
 }
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; scripts/browser installs it"),
-    pytest.mark.timeout(240),
-]
+PATIENCE_MS = PATIENCE * 1000
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; scripts/browser installs it")
 
 
 @dataclass
@@ -76,11 +75,14 @@ async def a_tab(folder: Path, look: str = "light", *, calls: int = 24, **environ
     async with (
         staged(folder, make_carrier("twilio"), RECORD_DIR=str(record_dir), **environ) as stage,
         async_playwright() as playwright,
-        await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"]) as browser,
+        await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox"], timeout=PATIENCE_MS
+        ) as browser,
         await browser.new_context(**LOOKS[look]) as context,
     ):
         page = await context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(PATIENCE_MS)
+        expect.set_options(timeout=PATIENCE_MS)
         tab = Tab(page, context, stage, session)
         page.on("pageerror", lambda error: tab.problems.append(str(error)))
         page.on("dialog", lambda dialog: tab.problems.append(f"dialog {dialog.message}"))
@@ -172,7 +174,7 @@ async def test_recording_plays_from_where_one_points(tmp_path: Path):
         await tab.log_in()
         await tab.open(f"/calls/{tab.session.uuid}")
         await tab.page.locator(".timeline .span").nth(3).click()
-        await tab.page.wait_for_function("document.getElementById('sound').currentTime > 3", timeout=10_000)
+        await tab.page.wait_for_function("document.getElementById('sound').currentTime > 3")
         assert await tab.page.evaluate("document.getElementById('sound').duration") > 30
         await expect(tab.page.locator(".story")).to_have_class("card story playing")
 
@@ -241,5 +243,5 @@ async def test_levels_show_who_talks(tmp_path: Path):
             await call.speak(bytes([0x90]) * 160)
             return await meter.evaluate("meter => meter.value") > 0.5
 
-        await until_it(is_seen, timeout=60)
+        await until_it(is_seen)
         await call.hang_up()

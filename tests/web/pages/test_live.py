@@ -11,12 +11,12 @@ import pytest
 
 from gateway.calls.listening import LATEST_BYTES, Tap
 from tests.live import Watcher
-from tests.stage import ADMIN, CALLER, SOUND, Stage, make_carrier, staged, until
+from tests.stage import ADMIN, CALLER, SOUND, Stage, make_carrier, patient_client, staged, until
 
 
 @contextlib.asynccontextmanager
 async def logged_in(stage: Stage) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=stage.url, trust_env=False, timeout=10) as http:
+    async with patient_client(stage.url) as http:
         await http.get("/login", params={"token": ADMIN})
         yield http
 
@@ -41,7 +41,7 @@ async def test_page_shows_calls_and_what_was_said(stage: Stage):
 
 
 async def test_events_come_by_cookie_alone(stage: Stage):
-    async with httpx.AsyncClient(base_url=stage.url, trust_env=False) as stranger:
+    async with patient_client(stage.url) as stranger:
         refused = await stranger.get("/live/events")
         assert (refused.status_code, refused.headers["x-frame-options"]) == (401, "DENY")
     async with logged_in(stage) as http, http.stream("GET", "/live/events") as answer:

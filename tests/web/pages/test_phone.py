@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 from gateway.dashboard.passes import CallPass, PassBook
 from gateway.settings import Secret
 from tests.fakes.deepgram import FakeDeepgram
-from tests.stage import ADMIN, CALLER, running_gateway, until, until_it
+from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until, until_it
 
 OTHER = "+12025550199"
 
@@ -105,7 +105,7 @@ async def booth(tmp_path):
         }
         async with (
             running_gateway(environ, tmp_path) as url,
-            httpx.AsyncClient(base_url=url, trust_env=False) as http,
+            patient_client(url) as http,
         ):
             booth = Booth(http, engine)
             await booth.log_in()
@@ -211,7 +211,7 @@ async def test_link_is_not_spent_when_nobody_can_answer(tmp_path, monkeypatch):
     environ = {"DATA_DIR": str(tmp_path / "data"), "GATEWAY_ADMIN_TOKEN": ADMIN, "MEMORY_VECTORS": "false"}
     async with (
         running_gateway(environ, tmp_path) as url,
-        httpx.AsyncClient(base_url=url, trust_env=False) as http,
+        patient_client(url) as http,
     ):
         answer = await http.post("/v1/phone/links", json={}, headers={"X-API-Key": ADMIN})
         sealed = pass_of(answer.json()["url"])

@@ -9,7 +9,6 @@ import wave
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 from axe_playwright_python.async_playwright import Axe
@@ -18,17 +17,14 @@ from playwright.async_api import Page, async_playwright, expect
 from gateway.phone import voices
 from gateway.speech.sound import decode, faster
 from tests.firefox import FIREFOX, PULSEAUDIO, running_firefox
-from tests.stage import ADMIN, CALLER, running_gateway, until_it
+from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until_it
 from tests.web.pages.test_browser import CHROMIUM, LOOKS, PICTURES
 
 SAYS = ("", 6.0), ("My name is Anna. My appointment is on Thursday at ten in the morning.", 9.0), ("Goodbye.", 30.0)
 """What the caller says, and how many seconds of silence follow."""
 PATIENCE = 60_000
 
-pytestmark = [
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; scripts/browser installs it"),
-    pytest.mark.timeout(300),
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; scripts/browser installs it")
 
 
 def spoken(path: Path) -> Path:
@@ -58,12 +54,12 @@ async def a_gateway(folder: Path) -> AsyncIterator[str]:
         "VOICE_ENGINE": "local",
         "MEMORY_VECTORS": "false",
     }
-    async with running_gateway(environ, folder) as url, httpx.AsyncClient(base_url=url, trust_env=False) as http:
+    async with running_gateway(environ, folder) as url, patient_client(url) as http:
 
         async def ready() -> bool:
             return (await http.get("/ready")).is_success
 
-        await until_it(ready, timeout=60)
+        await until_it(ready)
         yield url
 
 
@@ -172,7 +168,7 @@ async def test_firefox_calls_too(tmp_path: Path):
             return heard == {0, 1}
 
         heard: set[int] = set()
-        await until_it(hears_each_other, timeout=60)
+        await until_it(hears_each_other)
         await firefox.picture(PICTURES / "phone-firefox.png")
         assert "On the line" in await firefox.run("document.querySelector('[data-part=status]').textContent")
         assert "Hello, this is Maya." in await firefox.run("document.querySelector('.turns').textContent")
