@@ -86,7 +86,7 @@ async def test_embedder_of_a_later_start_finds_what_was_stored_before(ground):
     async with ground.opened(embedder=Embedder(minilm.load), embed_after=0) as store:
 
         async def found():
-            hits = await store.query("Which animals live with her?", limit=1, tags=ANA)
+            hits = await store.query("Which pet does she have?", limit=1, tags=ANA)
             return hits[0].score > 0.01
 
         await until_it(found)
@@ -102,7 +102,7 @@ async def test_wide_search_finds_by_meaning_alone(ground):
             await store.create(NewDocument("", content, tags=ANA))
 
         async def found():
-            hits = await store.query("Which animals live with her?", limit=3)
+            hits = await store.query("Which pet does she have?", limit=3)
             return [hit.document.content for hit in hits if hit.score > 0.01] == ["She has a puppy called Rex."]
 
         await until_it(found)

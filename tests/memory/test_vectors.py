@@ -20,7 +20,7 @@ ANA = ("caller-fact", "caller:+12025550101")
 BEN = ("caller-fact", "caller:+12025550102")
 PUPPY, KETTLE, TRAIN = "She has a puppy called Rex.", "The blue kettle is broken.", "He takes the train to work."
 NOW = datetime(2026, 2, 6, tzinfo=UTC)
-PET = "Which animals live with her?"
+PET = "Which pet does she have?"
 
 
 def opened(ground: Ground, embedder: Embedder | None = None):
