@@ -30,9 +30,10 @@ from gateway.calls.loop_watch import LoopWatch
 from gateway.calls.nodes.commons import CallRecord, CallState, Commons, Word
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.pipeline import Call
-from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, Registry, Ring
+from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, Registry
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import CallKey, EndReason, VoiceSession, new_session_id
+from gateway.calls.ring import Ring, ring_of_journal, ring_of_record
+from gateway.calls.session import CallKey, EndReason, VoiceSession
 from gateway.calls.wishes import Forget
 from gateway.carriers.attestation import Attestation
 from gateway.carriers.events import StreamStarted
@@ -40,11 +41,11 @@ from gateway.carriers.numbers import AllowList, caller_id, e164
 from gateway.errors import BoardUnavailable, CarrierRefused, StreamInUse
 from gateway.links.carrier import CarrierLink
 from gateway.links.carrier_rest import CallControl
-from gateway.links.recorder import FORMAT, CallRecorder, RecordingRoom
+from gateway.links.recorder import CallRecorder, RecordingRoom
 from gateway.logs import last_four
 from gateway.memory.identity import identifier
 from gateway.memory.recall import Recall, render_known
-from gateway.memory.trust import Clearance, Tier
+from gateway.memory.trust import Tier
 from gateway.metrics import REFUSED, WATCHDOG
 
 TICK_SECONDS: Final = 0.1
@@ -58,9 +59,6 @@ SEARCH_TOKENS: Final = 600
 HANGUP_GRACE: Final = 1.0
 """A stream that stopped is usually the first sign of a hangup; the carrier gets so long to say so."""
 RESTART_PAUSE: Final = 1.0
-
-_RECORDED: Final = ("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak")
-"""What a replay must know of an agent."""
 
 _log = logging.getLogger(__name__)
 
@@ -270,12 +268,12 @@ class CallDesk:
                 self._memory.journal.claim(left.session.id)
                 self._memory.journal.forget(left.session.id)
             elif self._neighbours is None:
-                self._continue(_ring_of_journal(left, self._agents), left.session)
+                self._continue(ring_of_journal(left, self._agents), left.session)
             else:  # another node may have taken it over; to ask may take a while
                 self._errand(self._reclaim(left, self._neighbours))
 
     async def _reclaim(self, left: JournaledCall, neighbours: Neighbours) -> None:
-        ring = _ring_of_journal(left, self._agents)
+        ring = ring_of_journal(left, self._agents)
         ours = await neighbours.reclaim(ring.key, left.node)
         if ours:
             self._continue(ring, left.session)
@@ -342,7 +340,7 @@ class CallDesk:
         ring.clearance.tier = agent.trust.tier(attestation, withheld=not number, allow_listed=listed)
         self._prepare(ring)
         if self._memory is not None and known_as:
-            ring.session = self._session_of(ring)
+            ring.session = ring.new_session()
         if self._neighbours is not None:
             if there := await self._neighbours.announce(ring):
                 ring.cancel()
@@ -466,7 +464,7 @@ class CallDesk:
         ring.caller, ring.memory = known_as, None
         if ring.session is not None and self._memory is not None:
             self._memory.journal.forget(ring.session.id)
-        ring.session = self._session_of(ring) if self._memory is not None and known_as else None
+        ring.session = ring.new_session() if self._memory is not None and known_as else None
         self._prepare(ring)
 
     async def _redeemed(self, key: CallKey, started: StreamStarted) -> Ring | None:
@@ -500,7 +498,7 @@ class CallDesk:
         self._prepare(ring)
         ring.used = True
         if ring.session is not None and self._memory is not None:
-            self._memory.journal.take_over(ring.session, _journal_header(ring))
+            self._memory.journal.take_over(ring.session, ring.journal_header)
         self._registry.add_ring(ring)
         return ring
 
@@ -508,7 +506,7 @@ class CallDesk:
 
     def _call(self, ring: Ring, link: CarrierLink, engine: EngineAccess, kit: Kit, thought: Thought | None) -> Call:
         carrier, call_id = ring.key
-        session = ring.session or self._session_of(ring)
+        session = ring.session or ring.new_session()
         if not session.turns:
             session.started_at = datetime.now(UTC)  # not when it rang
         call = Call(
@@ -703,7 +701,7 @@ class CallDesk:
         """A call that was another node's is this one's, without its media. A nameless caller's has no past."""
         ring = self._ring_of(record, session)
         if session is not None and self._memory is not None:
-            self._memory.journal.take_over(session, _journal_header(ring))
+            self._memory.journal.take_over(session, ring.journal_header)
         if record.state is CallState.OVER:
             self._finish(record.key, session)
         elif session is None:
@@ -796,34 +794,10 @@ class CallDesk:
         if self._memory is None or not session.caller:
             return None
         share = self._neighbours.commons.said if self._neighbours is not None else None
-        return self._memory.journal.open_session(session, _journal_header(ring), share)
+        return self._memory.journal.open_session(session, ring.journal_header, share)
 
     def _ring_of(self, record: CallRecord, session: VoiceSession | None = None) -> Ring:
-        """A call as another node knows it."""
-        return Ring(
-            record.key,
-            record.account_id,
-            session.caller if session is not None else record.caller,
-            record.called,
-            self._agents.answering(record.called),
-            record.media_url,
-            self._now() + TOKEN_SECONDS,
-            session=session,
-            session_id=session.id if session is not None else new_session_id(),
-            attempt=record.attempt,
-            token=record.token,
-            number=record.number,
-            clearance=Clearance(Tier(record.tier)),
-            shared=True,
-            handed_over=record.handed_over,
-            adopted=session is None or session.taken_over,
-        )
-
-    def _session_of(self, ring: Ring) -> VoiceSession:
-        number = ring.number if ring.number != ring.caller else ""
-        return VoiceSession(
-            agent=ring.agent.name, caller=ring.caller, carrier=ring.key[0], number=number, id=ring.session_id
-        )
+        return ring_of_record(record, session, self._agents, expires=self._now() + TOKEN_SECONDS)
 
     def _feed_of(self, ring: Ring) -> CallFeed:
         """What is told of a call. Of one that leaves nothing behind neither words nor number are kept."""
@@ -833,7 +807,7 @@ class CallDesk:
     def _recorder(self, session: VoiceSession, ring: Ring) -> CallRecorder | None:
         recorder = self._recordings.record(session.uuid)
         if recorder is not None:
-            recorder.note("call", _header(session, ring))
+            recorder.note("call", ring.recording_header(session))
         return recorder
 
     def _errand(self, work: Coroutine[Any, Any, None]) -> None:
@@ -849,43 +823,3 @@ def _died(session: VoiceSession) -> None:
     """Nobody knows more of its end than when somebody spoke last."""
     session.end_reason = EndReason.GATEWAY_DIED
     session.ended_at = session.turns[-1].at if session.turns else session.started_at
-
-
-def _journal_header(ring: Ring) -> dict[str, Any]:
-    """What the journal knows of a call beside its session."""
-    return {
-        "key": ring.key,
-        "account_id": ring.account_id,
-        "called": ring.called,
-        "media_url": ring.media_url,
-        "handed_over": ring.handed_over,
-        "number": ring.number,
-        "tier": ring.clearance.tier,
-    }
-
-
-def _ring_of_journal(left: JournaledCall, agents: AgentBook) -> Ring:
-    header = left.header
-    carrier, call_id = header["key"]
-    called = header["called"]
-    agent = agents.answering(called)
-    ring = Ring((carrier, call_id), header["account_id"], left.session.caller, called, agent, header["media_url"], 0.0)
-    ring.session_id = left.session.id
-    ring.handed_over, ring.number = header["handed_over"], header["number"]
-    ring.clearance.tier = Tier(header["tier"])
-    return ring
-
-
-def _header(session: VoiceSession, ring: Ring) -> dict[str, object]:
-    """How a recording begins: what a replay must know to place the call again."""
-    return {
-        "format": FORMAT,
-        "carrier": session.carrier,
-        "caller": ring.number,
-        "called": ring.called,
-        "account_id": ring.account_id,
-        "call_id": ring.key[1],
-        "session": session.id,
-        "started_at": session.started_at.isoformat(),
-        "agent": {name: getattr(ring.agent, name) for name in _RECORDED} | {"timezone": str(ring.agent.timezone or "")},
-    }

@@ -1,21 +1,12 @@
 """Calls this node knows: ringing, live, over; and which webhook events it has seen. In memory, no I/O."""
 
-import asyncio
-import hmac
-import secrets
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
 from typing import Final
-from urllib.parse import quote
 
-from gateway.calls.agents import Agent
-from gateway.calls.functions.kit import Kit
 from gateway.calls.pipeline import Call
-from gateway.calls.remembering import Remembering
-from gateway.calls.session import CallKey, VoiceSession, new_session_id
-from gateway.links.recorder import CallRecorder
-from gateway.memory.trust import Clearance
+from gateway.calls.ring import Ring
+from gateway.calls.session import CallKey
 
 TOKEN_SECONDS: Final = 30.0
 """From the webhook to the media socket it takes a second or two; a token older than this is dead."""
@@ -28,78 +19,6 @@ RESUME_TRIES: Final = 3
 
 MEMORY_OF_ENDED: Final = 3600.0
 MOST_EVENTS: Final = 10_000
-
-
-@dataclass(eq=False)
-class Ring:
-    """
-    A call that was let in and has no media yet. Its token opens one media socket, once.
-
-    `session` is there for a caller who is remembered, and for every call that goes on after it lost its media.
-    """
-
-    key: CallKey
-    account_id: str
-    caller: str
-    """Under whom its memory is kept; empty: nothing is kept, or read."""
-    called: str
-    agent: Agent
-    media_url: str
-    expires: float
-    memory: Remembering | None = None
-    kit: asyncio.Task[Kit] | None = None
-    session: VoiceSession | None = None
-    session_id: str = field(default_factory=new_session_id)
-    """What its session has as id, or will have."""
-    recorder: CallRecorder | None = None
-    attempt: int = 0
-    number: str = ""
-    """The caller's, as the network tells it."""
-    clearance: Clearance = field(default_factory=Clearance)
-    """How much of the caller's memory may be told."""
-    token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
-    used: bool = False
-    shared: bool = False
-    """Other nodes know of it: its token may be spent at any of them."""
-    handed_over: bool = False
-    """The caller was put through to somebody who has not picked up yet."""
-    picked_up: bool | None = None
-    """Whether they have, when that was told before the call with us had ended."""
-    taken: bool = False
-    """Another node has the call now; nothing is to be done about it here."""
-    adopted: bool = False
-    """Another node had it that could not be asked, and may have its media still."""
-
-    @property
-    def stream_url(self) -> str:
-        """The media socket's address with the token in it, for carriers that keep it there."""
-        return f"{self.media_url}?token={quote(self.token, safe='')}"
-
-    def again(self, *, expires: float) -> "Ring":
-        """The same call once more, after its stream was lost: another token, one more attempt."""
-        return replace(
-            self,
-            expires=expires,
-            memory=None,
-            kit=None,
-            attempt=self.attempt + 1,
-            token=secrets.token_urlsafe(32),
-            used=False,
-            shared=False,
-            handed_over=False,
-            picked_up=None,
-        )
-
-    def cancel(self) -> None:
-        """Nobody will need what is being loaded for it."""
-        for loading in (self.memory, self.kit):
-            if loading is not None:
-                loading.cancel()
-
-    def opens(self, token: str, account_id: str, now: float) -> bool:
-        """Whether this token, from this account, opens the call's media now. Constant time for the token."""
-        right = hmac.compare_digest(self.token.encode(), token.encode())
-        return right and not self.used and now < self.expires and account_id in ("", self.account_id)
 
 
 class Registry:

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.calls.desk import CallDesk, Refusal
-from gateway.calls.registry import Ring
+from gateway.calls.ring import Ring
 from gateway.carriers import twilio
 from gateway.carriers.attestation import twilio_attestation, twilio_sip_headers
 from gateway.carriers.signatures import check_twilio

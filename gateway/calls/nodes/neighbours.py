@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from gateway.calls.journal import circumstances, entries_of, restore
 from gateway.calls.nodes.commons import BEAT_SECONDS, CallRecord, CallState, Commons, Message, Word
-from gateway.calls.registry import Ring
+from gateway.calls.ring import Ring
 from gateway.calls.session import CallKey, VoiceSession
 from gateway.carriers.events import StreamStarted
 from gateway.errors import BoardUnavailable

@@ -1,0 +1,168 @@
+"""
+A call that was let in and waits for its media: what is known of it, and the token that opens a socket for it.
+
+It outlives its process: a journal, or what other nodes know, makes the same ring again.
+"""
+
+import asyncio
+import hmac
+import secrets
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+from urllib.parse import quote
+
+from gateway.calls.agents import Agent, AgentBook
+from gateway.calls.functions.kit import Kit
+from gateway.calls.journal import JournaledCall
+from gateway.calls.nodes.commons import CallRecord
+from gateway.calls.remembering import Remembering
+from gateway.calls.session import CallKey, VoiceSession, new_session_id
+from gateway.links.recorder import FORMAT, CallRecorder
+from gateway.memory.trust import Clearance, Tier
+
+_RECORDED: Final = ("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak")
+"""What a replay must know of an agent."""
+
+
+@dataclass(eq=False)
+class Ring:
+    """
+    A call that was let in and has no media yet. Its token opens one media socket, once.
+
+    `session` is there for a caller who is remembered, and for every call that goes on after it lost its media.
+    """
+
+    key: CallKey
+    account_id: str
+    caller: str
+    """Under whom its memory is kept; empty: nothing is kept, or read."""
+    called: str
+    agent: Agent
+    media_url: str
+    expires: float
+    memory: Remembering | None = None
+    kit: asyncio.Task[Kit] | None = None
+    session: VoiceSession | None = None
+    session_id: str = field(default_factory=new_session_id)
+    """What its session has as id, or will have."""
+    recorder: CallRecorder | None = None
+    attempt: int = 0
+    number: str = ""
+    """The caller's, as the network tells it."""
+    clearance: Clearance = field(default_factory=Clearance)
+    """How much of the caller's memory may be told."""
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    used: bool = False
+    shared: bool = False
+    """Other nodes know of it: its token may be spent at any of them."""
+    handed_over: bool = False
+    """The caller was put through to somebody who has not picked up yet."""
+    picked_up: bool | None = None
+    """Whether they have, when that was told before the call with us had ended."""
+    taken: bool = False
+    """Another node has the call now; nothing is to be done about it here."""
+    adopted: bool = False
+    """Another node had it that could not be asked, and may have its media still."""
+
+    @property
+    def stream_url(self) -> str:
+        """The media socket's address with the token in it, for carriers that keep it there."""
+        return f"{self.media_url}?token={quote(self.token, safe='')}"
+
+    def again(self, *, expires: float) -> "Ring":
+        """The same call once more, after its stream was lost: another token, one more attempt."""
+        return replace(
+            self,
+            expires=expires,
+            memory=None,
+            kit=None,
+            attempt=self.attempt + 1,
+            token=secrets.token_urlsafe(32),
+            used=False,
+            shared=False,
+            handed_over=False,
+            picked_up=None,
+        )
+
+    def cancel(self) -> None:
+        """Nobody will need what is being loaded for it."""
+        for loading in (self.memory, self.kit):
+            if loading is not None:
+                loading.cancel()
+
+    def opens(self, token: str, account_id: str, now: float) -> bool:
+        """Whether this token, from this account, opens the call's media now. Constant time for the token."""
+        right = hmac.compare_digest(self.token.encode(), token.encode())
+        return right and not self.used and now < self.expires and account_id in ("", self.account_id)
+
+    # Told to others
+
+    @property
+    def journal_header(self) -> dict[str, Any]:
+        """What the journal knows of a call beside its session."""
+        return {
+            "key": self.key,
+            "account_id": self.account_id,
+            "called": self.called,
+            "media_url": self.media_url,
+            "handed_over": self.handed_over,
+            "number": self.number,
+            "tier": self.clearance.tier,
+        }
+
+    def recording_header(self, session: VoiceSession) -> dict[str, object]:
+        """How a recording begins: what a replay must know to place the call again."""
+        agent = {name: getattr(self.agent, name) for name in _RECORDED}
+        return {
+            "format": FORMAT,
+            "carrier": session.carrier,
+            "caller": self.number,
+            "called": self.called,
+            "account_id": self.account_id,
+            "call_id": self.key[1],
+            "session": session.id,
+            "started_at": session.started_at.isoformat(),
+            "agent": agent | {"timezone": str(self.agent.timezone or "")},
+        }
+
+    def new_session(self) -> VoiceSession:
+        """For a call in which nothing was said yet."""
+        number = self.number if self.number != self.caller else ""
+        return VoiceSession(
+            agent=self.agent.name, caller=self.caller, carrier=self.key[0], number=number, id=self.session_id
+        )
+
+
+def ring_of_journal(left: JournaledCall, agents: AgentBook) -> Ring:
+    """A call as the journal of a dead process knows it."""
+    header = left.header
+    carrier, call_id = header["key"]
+    called = header["called"]
+    agent = agents.answering(called)
+    ring = Ring((carrier, call_id), header["account_id"], left.session.caller, called, agent, header["media_url"], 0.0)
+    ring.session_id = left.session.id
+    ring.handed_over, ring.number = header["handed_over"], header["number"]
+    ring.clearance.tier = Tier(header["tier"])
+    return ring
+
+
+def ring_of_record(record: CallRecord, session: VoiceSession | None, agents: AgentBook, *, expires: float) -> Ring:
+    """A call as another node knows it."""
+    return Ring(
+        record.key,
+        record.account_id,
+        session.caller if session is not None else record.caller,
+        record.called,
+        agents.answering(record.called),
+        record.media_url,
+        expires,
+        session=session,
+        session_id=session.id if session is not None else new_session_id(),
+        attempt=record.attempt,
+        token=record.token,
+        number=record.number,
+        clearance=Clearance(Tier(record.tier)),
+        shared=True,
+        handed_over=record.handed_over,
+        adopted=session is None or session.taken_over,
+    )
