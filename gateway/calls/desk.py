@@ -11,54 +11,49 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from gateway import logs
 from gateway.calls.agents import AgentBook
 from gateway.calls.brain_room import BrainRoom, Thought
+from gateway.calls.carrier_line import CarrierLine
+from gateway.calls.departures import Departures
 from gateway.calls.engine_keeper import EngineAccess
-from gateway.calls.feed import CallFeed, Feed
+from gateway.calls.errands import Errands
+from gateway.calls.feed import Feed
 from gateway.calls.finalize import Finalizer
 from gateway.calls.functions.kit import Kit, KitRoom
-from gateway.calls.journal import Journal, JournaledCall, TurnLog
-from gateway.calls.levels import SHOW_SECONDS, Levels
+from gateway.calls.journal import JournaledCall
+from gateway.calls.levels import Levels
 from gateway.calls.loop_watch import LoopWatch
 from gateway.calls.nodes.commons import CallRecord, CallState, Commons, Word
 from gateway.calls.nodes.neighbours import Neighbours
+from gateway.calls.parking import Parking
 from gateway.calls.pipeline import Call
-from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, Registry
-from gateway.calls.remembering import Remembering
+from gateway.calls.provisions import Memory, Provisions
+from gateway.calls.registry import TOKEN_SECONDS, Registry
 from gateway.calls.ring import Ring, ring_of_journal, ring_of_record
 from gateway.calls.session import CallKey, EndReason, VoiceSession
-from gateway.calls.wishes import Forget
+from gateway.calls.switchboard import Switchboard
 from gateway.carriers.attestation import Attestation
 from gateway.carriers.events import StreamStarted
-from gateway.carriers.numbers import AllowList, caller_id, e164
-from gateway.errors import BoardUnavailable, CarrierRefused, StreamInUse
+from gateway.carriers.numbers import AllowList, caller_id
+from gateway.errors import BoardUnavailable
 from gateway.links.carrier import CarrierLink
 from gateway.links.carrier_rest import CallControl
-from gateway.links.recorder import CallRecorder, RecordingRoom
+from gateway.links.recorder import RecordingRoom
 from gateway.logs import last_four
 from gateway.memory.identity import identifier
-from gateway.memory.recall import Recall, render_known
-from gateway.memory.trust import Tier
-from gateway.metrics import REFUSED, WATCHDOG
+from gateway.metrics import REFUSED
 
 TICK_SECONDS: Final = 0.1
 TICK_GROUPS: Final = 10
 PENDING_SOCKETS: Final = 200
 """Media sockets that have not sent a valid `start`. One more, and the oldest of them is closed."""
-
-SEARCH_TOKENS: Final = 600
-"""How much an agent that searches its memory gets to read."""
-
-HANGUP_GRACE: Final = 1.0
-"""A stream that stopped is usually the first sign of a hangup; the carrier gets so long to say so."""
-RESTART_PAUSE: Final = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -71,47 +66,6 @@ class Refusal(enum.StrEnum):
     NO_ENGINE = "no voice engine; set DEEPGRAM_API_KEY, or run: pip install 'voice-gateway[local]'"
     CLOSING = "gateway is shutting down"
     OVER = "call is already over"
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What is kept of calls and where past ones are looked up. None of it for a nameless caller."""
-
-    recall: Recall
-    limit: int
-    """How many past calls go into the prompt."""
-    journal: Journal
-    forget: Forget | None = None
-    """For callers who ask for it aloud."""
-
-    async def search(self, agent: str, caller: str, text: str, *, person: str = "") -> str:
-        """What is known of this caller that fits these words, as text for the agent."""
-        known = await self.recall.search(agent, caller, text, person=person)
-        return render_known(known, budget_tokens=SEARCH_TOKENS)
-
-
-@dataclass(frozen=True)
-class CarrierLine:
-    """One call at its carrier."""
-
-    control: CallControl
-    call_id: str
-    called: str
-    media_url: str
-    is_ours: Callable[[], Awaitable[bool]]
-
-    @property
-    def stop_ends_call(self) -> bool:
-        return self.control.stop_ends_call
-
-    async def hang_up(self) -> None:
-        if await self.is_ours():
-            await self.control.hang_up(self.call_id)
-
-    async def transfer(self, target: str) -> None:
-        """From the number that was dialled: a carrier takes no other of ours, and the caller's is not ours to show."""
-        caller_id = e164(self.called) or ""
-        await self.control.transfer(self.call_id, target, caller_id=caller_id, media_url=self.media_url)
 
 
 class CallDesk:
@@ -138,21 +92,22 @@ class CallDesk:
         self._allowed = allowed
         self._engine = engine
         self._controls = controls
-        self._memory = memory
-        self._finalizer = finalizer
-        self._recordings = recordings
         self._apology = apology
-        self._kits = kits or KitRoom()
         self._brains = brains
         self._neighbours = neighbours
         self._feed = feed or Feed()
         self._levels = levels or Levels()
-        self._measures = False
-        self._shown_at = 0.0
+        share = neighbours.commons.said if neighbours is not None else None
+        self._provisions = Provisions(memory, kits or KitRoom(), recordings, self._feed, share)
+        self._departures = Departures(finalizer, self._provisions, self._feed, neighbours)
         self._registry = Registry()
+        self._errands = Errands()
+        self._parking = Parking(
+            self, self._registry, controls, self._provisions, self._departures, self._errands, neighbours
+        )
+        self.switchboard = Switchboard(self._registry, neighbours)
         self._pending: dict[CarrierLink, None] = {}
         self._conducted: dict[Call, asyncio.Task[None]] = {}
-        self._errands: set[asyncio.Task[None]] = set()
         self._loop_watch = LoopWatch()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -161,46 +116,6 @@ class CallDesk:
     @property
     def live_calls(self) -> int:
         return len(self._registry)
-
-    def on_the_line(self) -> list[Call]:
-        """The calls that have their media here, oldest first."""
-        return list(self._registry.live_calls())
-
-    # What an operator wants, of calls here or at any node
-
-    async def all_on_the_line(self) -> list[VoiceSession]:
-        """Every call that has its media, oldest first, with what was said so far."""
-        here = [replace(call.session, turns=call.turns()) for call in self.on_the_line()]
-        known = {session.id for session in here}
-        others = await self._neighbours.sessions_elsewhere() if self._neighbours is not None else []
-        elsewhere = [session for session in others if session.id not in known]
-        return sorted([*here, *elsewhere], key=lambda session: session.started_at)
-
-    async def have_ended(self, session_id: str) -> bool:
-        """End a call; false where nobody has it."""
-        if call := self._here(session_id):
-            call.end(EndReason.OPERATOR_HUNG_UP)
-            return True
-        return self._neighbours is not None and await self._neighbours.have(Word.END, session_id)
-
-    async def have_said(self, session_id: str, words: str) -> bool:
-        """Have the agent say this in a call; false where nobody has it."""
-        if call := self._here(session_id):
-            call.say(words)
-            return True
-        return self._neighbours is not None and await self._neighbours.have(Word.SAY, session_id, words)
-
-    def operator_ends(self, key: CallKey) -> None:
-        if call := self._registry.live(key):
-            call.end(EndReason.OPERATOR_HUNG_UP)
-
-    def operator_says(self, key: CallKey, words: str) -> None:
-        if call := self._registry.live(key):
-            call.say(words)
-
-    def _here(self, session_id: str) -> Call | None:
-        calls = (call for call in self.on_the_line() if call.session.id == session_id and not call.is_over)
-        return next(calls, None)
 
     @property
     def loop_lag(self) -> float:
@@ -221,22 +136,10 @@ class CallDesk:
             for call in itertools.islice(self._registry.live_calls(), turn, None, TICK_GROUPS):
                 call.tick(now)
             if turn in (0, TICK_GROUPS // 2):
-                self._measure(now)
+                self._levels.measure(self._registry.live_calls(), now)
             if turn == 0:
                 for ring in (*self._registry.unclaimed(now), *self._registry.overdue(now)):
-                    self._errand(self._abandon(ring))
-
-    def _measure(self, now: float) -> None:
-        """Levels of all calls, while somebody watches."""
-        if self._levels.wanted and now >= self._shown_at + SHOW_SECONDS:
-            self._shown_at, self._measures = now, True
-            levels = [(call.session.id, *call.levels(now)) for call in self._registry.live_calls()]
-            self._levels.show([{"session": id_, "caller": caller, "agent": agent} for id_, caller, agent in levels])
-        elif self._measures and not self._levels.wanted:
-            self._measures = False
-            self._levels.show([])
-            for call in self._registry.live_calls():
-                call.stop_measuring()
+                    self._parking.abandon(ring)
 
     async def drain(self, seconds: float) -> None:
         """Let no more calls in, and wait until the live ones have ended by themselves."""
@@ -252,7 +155,7 @@ class CallDesk:
             link.close()
         for call in self._registry.live_calls():
             call.end(EndReason.SHUTDOWN)
-        if tasks := {*self._conducted.values(), *self._errands}:
+        if tasks := {*self._conducted.values(), *self._errands.under_way}:
             await asyncio.wait(tasks, timeout=15)
 
     async def recover(self, ended: frozenset[str]) -> None:
@@ -261,40 +164,36 @@ class CallDesk:
 
         `ended` are those whose ending has been begun; what their journal still holds is in it.
         """
-        if self._memory is None:
-            return
-        for left in await self._memory.journal.unfinished():
+        for left in await self._provisions.unfinished():
             if left.session.id in ended:
-                self._memory.journal.claim(left.session.id)
-                self._memory.journal.forget(left.session.id)
+                self._provisions.claim(left.session.id)
+                self._provisions.discard(left.session.id)
             elif self._neighbours is None:
                 self._continue(ring_of_journal(left, self._agents), left.session)
             else:  # another node may have taken it over; to ask may take a while
-                self._errand(self._reclaim(left, self._neighbours))
+                self._errands.send(self._reclaim(left, self._neighbours))
 
     async def _reclaim(self, left: JournaledCall, neighbours: Neighbours) -> None:
         ring = ring_of_journal(left, self._agents)
         ours = await neighbours.reclaim(ring.key, left.node)
         if ours:
             self._continue(ring, left.session)
-        elif ours is False and self._memory is not None:
-            self._memory.journal.claim(left.session.id)
+        elif ours is False:
+            self._provisions.claim(left.session.id)
             _died(left.session)
-            self._finalizer.contribute(left.session, functools.partial(neighbours.until_over, ring.key))
+            self._departures.contribute(ring.key, left.session, neighbours)
 
     def _continue(self, ring: Ring, session: VoiceSession) -> None:
         """A call whose process died: it may go on."""
         _log.warning("a call was live when its gateway died", extra={"call": session.uuid[:8]})
-        if self._memory is not None:
-            self._memory.journal.claim(session.id)
+        self._provisions.claim(session.id)
         _died(session)
         if ring.handed_over:
             session.end_reason = EndReason.TRANSFERRED
         if ring.key[0] in self._controls and not ring.handed_over:
-            self._park(ring, session)
-            self._errand(self._ask_if_alive(ring))
+            self._parking.park_orphan(ring, session)
         else:
-            self._finish(ring.key, session)
+            self._departures.finish(ring.key, session)
 
     # The webhooks' side
 
@@ -329,7 +228,7 @@ class CallDesk:
         if refusal is not None:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
             REFUSED.count(key[0], refusal.name.lower().replace("_", " "))
-            stranger = self._feed.call("", "", number, key[0], kept=self._memory is not None)
+            stranger = self._feed.call("", "", number, key[0], kept=self._provisions.has_memory)
             stranger.tell("refused", called=called, reason=str(refusal))
             return refusal
         agent = self._agents.answering(called)
@@ -338,9 +237,8 @@ class CallDesk:
         logs.concerns(ring.session_id)
         listed = self._allowed.lists(number)
         ring.clearance.tier = agent.trust.tier(attestation, withheld=not number, allow_listed=listed)
-        self._prepare(ring)
-        if self._memory is not None and known_as:
-            ring.session = ring.new_session()
+        self._provisions.prepare(ring)
+        ring.session = self._provisions.session(ring)
         if self._neighbours is not None:
             if there := await self._neighbours.announce(ring):
                 ring.cancel()
@@ -351,10 +249,10 @@ class CallDesk:
                 self._neighbours.commons.settled(key)
                 return Refusal.OVER
         if ring.session is not None:  # from here on a killed gateway knows that somebody is on the line
-            self._journaled(ring.session, ring)
+            self._provisions.journal(ring.session, ring)
         self._registry.add_ring(ring)
         _log.info("phone rings", extra={"caller": last_four(number), "carrier": key[0], "agent": agent.name})
-        self._feed_of(ring).tell("ringing", called=called)
+        self._provisions.feed(ring).tell("ringing", called=called)
         return ring
 
     async def resume(self, key: CallKey) -> Ring | None:
@@ -367,11 +265,11 @@ class CallDesk:
             call.end(EndReason.STREAM_LOST)
             await asyncio.wait({self._conducted[call]})
         elif (ring := self._registry.ring(key)) and not ring.used:
-            self._park(ring, ring.session)
+            self._parking.park(ring, ring.session)
         elif self._neighbours is not None and not self._registry.is_parked(key) and not self._registry.is_over(key):
             if fetched := await self._neighbours.fetch(key):
                 self.take_up(*fetched)
-        return await self._ring_again(key)
+        return await self._parking.ring_again(key)
 
     def carrier_ended(self, key: CallKey) -> None:
         """The carrier says that the call is over; it may say so before we have heard of the call at all."""
@@ -379,9 +277,9 @@ class CallDesk:
         if call is not None:
             call.end(EndReason.CALLER_HUNG_UP, carrier_over=True)
         elif ring := self._registry.ended(key, self._now()):
-            self._settle(ring, EndReason.CALLER_HUNG_UP)
+            self._departures.settle(ring, EndReason.CALLER_HUNG_UP)
         elif self._neighbours is not None:
-            self._errand(self._pass_on_end(key, self._neighbours))
+            self._errands.send(self._pass_on_end(key, self._neighbours))
 
     def stream_failed(self, key: CallKey) -> None:
         """The carrier could not stream, or stopped; the caller may still be there."""
@@ -389,15 +287,15 @@ class CallDesk:
         if call is not None:
             call.end(EndReason.STREAM_STOPPED)
         elif ring is not None and not ring.used:
-            self._park(ring, ring.session)
+            self._parking.park(ring, ring.session)
         elif ring is None and not self._registry.is_over(key) and not self._registry.is_parked(key):
-            self._errand(self._stream_failed_elsewhere(key))
+            self._errands.send(self._stream_failed_elsewhere(key))
 
     def transferred(self, key: CallKey) -> None:
         """Somebody has picked up: the caller is theirs."""
         if ring := self._registry.handed_over(key):
             self._registry.ended(key, self._now())
-            self._settle(ring, EndReason.TRANSFERRED)
+            self._departures.settle(ring, EndReason.TRANSFERRED)
         else:
             self._note_transfer(key, Word.TRANSFERRED)
 
@@ -405,7 +303,7 @@ class CallDesk:
         """Nobody has picked up, and the carrier leaves the caller in silence: back to the agent."""
         if ring := self._registry.handed_over(key):
             ring.handed_over = False
-            self._errand(self._restart_stream(ring))
+            self._parking.restart_stream(ring)
         else:
             self._note_transfer(key, Word.TRANSFER_FAILED)
 
@@ -415,7 +313,7 @@ class CallDesk:
         if ring is not None:
             ring.picked_up = word is Word.TRANSFERRED
         elif self._neighbours is not None:
-            self._errand(self._pass_on(word, key, self._neighbours))
+            self._errands.send(self._pass_on(word, key, self._neighbours))
 
     # The media sockets' side
 
@@ -441,7 +339,7 @@ class CallDesk:
             return None
         logs.concerns(ring.session_id)
         self._identify(ring, started.parameters)
-        kit = await (ring.kit or self._kits.pack(ring.agent, ring.caller, ring.clearance))
+        kit = await self._provisions.kit(ring)
         thought = None
         if self._brains is not None:
             thought = self._brains.open(ring.agent, ring.caller, ring.media_url, ring.clearance)
@@ -462,10 +360,10 @@ class CallDesk:
             return
         ring.cancel()
         ring.caller, ring.memory = known_as, None
-        if ring.session is not None and self._memory is not None:
-            self._memory.journal.forget(ring.session.id)
-        ring.session = ring.new_session() if self._memory is not None and known_as else None
-        self._prepare(ring)
+        if ring.session is not None:
+            self._provisions.discard(ring.session.id)
+        ring.session = self._provisions.session(ring)
+        self._provisions.prepare(ring)
 
     async def _redeemed(self, key: CallKey, started: StreamStarted) -> Ring | None:
         """The call that this token opens, and no other node opens with it."""
@@ -495,10 +393,9 @@ class CallDesk:
     async def _moved_here(self, record: CallRecord, neighbours: Neighbours) -> Ring:
         """A call that rang at another node, and goes on here."""
         ring = self._ring_of(record, await neighbours.session_of(record))
-        self._prepare(ring)
+        self._provisions.prepare(ring)
         ring.used = True
-        if ring.session is not None and self._memory is not None:
-            self._memory.journal.take_over(ring.session, ring.journal_header)
+        self._provisions.take_over(ring.session, ring)
         self._registry.add_ring(ring)
         return ring
 
@@ -519,18 +416,18 @@ class CallDesk:
                 call_id,
                 ring.called,
                 ring.media_url,
-                functools.partial(self._is_ours, ring.key),
+                functools.partial(self._parking.is_ours, ring.key),
             ),
             apology=self._apology,
             memory=ring.memory,
             clearance=ring.clearance,
             kit=kit,
             endpoint=thought.endpoint if thought is not None else None,
-            journal=self._journaled(session, ring),
-            recorder=None if session.off_record else ring.recorder or self._recorder(session, ring),
-            forget=self._memory.forget if self._memory is not None else None,
-            look_up=lambda caller: self._remembering(ring, caller),
-            feed=self._feed_of(ring),
+            journal=self._provisions.journal(session, ring),
+            recorder=None if session.off_record else ring.recorder or self._provisions.recorder(session, ring),
+            forget=self._provisions.forget,
+            look_up=lambda caller: self._provisions.remembering(ring, caller),
+            feed=self._provisions.feed(ring),
         )
         if thought is not None and self._brains is not None:
             call.on_other_memory = functools.partial(self._brains.keep_to_itself, thought, ring.agent)
@@ -540,7 +437,7 @@ class CallDesk:
 
     async def _conduct(self, call: Call, ring: Ring, thought: Thought | None) -> None:
         ring.recorder, ring.adopted = call.recorder, False
-        feed = self._feed_of(ring)
+        feed = self._provisions.feed(ring)
         feed.tell("answered", attempt=ring.attempt)
         try:
             await call.run()
@@ -553,159 +450,28 @@ class CallDesk:
             if thought is not None and self._brains is not None:
                 self._brains.close(thought)
             if ring.taken:
-                self._let_go(ring)
+                self._departures.let_go(ring)
             elif call.may_go_on and not ring.picked_up and not self._closing:
                 ring.handed_over = call.session.end_reason is EndReason.TRANSFERRED and ring.picked_up is None
                 feed.tell("media_lost", reason=str(call.session.end_reason))
-                self._park(ring, call.session)
+                self._parking.park(ring, call.session)
             else:
                 self._registry.ended(ring.key, self._now())
-                self._finish(ring.key, call.session, call.recorder)
+                self._departures.finish(ring.key, call.session, call.recorder)
             del self._conducted[call]
             if not self._conducted:
                 self._quiet.set()
-
-    # A call that has lost its stream
-
-    def _park(self, ring: Ring, session: VoiceSession | None) -> None:
-        ring.session = session
-        self._registry.park(ring, self._now() + RESUME_SECONDS)
-        if self._neighbours is not None:
-            self._neighbours.parked(ring)
-        if ring.handed_over:  # the carrier tells whether somebody picks up
-            if session is not None:
-                self._journaled(session, ring)
-            return
-        if ring.attempt >= RESUME_TRIES:
-            self._registry.ended(ring.key, self._now())
-            self._give_up(ring)
-        elif not self._controls[ring.key[0]].asks_to_resume:
-            self._errand(self._restart_stream(ring))
-
-    async def _ask_if_alive(self, ring: Ring) -> None:
-        """After a restart nobody may ever tell us that the caller has gone."""
-        carrier, call_id = ring.key
-        if not await self._controls[carrier].is_alive(call_id):
-            self.carrier_ended(ring.key)
-
-    async def _restart_stream(self, ring: Ring) -> None:
-        """Ask the carrier for a new stream, if the caller is still there."""
-        logs.concerns(ring.session_id)
-        carrier, call_id = ring.key
-        control = self._controls[carrier]
-        await asyncio.sleep(HANGUP_GRACE if ring.attempt == 0 else RESTART_PAUSE)
-        if not await control.is_alive(call_id):
-            self.carrier_ended(ring.key)
-        elif not await self._is_ours(ring.key):
-            self.drop(ring.key)
-        elif again := await self._ring_again(ring.key):  # else it ended meanwhile
-            try:
-                await control.restart_stream(call_id, stream_url=again.stream_url)
-            except CarrierRefused as error:
-                _log.warning("no new stream", extra={"carrier": carrier, "reason": str(error)})
-                if again.adopted and isinstance(error, StreamInUse):
-                    again.attempt = 0
-                    self._registry.park(again, self._now() + RESUME_SECONDS)
-                else:
-                    self._registry.ended(ring.key, self._now())
-                    self._give_up(again)
-
-    async def _ring_again(self, key: CallKey) -> Ring | None:
-        parked = self._registry.unpark(key)
-        if parked is None:
-            return None
-        logs.concerns(parked.session_id)
-        again = parked.again(expires=self._now() + TOKEN_SECONDS)
-        self._prepare(again)
-        self._registry.add_ring(again)
-        if self._neighbours is not None:
-            await self._neighbours.announce_again(again)
-        _log.info("call goes on", extra={"carrier": key[0], "attempt": again.attempt})
-        return again
-
-    async def _abandon(self, ring: Ring) -> None:
-        """Nobody came for a call: it is over, unless it has gone on at another node."""
-        if ring.handed_over:  # to hang up would cut off whoever it was put through to
-            self._settle(ring, EndReason.TRANSFERRED)
-        elif self._neighbours is None or not (ring.shared or ring.attempt) or await self._neighbours.is_ours(ring.key):
-            await self._wait_on(ring) if ring.adopted else self._give_up(ring)
-        else:
-            self._let_go(ring)
-
-    async def _wait_on(self, ring: Ring) -> None:
-        """
-        Nobody came here for a call that was another node's: that one may have it still, and can't be asked.
-
-        So it is not hung up while the carrier has it. One that asks to resume will; of another a stream is asked again.
-        """
-        carrier, call_id = ring.key
-        control = self._controls[carrier]
-        if not await control.is_alive(call_id):
-            self._registry.ended(ring.key, self._now())
-            self._settle(ring, EndReason.CALLER_HUNG_UP)
-        elif control.asks_to_resume:
-            self._registry.park(ring, self._now() + RESUME_SECONDS)
-        else:
-            self._park(ring, ring.session)
-
-    def _give_up(self, ring: Ring) -> None:
-        """No media came for it: the call is of no use any more, to us or to the caller."""
-        WATCHDOG.count("no media for a call")
-        fields = {"call": logs.call_name(ring.session_id), "carrier": ring.key[0]}
-        _log.warning("no media came for a call", extra=fields)
-        self._settle(ring, EndReason.STREAM_LOST)
-        self._errand(self._hang_up(ring.key))
-
-    def _settle(self, ring: Ring, reason: EndReason) -> None:
-        """A call that rang or was parked is over: what was said in it is kept."""
-        ring.cancel()
-        if ring.session is not None and ring.session.end_reason is not EndReason.GATEWAY_DIED:
-            ring.session.end_reason = reason
-        if ring.session is None:
-            self._feed_of(ring).tell("hangup", reason=str(reason), seconds=0, turns=0)
-        self._finish(ring.key, ring.session, ring.recorder)
-
-    def _finish(self, key: CallKey, session: VoiceSession | None, recorder: CallRecorder | None = None) -> None:
-        """The call is over, and comes to its ending. Other nodes keep what they know of it until that has begun."""
-        if self._neighbours is not None:
-            self._neighbours.commons.over(key)
-        if session is not None:
-            self._tell_end(session)
-            self._finalizer.submit(session, recorder, begun=lambda: self._settled(key, session.id))
-        else:
-            self._settled(key)
-
-    def _tell_end(self, session: VoiceSession) -> None:
-        seconds, turns = round(session.seconds, 1), len(session.turns)
-        feed = self._feed.of(session, kept=self._memory is not None)
-        feed.tell("hangup", reason=str(session.end_reason or EndReason.FAILED), seconds=seconds, turns=turns)
-        self._feed.call_over(session.id)
-
-    def _settled(self, key: CallKey, session_id: str = "") -> None:
-        if self._neighbours is not None:
-            self._neighbours.commons.settled(key, session_id)
-
-    async def _hang_up(self, key: CallKey) -> None:
-        if not await self._is_ours(key):
-            return
-        with contextlib.suppress(CarrierRefused):  # nobody is on the line to miss it
-            await self._controls[key[0]].hang_up(key[1])
-
-    async def _is_ours(self, key: CallKey) -> bool:
-        """Whether no other node has the call, as far as can be told at once."""
-        return self._neighbours is None or await self._neighbours.is_ours_now(key)
 
     # Calls of other nodes
 
     def take_up(self, record: CallRecord, session: VoiceSession | None) -> None:
         """A call that was another node's is this one's, without its media. A nameless caller's has no past."""
         ring = self._ring_of(record, session)
-        if session is not None and self._memory is not None:
-            self._memory.journal.take_over(session, ring.journal_header)
+        self._provisions.take_over(session, ring)
         if record.state is CallState.OVER:
-            self._finish(record.key, session)
+            self._departures.finish(record.key, session)
         elif session is None:
-            self._park(ring, None)
+            self._parking.park(ring, None)
         else:
             self._continue(ring, session)
 
@@ -727,7 +493,7 @@ class CallDesk:
             call.end(EndReason.STREAM_LOST)
             await asyncio.wait({self._conducted[call]})
         elif (ring := self._registry.ring(key)) and not ring.used:
-            self._park(ring, ring.session)
+            self._parking.park(ring, ring.session)
 
     def drop(self, key: CallKey) -> None:
         """The call is another node's now."""
@@ -737,23 +503,20 @@ class CallDesk:
         if call is not None:
             call.end(EndReason.STREAM_LOST)
         elif ring is not None:
-            self._let_go(ring)
+            self._departures.let_go(ring)
 
-    def _let_go(self, ring: Ring) -> None:
-        ring.cancel()
-        if ring.recorder is not None:
-            ring.recorder.close()
-        if ring.session is None:
-            return
-        if self._neighbours is not None and self._finalizer.is_shared and ring.session.turns:
-            self._finalizer.contribute(ring.session, functools.partial(self._neighbours.until_over, ring.key))
-        elif self._memory is not None:
-            self._memory.journal.forget(ring.session.id)
+    def operator_ends(self, key: CallKey) -> None:
+        if call := self._registry.live(key):
+            call.end(EndReason.OPERATOR_HUNG_UP)
+
+    def operator_says(self, key: CallKey, words: str) -> None:
+        if call := self._registry.live(key):
+            call.say(words)
 
     def checkpoint(self, commons: Commons) -> None:
         """Everything said so far in the live calls, for whoever may have to go on with them."""
         for key, call in self._registry.live_items():
-            if call.session.caller and self._memory is not None:
+            if call.session.caller and self._provisions.has_memory:
                 commons.checkpoint(key, call.session.id, call.journal_entries)
 
     async def _pass_on(self, word: Word, key: CallKey, neighbours: Neighbours) -> None:
@@ -766,7 +529,7 @@ class CallDesk:
     async def _stream_failed_elsewhere(self, key: CallKey) -> None:
         if self._neighbours is None or not await self._neighbours.pass_on(self, Word.STREAM_FAILED, key):
             # An earlier process answered it and died, and nothing of it was kept: a nameless caller's.
-            await self._hang_up(key)
+            await self._parking.hang_up(key)
 
     # Itself
 
@@ -779,41 +542,8 @@ class CallDesk:
             return Refusal.NOT_ALLOWED if self._allowed else Refusal.NOBODY_ALLOWED
         return Refusal.NO_ENGINE if self._engine is None else None
 
-    def _prepare(self, ring: Ring) -> None:
-        """Begin to load what the call will need: memory, and the agent's functions."""
-        ring.kit = self._kits.pack(ring.agent, ring.caller, ring.clearance)
-        ring.memory = self._remembering(ring, ring.caller)
-
-    def _remembering(self, ring: Ring, caller: str) -> Remembering | None:
-        may_rise = ring.agent.trust.pin is not None
-        if self._memory is None or not caller or not (may_rise or ring.clearance.allows(Tier.NAME)):
-            return None
-        return Remembering(self._memory.recall, agent=ring.agent.name, caller=caller, limit=self._memory.limit)
-
-    def _journaled(self, session: VoiceSession, ring: Ring) -> TurnLog | None:
-        if self._memory is None or not session.caller:
-            return None
-        share = self._neighbours.commons.said if self._neighbours is not None else None
-        return self._memory.journal.open_session(session, ring.journal_header, share)
-
     def _ring_of(self, record: CallRecord, session: VoiceSession | None = None) -> Ring:
         return ring_of_record(record, session, self._agents, expires=self._now() + TOKEN_SECONDS)
-
-    def _feed_of(self, ring: Ring) -> CallFeed:
-        """What is told of a call. Of one that leaves nothing behind neither words nor number are kept."""
-        kept = self._memory is not None and bool(ring.caller)
-        return self._feed.call(ring.session_id, ring.agent.name, ring.number or ring.caller, ring.key[0], kept=kept)
-
-    def _recorder(self, session: VoiceSession, ring: Ring) -> CallRecorder | None:
-        recorder = self._recordings.record(session.uuid)
-        if recorder is not None:
-            recorder.note("call", ring.recording_header(session))
-        return recorder
-
-    def _errand(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work, name="errand")
-        self._errands.add(task)
-        task.add_done_callback(self._errands.discard)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

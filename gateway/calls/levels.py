@@ -6,14 +6,16 @@ Nodes show each other their levels on the board, as long as one of them says tha
 
 import asyncio
 import contextlib
+import math
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Final
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 import orjson
 
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.nodes.board import Board
+from gateway.calls.session import VoiceSession
 from gateway.errors import BoardUnavailable
 
 SHOW_SECONDS: Final = 0.2
@@ -62,6 +64,15 @@ class LevelMeter:
         return round(heard / _LOUDEST, 2), round(peak / _LOUDEST, 2)
 
 
+class Metered(Protocol):
+    """A call, which measures from the first time that it is asked on."""
+
+    session: VoiceSession
+
+    def levels(self, now: float) -> tuple[float, float]: ...
+    def stop_measuring(self) -> None: ...
+
+
 class Levels:
     """The levels of this node's calls and, where there is a board, of all nodes'."""
 
@@ -75,10 +86,24 @@ class Levels:
         self._wanted_elsewhere = False
         self._own: list[dict[str, Any]] = []
         self._others: list[dict[str, Any]] = []
+        self._measures = False
+        self._measured_at = -math.inf
 
     @property
     def wanted(self) -> bool:
         return self._watchers > 0 or self._wanted_elsewhere
+
+    def measure(self, calls: Iterable[Metered], now: float) -> None:
+        """Show the levels of this node's calls while somebody watches; as often as they are shown at all."""
+        if self.wanted and now >= self._measured_at + SHOW_SECONDS:
+            self._measured_at, self._measures = now, True
+            levels = [(call.session.id, *call.levels(now)) for call in calls]
+            self.show([{"session": id_, "caller": caller, "agent": agent} for id_, caller, agent in levels])
+        elif self._measures and not self.wanted:
+            self._measures = False
+            self.show([])
+            for call in calls:
+                call.stop_measuring()
 
     def show(self, levels: list[dict[str, Any]]) -> None:
         """This node's calls: `session`, `caller` and `agent` each."""

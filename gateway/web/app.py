@@ -14,7 +14,7 @@ from gateway import metrics
 from gateway.calls.archive import Archive
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import keep_warm
-from gateway.calls.desk import CallDesk, Memory
+from gateway.calls.desk import CallDesk
 from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
 from gateway.calls.finalize import Finalizer
@@ -24,6 +24,7 @@ from gateway.calls.journal import Journal
 from gateway.calls.levels import Levels
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.own_store import open_own_stores
+from gateway.calls.provisions import Memory
 from gateway.calls.session_room import SessionRoom
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.carrier_rest import CallControl
@@ -173,7 +174,7 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
                 archive=archive,
                 remem=remote,
                 shared=others.traces,
-                desk=desk,
+                switchboard=desk.switchboard,
                 feed=feed,
                 live=live,
                 booth=booth,

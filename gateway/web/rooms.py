@@ -11,7 +11,6 @@ from gateway.calls.archive import Archive
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import close as close_brains
 from gateway.calls.call_book import CallBook
-from gateway.calls.desk import Memory
 from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Endings
 from gateway.calls.feed import Feed
@@ -20,6 +19,7 @@ from gateway.calls.functions.kit import KitRoom
 from gateway.calls.functions.text_side import OpenClawAgent, Recipient, Webhook
 from gateway.calls.journal import Journal
 from gateway.calls.own_store import OwnStores
+from gateway.calls.provisions import Memory
 from gateway.calls.thinking import hashed_caller
 from gateway.memory.embedding import Embedder
 from gateway.memory.facts import FactBook

@@ -2,8 +2,9 @@ import asyncio
 from pathlib import Path
 
 from gateway.audio import SILENCE_FRAME
-from gateway.calls.levels import LevelMeter, Levels
+from gateway.calls.levels import SHOW_SECONDS, LevelMeter, Levels
 from gateway.calls.nodes.file_board import FileBoard
+from gateway.calls.session import VoiceSession
 from tests.stage import until
 
 LOUD = bytes([0x80]) * 160
@@ -36,6 +37,35 @@ def test_cleared_sound_is_silent() -> None:
     meter.sent(LOUD * 50, 0.0)
     meter.cleared()
     assert meter.read(0.2) == (0.0, 0.0)
+
+
+class MeteredCall:
+    """A call as loud as it is told to be."""
+
+    def __init__(self) -> None:
+        self.session = VoiceSession(agent="maya", caller="+12025550143", carrier="twilio", id="s")
+        self.read_at: list[float] = []
+        self.stopped = 0
+
+    def levels(self, now: float) -> tuple[float, float]:
+        self.read_at.append(now)
+        return 0.5, 0.25
+
+    def stop_measuring(self) -> None:
+        self.stopped += 1
+
+
+async def test_calls_are_measured_while_somebody_watches() -> None:
+    levels, call = Levels(), MeteredCall()
+    levels.measure([call], 1.0)
+    async with levels.watched():
+        for now in (2.0, 2.0 + SHOW_SECONDS / 2, 2.0 + SHOW_SECONDS):
+            levels.measure([call], now)
+        assert levels.all == [{"session": "s", "caller": 0.5, "agent": 0.25}]
+    assert call.read_at == [2.0, 2.0 + SHOW_SECONDS]
+    levels.measure([call], 3.0)
+    levels.measure([call], 4.0)
+    assert (levels.all, call.stopped) == ([], 1)
 
 
 async def test_nodes_see_each_others_levels(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from starlette.routing import Route
 from gateway.calls.agents import AgentBook
 from gateway.calls.archive import Archive
 from gateway.calls.call_lines import CallLines
-from gateway.calls.desk import CallDesk
 from gateway.calls.feed import Feed
 from gateway.calls.forgetting import Forgetting, Places, SharedPlace
 from gateway.calls.own_store import open_own_stores
+from gateway.calls.switchboard import Switchboard
 from gateway.dashboard.call_page import CallRoom
 from gateway.dashboard.caller_page import CallerRoom
 from gateway.dashboard.html import Pages
@@ -40,7 +40,7 @@ async def dashboard(
     archive: Archive,
     remem: RememClient | None,
     shared: SharedPlace | None,
-    desk: CallDesk,
+    switchboard: Switchboard,
     feed: Feed,
     live: LiveDoor,
     booth: PhoneBooth,
@@ -60,7 +60,7 @@ async def dashboard(
         calls = CallRoom(stores, archive, sounds, places.events, has_remote=remem is not None)
         yield [
             *entrance.routes(),
-            *LivePages(entrance, store, desk, feed, live, envelope, listen_in=settings.listen_in).routes(),
+            *LivePages(entrance, store, switchboard, feed, live, envelope, listen_in=settings.listen_in).routes(),
             *CallPages(entrance, stores, calls, sounds, envelope, forgetting).routes(),
             *CallerPages(entrance, store, CallerRoom(store), sounds, envelope, forgetting).routes(),
             *PhonePages(entrance, booth, store, live, envelope, agents).routes(),

@@ -15,10 +15,10 @@ from starlette.types import Message, Send
 
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.call_lines import CallLine, CallLines, Wanted
-from gateway.calls.desk import CallDesk
 from gateway.calls.feed import Feed
 from gateway.calls.pipeline import Call
 from gateway.calls.session import Turn, VoiceSession
+from gateway.calls.switchboard import Switchboard
 from gateway.dashboard.sound import endless_wav_header
 from gateway.dashboard.visitors import Envelope, Visit
 from gateway.memory.store import MemoryStore
@@ -47,7 +47,7 @@ class LivePages:
         self,
         entrance: Entrance,
         store: MemoryStore,
-        desk: CallDesk,
+        switchboard: Switchboard,
         feed: Feed,
         live: LiveDoor,
         envelope: Envelope,
@@ -56,7 +56,7 @@ class LivePages:
     ) -> None:
         self._entrance = entrance
         self._lines = CallLines(store)
-        self._desk = desk
+        self._switchboard = switchboard
         self._feed = feed
         self._live = live
         self._envelope = envelope
@@ -76,7 +76,7 @@ class LivePages:
         """What is so now; what happens after `place` comes by events, and what the page has already is left out."""
         place = await self._feed.head()
         recent = await self._lines.page(Wanted(), limit=_RECENT)
-        sessions = (await self._desk.all_on_the_line())[-MOST_CALLS:]
+        sessions = (await self._switchboard.all_calls())[-MOST_CALLS:]
         live = [_LiveCall(session, session.turns[-MOST_TURNS:]) for session in sessions]
         return await self._entrance.html(
             "live.html",
@@ -96,12 +96,12 @@ class LivePages:
         words = " ".join(form.get("words", "").split())
         if not 0 < len(words) <= MOST_WORDS:
             raise HTTPException(400, f"Say something, in at most {MOST_WORDS} characters.")
-        if not await self._desk.have_said(_session_id(request), words):
+        if not await self._switchboard.have_said(_session_id(request), words):
             raise HTTPException(404, _OVER)
         return _done(form)
 
     async def _end(self, request: Request, visit: Visit, form: Form) -> Response:
-        if not await self._desk.have_ended(_session_id(request)):
+        if not await self._switchboard.have_ended(_session_id(request)):
             raise HTTPException(404, _OVER)
         return _done(form)
 
@@ -111,10 +111,8 @@ class LivePages:
         return _Sounding(_heard(self._call(request)), media_type="audio/wav")
 
     def _call(self, request: Request) -> Call:
-        session_id = _session_id(request)
-        for call in self._desk.on_the_line():
-            if call.session.id == session_id and not call.is_over:
-                return call
+        if call := self._switchboard.here(_session_id(request)):
+            return call
         raise HTTPException(404, "This call is over, or another node has it: listen at that node's dashboard.")
 
 
