@@ -66,7 +66,7 @@ async def test_database_killed_in_mid_call_loses_nothing(tmp_path: Path, mortal_
 
 async def test_database_that_says_nothing_holds_up_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes connections and never answers, as behind a broken network."""
-    monkeypatch.setattr("gateway.web.app.CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr("gateway.web.exchange.CLOSING_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with node(tmp_path, f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x", hurries=True) as stage:
             asking, _ = await asyncio.to_thread(silent.accept)
@@ -80,7 +80,7 @@ async def test_ending_outlives_gateway_and_database(
     tmp_path: Path, mortal_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The gateway is stopped while the database is away: the next one stores what the call said."""
-    monkeypatch.setattr("gateway.web.app.CLOSING_SECONDS", 0.5)
+    monkeypatch.setattr("gateway.web.exchange.CLOSING_SECONDS", 0.5)
     server = mortal_postgres
     url = server.fresh()
     async with node(tmp_path, url) as stage:

@@ -7,29 +7,24 @@ from typing import Final
 import httpx
 
 from gateway.calls.agents import Agent
-from gateway.calls.archive import Archive
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import close as close_brains
 from gateway.calls.call_book import CallBook
 from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Endings
-from gateway.calls.feed import Feed
 from gateway.calls.finalize import Finalizer
 from gateway.calls.functions.kit import KitRoom
 from gateway.calls.functions.text_side import OpenClawAgent, Recipient, Webhook
-from gateway.calls.journal import Journal
-from gateway.calls.own_store import OwnStores
 from gateway.calls.provisions import Memory
 from gateway.calls.thinking import hashed_caller
-from gateway.memory.embedding import Embedder
 from gateway.memory.facts import FactBook
 from gateway.memory.knowledge import Knowledge
 from gateway.memory.personas import PersonaBook
 from gateway.memory.pins import PinBook
-from gateway.memory.remem import RememClient
 from gateway.memory.state import CallerState
 from gateway.memory.store import MemoryStore
 from gateway.web.blueprint import Blueprint
+from gateway.web.ground import Ground
 from gateway.web.sharing import Sharing
 from gateway.web.upkeep import at_work
 
@@ -82,23 +77,15 @@ def _recipient(blueprint: Blueprint, http: httpx.AsyncClient, agent: Agent, call
     return Webhook(http, agent.text_agent)
 
 
-def make_finalizer(
-    blueprint: Blueprint,
-    stores: OwnStores,
-    remem: RememClient | None,
-    archive: Archive,
-    journal: Journal,
-    others: Sharing,
-    feed: Feed,
-    embedder: Embedder | None = None,
-) -> Finalizer:
-    table, store = Endings(stores.local, others.node), stores.memory
+def make_finalizer(blueprint: Blueprint, ground: Ground) -> Finalizer:
+    store, others, embedder = ground.store, ground.others, ground.embedder
+    table = Endings(ground.stores.local, others.node)
     steps = EndingSteps(
         store=store,
         endings=others.stream or table,
-        remem=remem,
+        remem=ground.remem,
         writer=blueprint.writer,
-        archive=archive,
+        archive=ground.archive,
         zones={agent.name: agent.timezone for agent in blueprint.agents},
         book=CallBook(store),
         facts=FactBook(store),
@@ -111,10 +98,10 @@ def make_finalizer(
     return Finalizer(
         steps,
         table,
-        journal=journal,
+        journal=ground.journal,
         enabled=blueprint.settings.voice_session_enabled,
         stream=others.stream,
         node=others.node,
         alive=others.neighbours.commons.alive if others.neighbours is not None and others.shares_disk else None,
-        feed=feed,
+        feed=ground.feed,
     )

@@ -6,11 +6,8 @@ from typing import Any
 
 from starlette.routing import Route
 
-from gateway.calls.agents import AgentBook
-from gateway.calls.archive import Archive
 from gateway.calls.call_lines import CallLines
-from gateway.calls.feed import Feed
-from gateway.calls.forgetting import Forgetting, Places, SharedPlace
+from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.own_store import open_own_stores
 from gateway.calls.switchboard import Switchboard
 from gateway.dashboard.call_page import CallRoom
@@ -19,8 +16,8 @@ from gateway.dashboard.html import Pages
 from gateway.dashboard.sound import SoundShelf
 from gateway.dashboard.visitors import Envelope
 from gateway.errors import StoreUnavailable
-from gateway.memory.remem import RememClient
-from gateway.settings import Secret, Settings
+from gateway.web.blueprint import Blueprint
+from gateway.web.ground import Ground
 from gateway.web.live import LiveDoor
 from gateway.web.pages.callers import CallerPages
 from gateway.web.pages.calls import CallPages
@@ -34,20 +31,15 @@ from gateway.web.public import PublicAddress
 
 @contextlib.asynccontextmanager
 async def dashboard(
-    settings: Settings,
-    token: Secret,
-    *,
-    archive: Archive,
-    remem: RememClient | None,
-    shared: SharedPlace | None,
+    blueprint: Blueprint,
+    ground: Ground,
     switchboard: Switchboard,
-    feed: Feed,
     live: LiveDoor,
     booth: PhoneBooth,
-    agents: AgentBook,
     state: Callable[[], dict[str, Any]],
 ) -> AsyncIterator[list[Route]]:
     """Its routes. Pages read the store through a connection and a thread of their own: no call waits behind one."""
+    settings, token = blueprint.settings, blueprint.store_keys[0]
     stores = await open_own_stores(settings.data_dir, settings.database_url)
     store = stores.memory
     try:
@@ -55,15 +47,17 @@ async def dashboard(
             await CallLines(store).catch_up()
         entrance = Entrance(token, Pages(), PublicAddress(settings.public_url))
         envelope, sounds = Envelope(token), SoundShelf(settings.record_dir)
-        places = Places(settings.data_dir, settings.voice_session_archive_dir, settings.record_dir)
-        forgetting = Forgetting(store, places, remem, token, local=stores.local, shared=shared)
-        calls = CallRoom(stores, archive, sounds, places.events, has_remote=remem is not None)
+        places = Places.of(settings)
+        forgetting = Forgetting(store, places, ground.remem, token, local=stores.local, shared=ground.others.traces)
+        calls = CallRoom(stores, ground.archive, sounds, places.events, has_remote=ground.remem is not None)
         yield [
             *entrance.routes(),
-            *LivePages(entrance, store, switchboard, feed, live, envelope, listen_in=settings.listen_in).routes(),
+            *LivePages(
+                entrance, store, switchboard, ground.feed, live, envelope, listen_in=settings.listen_in
+            ).routes(),
             *CallPages(entrance, stores, calls, sounds, envelope, forgetting).routes(),
             *CallerPages(entrance, store, CallerRoom(store), sounds, envelope, forgetting).routes(),
-            *PhonePages(entrance, booth, store, live, envelope, agents).routes(),
+            *PhonePages(entrance, booth, store, live, envelope, blueprint.agents).routes(),
             *VitalPages(entrance, stores, state).routes(),
         ]
     finally:

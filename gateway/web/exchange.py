@@ -1,0 +1,165 @@
+"""The telephone exchange: the desk with all that calls need, at work, and what is done when they have ended."""
+
+import contextlib
+from collections.abc import AsyncIterator, Coroutine, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gateway.calls.brain_room import BrainRoom
+from gateway.calls.brains import keep_warm
+from gateway.calls.desk import CallDesk
+from gateway.calls.finalize import Finalizer
+from gateway.calls.forgetting import Forgetting, Places
+from gateway.calls.nodes.crew_metrics import CrewMetrics
+from gateway.calls.provisions import Memory
+from gateway.links.carrier_rest import TelnyxControl
+from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook
+from gateway.memory.recall import Recall
+from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTING
+from gateway.web.blueprint import Blueprint, carriers, controls, telnyx_control
+from gateway.web.engine_room import EngineRoom, engine_room
+from gateway.web.ground import Ground
+from gateway.web.rooms import brain_room, kit_room, make_finalizer
+from gateway.web.upkeep import (
+    at_work,
+    collect_garbage,
+    delete_old,
+    delete_old_events,
+    expire_facts,
+    prepare,
+    retention_of,
+    sweep,
+)
+
+CLOSING_SECONDS: Final = 10.0
+"""How long endings may take at shutdown; what is left is taken up at the next start."""
+
+FORGET_SECONDS: Final = 2.0
+"""How long a caller who wants to be forgotten waits for whoever else has a database."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What web handlers see of it."""
+
+    desk: CallDesk
+    finalizer: Finalizer
+    forgetting: Forgetting
+    engine: EngineRoom
+    brains: BrainRoom
+    telnyx: TelnyxControl | None
+    crew: CrewMetrics | None
+    """What the workers have counted together, where there are several."""
+
+    @property
+    def is_ready(self) -> bool:
+        return self.desk.takes_calls and self.engine.is_ready
+
+    @property
+    def figures(self) -> dict[str, int]:
+        return {"calls": self.desk.live_calls, "endings": self.finalizer.unfinished}
+
+    def state(self, blueprint: Blueprint, ground: Ground) -> dict[str, Any]:
+        """How everything is, for /health and the dashboard."""
+        settings, store = blueprint.settings, ground.store
+        nodes = ground.others.neighbours.nodes if ground.others.neighbours is not None else []
+        return {
+            **self.figures,
+            "loop_lag_ms": round(self.desk.loop_lag * 1000, 1),
+            **self.engine.state(),
+            "carriers": sorted(carriers(settings)),
+            "store": f"{store.description} and remote" if settings.remem_api_url else store.description,
+            **({"database": "away" if store.is_away else "ok"} if settings.database_url else {}),
+            **({"nodes": nodes} if len(nodes) > 1 else {}),
+        }
+
+
+@contextlib.asynccontextmanager
+async def exchange(blueprint: Blueprint, ground: Ground) -> AsyncIterator[Exchange]:
+    """At work while the block runs. Stopped in the opposite order: calls first, then their endings."""
+    settings, neighbours = blueprint.settings, ground.others.neighbours
+    async with contextlib.AsyncExitStack() as stack:
+        finalizer = make_finalizer(blueprint, ground)
+        stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
+        forgetting = _forgetting(blueprint, ground)
+        memory = _memory(blueprint, ground, forgetting)
+        kits = await stack.enter_async_context(kit_room(blueprint, ground.store, memory, ground.http))
+        brains = await stack.enter_async_context(brain_room(blueprint, memory, ground.others))
+        engine = await stack.enter_async_context(engine_room(blueprint, brains.bearers))
+        telnyx = telnyx_control(settings, ground.http)
+        desk = CallDesk(
+            agents=blueprint.agents,
+            allowed=blueprint.allowed,
+            engine=engine.access,
+            controls=controls(settings, ground.http, telnyx),
+            memory=memory,
+            finalizer=finalizer,
+            recordings=ground.recordings,
+            apology=blueprint.apology,
+            kits=kits,
+            brains=brains,
+            neighbours=neighbours,
+            feed=ground.feed,
+            levels=ground.levels,
+        )
+        made = Exchange(desk, finalizer, forgetting, engine, brains, telnyx, ground.others.metrics())
+        if neighbours is not None:
+            await stack.enter_async_context(at_work(neighbours.listen(desk, lambda: made.figures)))
+        stack.push_async_callback(desk.close)
+        for work in _works(blueprint, ground, made):
+            await stack.enter_async_context(at_work(work))
+        _measure(desk, finalizer)
+        await desk.recover(ended=await finalizer.resume())
+        yield made
+
+
+def _forgetting(blueprint: Blueprint, ground: Ground) -> Forgetting:
+    return Forgetting(
+        ground.store,
+        Places.of(blueprint.settings),
+        ground.remem,
+        blueprint.store_keys[0],
+        local=ground.stores.local,
+        shared=ground.others.traces,
+        patience=FORGET_SECONDS,
+    )
+
+
+def _memory(blueprint: Blueprint, ground: Ground, forgetting: Forgetting) -> Memory | None:
+    settings, store = blueprint.settings, ground.store
+    limit = settings.voice_session_context_limit
+    if not settings.voice_session_enabled:
+        return None
+    retention = retention_of(settings, blueprint.agents)
+    recall = Recall(store, ground.remem, limit, facts=FactBook(store), pins=PinBook(store), retention=retention)
+    return Memory(recall, limit, ground.journal, forgetting.forget_caller)
+
+
+def _works(blueprint: Blueprint, ground: Ground, made: Exchange) -> Iterable[Coroutine[Any, Any, None]]:
+    """What goes on beside calls, each until it is cancelled."""
+    settings, store, desk, finalizer = blueprint.settings, ground.store, made.desk, made.finalizer
+    yield store.watch()
+    yield desk.run()
+    yield ground.levels.run()
+    yield finalizer.sweep()
+    yield finalizer.work_off()
+    yield finalizer.follow()
+    yield keep_warm(blueprint.brains, lambda: desk.live_calls > 0)
+    yield delete_old(ground.archive)
+    yield delete_old_events(ground.events, settings.voice_session_retention_days)
+    yield expire_facts(FactBook(store), PinBook(store), retention_of(settings, blueprint.agents))
+    if settings.database_url:
+        yield sweep(store, Places.of(settings))
+    yield prepare(blueprint.writer)
+    yield collect_garbage(lambda: desk.live_calls == 0)
+    if made.crew is not None:
+        yield made.crew.run()
+
+
+def _measure(desk: CallDesk, finalizer: Finalizer) -> None:
+    LIVE_CALLS.reads(lambda: desk.live_calls)
+    ENDINGS.reads(lambda: finalizer.unfinished)
+    OLDEST_ENDING.reads(lambda: finalizer.oldest_seconds)
+    RESTING.reads(lambda: finalizer.resting)
+    LOOP_LAG.reads(lambda: desk.loop_lag)

@@ -1,0 +1,80 @@
+"""What the running application stands on: its stores and files, the other nodes, and the live feed."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import httpx
+
+from gateway.calls.archive import Archive
+from gateway.calls.event_log import EventLog
+from gateway.calls.feed import Feed
+from gateway.calls.journal import Journal
+from gateway.calls.levels import Levels
+from gateway.calls.own_store import OwnStores, open_own_stores
+from gateway.links.recorder import RecordingRoom
+from gateway.memory.embedding import Embedder
+from gateway.memory.remem import RememClient
+from gateway.memory.store import MemoryStore
+from gateway.web import sharing, traces
+from gateway.web.blueprint import Blueprint, remem
+from gateway.web.sharing import Sharing
+from gateway.web.upkeep import at_work
+
+
+@dataclass(frozen=True)
+class Ground:
+    """All of it, open."""
+
+    http: httpx.AsyncClient
+    embedder: Embedder | None
+    stores: OwnStores
+    remem: RememClient | None
+    recordings: RecordingRoom
+    archive: Archive
+    journal: Journal
+    others: Sharing
+    events: EventLog
+    feed: Feed
+    levels: Levels
+
+    @property
+    def store(self) -> MemoryStore:
+        """What is known of callers."""
+        return self.stores.memory
+
+
+@contextlib.asynccontextmanager
+async def ground(blueprint: Blueprint, *, is_worker: bool) -> AsyncIterator[Ground]:
+    """Open it, and close it again. With neighbours, this node is one of them while the block runs."""
+    settings = blueprint.settings
+    async with contextlib.AsyncExitStack() as stack:
+        http = await stack.enter_async_context(httpx.AsyncClient())
+        embedder = Embedder() if settings.memory_vectors else None
+        stores = await open_own_stores(settings.data_dir, settings.database_url, embedder=embedder)
+        stack.push_async_callback(stores.close)
+        stack.push_async_callback(blueprint.writer.close)
+        recordings = RecordingRoom(settings.record_dir)
+        stack.callback(recordings.close)
+        others = await stack.enter_async_context(sharing.shared(settings, shares_disk=is_worker))
+        if others.neighbours is not None:
+            await stack.enter_async_context(at_work(others.neighbours.run()))
+            stack.push_async_callback(others.neighbours.close)
+        journal = Journal(settings.data_dir / "journal.db", others.node)
+        stack.callback(journal.close)
+        events = EventLog(settings.data_dir / "events.db", shared=is_worker)
+        stack.callback(events.close)
+        tracer = await stack.enter_async_context(traces.traced(settings))
+        yield Ground(
+            http=http,
+            embedder=embedder,
+            stores=stores,
+            remem=remem(settings, http),
+            recordings=recordings,
+            archive=Archive(settings.voice_session_archive_dir, retention_days=settings.voice_session_retention_days),
+            journal=journal,
+            others=others,
+            events=events,
+            feed=others.feed(events, tracer.tell if tracer is not None else None),
+            levels=others.levels(),
+        )
