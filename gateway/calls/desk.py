@@ -136,7 +136,7 @@ class CallDesk:
             for call in itertools.islice(self._registry.live_calls(), turn, None, TICK_GROUPS):
                 call.tick(now)
             if turn in (0, TICK_GROUPS // 2):
-                self._levels.measure(self._registry.live_calls(), now)
+                self._levels.measure(((call.session.id, call.audience) for call in self._registry.live_calls()), now)
             if turn == 0:
                 for ring in (*self._registry.unclaimed(now), *self._registry.overdue(now)):
                     self._parking.abandon(ring)

@@ -15,7 +15,6 @@ import orjson
 
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.nodes.board import Board
-from gateway.calls.session import VoiceSession
 from gateway.errors import BoardUnavailable
 
 SHOW_SECONDS: Final = 0.2
@@ -65,9 +64,7 @@ class LevelMeter:
 
 
 class Metered(Protocol):
-    """A call, which measures from the first time that it is asked on."""
-
-    session: VoiceSession
+    """One call's sound, which is measured from the first time on."""
 
     def levels(self, now: float) -> tuple[float, float]: ...
     def stop_measuring(self) -> None: ...
@@ -93,16 +90,16 @@ class Levels:
     def wanted(self) -> bool:
         return self._watchers > 0 or self._wanted_elsewhere
 
-    def measure(self, calls: Iterable[Metered], now: float) -> None:
-        """Show the levels of this node's calls while somebody watches; as often as they are shown at all."""
+    def measure(self, calls: Iterable[tuple[str, Metered]], now: float) -> None:
+        """Show the levels of this node's calls, each with its session, while somebody watches."""
         if self.wanted and now >= self._measured_at + SHOW_SECONDS:
             self._measured_at, self._measures = now, True
-            levels = [(call.session.id, *call.levels(now)) for call in calls]
+            levels = [(session_id, *call.levels(now)) for session_id, call in calls]
             self.show([{"session": id_, "caller": caller, "agent": agent} for id_, caller, agent in levels])
         elif self._measures and not self.wanted:
             self._measures = False
             self.show([])
-            for call in calls:
+            for _, call in calls:
                 call.stop_measuring()
 
     def show(self, levels: list[dict[str, Any]]) -> None:

@@ -10,12 +10,14 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.calls.agents import Agent, FillerChoice
+from gateway.calls.audience import Audience
 from gateway.calls.briefing import Briefing
+from gateway.calls.caller_on_line import CallerOnLine, LookUp
 from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess, EngineKeeper
 from gateway.calls.farewell import FAREWELL_SECONDS, Farewell, happens
 from gateway.calls.feed import CallFeed, Feed
@@ -23,8 +25,6 @@ from gateway.calls.filler import Filler
 from gateway.calls.functions.kit import Kit
 from gateway.calls.hands import NOT_TRANSFERRED, Hands, Line
 from gateway.calls.journal import TurnLog, circumstances
-from gateway.calls.levels import LevelMeter
-from gateway.calls.listening import Tap
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
 from gateway.calls.replies import Replies
@@ -52,10 +52,8 @@ from gateway.engines.events import (
 from gateway.errors import CarrierRefused, EngineError, EngineRefused
 from gateway.links.carrier import CarrierLink
 from gateway.links.recorder import CallRecorder
-from gateway.llm.fact_rules import stated_name
 from gateway.logs import CallLog, call_name
-from gateway.memory.identity import PersonOnLine, identifier, same_person
-from gateway.memory.trust import Clearance, PinPad, PinResult
+from gateway.memory.trust import Clearance
 from gateway.memory.voice_commands import Command
 from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.sounds import bundled_sound
@@ -71,10 +69,6 @@ REMAINDER_SECONDS: Final = 0.1
 """Sound too short to be sent alone waits this long for more."""
 
 APOLOGY_TEXT: Final = "I'm sorry, I can't continue this call right now. Please call again a little later. Goodbye."
-PIN_REMOVED: Final = "[PIN removed]"
-
-LookUp = Callable[[str], Remembering | None]
-"""Begins to load what is known of a caller."""
 
 _MAY_GO_ON: Final = (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED, EndReason.TRANSFERRED)
 """Only the stream has ended: the caller may still be there, or come back from somebody who did not pick up."""
@@ -112,15 +106,10 @@ class Call:
         self.name = call_name(session.id)
         self.recorder = recorder
         self._feed = feed or Feed().of(session)
-        self._number = session.number or session.caller
-        self._repeat_caller = agent.repeat_caller
-        self._look_up = look_up
         self.on_other_memory: Callable[[], None] = lambda: None
         """Told when it is not the same person's memory any more, or there is none."""
-        self._person = PersonOnLine(silence=agent.repeat_caller.new_person_after)
-        self._gone: list[str] = []
+        self.audience = Audience()
         self._carrier = carrier
-        self._memory = memory
         self._line = line
         self._apology = apology
         self._loop = asyncio.get_running_loop()
@@ -152,8 +141,16 @@ class Call:
             log=self._log,
         )
         self._clearance = clearance or Clearance()
-        self._pin = PinPad(agent.trust.pin) if agent.trust.pin is not None else None
-        self._with_pin = agent.trust.with_pin
+        self._caller = CallerOnLine(
+            self,
+            session,
+            agent,
+            self._clearance,
+            memory=memory,
+            look_up=look_up,
+            journal=journal,
+            log=self._log,
+        )
         self._briefing = Briefing(
             session,
             agent,
@@ -184,8 +181,6 @@ class Call:
         self._caller_text = asyncio.Event()
         self._heard_at = self._spoke_at = self._loop.time()
         self._played: dict[str, asyncio.Event] = {}
-        self._meter: LevelMeter | None = None
-        self._taps: tuple[Tap, ...] = ()
 
     # The desk's side
 
@@ -241,25 +236,6 @@ class Call:
         self._filler.tick(now)
         self._engine.tick(now)
 
-    def levels(self, now: float) -> tuple[float, float]:
-        """How loud caller and agent have been since the last time; measured from the first time on."""
-        if self._meter is None:
-            self._meter = LevelMeter()
-        return self._meter.read(now)
-
-    def stop_measuring(self) -> None:
-        self._meter = None
-
-    @contextlib.contextmanager
-    def tapped(self) -> Iterator[Tap]:
-        """Somebody listens while the block runs. They get what they take in time, and hold nobody up."""
-        tap = Tap()
-        self._taps = (*self._taps, tap)
-        try:
-            yield tap
-        finally:
-            self._taps = tuple(other for other in self._taps if other is not tap)
-
     @property
     def is_over(self) -> bool:
         return self._over.done()
@@ -274,10 +250,7 @@ class Call:
     def on_caller_audio(self, audio: bytes) -> None:
         self._heard_at = self._loop.time()
         self._engine.hear(audio)
-        if self._meter is not None:
-            self._meter.heard(audio)
-        for tap in self._taps:
-            tap.heard(audio)
+        self.audience.heard(audio)
 
     def on_mark(self, name: str) -> None:
         self._heard_at = self._loop.time()
@@ -288,8 +261,7 @@ class Call:
     def on_digit(self, digit: str) -> None:
         """A key was pressed. It shows that the caller is there, and may be one of their PIN."""
         self._heard_at = self._loop.time()
-        if self._pin is not None:
-            self._judge_pin(self._pin.pressed(digit, self._heard_at))
+        self._caller.pressed(digit, self._heard_at)
 
     def on_stream_stopped(self) -> None:
         if self._hands.handing_over:
@@ -341,10 +313,7 @@ class Call:
                 self._carrier.send_mark(self._playback.next_mark())
         if is_answer:
             self._clock.first_frame(self._loop.time())
-        if self._meter is not None:
-            self._meter.sent(audio, self._spoke_at)
-        for tap in self._taps:
-            tap.sent(audio)
+        self.audience.sent(audio, self._spoke_at)
 
     def _sounds(self, timing: TurnTiming | None) -> None:
         self._feed.sounds(timing.as_json() if timing is not None else None)
@@ -406,18 +375,14 @@ class Call:
         if self._transcript.interrupted(self._loop.time()):
             BARGE_INS.count(self.session.carrier)
         self._playback.cleared()
-        if self._meter is not None:
-            self._meter.cleared()
-        for tap in self._taps:
-            tap.cleared()
+        self.audience.cleared()
         self._gate_open = False
 
     def _caller_said(self, text: str) -> None:
         self._caller_speaking = False
         self._gate_open = True
         now = self._loop.time()
-        self._note_person(text, now)
-        command = self._wishes.hear(self._without_pin(text), datetime.now(UTC), now)
+        command = self._wishes.hear(self._caller.said(text, now, question=self._question), datetime.now(UTC), now)
         self._caller_text.set()
         self._engine.answer_due_since = now
         self._clock.transcript(now)
@@ -440,22 +405,10 @@ class Call:
         if self._replies is None or not await self._replies.give(said, reply):
             (self._engine.say_instead if self._stand_in.holds else self._engine.say)(reply)
 
-    def _without_pin(self, text: str) -> str:
-        """What the caller said. A PIN in it is heard, and not written down."""
-        if self._pin is None:
-            return text
-        question = next((turn.text for turn in reversed(self._transcript.so_far) if turn.speaker is Speaker.AGENT), "")
-        result = self._pin.heard(text, question=question)
-        self._judge_pin(result)
-        return text if result is None else PIN_REMOVED
-
-    def _judge_pin(self, result: PinResult | None) -> None:
-        if result is None:
-            return
-        self._log.info("PIN tried", extra={"result": result.name.lower()})
-        if result is PinResult.RIGHT:
-            self._clearance.tier = max(self._clearance.tier, self._with_pin)
-            self._engine.tell_untold()
+    @property
+    def _question(self) -> str:
+        """What the agent said last."""
+        return next((turn.text for turn in reversed(self._transcript.so_far) if turn.speaker is Speaker.AGENT), "")
 
     def _agent_said(self, text: str) -> None:
         if not self._gate_open or self._over.done() or self._filler.takes(text):
@@ -505,48 +458,24 @@ class Call:
     def turns(self) -> list[Turn]:
         return self._transcript.so_far
 
+    def state_changed(self) -> None:
+        self._caller.state_changed()
+
     # Whose memory it is
 
-    def state_changed(self) -> None:
-        """A function may have found out who the caller is."""
-        if not self._repeat_caller.may_be_known_later or self._look_up is None:
-            return
-        caller = identifier(self._repeat_caller, self._number, state=self.session.state)
-        if caller != self.session.caller:
-            self.session.caller, self.session.number = caller, self._number if caller != self._number else ""
-            self._clearance.caller = caller
-            if self._journal is not None:
-                self._journal.known_as(caller, self.session.number)
-            self._change_memory(self._look_up(caller))
-
-    def _note_person(self, text: str, now: float) -> None:
-        """Several people may have one number: each has their own memory, and once locked it stays so."""
-        if self._memory is None:
-            return
-        self._person.name = known = self._person.name or self._memory.person
-        name = stated_name(text)
-        is_another = self._person.heard(now, name)
-        if not name:
-            return
-        if is_another:
-            self._log.info("somebody else has the phone")
-            self._gone.append(known)
-            self._hands.memory_is_gone()
-        self._clearance.person = name
-        if self._memory.person_is(name):
-            self._clearance.locked = any(same_person(name, gone) for gone in self._gone)
-            self._change_memory(self._memory)
-
-    def _change_memory(self, memory: Remembering | None) -> None:
-        if self._memory is not None and memory is not self._memory:
-            self._memory.cancel()
-        self._memory = memory
+    def memory_is(self, memory: Remembering | None) -> None:
         self.on_other_memory()
         self._wishes.memory_is(memory)
         self._briefing.knows(memory)
         self._engine.brief_anew()
         if not self._over.done():
             self._work.append(self._tasks.create_task(self._remember_more(), name="memory"))
+
+    def somebody_else_speaks(self) -> None:
+        self._hands.memory_is_gone()
+
+    def more_may_be_told(self) -> None:
+        self._engine.tell_untold()
 
     # What the caller wants kept
 
@@ -632,8 +561,7 @@ class Call:
             await happens(self._caller_text, OPEN_TURN_SECONDS)
 
     def _complete_session(self, reason: EndReason) -> None:
-        if self._memory is not None:
-            self._memory.cancel()
+        self._caller.call_over()
         self._clock.call_over()
         self.session.timings += [timing.as_json() for timing in self._clock.finished]
         self.session.receipt = self._briefing.receipt

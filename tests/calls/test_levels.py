@@ -4,7 +4,6 @@ from pathlib import Path
 from gateway.audio import SILENCE_FRAME
 from gateway.calls.levels import SHOW_SECONDS, LevelMeter, Levels
 from gateway.calls.nodes.file_board import FileBoard
-from gateway.calls.session import VoiceSession
 from tests.stage import until
 
 LOUD = bytes([0x80]) * 160
@@ -43,7 +42,6 @@ class MeteredCall:
     """A call as loud as it is told to be."""
 
     def __init__(self) -> None:
-        self.session = VoiceSession(agent="maya", caller="+12025550143", carrier="twilio", id="s")
         self.read_at: list[float] = []
         self.stopped = 0
 
@@ -57,14 +55,14 @@ class MeteredCall:
 
 async def test_calls_are_measured_while_somebody_watches() -> None:
     levels, call = Levels(), MeteredCall()
-    levels.measure([call], 1.0)
+    levels.measure([("s", call)], 1.0)
     async with levels.watched():
         for now in (2.0, 2.0 + SHOW_SECONDS / 2, 2.0 + SHOW_SECONDS):
-            levels.measure([call], now)
+            levels.measure([("s", call)], now)
         assert levels.all == [{"session": "s", "caller": 0.5, "agent": 0.25}]
     assert call.read_at == [2.0, 2.0 + SHOW_SECONDS]
-    levels.measure([call], 3.0)
-    levels.measure([call], 4.0)
+    levels.measure([("s", call)], 3.0)
+    levels.measure([("s", call)], 4.0)
     assert (levels.all, call.stopped) == ([], 1)
 
 

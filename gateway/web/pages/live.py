@@ -136,7 +136,7 @@ async def _heard(call: Call) -> AsyncIterator[bytes]:
     """Both voices for as long as the call goes on."""
     loop = asyncio.get_running_loop()
     yield endless_wav_header()
-    with call.tapped() as tap:
+    with call.audience.tapped() as tap:
         due = loop.time()
         while not call.is_over:
             due += _PIECE_SECONDS
