@@ -128,7 +128,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
             for number in range(2)
         ]
         for node in nodes:
-            stack.callback(node.clear_away)
+            stack.push_async_callback(node.clear_away)
         await asyncio.gather(*(node.start() for node in nodes))
         made = Cluster(nodes, links, redis, carrier, engine, remem, tmp_path, http)
         made.balance(webhooks=0, media=0)

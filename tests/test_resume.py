@@ -208,13 +208,22 @@ class GatewayProcess:
             await self.send(signal.SIGKILL)
         await self.stopped()
 
-    def clear_away(self) -> None:
-        """Nothing of it is left running, whatever the test has come to: no worker either that has lost its parent."""
-        own = f"DATA_DIR={self._environ['DATA_DIR']}".encode()
+    def processes(self) -> list[int]:
+        """All that run on its folder, whoever started them."""
+        own, found = f"DATA_DIR={self._environ['DATA_DIR']}".encode(), []
         for environ in Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):
                 if own in environ.read_bytes().split(b"\0"):
-                    os.kill(int(environ.parent.name), signal.SIGKILL)
+                    found.append(int(environ.parent.name))
+        return found
+
+    async def clear_away(self) -> None:
+        """Nothing of it is left running, whatever the test has come to: no worker either that has lost its parent."""
+        for pid in self.processes():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if self._process is not None:
+            await self._process.wait()
 
 
 class Scene:
@@ -264,7 +273,7 @@ async def scene(carrier_name: str, tmp_path: Path) -> AsyncIterator[Scene]:
             yield Scene(gateway, carrier, engine, tmp_path / "archive")
             await gateway.kill()
         finally:
-            gateway.clear_away()
+            await gateway.clear_away()
 
 
 async def test_killed_gateway_loses_no_turn(scene: Scene) -> None:

@@ -187,7 +187,7 @@ async def opened(carrier_name: str, folder: Path, **environ: str) -> AsyncIterat
                 await gateway.send(signal.SIGINT)
             await gateway.stopped()
         finally:
-            gateway.clear_away()
+            await gateway.clear_away()
 
 
 @pytest.fixture(params=["file", "redis"])
@@ -320,7 +320,7 @@ async def test_workers_drain_without_their_supervisor(office: Office) -> None:
     await until_it(lambda: refused(office))
     await conversation.user_says("I am still here.")
     await call.hang_up()
-    await until_it(lambda: gone(office))
+    await until(lambda: not office.gateway.processes())
     assert ["CALLER: I am still here." in text for text in office.archives()] == [True]
 
 
@@ -356,11 +356,3 @@ async def refused(office: Office) -> bool:
     """Whether a new call is, by whichever worker it comes to."""
     async with patient_client(office.gateway.url) as http:
         return (await http.get("/ready")).status_code == 503
-
-
-async def gone(office: Office) -> bool:
-    with contextlib.suppress(OSError):
-        _, writer = await asyncio.open_connection("127.0.0.1", office.gateway.port)
-        writer.close()
-        return False
-    return True

@@ -452,7 +452,10 @@ class CallDesk:
                     return None
                 if record.node != self._neighbours.commons.node:
                     return await self._moved_here(record, self._neighbours)
-        return self._registry.redeem(key, started.token, started.account_id, self._now())
+        ring = self._registry.redeem(key, started.token, started.account_id, self._now())
+        if ring is not None and self._neighbours is not None:
+            self._neighbours.commons.answered(key)
+        return ring
 
     async def _came_too_late(self, record: CallRecord, neighbours: Neighbours) -> None:
         """The carrier said that the call is over while its media came here: it ends here."""

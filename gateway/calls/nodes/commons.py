@@ -281,6 +281,17 @@ class Commons:
 
     # Written soon
 
+    def answered(self, key: CallKey) -> None:
+        """A call of this node's has its media here, though its token could not be spent on the board in time."""
+
+        async def write() -> None:
+            record = self._mine.get(key)
+            if record is not None and record.state is CallState.RINGING:
+                await self._board.delete(_token(key))
+                await self._change(replace(record, state=CallState.LIVE, token=""))
+
+        self._post(write)
+
     def parked(self, record: CallRecord) -> None:
         self._post(lambda: self._change(record))
 

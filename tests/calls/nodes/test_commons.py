@@ -362,6 +362,25 @@ async def test_call_begun_without_a_board_becomes_known(nodes: Nodes) -> None:
     assert await b.redeem(KEY, "secret", "AC1") == ringing(a, attempt=1)
 
 
+async def test_call_answered_while_the_board_was_slow_is_live_there(nodes: Nodes) -> None:
+    """Others know where it is, and its token opens nothing any more."""
+    a, b = await nodes.start("a"), await nodes.start("b")
+    await a.open(ringing(a))
+    a.answered(KEY)
+    await a.written()
+    assert [record.key for record in await b.live_elsewhere()] == [KEY]
+    assert await b.redeem(KEY, "secret", "AC1") is None
+
+
+async def test_call_that_another_node_answered_stays_theirs(nodes: Nodes) -> None:
+    a, b = await nodes.start("a"), await nodes.start("b")
+    await a.open(ringing(a))
+    await b.redeem(KEY, "secret", "AC1")
+    a.answered(KEY)
+    await a.written()
+    assert await owner(a) == ("b", CallState.LIVE)
+
+
 async def not_written(node: Commons) -> None:
     """The queue was tried, and waits."""
     with contextlib.suppress(TimeoutError):
