@@ -145,12 +145,32 @@ class CompletionsServer:
         for event in answer.end():
             yield event
 
-    async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
+    async def hand_over(self, body: Mapping[str, Any], headers: Mapping[str, str], *, seconds: float) -> None:
+        """
+        Have an answer made that nobody reads, and stay until it is done: to leave would be to call it off.
+
+        Raises LlmError as long as the server has not taken it on; what becomes of it then is its own business.
+        """
+        with self._foreign_errors():
+            response = await self._post(
+                f"{self._base_url}/chat/completions",
+                write_json(body),
+                {**self._headers(), "Content-Type": "application/json", **headers},
+                timeout=aiohttp.ClientTimeout(total=seconds, connect=CONNECT_TIMEOUT),
+            )
+        async with response:
+            if not 200 <= response.status < 300:
+                raise failure_of(self._name, response.status, response.headers.get("retry-after"))
+            with suppress(LlmError), self._foreign_errors():
+                async for _ in response.content.iter_any():
+                    pass
+
+    async def _post(self, url: str, body: bytes, headers: Mapping[str, str], **options: Any) -> aiohttp.ClientResponse:
         try:
-            return await self._http.post(url, data=body, headers=headers, allow_redirects=False)
+            return await self._http.post(url, data=body, headers=headers, allow_redirects=False, **options)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError):
             # A connection that was kept, and that the server was just closing: it has seen nothing of the question.
-            return await self._http.post(url, data=body, headers=headers, allow_redirects=False)
+            return await self._http.post(url, data=body, headers=headers, allow_redirects=False, **options)
 
     async def warm(self) -> None:
         # Any answer will do: it leaves an open connection. With the key, as some servers count those who come without.
