@@ -99,6 +99,21 @@ async def test_tool_calls_pass_unchanged(brains, dialect):
     assert events[-1] == Finished("tool_calls")
 
 
+async def test_unknown_tool_is_not_called(brains):
+    """The engine would end its session."""
+    calls = (ToolCall("no_such_tool", "{}", "call_1"), ToolCall("order_status", "{}", "call_2"))
+    events = await ask(brains.thinker(await brains.llm(Answer(tools=calls))), question(tools=(TOOL,)))
+    assert {(call.index, call.id) for call in calls_of(events) if call.id} == {(0, "call_2")}
+    assert events[-1] == Finished("tool_calls")
+
+
+@pytest.mark.parametrize(("text", "said"), [("Let me see.", "Let me see."), ("", SORRY)])
+async def test_answer_with_nothing_to_do_just_ends(brains, text, said):
+    llm = await brains.llm(Answer(text, tools=(ToolCall("no_such_tool"),)))
+    events = await ask(brains.thinker(llm), question(tools=(TOOL,)))
+    assert (text_of(events), calls_of(events), events[-1]) == (said, [], Finished("stop"))
+
+
 async def test_memory_goes_to_every_upstream(brains):
     async def search(said):
         return [f"Ana asked {said!r} before"]
