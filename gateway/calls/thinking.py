@@ -155,7 +155,12 @@ class CallThinker:
     async def _with_memory(self, request: ChatRequest) -> ChatRequest:
         if self._memory is None:
             return request
-        return replace(request, memory=await self._memory.about(_last_words(request)))
+        try:
+            return replace(request, memory=await self._memory.about(_last_words(request)))
+        except Exception as error:
+            # The edge of a request: an answer without memory is an answer all the same.
+            _log.warning("memory could not be searched", extra={"error": type(error).__name__}, exc_info=True)
+            return request
 
 
 class _SharedAnswer:

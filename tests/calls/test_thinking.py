@@ -354,9 +354,23 @@ async def test_broken_tool_call_is_stood_in_for(brains):
 
 
 async def test_our_own_mistake_is_not_heard(brains, caplog):
+    class Mistaken:
+        name = model = "mistaken"
+
+        def answer(self, request, caller_key):
+            raise KeyError("a mistake")
+
+    brain = Brain((Mistaken(),), LONG, "", SORRY, "en")
+    assert await ask(CallThinker("maya", "", brain)) == [TextDelta(SORRY), Finished("stop")]
+    assert [record.getMessage() for record in caplog.records] == ["answer failed"]
+
+
+async def test_mistake_in_memory_costs_no_answer(brains, caplog):
     async def search(said):
         raise KeyError("a mistake")
 
     thinker = brains.thinker(await brains.llm(), memory=TurnMemory(search))
-    assert await ask(thinker) == [TextDelta(SORRY), Finished("stop")]
-    assert [record.getMessage() for record in caplog.records] == ["answer failed"]
+    assert text_of(await ask(thinker)) == "It is ready."
+    assert [(record.getMessage(), record.error) for record in caplog.records] == [
+        ("memory could not be searched", "KeyError")
+    ]
