@@ -94,7 +94,7 @@ def put_ahead(pid: int = 0) -> bool:
     """
     try:
         os.sched_setscheduler(pid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except PermissionError:
+    except OSError:  # no right to it, or a kernel without it
         return False
     return True
 
