@@ -30,7 +30,7 @@ from gateway.llm.chat import (
     Usage,
     whole_answer,
 )
-from gateway.llm.chat_wire import read_json, write_json
+from gateway.llm.chat_wire import arguments_of, read_json, write_json
 from gateway.llm.failures import failure_of
 from gateway.llm.sse import SseParser, SseRecord
 from gateway.settings import Secret
@@ -263,7 +263,7 @@ class _StreamedAnswer:
         """A tool call, or a fragment of one. Some servers number them, some repeat the id, some do neither."""
         index, call_id, function = call.get("index"), str(call.get("id") or ""), call.get("function")
         function = function if isinstance(function, dict) else {}
-        name, arguments = str(function.get("name") or ""), _arguments(function.get("arguments"))
+        name, arguments = str(function.get("name") or ""), arguments_of(function.get("arguments"))
         self._latest_call = index if isinstance(index, int) else call_id or self._latest_call
         ours, known_id = self._calls.get(self._latest_call, (-1, ""))
         # Some give all of them the same number.
@@ -278,11 +278,6 @@ class _StreamedAnswer:
             yield self._usage
         reason = _REASONS.get(self._reason, "stop")
         yield Finished("tool_calls" if self._calls and reason == "stop" else reason)
-
-
-def _arguments(given: Any) -> str:
-    """JSON text; some servers send the object itself."""
-    return given if isinstance(given, str) else write_json(given).decode() if given else ""
 
 
 def _usage_of(usage: Any) -> Usage | None:
