@@ -5,12 +5,14 @@ All calls are up, the caller's sound goes on, the agent thinks: each asks for on
 from the language model, then through the gateway with the bearer that its engine was given. The difference is what the
 gateway adds, delay and work alike.
 
-Memory is off: it is searched before the language model is asked, and that is another measurement. Answers whose first
-word was on its way while the machine was taken away are left out, straight and through the gateway alike.
+Memory is off: it is searched before the language model is asked, and that is another measurement.
+
+What is not the gateway's is kept out. A word is here when the kernel has it, however late this process reads it. The
+gateway and its load go before whatever else runs on their cores, where the system allows it. Answers whose first word
+was on its way while the machine was taken away all the same are left out, straight and through the gateway alike.
 """
 
 import asyncio
-import contextlib
 import re
 import time
 from dataclasses import dataclass
@@ -20,10 +22,11 @@ from urllib.parse import urlsplit
 import orjson
 import uvloop
 
+from gateway.bench.arrivals import StampedConnection
 from gateway.bench.engine import start_engine
 from gateway.bench.load import Load, client
 from gateway.bench.measures import BrainMeasurement, Spread
-from gateway.bench.processes import GatewayProcess, cores, pinned, running_gateway
+from gateway.bench.processes import GatewayProcess, cores, pinned, put_ahead, put_back, running_gateway
 from gateway.bench.stamps import FrameCount
 from gateway.bench.upstream import FIRST_PIECE_SECONDS, PIECE_SECONDS, PIECES, running_upstream
 from gateway.bench.variants import MEMORY_OFF, Variant
@@ -62,10 +65,14 @@ async def _measure(turns: int, seconds: float, core: int) -> BrainMeasurement:
             if load.connected != turns:
                 raise BenchFailed(f"only {load.connected} of {turns} calls came up")
             load.fall_silent()
-            await asyncio.sleep(_SETTLE_SECONDS)
-            direct = await _phase(load, process, seconds, f"{model_url}/chat/completions")
-            through = await _phase(load, process, seconds)
-            return _difference(turns, seconds, direct, through, await load.finish())
+            ahead = put_ahead(process.pid) and put_ahead()
+            try:
+                await asyncio.sleep(_SETTLE_SECONDS)
+                direct = await _phase(load, process, seconds, f"{model_url}/chat/completions")
+                through = await _phase(load, process, seconds)
+            finally:
+                put_back()
+            return _difference(turns, seconds, direct, through, await load.finish(), ahead)
 
 
 @dataclass(frozen=True)
@@ -112,7 +119,9 @@ async def _ask(askers: list["Asker"], seconds: float) -> None:
             tasks.create_task(asker.ask(seconds, after=place * pause))
 
 
-def _difference(turns: int, seconds: float, direct: _Phase, through: _Phase, frames: FrameCount) -> BrainMeasurement:
+def _difference(
+    turns: int, seconds: float, direct: _Phase, through: _Phase, frames: FrameCount, ahead: bool
+) -> BrainMeasurement:
     return BrainMeasurement(
         turns=turns,
         seconds=seconds,
@@ -125,6 +134,7 @@ def _difference(turns: int, seconds: float, direct: _Phase, through: _Phase, fra
         frames=frames,
         generator_lag=max(direct.generator_lag, through.generator_lag, key=lambda lag: lag.p99_ms),
         core_taken=round(through.core_taken, 3),
+        ahead=ahead,
     )
 
 
@@ -153,19 +163,18 @@ class Asker:
         until = time.monotonic() + seconds
         try:
             # The gateway names its public, secure address; on loopback there is no proxy to make it so.
-            reader, writer = await asyncio.open_connection(self._url.hostname, self._url.port)
-            with contextlib.closing(writer):
-                await self._ask_once(reader, writer)
+            async with await StampedConnection.open(self._url.hostname or "", self._url.port or 443) as connection:
+                await self._ask_once(connection)
                 while not self.first_words or time.monotonic() < until:
-                    self.first_words.append(await self._ask_once(reader, writer))
+                    self.first_words.append(await self._ask_once(connection))
         except (OSError, ValueError):
             self.failed += 1
 
-    async def _ask_once(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> FirstWord:
+    async def _ask_once(self, connection: StampedConnection) -> FirstWord:
         """OSError or ValueError for an answer that is none."""
-        writer.write(self._request())
         async with asyncio.timeout(_ANSWER_SECONDS):
-            first_word = await _read_answer(reader)
+            await connection.write(self._request())
+            first_word = await _read_answer(connection)
         self.answers += 1
         return first_word
 
@@ -177,17 +186,16 @@ class Asker:
         return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> FirstWord:
+async def _read_answer(connection: StampedConnection) -> FirstWord:
     """Read one answer to its end. ValueError if it is none."""
     received, first_word = b"", None
     while not received.endswith(_END):
-        data = await reader.read(65536)
-        now_ns = time.monotonic_ns()
+        data, at_ns = await connection.read()
         received += data
         if not data or not received.startswith(b"HTTP/1.1 200 "):
             raise ValueError("not an answer")
         if first_word is None and (sent := _FIRST_WORD.search(received)):
-            first_word = FirstWord(int(sent[1]), now_ns)
+            first_word = FirstWord(int(sent[1]), at_ns)
     if first_word is None:
         raise ValueError("an answer without the language model's words")
     return first_word

@@ -107,7 +107,7 @@ class BrainMeasurement:
     left_out: int
     """Of `answers`, from `through`: the machine was taken away while their first word was on its way."""
     direct: Spread
-    """From the language model's first word to the engine, without the gateway."""
+    """From the language model's first word to where the engine can read it, without the gateway."""
     through: Spread
     """The same through the gateway."""
     cpu_ms_per_turn: float
@@ -116,6 +116,8 @@ class BrainMeasurement:
     """That sound, in both directions."""
     generator_lag: Spread
     core_taken: float
+    ahead: bool
+    """Whether the gateway and its load went before everything else on their cores."""
 
     @property
     def added_ms(self) -> dict[str, float]:
@@ -132,7 +134,8 @@ class BrainMeasurement:
 
     @property
     def disturbances(self) -> list[str]:
-        return _disturbances(self.generator_lag, self.core_taken)
+        few = [f"only {self.through.count} answers count"] if self.left_out > self.through.count else []
+        return [*few, *_disturbances(self.generator_lag, self.core_taken)]
 
 
 def _disturbances(generator_lag: Spread, core_taken: float) -> list[str]:

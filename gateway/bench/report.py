@@ -15,10 +15,11 @@ The object of `--brain`, about the first word of an answer:
 
 - the load: `turns` (at once), `seconds`, `answers` (asked for through the gateway), `failed`, and
   `left_out` of `answers`, as the machine was taken away meanwhile
-- times from the language model to the engine: `direct` and `through` the gateway; `added_ms` (`p50`, `p99`, `max`) is
-  the difference
+- times from the language model until the engine can read it: `direct` and `through` the gateway; `added_ms` (`p50`,
+  `p99`, `max`) is the difference
 - what it cost: `cpu_ms_per_turn`
-- the verdict: `limit_ms`, `held`, and `frames`, `generator_lag`, `core_taken`, `disturbances` as above
+- the verdict: `limit_ms`, `held`, and `frames`, `generator_lag`, `core_taken`, `disturbances` as above; `ahead` tells
+  whether the gateway and its load went before everything else on their cores, which takes a right to real-time priority
 """
 
 from collections.abc import Sequence
@@ -117,7 +118,8 @@ def brain_as_json(run: BrainMeasurement) -> dict[str, Any]:
 def brain_as_text(run: BrainMeasurement) -> str:
     added = run.added_ms
     lines = [
-        f"{run.turns} answers at once for {run.seconds:g} s, each in a call of its own, gateway on one core",
+        f"{run.turns} answers at once for {run.seconds:g} s, each in a call of its own, gateway on one core"
+        + (", ahead of all else there" if run.ahead else ""),
         _line("", f"{'p50':>9} {'p99':>12} {'max':>12}"),
         _three_times("first word, past the gateway", run.direct.p50_ms, run.direct.p99_ms, run.direct.max_ms),
         _three_times("first word, through the gateway", run.through.p50_ms, run.through.p99_ms, run.through.max_ms),

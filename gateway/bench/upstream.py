@@ -16,6 +16,7 @@ from typing import Final
 import uvloop
 
 import gateway
+from gateway.bench.processes import put_ahead
 from gateway.errors import BenchFailed
 
 FIRST_PIECE_SECONDS: Final = 0.4
@@ -59,6 +60,7 @@ async def running_upstream() -> AsyncIterator[str]:
 
 def main() -> None:
     """Listen on a free port of the loopback, and print which."""
+    put_ahead()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_listen())
 

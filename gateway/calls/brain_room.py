@@ -1,8 +1,10 @@
 """Gives each call of an agent with its own language model somebody to think for it, and the engine a key to ask."""
 
+import ipaddress
 from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
 from gateway.calls import prompt
 from gateway.calls.agents import Agent
@@ -47,9 +49,11 @@ class BrainRoom:
         brains: Mapping[str, Brain],
         secret: Secret,
         *,
+        public_url: str = "",
         search: SearchMemory | None = None,
         commons: Commons | None = None,
     ) -> None:
+        self._public_url = public_url
         self._agents = agents
         self._brains = brains
         self._secret = secret
@@ -65,8 +69,14 @@ class BrainRoom:
         bearer = self.bearers.open(thinker)
         if self._commons is not None:
             self._commons.bearer_opened(digest_of(bearer), agent.name, caller, clearance.tier)
-        origin = "https" + media_url.removeprefix("wss").rpartition("/")[0].rpartition("/")[0]
-        return Thought(ThinkEndpoint(origin + PATH, bearer), thinker)
+        return Thought(ThinkEndpoint(self._origin(media_url) + PATH, bearer), thinker)
+
+    def _origin(self, media_url: str) -> str:
+        """By https, unless PUBLIC_URL says otherwise; without one, on this machine there is nobody to speak it."""
+        parts = urlsplit(media_url)
+        without_tls = self._public_url.startswith("http://") if self._public_url else _is_loopback(parts.hostname or "")
+        prefix = parts.path.rpartition("/")[0].rpartition("/")[0]
+        return f"{'http' if without_tls else 'https'}://{parts.netloc}{prefix}"
 
     def keep_to_itself(self, thought: Thought, agent: Agent) -> None:
         """It is not the same person's memory any more: only this node knows whose, so no other looks up any."""
@@ -99,6 +109,13 @@ class BrainRoom:
             return None
         name, caller, tier = found
         return self._thinker(self._agents[name], caller, Clearance(Tier(tier)))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _cleared(search: SearchMemory, agent: str, caller: str, clearance: Clearance) -> Search:

@@ -155,7 +155,12 @@ class CallThinker:
     async def _with_memory(self, request: ChatRequest) -> ChatRequest:
         if self._memory is None:
             return request
-        return replace(request, memory=await self._memory.about(_last_words(request)))
+        try:
+            return replace(request, memory=await self._memory.about(_last_words(request)))
+        except Exception as error:
+            # The edge of a request: an answer without memory is an answer all the same.
+            _log.warning("memory could not be searched", extra={"error": type(error).__name__}, exc_info=True)
+            return request
 
 
 class _SharedAnswer:
@@ -258,7 +263,7 @@ class _Race:
                 return
 
     async def _ask(self, upstream: Upstream, request: ChatRequest) -> None:
-        answer = _SpokenAnswer(self._rules)
+        answer = _SpokenAnswer(self._rules, known=frozenset(tool["function"]["name"] for tool in request.tools))
         try:
             async with aclosing(upstream.answer(request, self._caller_key)) as events:
                 async for event in events:
@@ -310,25 +315,40 @@ class _SpokenAnswer:
     """
     One upstream's answer: its text as a voice can say it, its tool calls when all of them are complete.
 
-    The engine can do nothing with half of a call, and must not be left with one if the upstream breaks off.
+    The engine can do nothing with half of a call, and must not be left with one if the upstream breaks off. A call of
+    something that is not among the tools would be the end of its session: such a call is left out.
     """
 
-    def __init__(self, rules: LanguageRules) -> None:
+    def __init__(self, rules: LanguageRules, known: frozenset[str] = frozenset()) -> None:
         self.has_begun = False
         """Whether there is something to say or to do; marks and thoughts are neither."""
         self._text = SpokenText(rules)
+        self._known = known
+        self._calls: dict[int, int | None] = {}  # their index and ours; None for one that is left out
         self._held: list[ChatEvent] = []
 
     def receive(self, event: ChatEvent) -> list[ChatEvent]:
         match event:
             case TextDelta(text):
                 return self._say(self._text.feed(text))
-            case Finished():
-                return [*self._say(self._text.finish()), *self._held, event]
+            case Finished(reason):
+                nothing_to_do = reason == "tool_calls" and not any(index is not None for index in self._calls.values())
+                return [*self._say(self._text.finish()), *self._held, Finished("stop") if nothing_to_do else event]
+            case ToolCallDelta():
+                self._hold(event)
+                return []
             case _:
-                self.has_begun = self.has_begun or isinstance(event, ToolCallDelta)
                 self._held.append(event)
                 return []
+
+    def _hold(self, call: ToolCallDelta) -> None:
+        if call.index not in self._calls:
+            wanted = not self._known or call.name in self._known
+            ours = sum(index is not None for index in self._calls.values())
+            self._calls[call.index] = ours if wanted else None
+        if (index := self._calls[call.index]) is not None:
+            self.has_begun = True
+            self._held.append(replace(call, index=index))
 
     def cut(self) -> list[ChatEvent]:
         """No more comes: the text that was held back."""

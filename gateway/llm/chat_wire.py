@@ -115,33 +115,43 @@ def _is_text(part: Any) -> bool:
 
 def _tool_call(where: str, call: Any) -> Message:
     match call:
-        case {"id": str(call_id), "function": {"name": str(name), "arguments": str(arguments)}}:
+        case {"id": str(call_id), "function": {"name": str(name), **more}}:
+            arguments = arguments_of(more.get("arguments"))
             return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
         case _:
-            raise MalformedChatRequest(f"{where}.tool_calls must have an id and a function with name and arguments")
+            raise MalformedChatRequest(f"{where}.tool_calls must have an id and a function with a name")
+
+
+def arguments_of(given: Any) -> str:
+    """JSON text. Some send none, some the object itself."""
+    if isinstance(given, str):
+        return given
+    return write_json(given).decode() if given else ""
 
 
 def _tools(tools: Any) -> tuple[Mapping[str, Any], ...]:
+    """The functions among them; tools of any other kind are a provider's own."""
     _demand(tools is None or isinstance(tools, list), "tools must be a list")
+    functions = []
     for tool in tools or ():
         match tool:
             case {"type": "function", "function": {"name": str()}}:
+                functions.append(tool)
+            case {"type": str(kind)} if kind != "function":
                 pass
             case _:
                 raise MalformedChatRequest("tools must be functions with a name")
-    return tuple(tools or ())
+    return tuple(functions)
 
 
 def _tool_choice(choice: Any) -> str | Mapping[str, Any] | None:
     match choice:
-        case None:
-            return None
         case "auto" | "none" | "required":
             return str(choice)
         case {"function": {"name": str(name)}}:
             return {"type": "function", "function": {"name": name}}
         case _:
-            raise MalformedChatRequest("tool_choice must be auto, none, required or a function with a name")
+            return None  # a kind that came after this was written: the model chooses
 
 
 def _max_tokens(fields: Mapping[str, Any]) -> int | None:

@@ -30,7 +30,7 @@ from gateway.llm.chat import (
     Usage,
     whole_answer,
 )
-from gateway.llm.chat_wire import read_json, write_json
+from gateway.llm.chat_wire import arguments_of, read_json, write_json
 from gateway.llm.failures import failure_of
 from gateway.llm.sse import SseParser, SseRecord
 from gateway.settings import Secret
@@ -145,12 +145,32 @@ class CompletionsServer:
         for event in answer.end():
             yield event
 
-    async def _post(self, url: str, body: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
+    async def hand_over(self, body: Mapping[str, Any], headers: Mapping[str, str], *, seconds: float) -> None:
+        """
+        Have an answer made that nobody reads, and stay until it is done: to leave would be to call it off.
+
+        Raises LlmError as long as the server has not taken it on; what becomes of it then is its own business.
+        """
+        with self._foreign_errors():
+            response = await self._post(
+                f"{self._base_url}/chat/completions",
+                write_json(body),
+                {**self._headers(), "Content-Type": "application/json", **headers},
+                timeout=aiohttp.ClientTimeout(total=seconds, connect=CONNECT_TIMEOUT),
+            )
+        async with response:
+            if not 200 <= response.status < 300:
+                raise failure_of(self._name, response.status, response.headers.get("retry-after"))
+            with suppress(LlmError), self._foreign_errors():
+                async for _ in response.content.iter_any():
+                    pass
+
+    async def _post(self, url: str, body: bytes, headers: Mapping[str, str], **options: Any) -> aiohttp.ClientResponse:
         try:
-            return await self._http.post(url, data=body, headers=headers, allow_redirects=False)
+            return await self._http.post(url, data=body, headers=headers, allow_redirects=False, **options)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError):
             # A connection that was kept, and that the server was just closing: it has seen nothing of the question.
-            return await self._http.post(url, data=body, headers=headers, allow_redirects=False)
+            return await self._http.post(url, data=body, headers=headers, allow_redirects=False, **options)
 
     async def warm(self) -> None:
         # Any answer will do: it leaves an open connection. With the key, as some servers count those who come without.
@@ -243,7 +263,7 @@ class _StreamedAnswer:
         """A tool call, or a fragment of one. Some servers number them, some repeat the id, some do neither."""
         index, call_id, function = call.get("index"), str(call.get("id") or ""), call.get("function")
         function = function if isinstance(function, dict) else {}
-        name, arguments = str(function.get("name") or ""), _arguments(function.get("arguments"))
+        name, arguments = str(function.get("name") or ""), arguments_of(function.get("arguments"))
         self._latest_call = index if isinstance(index, int) else call_id or self._latest_call
         ours, known_id = self._calls.get(self._latest_call, (-1, ""))
         # Some give all of them the same number.
@@ -258,11 +278,6 @@ class _StreamedAnswer:
             yield self._usage
         reason = _REASONS.get(self._reason, "stop")
         yield Finished("tool_calls" if self._calls and reason == "stop" else reason)
-
-
-def _arguments(given: Any) -> str:
-    """JSON text; some servers send the object itself."""
-    return given if isinstance(given, str) else write_json(given).decode() if given else ""
 
 
 def _usage_of(usage: Any) -> Usage | None:

@@ -18,6 +18,9 @@ DEFAULT_AGENT: Final = "main"
 TOKEN_TIMEOUT: Final = 30.0
 """Between two pieces of text the agent may use tools of its own, which takes longer than a model needs for a word."""
 
+LONGEST_ERRAND: Final = 3600.0
+"""What the agent is asked to do in the background takes its time, and is called off when nobody waits for it."""
+
 
 class OpenClawUpstream:
     """One agent of an OpenClaw gateway. `llm_model` ("provider/model") replaces the agent's own model."""
@@ -42,6 +45,12 @@ class OpenClawUpstream:
 
     def answer(self, request: ChatRequest, caller_key: str) -> AsyncGenerator[ChatEvent, None]:
         return whole_answer(self.name, self._events(request, caller_key), self._token_timeout)
+
+    async def hand_over(self, text: str, caller_key: str) -> None:
+        """Have the agent see to this in the caller's session. Raises LlmError if it does not take it on."""
+        request = ChatRequest(({"role": "user", "content": text},))
+        body = {**completion_body(request, list(request.messages)), "model": self.model}
+        await self._server.hand_over(body, self._headers(caller_key), seconds=LONGEST_ERRAND)
 
     async def warm(self) -> None:
         await self._server.warm()

@@ -17,7 +17,6 @@ from gateway.carriers.softphone import SoftphoneCodec
 from gateway.errors import SettingsError
 from gateway.links.carrier_rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.links.sockets import Connector, tls_context
-from gateway.llm.chat import Upstream
 from gateway.llm.openclaw_chat import OpenClawUpstream
 from gateway.llm.writer import SummaryWriter, build_writer
 from gateway.memory.remem import RememClient
@@ -44,7 +43,7 @@ class Blueprint:
     apology: bytes
     store_keys: tuple[Secret, ...]
     shelves: Mapping[str, ToolboxShelf]
-    text_agents: Mapping[str, Upstream]
+    text_agents: Mapping[str, OpenClawUpstream]
     brains: Mapping[str, Brain]
 
     @classmethod
@@ -128,7 +127,7 @@ def _accounts(settings: Settings) -> Accounts:
     )
 
 
-def _text_agents(settings: Settings, agents: AgentBook) -> dict[str, Upstream]:
+def _text_agents(settings: Settings, agents: AgentBook) -> dict[str, OpenClawUpstream]:
     """Those that are OpenClaw's, by how they are written; the others are webhooks."""
     names = {agent.text_agent for agent in agents if agent.text_agent.startswith("openclaw")}
     if names and not (settings.openclaw_gateway_url and settings.openclaw_gateway_token):

@@ -41,6 +41,7 @@ async def brain_room(blueprint: Blueprint, memory: Memory | None, others: Sharin
             {agent.name: agent for agent in blueprint.agents},
             blueprint.brains,
             blueprint.store_keys[0],
+            public_url=blueprint.settings.public_url,
             search=memory.recall.search if memory is not None else None,
             commons=others.neighbours.commons if others.neighbours is not None else None,
         )

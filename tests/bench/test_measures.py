@@ -44,6 +44,7 @@ def brain_measurement(**changes):
         frames=FrameCount(sent=24000, lost=0, reordered=0, changed=0),
         generator_lag=FINE,
         core_taken=0.0,
+        ahead=True,
     )
     return dataclasses.replace(good, **changes)
 

@@ -15,6 +15,7 @@ def test_what_overlaps_a_foul_span_does_not_count():
     weather = Weather(HERE)
     weather.was_foul(100, 200)
     weather.was_foul(150, 300)
+    weather.was_foul(160, 170)
     weather.was_foul(500, 600)
 
     clear = [(0, 99), (301, 499), (601, 10_000)]

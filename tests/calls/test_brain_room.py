@@ -20,9 +20,9 @@ MEDIA_URL = "wss://voice.example.com/prefix/twilio/media"
 CALLER = "+12025550143"
 
 
-def a_room(commons: Commons | None = None) -> BrainRoom:
+def a_room(commons: Commons | None = None, public_url: str = "") -> BrainRoom:
     brain = Brain((), first_token_seconds=1, one_moment="One moment.", sorry="Sorry.", language="en")
-    return BrainRoom({"maya": MAYA}, {"maya": brain}, Secret("secret"), commons=commons)
+    return BrainRoom({"maya": MAYA}, {"maya": brain}, Secret("secret"), public_url=public_url, commons=commons)
 
 
 @pytest.fixture
@@ -45,6 +45,23 @@ async def test_engine_reaches_us_where_the_carrier_does() -> None:
     thought = a_room().open(MAYA, CALLER, MEDIA_URL, Clearance())
     assert thought is not None
     assert thought.endpoint.url == "https://voice.example.com/prefix/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("public_url", "host", "url"),
+    [
+        ("", "127.0.0.1:8000", "http://127.0.0.1:8000/v1/chat/completions"),
+        ("", "localhost:8000", "http://localhost:8000/v1/chat/completions"),
+        ("", "[::1]:8000", "http://[::1]:8000/v1/chat/completions"),
+        ("http://gateway:8000", "gateway:8000", "http://gateway:8000/v1/chat/completions"),
+        ("https://127.0.0.1:8443", "127.0.0.1:8443", "https://127.0.0.1:8443/v1/chat/completions"),
+        ("", "10.0.0.7:8000", "https://10.0.0.7:8000/v1/chat/completions"),
+    ],
+)
+async def test_engine_on_this_machine_needs_no_tls(public_url: str, host: str, url: str) -> None:
+    thought = a_room(public_url=public_url).open(MAYA, CALLER, f"wss://{host}/twilio/media", Clearance())
+    assert thought is not None
+    assert thought.endpoint.url == url
 
 
 async def test_agent_without_brain_leaves_thinking_to_the_engine() -> None:

@@ -99,6 +99,21 @@ async def test_tool_calls_pass_unchanged(brains, dialect):
     assert events[-1] == Finished("tool_calls")
 
 
+async def test_unknown_tool_is_not_called(brains):
+    """The engine would end its session."""
+    calls = (ToolCall("no_such_tool", "{}", "call_1"), ToolCall("order_status", "{}", "call_2"))
+    events = await ask(brains.thinker(await brains.llm(Answer(tools=calls))), question(tools=(TOOL,)))
+    assert {(call.index, call.id) for call in calls_of(events) if call.id} == {(0, "call_2")}
+    assert events[-1] == Finished("tool_calls")
+
+
+@pytest.mark.parametrize(("text", "said"), [("Let me see.", "Let me see."), ("", SORRY)])
+async def test_answer_with_nothing_to_do_just_ends(brains, text, said):
+    llm = await brains.llm(Answer(text, tools=(ToolCall("no_such_tool"),)))
+    events = await ask(brains.thinker(llm), question(tools=(TOOL,)))
+    assert (text_of(events), calls_of(events), events[-1]) == (said, [], Finished("stop"))
+
+
 async def test_memory_goes_to_every_upstream(brains):
     async def search(said):
         return [f"Ana asked {said!r} before"]
@@ -339,9 +354,23 @@ async def test_broken_tool_call_is_stood_in_for(brains):
 
 
 async def test_our_own_mistake_is_not_heard(brains, caplog):
+    class Mistaken:
+        name = model = "mistaken"
+
+        def answer(self, request, caller_key):
+            raise KeyError("a mistake")
+
+    brain = Brain((Mistaken(),), LONG, "", SORRY, "en")
+    assert await ask(CallThinker("maya", "", brain)) == [TextDelta(SORRY), Finished("stop")]
+    assert [record.getMessage() for record in caplog.records] == ["answer failed"]
+
+
+async def test_mistake_in_memory_costs_no_answer(brains, caplog):
     async def search(said):
         raise KeyError("a mistake")
 
     thinker = brains.thinker(await brains.llm(), memory=TurnMemory(search))
-    assert await ask(thinker) == [TextDelta(SORRY), Finished("stop")]
-    assert [record.getMessage() for record in caplog.records] == ["answer failed"]
+    assert text_of(await ask(thinker)) == "It is ready."
+    assert [(record.getMessage(), record.error) for record in caplog.records] == [
+        ("memory could not be searched", "KeyError")
+    ]

@@ -8,14 +8,13 @@ tells when it was in vain.
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import asdict, dataclass, field
 from typing import Final, Literal, Protocol
 
 import httpx
 
 from gateway.errors import LlmError
-from gateway.llm.chat import ChatRequest, Upstream
+from gateway.llm.openclaw_chat import OpenClawUpstream
 
 PAUSES: Final = (1.0, 5.0, 25.0)
 WEBHOOK_SECONDS: Final = 15.0
@@ -94,15 +93,12 @@ class Webhook:
 class OpenClawAgent:
     """Gives the work to an OpenClaw agent, in the caller's own session there. What it answers is its own business."""
 
-    def __init__(self, upstream: Upstream, caller_key: str) -> None:
+    def __init__(self, upstream: OpenClawUpstream, caller_key: str) -> None:
         self._upstream = upstream
         self._caller_key = caller_key
 
     async def __call__(self, errand: Errand) -> None:
-        request = ChatRequest(({"role": "user", "content": f"A {errand.kind} from a phone call: {errand.text}"},))
         try:
-            async with aclosing(self._upstream.answer(request, self._caller_key)) as events:
-                async for _ in events:
-                    pass
+            await self._upstream.hand_over(f"A {errand.kind} from a phone call: {errand.text}", self._caller_key)
         except LlmError as error:
             raise Undelivered(str(error)) from None
