@@ -148,6 +148,16 @@ async def test_slow_store_does_not_hold_the_call(tmp_path: Path) -> None:
             assert "red bike" in conversation.prompt
 
 
+async def test_store_that_hangs_holds_up_no_carrier(tmp_path: Path) -> None:
+    """More calls wait for it than a client has connections, and each is answered all the same."""
+    async with FakeRemem(always=Fault.SLOW, slowness=3600) as remem:
+        keys = {"REMEM_API_URL": remem.url, "REMEM_API_KEY": remem.api_key}
+        async with staged(tmp_path, make_carrier("telnyx"), **keys) as stage:
+            calls = [await stage.carrier.ring(f"+1202555{number:04}", patience=10) for number in range(101)]
+            assert all(call.settled for call in calls)
+            assert len(remem.requests) >= 100
+
+
 async def test_own_store_answers_before_the_remote_has_indexed(tmp_path: Path) -> None:
     async with FakeRemem(face="current", indexing_delay=600) as remem, with_remem(tmp_path, remem) as stage:
         await one_call(stage, "I ride a red bike.")

@@ -115,7 +115,9 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
         stack.push_async_callback(blueprint.writer.close)
         recordings = RecordingRoom(settings.record_dir)
         stack.callback(recordings.close)
-        remote = remem(settings, http)
+        # Its own connections: while a store hangs, carriers must not wait for theirs.
+        store_http = await stack.enter_async_context(httpx.AsyncClient()) if settings.remem_api_url else http
+        remote = remem(settings, store_http)
         archive = Archive(settings.voice_session_archive_dir, retention_days=settings.voice_session_retention_days)
         others = await stack.enter_async_context(sharing.shared(settings, shares_disk=is_worker))
         if others.neighbours is not None:
