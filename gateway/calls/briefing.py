@@ -177,9 +177,9 @@ class Briefing:
         }
 
     @property
-    def notes(self) -> list[PastCall]:
-        """All notes so far, told or not."""
-        return list(self._notes)
+    def memory(self) -> dict[str, Sequence[PastCall | Fact | Pin]]:
+        """What is known by now: notes of calls, told or not, and the facts and topics that were told."""
+        return {"calls": list(self._notes), "facts": list(self._facts), "pins": list(self._pins)}
 
     def _prompt(self) -> str:
         now = self._now()

@@ -830,7 +830,7 @@ class CallDesk:
     def _recorder(self, session: VoiceSession, ring: Ring) -> CallRecorder | None:
         recorder = self._recordings.record(session.uuid)
         if recorder is not None:
-            recorder.note("call", _header(session, ring))
+            recorder.note("call", _header(session, ring) | {"remembers": self._memory is not None})
         return recorder
 
     def _errand(self, work: Coroutine[Any, Any, None]) -> None:

@@ -117,6 +117,7 @@ class EngineKeeper:
             brief = await self._briefing.brief(MEMORY_SECONDS - waited)
             self._brief_is_void = False
             if not self._was_ready:
+                self._record("memory")
                 told = self._briefing.told
                 self._feed.tell("memory", **told)
                 if told["outcome"] != "off":
@@ -187,8 +188,14 @@ class EngineKeeper:
         """Give the engine the notes that came too late for its brief."""
         if self.ready and self.link is not None and (addition := self._briefing.untold()):
             self.link.update_prompt(addition)
+            self._record("late memory")
             self._log.info("memory told in mid-call")
             self._feed.tell("memory", **self._briefing.told)
+
+    def _record(self, note: str) -> None:
+        """Have a recording know what the engine is told, so that a replay can tell it the same."""
+        if self._call.recorder is not None:
+            self._call.recorder.note(note, self._briefing.memory)
 
     def tick(self, now: float) -> None:
         """Called a few times a second: silence for a pausing carrier, keep-alive, and an end to a stalled engine."""

@@ -601,8 +601,6 @@ class Call:
         """Memory that is too late for Settings is told in mid-call."""
         await self._briefing.load_rest()
         self._engine.tell_untold()
-        if self.recorder is not None:
-            self.recorder.note("memory", self._briefing.notes)
 
     async def _everything_played(self) -> None:
         self._carrier.finish_audio()

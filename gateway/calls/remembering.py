@@ -91,7 +91,7 @@ class Remembering:
 
     async def rest(self) -> list[PastCall]:
         """What was too late for `by`, once all have answered."""
-        await asyncio.wait({self._own, self._remote, self._facts})
+        await asyncio.wait({self._own, self._remote, self._facts, self._pins})
         return self.found()
 
     @property

@@ -20,7 +20,7 @@ from typing import Any, Final
 import orjson
 
 FORMAT: Final = 1
-_SECRETS: Final = frozenset({"token", "headers", "authorization", "x-telnyx-streaming-auth-token"})
+_SECRETS: Final = frozenset({"token", "headers", "authorization", "credentials", "x-telnyx-streaming-auth-token"})
 
 _log = logging.getLogger(__name__)
 

@@ -25,7 +25,8 @@ from gateway.replay.llm_player import LlmPlayer
 from gateway.replay.loopback import served
 from gateway.replay.player import PATIENCE, Outcome, Player, Watch
 from gateway.replay.recording import Fields, Recording
-from gateway.replay.remembered import Remembered, past_document
+from gateway.replay.remem_player import RememPlayer
+from gateway.replay.remembered import Remembered, past_documents
 from gateway.replay.telnyx_player import TelnyxPlayer
 from gateway.replay.twilio_player import TwilioPlayer
 from gateway.settings import Secret, Settings
@@ -57,14 +58,14 @@ class Stage:
         return await player.play()
 
     async def seed(self, recording: Recording) -> None:
-        """Put the past calls that the recorded call remembered into the gateway's store."""
-        for past_call in recording.memory:
-            await self._request("POST", "/v1/documents", past_document(past_call, recording.header))
+        """Put what the recorded call remembered into the gateway's store."""
+        for document in past_documents(recording):
+            await self._request("POST", "/v1/documents", document)
 
     async def remembered(self, recording: Recording) -> Remembered:
         """What the call that was just played has left behind, as soon as it is complete."""
         await self._everything_kept()
-        known = {past_call.session_id for past_call in recording.memory}
+        known = {past_call.session_id for past_call in recording.memory.calls}
         tags = ["voice-session", f"agent:{recording.header.agent['name']}", f"caller:{recording.header.caller}"]
         found = await self._request("POST", "/v1/query", {"query": "voice call summary", "tags": tags, "limit": 100})
         calls = {hit["metadata"].get("session_id", ""): hit for hit in found["results"] if hit["metadata"]}
@@ -105,11 +106,14 @@ async def own_stage(recording: Recording, start: StartGateway) -> AsyncIterator[
         engine = await stack.enter_async_context(EnginePlayer())
         carrier = CARRIERS[recording.header.carrier](http)
         llm = LlmPlayer(recording.summary)
-        outside = await stack.enter_async_context(served(Starlette(routes=[*carrier.routes(), *llm.routes()])))
+        remem = RememPlayer(recording, engine)
+        routes = [*carrier.routes(), *llm.routes(), *remem.routes()]
+        outside = await stack.enter_async_context(served(Starlette(routes=routes)))
         store_key = Secret(secrets.token_urlsafe(16))
         settings = Settings(
             **carrier.settings(outside),
             **llm.settings(outside),
+            **remem.settings(outside),
             **_own_settings(recording, folder),
             deepgram_api_key=Secret("replay"),
             deepgram_agent_url=engine.url,
@@ -123,7 +127,8 @@ def _own_settings(recording: Recording, folder: Path) -> dict[str, Any]:
     return {
         "data_dir": folder / "data",
         "voice_session_archive_dir": folder / "archive",
-        "voice_session_context_limit": max(3, len(recording.memory)),
+        "voice_session_enabled": recording.header.remembers,
+        "voice_session_context_limit": max(3, len((recording.late_memory or recording.memory).calls)),
         "allowed_callers": frozenset({recording.header.caller or "*"}),
         "agents": {str(recording.header.agent["name"]): _agent_table(recording.header.agent, folder)},
         "folder": folder,

@@ -7,8 +7,9 @@ A recorded call, read back. One JSON object a line, in the order in which the ga
     {"t": 0.2, "to": "carrier", "bytes": 160, "crc": 907060870}       sound that the gateway passed on
     {"t": 0.3, "from": "carrier", "text": "…"}                        a frame that was not JSON
 
-`t` is seconds since `start`; `start` itself holds the token and is left out. Further notes are "memory" (the past calls
-that were found), "ended" (the session with its turns) and "summary". `gateway.links.recorder` writes the file.
+`t` is seconds since `start`; `start` itself holds the token and is left out. Further notes are "memory" (past calls,
+facts and topics that were found in time), "late memory" (the same when some came in mid-call), "ended" (the session
+with its turns) and "summary". `gateway.links.recorder` writes the file.
 """
 
 import base64
@@ -26,6 +27,8 @@ from gateway.errors import RecordingError
 from gateway.links.recorder import FORMAT
 from gateway.llm.summary import CallSummary
 from gateway.memory.call_notes import PastCall
+from gateway.memory.facts import Fact
+from gateway.memory.pins import Pin, PinEvent
 
 Peer = Literal["carrier", "engine"]
 Direction = Literal["from", "to"]
@@ -33,6 +36,7 @@ Fields = Mapping[str, Any]
 
 PEERS: Final[tuple[Peer, ...]] = ("carrier", "engine")
 CARRIERS: Final = ("twilio", "telnyx")
+_TIMES: Final = frozenset({"started_at", "said_at", "last_said_at", "since", "at"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,17 @@ class CallHeader:
     session_id: str
     started_at: datetime
     agent: Fields
+    remembers: bool = True
+    """Whether the gateway kept anything of calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What was known of the caller."""
+
+    calls: tuple[PastCall, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    pins: tuple[Pin, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +120,9 @@ class Recording:
     path: Path
     header: CallHeader
     steps: tuple[Step, ...]
-    memory: tuple[PastCall, ...] = ()
+    memory: Memory = Memory()
+    late_memory: Memory | None = None
+    """What was known later, where the engine was told some of it in mid-call."""
     ended: VoiceSession | None = None
     summary: CallSummary | None = None
     warning: str = ""
@@ -133,7 +150,8 @@ def read(path: Path) -> Recording:
         path=path,
         header=_header(path, lines[0][1].get("content")),
         steps=tuple(_step(path, number, fields) for number, fields in lines if "note" not in fields),
-        memory=notes.get("memory", ()),
+        memory=notes.get("memory", Memory()),
+        late_memory=notes.get("late memory"),
         ended=notes.get("ended"),
         summary=notes.get("summary"),
         warning="" if content.endswith(b"\n") else f"{path}: the last line is cut off and was left out",
@@ -167,6 +185,7 @@ def _header(path: Path, content: Any) -> CallHeader:
             session_id=content["session"],
             started_at=datetime.fromisoformat(content["started_at"]),
             agent=_agent(content["agent"]),
+            remembers=bool(content.get("remembers", True)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RecordingError(f"{where}: the call's header is incomplete: {error}") from None
@@ -192,23 +211,39 @@ def _notes(path: Path, lines: Sequence[tuple[int, Fields]]) -> dict[str, Any]:
     return notes
 
 
-def _past_calls(content: list[dict[str, Any]]) -> tuple[PastCall, ...]:
-    return tuple(
-        PastCall(**{**_with_tuples(fields), "started_at": datetime.fromisoformat(fields["started_at"])})
-        for fields in content
+def _memory(content: list[dict[str, Any]] | dict[str, list[dict[str, Any]]]) -> Memory:
+    """Older recordings have the past calls alone."""
+    kinds = content if isinstance(content, dict) else {"calls": content}
+    return Memory(
+        calls=tuple(PastCall(**_values(fields)) for fields in kinds["calls"]),
+        facts=tuple(Fact(**_values(fields)) for fields in kinds.get("facts", ())),
+        pins=tuple(_pin(fields) for fields in kinds.get("pins", ())),
     )
+
+
+def _pin(fields: dict[str, Any]) -> Pin:
+    history = tuple(PinEvent(**_values(event)) for event in fields["history"])
+    return Pin(**_values(fields) | {"history": history})
 
 
 def _summary(content: dict[str, Any]) -> CallSummary:
     return CallSummary.from_json(content)
 
 
-def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+def _values(fields: dict[str, Any]) -> dict[str, Any]:
+    """As the dataclasses have them: times, and tuples."""
+    return {name: _value(name, value) for name, value in fields.items()}
+
+
+def _value(name: str, value: Any) -> Any:
+    if name in _TIMES:
+        return datetime.fromisoformat(value)
+    return tuple(value) if isinstance(value, list) else value
 
 
 _NOTES: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "memory": _past_calls,
+    "memory": _memory,
+    "late memory": _memory,
     "ended": VoiceSession.from_json,
     "summary": _summary,
 }

@@ -1,13 +1,17 @@
 """What calls leave behind, between a recording and the gateway's store."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from gateway.calls.call_document import call_document
 from gateway.calls.session import VoiceSession
 from gateway.llm.summary import CallSummary
+from gateway.memory import facts, pin_log
 from gateway.memory.call_notes import PastCall
-from gateway.replay.recording import CallHeader
+from gateway.memory.facts import Fact
+from gateway.memory.pins import Pin
+from gateway.replay.recording import CallHeader, Recording
 
 
 @dataclass(frozen=True)
@@ -16,6 +20,14 @@ class Remembered:
 
     archive: str = ""
     document: str = ""
+
+
+def past_documents(recording: Recording) -> Iterator[dict[str, Any]]:
+    """All that the recorded call remembered in time, as it is given to a store."""
+    header, memory = recording.header, recording.memory
+    yield from (past_document(call, header) for call in memory.calls)
+    yield from (_fact_document(fact, header) for fact in memory.facts)
+    yield from (_pin_document(pin, header) for pin in memory.pins)
 
 
 def past_document(past_call: PastCall, header: CallHeader) -> dict[str, Any]:
@@ -47,3 +59,52 @@ def past_document(past_call: PastCall, header: CallHeader) -> dict[str, Any]:
         "metadata": document.metadata,
         "created_at": session.started_at.isoformat(),
     }
+
+
+def _fact_document(fact: Fact, header: CallHeader) -> dict[str, Any]:
+    return {
+        "content": fact.text,
+        "source": facts.SOURCE,
+        "source_id": fact.id,
+        "tags": _tags(facts.SOURCE, header),
+        "created_at": fact.said_at.isoformat(),
+        "metadata": {
+            "session": fact.session_id,
+            "type": fact.type,
+            "confidence": fact.confidence,
+            "turns": fact.turns,
+            "last_said_at": fact.last_said_at.isoformat(),
+            "instead_of": fact.instead_of,
+            "person": fact.person,
+        },
+    }
+
+
+def _pin_document(pin: Pin, header: CallHeader) -> dict[str, Any]:
+    events = [
+        {"state": event.state, "text": event.text, "session": event.session_id, "at": event.at.isoformat()}
+        for event in pin.history
+    ]
+    return {
+        "content": pin.title,
+        "source": pin_log.SOURCE,
+        "source_id": pin.id,
+        "tags": _tags(pin_log.SOURCE, header),
+        "created_at": pin.since.isoformat(),
+        "metadata": {
+            "title": pin.title,
+            "about": pin.about,
+            "status": pin.status,
+            "open_items": pin.open_items,
+            "state": pin.state,
+            "history": events,
+            "calls": pin.calls,
+            "session": pin.session_id,
+            "turns": pin.turns,
+            "last_said_at": pin.last_said_at.isoformat(),
+        },
+    }
+
+
+def _tags(source: str, header: CallHeader) -> list[str]:
+    return [source, f"agent:{header.agent['name']}", f"caller:{header.caller}"]

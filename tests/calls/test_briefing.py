@@ -80,7 +80,7 @@ async def test_notes_and_name_are_in_the_prompt():
     brief = await briefing.brief(LONG)
     assert brief.prompt.startswith(f"Caller: Ana ({CALLER})\nNotes about earlier calls")
     assert "Context for this call: Ana waits for a chain." in brief.prompt
-    assert (briefing.notes, briefing.untold()) == ([CHAIN], "")
+    assert (briefing.memory["calls"], briefing.untold()) == ([CHAIN], "")
 
 
 async def test_late_notes_are_told_once():
@@ -125,7 +125,7 @@ async def test_prompt_without_a_place_gets_no_memory(prompt):
     brief = await briefing.brief(LONG)
     await briefing.load_rest()
     assert "chain" not in brief.prompt
-    assert (briefing.notes, briefing.untold()) == ([], "")
+    assert (briefing.memory["calls"], briefing.untold()) == ([], "")
 
 
 async def test_call_that_goes_on_has_history_and_no_greeting():

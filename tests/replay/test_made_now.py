@@ -1,0 +1,75 @@
+"""A call that is recorded replays as recorded, whatever the gateway knew of its caller and when."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from gateway.cli.replay import replay
+from gateway.replay.recording import Recording, read
+from tests.fakes.remem import FakeRemem, Fault
+from tests.stage import GREETING_SOUND, Stage, make_carrier, staged
+
+FIRST = ("My name is Ana, and I'm calling about the Orlando sale. We have an offer.", "That is good news.")
+
+
+@contextlib.asynccontextmanager
+async def recording_stage(folder: Path, carrier_name: str = "twilio", **environ: str) -> AsyncIterator[Stage]:
+    async with staged(folder, make_carrier(carrier_name), RECORD_DIR=str(folder / "recordings"), **environ) as stage:
+        yield stage
+
+
+async def one_call(stage: Stage, *turns: str) -> None:
+    call, conversation = await stage.dial()
+    await call.wait_heard(len(GREETING_SOUND))
+    await stage.played(call, conversation)
+    for said, answered in zip(turns[::2], turns[1::2], strict=True):
+        await conversation.user_says(said)
+        await stage.answer(call, conversation, answered)
+    await call.hang_up()
+    await stage.idle()
+
+
+def recordings(folder: Path) -> list[Recording]:
+    found = [read(path) for path in (folder / "recordings").glob("*.jsonl")]
+    return sorted(found, key=lambda recording: recording.header.started_at)
+
+
+async def differences(recording: Recording) -> list[str]:
+    return [str(difference) for difference in await replay(recording)]
+
+
+async def test_facts_and_topics_are_told_again(tmp_path: Path, carrier_name: str) -> None:
+    async with recording_stage(tmp_path, carrier_name) as stage:
+        await one_call(stage, *FIRST)
+        await one_call(stage, "The Orlando sale needs the report of the roof. I prefer text messages.", "Noted.")
+        await one_call(stage, "When is the inspection?", "On Monday.")
+    *_, last = recordings(tmp_path)
+    assert last.memory.facts and last.memory.pins
+    assert await differences(last) == []
+
+
+async def test_memory_that_came_late_comes_late_again(tmp_path: Path) -> None:
+    async with FakeRemem() as remem:
+        async with recording_stage(tmp_path / "here", REMEM_API_URL=remem.url, REMEM_API_KEY=remem.api_key) as stage:
+            await one_call(stage, *FIRST)
+        remem.always, remem.slowness = Fault.SLOW, 0.5
+        async with recording_stage(tmp_path / "there", REMEM_API_URL=remem.url, REMEM_API_KEY=remem.api_key) as stage:
+            call, conversation = await stage.dial()
+            await call.wait_heard(len(GREETING_SOUND))
+            await stage.played(call, conversation)
+            await conversation.message("UpdatePrompt")
+            await conversation.user_says("Hello again, I have a question.")
+            await stage.answer(call, conversation, "Please go ahead.")
+            await call.hang_up()
+            remem.always = None
+            await stage.idle()
+    [recording] = recordings(tmp_path / "there")
+    assert recording.memory.calls == ()
+    assert await differences(recording) == []
+
+
+async def test_gateway_without_memory_replays_without(tmp_path: Path) -> None:
+    async with recording_stage(tmp_path, VOICE_SESSION_ENABLED="false") as stage:
+        await one_call(stage, *FIRST)
+    [recording] = recordings(tmp_path)
+    assert await differences(recording) == []
