@@ -159,6 +159,19 @@ async def test_frames_of_the_last_moment_arrive(stage: Stage) -> None:
     assert bytes(conversation.heard).startswith(spoken)
 
 
+async def test_caller_gone_before_the_engine_came_is_heard(stage: Stage) -> None:
+    stage.engine.behave(hold_settings=True)
+    call = await stage.carrier.dial()
+    conversation = await stage.engine.next_conversation()
+    await conversation.settings_received()
+    await call.speak(SOUND * 3)
+    hanging_up = asyncio.create_task(call.hang_up())
+    await conversation.apply_settings()
+    await hanging_up
+    await conversation.wait_closed()
+    assert bytes(conversation.heard).startswith(SOUND * 3)
+
+
 async def test_agent_hangs_up_after_the_farewell(held_stage: Stage) -> None:
     call, conversation = await held_stage.dial()
     await call.wait_queued(len(GREETING_SOUND))

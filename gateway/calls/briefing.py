@@ -64,10 +64,12 @@ class Briefing:
 
     async def brief(self, memory_seconds: float) -> Brief:
         """The brief as of now, waiting so long for memory and no longer."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + memory_seconds
         if self._preparing is not None:
             await asyncio.wait({self._preparing}, timeout=max(memory_seconds, 0))
         if self._memory is not None:
-            self._take(await self._memory.by(memory_seconds))
+            self._take(await self._memory.by(deadline - clock()))
         brief = self.as_of_now()
         self._opening = None
         return brief

@@ -14,6 +14,7 @@ from typing import Final
 
 from gateway.audio import BYTES_PER_SECOND, SILENCE_FRAME
 from gateway.calls.briefing import Briefing
+from gateway.calls.farewell import happens
 from gateway.calls.feed import CallFeed, Feed
 from gateway.engines.deepgram import KEEP_ALIVE_SECONDS
 from gateway.errors import EngineUnavailable
@@ -22,7 +23,7 @@ from gateway.links.sockets import Connector
 from gateway.metrics import ENGINE_LOSSES, MEMORY_LOAD, WATCHDOG
 from gateway.settings import Secret
 
-MEMORY_SECONDS: Final = 0.1
+MEMORY_SECONDS: Final = 0.08
 """The longest that Settings wait for memory after `start`; they leave within 150 ms."""
 
 SILENCE_AFTER: Final = 0.2
@@ -30,6 +31,8 @@ SILENCE_AFTER: Final = 0.2
 
 RECONNECT_PAUSES: Final = (0.2, 0.5, 1.0, 2.0, 3.0)
 """Between tries to reach the engine; after the last one the call is given up."""
+AWAY_SECONDS: Final = 12.0
+"""So long after the engine was last there no further try is begun: somebody listens to silence meanwhile."""
 STEADY_SECONDS: Final = 30.0
 """An engine that held this long starts with a clean record."""
 
@@ -82,7 +85,8 @@ class EngineKeeper:
         self._sorry_due = resumed
         self._unsaid: list[str] = []
         self._brief_is_void = False
-        self._filled_at = self._heard_at = self._loop.time()
+        self._filled_at = self._heard_at = self._away_since = self._loop.time()
+        self._taken = asyncio.Event()
         self.link: EngineLink | None = None
         self.ready = False
         """Whether the engine takes audio."""
@@ -97,9 +101,10 @@ class EngineKeeper:
             try:
                 await self._converse()
             except EngineUnavailable as error:
-                if self._loop.time() - tried_at > STEADY_SECONDS:
+                now = self._loop.time()
+                if now - tried_at > STEADY_SECONDS:
                     pauses = list(RECONNECT_PAUSES)
-                if not pauses:
+                if not pauses or now - self._away_since > AWAY_SECONDS:
                     raise
                 self._log.warning("engine lost, connecting again", extra={"reason": str(error)})
                 self._feed.tell("engine_lost", reason=str(error))
@@ -125,6 +130,8 @@ class EngineKeeper:
             await link.configure(brief)
             await link.lost()
         finally:
+            if self.ready:
+                self._away_since = self._loop.time()
             self.ready, self.link = False, None
             link.close()
 
@@ -143,6 +150,13 @@ class EngineKeeper:
         else:
             self._keep_early(audio)
 
+    async def takes_all(self, seconds: float) -> bool:
+        """Wait so long until the engine has what was said while it was not there; whether it is there."""
+        if self._early:
+            self._taken.clear()
+            await happens(self._taken, seconds)
+        return self.ready
+
     def applied(self) -> None:
         """The engine took its settings: first what was said while it was not there."""
         if self.link is None:
@@ -152,6 +166,7 @@ class EngineKeeper:
         while self._early:
             self.link.send_audio(self._early.popleft(), at=now)
         self._early_bytes = 0
+        self._taken.set()
         self._filled_at = max(self._heard_at, now - SILENCE_AFTER)
         if self._was_ready:
             self._feed.tell("engine_back")

@@ -63,6 +63,8 @@ from gateway.sounds import bundled_sound
 MEDIA_SILENCE_SECONDS: Final = 30.0
 """A carrier that sends nothing at all for this long has gone. Mutes and holds are shorter, or send silence."""
 
+ENGINE_SECONDS: Final = 2.0
+"""After the call's end, an engine that is not there yet may still come to hear what was said."""
 LAST_WORDS_SECONDS: Final = 0.4
 """After the call's end, the text of what was said just before may still come."""
 OPEN_TURN_SECONDS: Final = 2.0
@@ -78,6 +80,7 @@ LookUp = Callable[[str], Remembering | None]
 
 _MAY_GO_ON: Final = (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED, EndReason.TRANSFERRED)
 """Only the stream has ended: the caller may still be there, or come back from somebody who did not pick up."""
+_NO_ENGINE: Final = (EndReason.ENGINE_LOST, EndReason.ENGINE_REFUSED)
 
 
 class Call:
@@ -128,6 +131,7 @@ class Call:
         self._tasks = asyncio.TaskGroup()
         self._work: list[asyncio.Task[None]] = []
         self._over: asyncio.Future[EndReason] = self._loop.create_future()
+        self._ended_at: datetime | None = None
         self._carrier_over = False
         self._playback = Playback()
         self._journal = journal
@@ -204,7 +208,8 @@ class Call:
                 reason = await self._over
                 if reason not in _MAY_GO_ON:
                     self._tasks.create_task(self._hang_up_carrier(), name="hang-up")
-                await self._hear_last_words()
+                if reason not in _NO_ENGINE:
+                    await self._hear_last_words()
                 self._farewell.cancel()
                 for task in self._work:
                     task.cancel()
@@ -228,6 +233,7 @@ class Call:
         self._carrier_over |= carrier_over
         if not self._over.done():
             self._filler.call_over()
+            self._ended_at = datetime.now(UTC)
             self._over.set_result(reason)
 
     def tick(self, now: float) -> None:
@@ -584,7 +590,8 @@ class Call:
             refused = isinstance(error, EngineRefused)
             self._log.error("voice engine gone, apologising", extra={"reason": str(error)})
             self._feed.tell("error", what="voice engine gone", reason=str(error))
-            await self._apologise()
+            if not self._over.done():
+                await self._apologise()
             self.end(EndReason.ENGINE_REFUSED if refused else EndReason.ENGINE_LOST)
 
     async def _apologise(self) -> None:
@@ -621,7 +628,7 @@ class Call:
     async def _hear_last_words(self) -> None:
         """The caller is gone, but the engine may still be writing down what they said last."""
         self._caller_text.clear()
-        if not self._engine.ready:
+        if not await self._engine.takes_all(ENGINE_SECONDS):
             return
         if not self._caller_speaking and await happens(self._caller_text, LAST_WORDS_SECONDS):
             return
@@ -636,7 +643,7 @@ class Call:
         self.session.timings += [timing.as_json() for timing in self._clock.finished]
         self.session.receipt = self._briefing.receipt
         self.session.turns = self._transcript.ended(self._loop.time())
-        self.session.ended_at = datetime.now(UTC)
+        self.session.ended_at = self._ended_at or datetime.now(UTC)
         stream_ended = reason in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED)
         self.session.end_reason = EndReason.CALLER_HUNG_UP if stream_ended and self._carrier_over else reason
         seconds, turns = round(self.session.seconds, 1), len(self.session.turns)

@@ -22,8 +22,8 @@ from gateway.metrics import ADDED_DELAY
 from gateway.settings import Secret
 
 CONNECT_SECONDS: Final = 5.0
-GREETING_SECONDS: Final = 0.5
-"""How long we wait for Welcome before Settings go out all the same."""
+GREETING_SECONDS: Final = 0.08
+"""How long we wait for Welcome before Settings go out all the same; it comes 10 ms after the handshake."""
 APPLY_SECONDS: Final = 10.0
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 MEASURED_FRAMES: Final = 50

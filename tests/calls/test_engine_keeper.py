@@ -8,9 +8,11 @@ from typing import Any, cast
 import pytest
 
 from gateway.audio import SILENCE_FRAME
+from gateway.calls import engine_keeper
 from gateway.calls.briefing import Briefing
 from gateway.calls.engine_keeper import ANSWER_SECONDS, STALLED_BYTES, EngineAccess, EngineKeeper
 from gateway.engines.deepgram import KEEP_ALIVE_SECONDS
+from gateway.errors import EngineUnavailable
 from gateway.links.engine import AgentSide, EngineLink
 from gateway.links.sockets import Connector
 
@@ -58,10 +60,10 @@ async def keeper() -> AsyncIterator[EngineKeeper]:
     yield make_keeper()
 
 
-def make_keeper(**options: Any) -> EngineKeeper:
+def make_keeper(access: EngineAccess | None = None, **options: Any) -> EngineKeeper:
     return EngineKeeper(
         cast(AgentSide, None),
-        EngineAccess(cast(Connector, None), ""),
+        access or EngineAccess(cast(Connector, None), ""),
         cast(Briefing, NothingUntold()),
         sorry="Sorry.",
         log=logging.LoggerAdapter(logging.getLogger(__name__)),
@@ -155,3 +157,32 @@ async def test_engine_that_stops_reading_is_dropped(keeper: EngineKeeper) -> Non
     link.buffered_bytes = STALLED_BYTES + 1
     keeper.tick(now)
     assert link.dropped
+
+
+async def test_absent_engine_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each try may take its time, and somebody listens to silence meanwhile."""
+    tries = 0
+
+    async def connect(*_: Any, **__: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        raise EngineUnavailable("the engine can't be reached")
+
+    monkeypatch.setattr(engine_keeper, "AWAY_SECONDS", -1.0)
+    with pytest.raises(EngineUnavailable):
+        await make_keeper(access=EngineAccess(connect, "")).run()
+    assert tries == 1
+
+
+async def test_engine_that_comes_late_takes_what_was_said(keeper: EngineKeeper) -> None:
+    keeper.hear(SOUND)
+    taking = asyncio.create_task(keeper.takes_all(60))
+    await asyncio.sleep(0)
+    link, _ = connected(keeper)
+    keeper.applied()
+    assert await taking
+    assert link.sent == [SOUND]
+
+
+async def test_engine_that_lacks_nothing_is_not_waited_for(keeper: EngineKeeper) -> None:
+    assert not await keeper.takes_all(3600)

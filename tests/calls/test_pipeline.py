@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime
 from typing import cast
 
 import pytest
@@ -109,6 +110,15 @@ async def test_first_reason_counts(line: Line) -> None:
     assert await line.ends() is EndReason.CALLER_HUNG_UP
     assert line.hangups == 0
     assert line.carrier.closed == 1
+
+
+async def test_call_is_as_long_as_the_caller_was_there(line: Line) -> None:
+    """What is done after the hangup takes a while, and is not part of it."""
+    line.call.on_stream_stopped()
+    hung_up_at = datetime.now(UTC)
+    await line.ends()
+    assert line.session.ended_at is not None
+    assert line.session.ended_at <= hung_up_at
 
 
 async def test_lost_stream_is_left_to_the_desk(line: Line) -> None:
