@@ -1,12 +1,13 @@
 """What a finished call leaves behind, as text: the archive's lines and the document of its summary."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime, tzinfo
 from typing import Any, Final
 
 from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.llm.fact_rules import stated_name
-from gateway.llm.redaction import redact_lines
+from gateway.llm.redaction import redact, redact_lines
 from gateway.llm.summary import CallSummary, SpokenLine
 from gateway.memory.documents import NewDocument
 from gateway.memory.identity import PersonOnLine
@@ -17,13 +18,15 @@ _CUT_OFF: Final = " —"
 
 def spoken_lines(turns: Iterable[Turn]) -> list[SpokenLine]:
     """What was said and heard, one line a turn, without cards, passwords and keys."""
-    return redact_lines(
-        [
-            SpokenLine("caller" if turn.speaker is Speaker.CALLER else "agent", _one_line(turn))
-            for turn in turns
-            if turn.text.strip()
-        ]
-    )
+    return redact_lines([_line(turn, _one_line(turn)) for turn in turns if turn.text.strip()])
+
+
+def without_secrets(turns: Sequence[Turn]) -> list[Turn]:
+    """The turns without cards, passwords and keys, for whatever keeps them."""
+    lines = redact_lines([_line(turn, turn.text) for turn in turns])
+    return [
+        replace(turn, text=line.text, unheard=redact(turn.unheard)) for turn, line in zip(turns, lines, strict=True)
+    ]
 
 
 def speakers(turns: Iterable[Turn], *, silence: float) -> list[str]:
@@ -96,6 +99,10 @@ def _metadata(session: VoiceSession, summary: CallSummary) -> dict[str, Any]:
 
 def _section(heading: str, items: Sequence[str]) -> list[str]:
     return ["", f"### {heading}", *(f"- {item}" for item in items)]
+
+
+def _line(turn: Turn, text: str) -> SpokenLine:
+    return SpokenLine("caller" if turn.speaker is Speaker.CALLER else "agent", text)
 
 
 def _one_line(turn: Turn) -> str:

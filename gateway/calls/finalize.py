@@ -16,6 +16,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.calls.call_document import without_secrets
 from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import HANDED_OVER, Ending, Endings
 from gateway.calls.feed import CallFeed, Feed
@@ -273,6 +274,8 @@ class Finalizer:
         work = self._work(ending)
         try:
             async with asyncio.TaskGroup() as group:
+                # Not on the loop that carries audio: of a long call it takes a few hundredths of a second.
+                ending.session.turns = await asyncio.to_thread(without_secrets, ending.session.turns)
                 # Before anything else is done, it is written down that it has to be.
                 await work.until_done(self._endings.begin)
                 if self._stream is not None:  # until then others may have to end the call for us

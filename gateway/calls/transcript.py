@@ -2,17 +2,22 @@
 Turns as they become final: what the caller said, and what the caller heard of the agent's answers.
 
 All assistant texts between two turns of the caller are one turn. Each text is journaled when it comes; that an answer
-was cut off is journaled when it is known. No clock: times are given.
+was cut off is journaled when it is known. Cards, passwords and keys are taken out of each text before anybody gets it;
+those that are spread over several are found when the call is over. No clock: times are given.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.journal import entries_of
 from gateway.calls.playback import MARK_BYTES, Answer, Playback
 from gateway.calls.session import Speaker, Turn
+from gateway.llm.redaction import redact
+
+_LONGEST_SPOKEN: Final = 10_000
+"""Characters, some ten minutes of speech. To go over more takes a while: that is done when the call is over."""
 
 
 class TurnListener(Protocol):
@@ -59,12 +64,14 @@ class Transcript:
     # What happens in the call
 
     def caller_said(self, text: str, at: datetime) -> None:
+        text = _without_secrets(text)
         self._close_answer()
         self.turns.append(Turn(Speaker.CALLER, text, at, kept=not self.off_record))
         for listener in self._listeners():
             listener.caller_said(text, at)
 
     def agent_said(self, text: str, at: datetime) -> None:
+        text = _without_secrets(text)
         answer = self._open_answer()
         answer.said(text)
         self._answer_at = self._answer_at or at
@@ -163,3 +170,7 @@ class Transcript:
         for listener in self._listeners() if unheard else ():
             listener.cut_off(self._number, heard, unheard)
         self._number += 1
+
+
+def _without_secrets(text: str) -> str:
+    return redact(text) if len(text) <= _LONGEST_SPOKEN else text
