@@ -12,6 +12,7 @@ from tests.fakes.deepgram import FakeDeepgram
 from tests.stage import CALLER, GREETING_SOUND, SOUND, Stage, make_carrier, staged, until
 
 GREETING = "Hello, this is Maya. How can I help you?"
+UNKNOWN_FUNCTION = '{"error":"there is no function of this name"}'
 
 
 async def test_caller_is_greeted_and_heard(stage: Stage) -> None:
@@ -212,7 +213,7 @@ async def test_caller_who_goes_on_is_not_cut_off(stage: Stage) -> None:
 
 async def test_unknown_function_is_answered(stage: Stage) -> None:
     _, conversation = await stage.dial()
-    assert await conversation.call_functions(["order_pizza"]) == ['{"error":"there is no function of this name"}']
+    assert await conversation.call_functions(["order_pizza"]) == [UNKNOWN_FUNCTION]
 
 
 # Silence
@@ -246,16 +247,20 @@ async def test_lost_engine_is_replaced(stage: Stage) -> None:
     await call.wait_heard(len(GREETING_SOUND))
     await stage.played(call, conversation)
     await conversation.user_says("Is my bike ready?")
+    await conversation.call_functions(["order_status"])
     await stage.answer(call, conversation, "It will be on Friday.")
     conversation.abort()
     again = await stage.engine.next_conversation()
     settings = await again.configured()
     assert "greeting" not in settings["agent"]
-    assert [turn["content"] for turn in settings["agent"]["context"]["messages"]] == [
+    greeting, question, used, answer = settings["agent"]["context"]["messages"]
+    assert [turn["content"] for turn in (greeting, question, answer)] == [
         GREETING,
         "Is my bike ready?",
         "It will be on Friday.",
     ]
+    [function] = used["function_calls"]
+    assert (function["name"], function["response"]) == ("order_status", UNKNOWN_FUNCTION)
     await again.message("InjectAgentMessage")
     await again.user_says("Thanks.")
     await call.hang_up()

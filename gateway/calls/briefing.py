@@ -8,9 +8,9 @@ from typing import Any, Final
 from gateway.calls import prompt
 from gateway.calls.agents import Agent
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import Speaker, VoiceSession
+from gateway.calls.session import VoiceSession
 from gateway.calls.transcript import Transcript
-from gateway.engines.brief import AgentFunction, Brief, Spoken, ThinkEndpoint
+from gateway.engines.brief import AgentFunction, Brief, ThinkEndpoint
 from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
 from gateway.memory.pins import Pin
@@ -84,11 +84,12 @@ class Briefing:
 
     def as_of_now(self) -> Brief:
         """The brief with what is known, and may be told, at this moment."""
-        history, opening = self._history(), self._opening or []
+        history, opening = self._transcript.conversation, self._opening or []
+        has_begun = history or self._transcript.has_sound
         return Brief(
             agent=self._agent.name,
             prompt=self._prompt(),
-            greeting="" if history else " ".join(filter(None, [self._agent.greeting, *opening])),
+            greeting="" if has_begun else " ".join(filter(None, [self._agent.greeting, *opening])),
             listen=self._agent.listen,
             think=self._agent.think if self._endpoint is None or self._agent.engine_thinks else None,
             speak=self._agent.speak,
@@ -193,13 +194,6 @@ class Briefing:
         newest_first = sorted(notes, key=lambda call: call.started_at, reverse=True)
         memory = _block(self._pins, self._facts, newest_first, now) or NO_NOTES
         return prompt.render(self._agent.prompt, memory=memory, now=now, caller=caller, personas=self._personas)
-
-    def _history(self) -> list[Spoken]:
-        return [
-            Spoken("user" if turn.speaker is Speaker.CALLER else "assistant", turn.text)
-            for turn in self._transcript.so_far
-            if turn.text
-        ]
 
     def _now(self) -> datetime:
         return datetime.now().astimezone(self._agent.timezone)

@@ -51,6 +51,8 @@ class Body(Protocol):
 
     def state_changed(self) -> None: ...
 
+    def function_answered(self, call: FunctionCall, content: str) -> None: ...
+
 
 class Hands:
     """The functions of one call, and what they do to it. Used on the gateway's loop."""
@@ -184,6 +186,7 @@ class Hands:
         if asked := self._asked.pop(call, None):
             link, at = asked
             link.function_result(call, content)
+            self._body.function_answered(call, content)
             seconds = round(asyncio.get_running_loop().time() - at, 3)
             ok = not is_error(content)
             self._feed.tell("function_finished", function=call.name, ok=ok, seconds=seconds)

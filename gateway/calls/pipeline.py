@@ -33,13 +33,14 @@ from gateway.calls.stand_in import StandIn
 from gateway.calls.transcript import Transcript
 from gateway.calls.turn_timing import TurnClock, TurnTiming, observe
 from gateway.calls.wishes import Forget, Wishes
-from gateway.engines.brief import ThinkEndpoint
+from gateway.engines.brief import ThinkEndpoint, Used
 from gateway.engines.events import (
     AgentAudioDone,
     AgentSaid,
     EngineEvent,
     EngineFailed,
     EngineWarned,
+    FunctionCall,
     FunctionsCancelled,
     FunctionsRequested,
     InjectionRefused,
@@ -510,6 +511,9 @@ class Call:
 
     def turns(self) -> list[Turn]:
         return self._transcript.so_far
+
+    def function_answered(self, call: FunctionCall, content: str) -> None:
+        self._transcript.function_used(Used(call, content))
 
     # Whose memory it is
 

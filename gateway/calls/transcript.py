@@ -14,6 +14,7 @@ from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.journal import entries_of
 from gateway.calls.playback import MARK_BYTES, Answer, Playback
 from gateway.calls.session import Speaker, Turn
+from gateway.engines.brief import Spoken, Used
 from gateway.llm.redaction import redact
 
 _LONGEST_SPOKEN: Final = 10_000
@@ -57,6 +58,7 @@ class Transcript:
             feed.record_is(off=off_record)
         # No answer before had a higher number: each of them became a turn.
         self._number = len(self.turns)
+        self._used: list[tuple[int, Used]] = []
         self._answer: Answer | None = None
         self._answer_at: datetime | None = None
         self._audible_since = 0.0
@@ -77,6 +79,10 @@ class Transcript:
         self._answer_at = self._answer_at or at
         for listener in self._listeners():
             listener.agent_said(self._number, text, at)
+
+    def function_used(self, used: Used) -> None:
+        """For an engine that has to be told the conversation so far; it is written nowhere."""
+        self._used.append((len(self.turns), used))
 
     def agent_audio(self, size: int, now: float) -> None:
         """So many bytes of the current answer are about to be sent, at `now` on the loop's clock."""
@@ -110,6 +116,7 @@ class Transcript:
     def take_back(self, turns: Sequence[Turn]) -> None:
         """Make it as if these had not been said."""
         self.turns = [turn for turn in self.turns if not any(turn is taken for taken in turns)]
+        self._used.clear()  # they may hold what was said
 
     def ended(self, now: float) -> list[Turn]:
         """The call is over: the whole transcript, of what may be kept."""
@@ -120,11 +127,25 @@ class Transcript:
         return [turn for turn in self.turns if turn.kept]
 
     @property
+    def has_sound(self) -> bool:
+        """Whether anything of the answer that is being spoken was sent; its text may come later."""
+        return self._answer is not None and self._answer.sent > 0
+
+    @property
     def so_far(self) -> list[Turn]:
         """The conversation, with the answer that is being spoken."""
         if self._answer is None or not self._answer.pieces or self._answer_at is None:
             return list(self.turns)
         return [*self.turns, Turn(Speaker.AGENT, self._answer.text, self._answer_at, kept=not self.off_record)]
+
+    @property
+    def conversation(self) -> list[Spoken | Used]:
+        """The same for an engine: what was heard, and the functions where they were used."""
+        items: list[tuple[float, Spoken | Used]] = [(place - 0.5, used) for place, used in self._used]
+        for place, turn in enumerate(self.so_far):
+            if turn.text:
+                items.append((place, Spoken("user" if turn.speaker is Speaker.CALLER else "assistant", turn.text)))
+        return [item for _, item in sorted(items, key=lambda item: item[0])]
 
     @property
     def entries(self) -> list[dict[str, Any]]:

@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from gateway.engines.events import FunctionCall
+
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
@@ -11,6 +13,14 @@ class Spoken:
 
     role: Literal["user", "assistant"]
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """A function that the agent called in the conversation so far, and what it was answered."""
+
+    call: FunctionCall
+    answer: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,5 +57,5 @@ class Brief:
     """The engine's own language model; beside an endpoint it answers when that one can't."""
     speak: Mapping[str, Any]
     functions: Sequence[AgentFunction] = ()
-    history: Sequence[Spoken] = ()
+    history: Sequence[Spoken | Used] = ()
     endpoint: ThinkEndpoint | None = None

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.engines.brief import AgentFunction, Brief
+from gateway.engines.brief import AgentFunction, Brief, Spoken, Used
 from gateway.engines.events import (
     AgentAudioDone,
     AgentSaid,
@@ -128,14 +128,20 @@ class DeepgramCodec:
         return message
 
     def _conversation_text(self, message: Mapping[str, Any]) -> list[EngineEvent]:
-        text = message.get("content")
-        if not isinstance(text, str) or not text.strip():
-            return []
-        return [UserSaid(text.strip()) if message.get("role") == "user" else AgentSaid(text.strip())]
+        content = message.get("content")
+        text = content.strip() if isinstance(content, str) else ""
+        if message.get("role") == "user":
+            return [UserSaid(text) if text else TurnEnded()]  # a turn without words is over all the same
+        return [AgentSaid(text)] if text else []
 
     def _functions_requested(self, message: Mapping[str, Any]) -> list[EngineEvent]:
         ours = tuple(
-            FunctionCall(str(call.get("id", "")), str(call.get("name", "")), str(call.get("arguments") or ""))
+            FunctionCall(
+                str(call.get("id", "")),
+                str(call.get("name", "")),
+                str(call.get("arguments") or ""),
+                str(call.get("thought_signature") or ""),
+            )
             for call in _objects(message)
             if call.get("client_side") is not False  # the others are run by Deepgram, and only told
         )
@@ -151,8 +157,7 @@ class DeepgramCodec:
             "speak": {"provider": brief.speak},
         }
         if brief.history:
-            messages = [{"type": "History", "role": turn.role, "content": turn.text} for turn in brief.history]
-            block["context"] = {"messages": messages}
+            block["context"] = {"messages": [_history(item) for item in brief.history]}
         if brief.greeting:
             block["greeting"] = brief.greeting
         return orjson.dumps(
@@ -205,6 +210,15 @@ class DeepgramCodec:
     def function_result(self, call: FunctionCall, content: str) -> bytes:
         """Answer one function call; without an answer the agent stays silent."""
         return orjson.dumps({"type": "FunctionCallResponse", "id": call.id, "name": call.name, "content": content})
+
+
+def _history(item: Spoken | Used) -> dict[str, Any]:
+    if isinstance(item, Spoken):
+        return {"type": "History", "role": item.role, "content": item.text}
+    call = item.call
+    used = {"id": call.id, "name": call.name, "client_side": True, "arguments": call.arguments, "response": item.answer}
+    signature = {"thought_signature": call.thought_signature} if call.thought_signature else {}
+    return {"type": "History", "function_calls": [used | signature]}
 
 
 def _function(function: AgentFunction) -> dict[str, Any]:

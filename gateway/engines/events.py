@@ -58,6 +58,8 @@ class FunctionCall:
     id: str
     name: str
     arguments: str
+    thought_signature: str = ""
+    """Of some models, and theirs alone: given back to them with the call."""
 
 
 @dataclass(frozen=True, slots=True)

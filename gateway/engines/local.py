@@ -90,7 +90,11 @@ def _configured(agent: Mapping[str, Any]) -> Configured:
             AgentFunction(given["name"], given["description"], given["parameters"])
             for given in think.get("functions", [])
         ),
-        history=tuple(Spoken(turn["role"], turn["content"]) for turn in agent.get("context", {}).get("messages", [])),
+        history=tuple(
+            Spoken(turn["role"], turn["content"])
+            for turn in agent.get("context", {}).get("messages", [])
+            if "role" in turn  # what functions were used for has been said
+        ),
         bearer=authorization.removeprefix("Bearer "),
     )
 

@@ -207,3 +207,31 @@ async def test_late_topic_is_told_once_and_in_the_receipt():
         [3],
     )
     assert pinned["tokens"] > 0 and briefing.receipt["block"].startswith("Topics that run through")
+
+
+async def test_greeting_that_has_begun_is_not_said_again():
+    """Its sound may come before its text."""
+    transcript = Transcript(Playback())
+    transcript.agent_audio(160, 0.0)
+    brief = await a_briefing(transcript=transcript).brief(LONG)
+    assert (brief.greeting, brief.history) == ("", [])
+
+
+class Patient:
+    """Memory that notes how long it may take."""
+
+    facts = pins = ()
+
+    async def by(self, seconds):
+        self.seconds = seconds
+        return []
+
+
+async def test_start_function_takes_of_the_time_for_memory():
+    briefing = a_briefing()
+    briefing._memory = memory = Patient()
+    preparing = asyncio.create_task(asyncio.Event().wait())
+    briefing.waits_for(preparing)
+    await briefing.brief(0.01)
+    assert memory.seconds <= 0
+    preparing.cancel()

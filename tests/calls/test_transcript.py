@@ -3,6 +3,8 @@ from datetime import UTC, datetime
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.session import Speaker, Turn
 from gateway.calls.transcript import Transcript
+from gateway.engines.brief import Spoken, Used
+from gateway.engines.events import FunctionCall
 
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 SENTENCE = "one two three four"
@@ -111,3 +113,29 @@ def test_sound_without_words_is_no_turn() -> None:
     talk = Talk()
     talk.transcript.agent_audio(1600, 0.0)
     assert talk.transcript.ended(1.0) == []
+
+
+# Functions
+
+USED = Used(FunctionCall("f1", "order_status", ""), "ready")
+
+
+def test_engine_is_told_where_functions_were_used() -> None:
+    talk = Talk()
+    talk.transcript.caller_said("Is it ready?", NOW)
+    talk.transcript.agent_said("Let me see.", NOW)
+    talk.transcript.function_used(USED)
+    talk.transcript.agent_said("It is.", NOW)
+    assert talk.transcript.conversation == [
+        Spoken("user", "Is it ready?"),
+        USED,
+        Spoken("assistant", "Let me see. It is."),
+    ]
+
+
+def test_functions_are_taken_back_with_what_was_said() -> None:
+    talk = Talk()
+    talk.transcript.caller_said("Is order A12 ready?", NOW)
+    talk.transcript.function_used(USED)
+    talk.transcript.take_back(talk.transcript.turns)
+    assert talk.transcript.conversation == []

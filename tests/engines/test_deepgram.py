@@ -7,7 +7,7 @@ from deepgram.agent.v1.types import AgentV1Settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.engines.brief import AgentFunction, Brief, Spoken
+from gateway.engines.brief import AgentFunction, Brief, Spoken, Used
 from gateway.engines.deepgram import DeepgramCodec
 from gateway.engines.events import (
     AgentAudioDone,
@@ -45,7 +45,11 @@ GOING_ON = Brief(
     listen=BRIEF.listen,
     think=BRIEF.think,
     speak=BRIEF.speak,
-    history=(Spoken("user", "Is my bike ready?"), Spoken("assistant", "It will be on Friday.")),
+    history=(
+        Spoken("user", "Is my bike ready?"),
+        Used(FunctionCall("f1", "order_status", '{"order": "A12"}', "signed"), '{"state": "waiting"}'),
+        Spoken("assistant", "It will be on Friday."),
+    ),
 )
 
 
@@ -155,6 +159,19 @@ def test_history_comes_without_a_greeting() -> None:
     assert "greeting" not in agent
     assert agent["context"]["messages"] == [
         {"type": "History", "role": "user", "content": "Is my bike ready?"},
+        {
+            "type": "History",
+            "function_calls": [
+                {
+                    "id": "f1",
+                    "name": "order_status",
+                    "client_side": True,
+                    "arguments": '{"order": "A12"}',
+                    "response": '{"state": "waiting"}',
+                    "thought_signature": "signed",
+                }
+            ],
+        },
         {"type": "History", "role": "assistant", "content": "It will be on Friday."},
     ]
 
@@ -162,3 +179,7 @@ def test_history_comes_without_a_greeting() -> None:
 def test_result_names_its_call() -> None:
     answer = DeepgramCodec().function_result(FunctionCall("f1", "end_call", ""), "ok")
     assert json.loads(answer) == {"type": "FunctionCallResponse", "id": "f1", "name": "end_call", "content": "ok"}
+
+
+def test_turn_without_words_is_over_all_the_same() -> None:
+    assert DeepgramCodec().receive(b'{"type": "ConversationText", "role": "user", "content": " "}') == [TurnEnded()]
