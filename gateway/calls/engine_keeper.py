@@ -158,8 +158,8 @@ class EngineKeeper:
         return self.ready
 
     def applied(self) -> None:
-        """The engine took its settings: first what was said while it was not there."""
-        if self.link is None:
+        """The engine took its settings: first what was said while it was not there. Told twice, it changes nothing."""
+        if self.link is None or self.ready:
             return
         now = self._loop.time()
         self.ready = True

@@ -3,7 +3,7 @@ What happens in calls, event by event, in a file: for whoever watches now, comes
 
 Writing waits for nobody (`write_behind.py`). Whoever reads does so at their own pace, from a place in the log on:
 nothing is kept in memory for a slow one. Words are kept as long as raw transcripts are, without cards, passwords and
-keys once the call is over.
+keys: those that are spread over several turns are taken out once the call is over.
 """
 
 import asyncio

@@ -118,6 +118,11 @@ class Remembering:
             self._failures.append(store)
             _log.warning("memory could not be loaded", extra={"store": store, "error": type(error).__name__})
             return []
+        except Exception:
+            # The edge to what others have stored: whatever it is, the call goes on.
+            self._failures.append(store)
+            _log.exception("memory can't be read", extra={"store": store})
+            return []
         finally:
             self._loading -= 1
             if not self._loading:

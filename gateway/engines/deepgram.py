@@ -129,7 +129,7 @@ class DeepgramCodec:
 
     def _conversation_text(self, message: Mapping[str, Any]) -> list[EngineEvent]:
         content = message.get("content")
-        text = content.strip() if isinstance(content, str) else ""
+        text = content.replace("\0", "").strip() if isinstance(content, str) else ""  # no database takes that one
         if message.get("role") == "user":
             return [UserSaid(text) if text else TurnEnded()]  # a turn without words is over all the same
         return [AgentSaid(text)] if text else []

@@ -179,7 +179,7 @@ def _text(body: dict[str, Any], name: str) -> str:
     value = body.get(name)
     if value is not None and not isinstance(value, str):
         raise _Refused(422, f"{name} must be a string")
-    return value or ""
+    return (value or "").replace("\0", "")  # PostgreSQL takes any character but this
 
 
 def _required_text(body: dict[str, Any], *names: str) -> str:

@@ -74,7 +74,7 @@ def make_keeper(access: EngineAccess | None = None, **options: Any) -> EngineKee
 def connected(keeper: EngineKeeper) -> tuple[Link, float]:
     now = asyncio.get_running_loop().time()
     link = Link(now)
-    keeper.link = cast(EngineLink, link)
+    keeper.link, keeper.ready = cast(EngineLink, link), False
     return link, now
 
 
@@ -103,6 +103,13 @@ async def test_second_connection_says_sorry(keeper: EngineKeeper) -> None:
     link, _ = connected(keeper)
     keeper.applied()
     assert link.said == ["Sorry."]
+
+
+async def test_engine_that_is_ready_twice_says_nothing(keeper: EngineKeeper) -> None:
+    link, _ = connected(keeper)
+    keeper.applied()
+    keeper.applied()
+    assert link.said == []
 
 
 async def test_call_that_goes_on_says_sorry() -> None:

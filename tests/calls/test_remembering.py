@@ -130,3 +130,11 @@ async def test_cancel_keeps_what_was_found(recall, memory):
     assert await memory.by(0.01) == [OLD]
     memory.cancel()
     assert await memory.rest() == []
+
+
+async def test_what_nobody_can_read_costs_a_log_line(recall, memory, caplog):
+    recall.own.set_result([OLD])
+    recall.remote.set_exception(KeyError("type"))
+    assert await memory.rest() == [OLD]
+    assert memory.outcome == "failed"
+    assert [record.message for record in caplog.records] == ["memory can't be read"]

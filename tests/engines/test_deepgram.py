@@ -183,3 +183,7 @@ def test_result_names_its_call() -> None:
 
 def test_turn_without_words_is_over_all_the_same() -> None:
     assert DeepgramCodec().receive(b'{"type": "ConversationText", "role": "user", "content": " "}') == [TurnEnded()]
+
+
+def test_no_text_has_what_no_database_takes() -> None:
+    assert receive({"type": "ConversationText", "role": "user", "content": "Hel\0lo."}) == [UserSaid("Hello.")]

@@ -270,3 +270,8 @@ async def test_metadata_nested_too_deeply_is_refused(client):
     deep = '{"a":' * 300 + "1" + "}" * 300
     answer = await client.post("/v1/documents", content=f'{{"content": "x", "metadata": {deep}}}')
     assert (answer.status_code, answer.json()) == (422, {"detail": "metadata is nested too deeply"})
+
+
+async def test_character_that_no_database_takes_is_left_out(client):
+    answer = await client.post("/v1/documents", json={"content": "Red\0 bike", "title": "\0"})
+    assert (answer.status_code, answer.json()["content"], answer.json()["title"]) == (201, "Red bike", "")
