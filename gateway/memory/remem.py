@@ -149,8 +149,9 @@ class RememClient:
         return sorted((document for document in whole if belongs_to(document, agent, caller)), key=_age)[:limit]
 
     async def _query(self, text: str, *, limit: int, tags: tuple[str, ...] = ()) -> list[Document]:
-        # Both dialects' names at once: the wrong pair alone would mean the server's defaults.
-        body: dict[str, Any] = {"text": text, "query": text, "limit": limit, "max_results": limit, "mode": "fast"}
+        # All dialects' names at once: the wrong ones alone would mean the server's defaults. Scores are tiny.
+        limits = {"limit": limit, "max_results": limit, "maxResults": limit, "minScore": 0}
+        body: dict[str, Any] = {"text": text, "query": text, **limits, "mode": "fast"}
         if tags:
             body["tags"] = list(tags)
         answer = await self._ask("POST", "/v1/query", body)

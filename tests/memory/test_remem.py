@@ -289,11 +289,12 @@ async def test_strangers_are_returned_but_dropped(remem, client):
     assert remem.strangers_returned == 1
 
 
-async def test_query_asks_in_both_dialects(remem, client):
+async def test_query_asks_in_all_dialects(remem, client):
     await client.past_calls("maya", ANA, 3)
     body = remem.requests[0].body
     assert body["text"] == body["query"] == f"voice call summary caller {ANA} agent maya"
-    assert body["limit"] == body["max_results"] == 30
+    assert body["limit"] == body["max_results"] == body["maxResults"] == 30
+    assert body["minScore"] == 0
     assert body["tags"] == ["voice-session", "agent:maya", f"caller:{ANA}"]
 
 
