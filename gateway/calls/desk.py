@@ -59,7 +59,7 @@ HANGUP_GRACE: Final = 1.0
 """A stream that stopped is usually the first sign of a hangup; the carrier gets so long to say so."""
 RESTART_PAUSE: Final = 1.0
 
-_RECORDED: Final = ("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak")
+_RECORDED: Final = ("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak", "engine_thinks")
 """What a replay must know of an agent."""
 
 _log = logging.getLogger(__name__)
@@ -884,5 +884,6 @@ def _header(session: VoiceSession, ring: Ring) -> dict[str, object]:
         "call_id": ring.key[1],
         "session": session.id,
         "started_at": session.started_at.isoformat(),
-        "agent": {name: getattr(ring.agent, name) for name in _RECORDED} | {"timezone": str(ring.agent.timezone or "")},
+        "agent": {name: getattr(ring.agent, name) for name in _RECORDED}
+        | {"timezone": str(ring.agent.timezone or ""), "has_brain": bool(ring.agent.brain)},
     }

@@ -2,7 +2,7 @@
 What came out of a played call against what was recorded.
 
 Sound is compared by its bytes between two messages, however it was cut into frames. Left out is what differs with every
-call: stream ids, dates and times, the session's id, the call's length.
+call: stream ids, our address, dates and times, the session's id, the call's length.
 """
 
 import difflib
@@ -24,6 +24,7 @@ from gateway.replay.remembered import Remembered
 
 NOTHING: Final = "nothing"
 _VOLATILE_KEYS: Final = frozenset({"streamSid", "stream_id"})
+_VOLATILE_PARTS: Final = frozenset({"endpoint"})  # our own address, and a token for one call
 _MASKED: Final = "…"
 # "Friday, 6 February 2026, 11:15 PM, 3 days ago", as prompts tell times.
 _SPOKEN_TIME: Final = re.compile(
@@ -290,7 +291,7 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
         case str():
             return change(value)
         case dict():
-            return {name: _mapped(part, change) for name, part in value.items()}
+            return {name: _MASKED if name in _VOLATILE_PARTS else _mapped(part, change) for name, part in value.items()}
         case list():
             return [_mapped(part, change) for part in value]
         case _:

@@ -141,4 +141,8 @@ def _agent_table(agent: Fields, folder: Path) -> dict[str, Any]:
     prompt.write_text(str(agent["prompt"]), encoding="utf-8")
     table = {key: agent[key] for key in ("greeting", "sorry", "listen", "think") if key in agent}
     given = {key: agent[key] for key in ("numbers", "timezone") if agent.get(key)}
+    if agent.get("has_brain"):  # the recorded engine asks nobody, but has to be told whom
+        given["brain"] = "script"
+        if not agent["engine_thinks"]:
+            del table["think"]
     return {**table, **given, "voice": agent["speak"], "prompt": prompt.name}

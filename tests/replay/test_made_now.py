@@ -4,6 +4,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from gateway.cli.replay import replay
 from gateway.replay.recording import Recording, read
 from tests.fakes.remem import FakeRemem, Fault
@@ -71,5 +73,19 @@ async def test_memory_that_came_late_comes_late_again(tmp_path: Path) -> None:
 async def test_gateway_without_memory_replays_without(tmp_path: Path) -> None:
     async with recording_stage(tmp_path, VOICE_SESSION_ENABLED="false") as stage:
         await one_call(stage, *FIRST)
+    [recording] = recordings(tmp_path)
+    assert await differences(recording) == []
+
+
+@pytest.mark.parametrize("think", ["", 'think = "open_ai/gpt-5.4-mini"'])
+async def test_agent_with_its_own_model_replays(tmp_path: Path, think: str) -> None:
+    (tmp_path / "gateway.toml").write_text(f'[agents.maya]\nbrain = "script"\n{think}\n')
+    async with recording_stage(tmp_path) as stage:
+        call, conversation = await stage.dial()
+        await stage.played(call, conversation)
+        await conversation.user_says("Do you remember me?")
+        await stage.played(call, conversation)
+        await call.hang_up()
+        await stage.idle()
     [recording] = recordings(tmp_path)
     assert await differences(recording) == []
