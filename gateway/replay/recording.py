@@ -180,15 +180,21 @@ def _header(path: Path, content: Any) -> CallHeader:
     try:
         return CallHeader(
             carrier=content["carrier"],
-            caller=content["caller"],
-            called=content["called"],
-            session_id=content["session"],
+            caller=_text(content["caller"]),
+            called=_text(content["called"]),
+            session_id=_text(content["session"]),
             started_at=datetime.fromisoformat(content["started_at"]),
             agent=_agent(content["agent"]),
             remembers=bool(content.get("remembers", True)),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RecordingError(f"{where}: the call's header is incomplete: {error}") from None
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _agent(content: Any) -> Fields:
@@ -202,7 +208,7 @@ def _notes(path: Path, lines: Sequence[tuple[int, Fields]]) -> dict[str, Any]:
     """The notes after the header, as what they are; one we don't know is left out."""
     notes: dict[str, Any] = {}
     for number, fields in lines[1:]:
-        reader = _NOTES.get(fields.get("note", ""))
+        reader = _NOTES.get(str(fields.get("note", "")))
         try:
             if reader is not None:
                 notes[fields["note"]] = reader(fields["content"])

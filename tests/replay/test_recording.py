@@ -113,6 +113,10 @@ def test_missing_file_is_named(tmp_path):
             "FILE, line 2: sound from the carrier is not recorded like this",
         ),
         ([CALL, {"t": 0, "note": "ended", "content": {}}], "FILE, line 2: the note 'ended' is incomplete"),
+        (
+            [CALL | {"content": CALL["content"] | {"called": 5}}],
+            "FILE, line 1: the call's header is incomplete: 5 is no text",
+        ),
     ],
 )
 def test_unplayable_file_names_its_line(tmp_path, lines, expected):
