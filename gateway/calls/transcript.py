@@ -61,7 +61,7 @@ class Transcript:
         self._used: list[tuple[int, Used]] = []
         self._answer: Answer | None = None
         self._answer_at: datetime | None = None
-        self._audible_since = 0.0
+        self._audible_since = self._sent_at = 0.0
 
     # What happens in the call
 
@@ -90,6 +90,7 @@ class Transcript:
         if answer.sent == 0:
             self._audible_since = now
         answer.sent += size
+        self._sent_at = now
 
     def agent_audio_done(self) -> None:
         if self._answer is not None:
@@ -102,7 +103,11 @@ class Transcript:
             return False
         # A carrier that has never echoed a mark is believed to have played what the engine had finished.
         trusted = answer.done and not self._playback.marks_work
-        self._close_answer(None if trusted else self._heard_bytes(answer, now))
+        if not answer.done and self._is_played_out(answer, now):
+            answer.done = True
+            self._close_answer(answer.sent)
+        else:
+            self._close_answer(None if trusted else self._heard_bytes(answer, now))
         return bool(self.turns) and not self.turns[-1].heard
 
     def go_off_record(self, off: bool) -> None:
@@ -170,6 +175,16 @@ class Transcript:
         if self._playback.marks_work:
             return self._playback.confirmed - answer.start
         return int((now - self._audible_since) * BYTES_PER_SECOND) if answer.sent else 0
+
+    def _is_played_out(self, answer: Answer, now: float) -> bool:
+        """Whether nothing was left to be heard, though the engine has not said that this was all: it may never."""
+        if not answer.sent or not answer.pieces_have_sound:
+            return False
+        if not self._playback.marks_work:
+            return (now - self._audible_since) * BYTES_PER_SECOND >= answer.sent
+        # No mark stands after the last stretch.
+        left = self._playback.sent - max(self._playback.confirmed, answer.start)
+        return left < MARK_BYTES and (now - self._sent_at) * BYTES_PER_SECOND > left
 
     def _known_unheard(self, answer: Answer) -> bool:
         """Whether the carrier's echoes show that some of it was not played. One that never echoes is believed."""

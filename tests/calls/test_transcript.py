@@ -70,6 +70,33 @@ def test_carrier_without_marks_is_judged_by_time() -> None:
     assert talk.transcript.turns[-1].text == "one two"
 
 
+def test_answer_that_was_played_out_is_whole() -> None:
+    """The engine never said that it was complete; a short sound need not be the beginning of a long one."""
+    talk = Talk()
+    mark = talk.speak(SENTENCE, MARK_BYTES, done=False)
+    talk.transcript.agent_audio(800, 0.0)
+    talk.playback.audio_sent(800)
+    talk.playback.mark_reached(mark)
+    talk.transcript.agent_said("five six", NOW)
+    assert talk.transcript.interrupted(0.2)
+    assert talk.transcript.turns == [Turn(Speaker.AGENT, SENTENCE, NOW, unheard="five six")]
+
+
+def test_sentence_whose_sound_did_not_come_is_not_heard() -> None:
+    talk = Talk()
+    talk.transcript.agent_said("one two", NOW)
+    talk.playback.mark_reached(talk.speak("three four", MARK_BYTES, done=False))
+    talk.transcript.interrupted(1.0)
+    assert "four" not in talk.transcript.turns[-1].text
+
+
+def test_played_out_is_judged_by_time_without_marks() -> None:
+    talk = Talk()
+    talk.speak(SENTENCE, 1600, now=10.0, done=False)
+    assert not talk.transcript.interrupted(10.3)
+    assert talk.transcript.turns == [Turn(Speaker.AGENT, SENTENCE, NOW)]
+
+
 def test_finished_answer_is_believed_without_marks() -> None:
     talk = Talk()
     talk.speak(SENTENCE, 9000, now=10.0)
