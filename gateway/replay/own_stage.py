@@ -36,7 +36,9 @@ StartGateway = Callable[[Settings], AbstractAsyncContextManager[str]]
 
 REMEMBER_SECONDS: Final = 30.0
 CARRIERS: Final[dict[str, type[TwilioPlayer] | type[TelnyxPlayer]]] = {
-    carrier.name: carrier for carrier in (TwilioPlayer, TelnyxPlayer)
+    "twilio": TwilioPlayer,
+    "telnyx": TelnyxPlayer,
+    "softphone": TwilioPlayer,  # it speaks Twilio's dialect
 }
 
 

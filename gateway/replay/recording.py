@@ -35,7 +35,7 @@ Direction = Literal["from", "to"]
 Fields = Mapping[str, Any]
 
 PEERS: Final[tuple[Peer, ...]] = ("carrier", "engine")
-CARRIERS: Final = ("twilio", "telnyx")
+CARRIERS: Final = ("twilio", "telnyx", "softphone")
 _TIMES: Final = frozenset({"started_at", "said_at", "last_said_at", "since", "at"})
 
 

@@ -13,6 +13,7 @@ from gateway.replay.engine_player import EnginePlayer
 from gateway.replay.inbox import Arrival
 from gateway.replay.player import Outcome, Player
 from gateway.replay.recording import Message, Recording, Sound, Step
+from gateway.replay.telnyx_player import TelnyxPlayer
 from gateway.replay.twilio_player import TwilioPlayer
 from gateway.settings import Secret
 
@@ -43,7 +44,7 @@ class RunningGateway:
             return Heard.of(call.inbox.arrivals)
 
     def _twilio(self, recording: Recording, http: httpx.AsyncClient) -> TwilioPlayer:
-        if recording.header.carrier != TwilioPlayer.name:
+        if recording.header.carrier == TelnyxPlayer.name:
             raise RecordingError(
                 f"{recording.path} is a Telnyx call, and only Telnyx can sign for a running gateway; leave out --url"
             )

@@ -1,5 +1,6 @@
 """A call that is recorded replays as recorded, whatever the gateway knew of its caller and when."""
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -7,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.replay import replay
+from gateway.phone.line import phone_line
 from gateway.replay.recording import Recording, read
+from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem, Fault
-from tests.stage import GREETING_SOUND, Stage, make_carrier, staged
+from tests.stage import ADMIN, CALLER, GREETING_SOUND, SOUND, Stage, make_carrier, staged
 
 FIRST = ("My name is Ana, and I'm calling about the Orlando sale. We have an offer.", "That is good news.")
 
@@ -88,4 +91,19 @@ async def test_agent_with_its_own_model_replays(tmp_path: Path, think: str) -> N
         await call.hang_up()
         await stage.idle()
     [recording] = recordings(tmp_path)
+    assert await differences(recording) == []
+
+
+async def test_call_from_the_own_phone_replays(tmp_path: Path) -> None:
+    async with recording_stage(tmp_path) as stage:
+        async with phone_line(stage.url, Secret(ADMIN), caller=CALLER) as line:
+            frames = iter([SOUND] * 60)
+            talking = asyncio.create_task(line.talk(lambda: next(frames, None), bytearray().extend, speed=10))
+            conversation = await stage.engine.next_conversation()
+            await conversation.configured()
+            await conversation.user_says("My name is Ana.")
+            await talking
+        await stage.idle()
+    [recording] = recordings(tmp_path)
+    assert recording.header.carrier == "softphone"
     assert await differences(recording) == []
