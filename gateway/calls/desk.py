@@ -526,7 +526,7 @@ class CallDesk:
             kit=kit,
             endpoint=thought.endpoint if thought is not None else None,
             journal=self._journaled(session, ring),
-            recorder=None if session.off_record else ring.recorder or self._recorder(session, ring),
+            recorder=None if session.off_record else ring.recorder or self._recorder(session, ring, kit),
             forget=self._memory.forget if self._memory is not None else None,
             look_up=lambda caller: self._remembering(ring, caller),
             feed=self._feed_of(ring),
@@ -827,10 +827,11 @@ class CallDesk:
         kept = self._memory is not None and bool(ring.caller)
         return self._feed.call(ring.session_id, ring.agent.name, ring.number or ring.caller, ring.key[0], kept=kept)
 
-    def _recorder(self, session: VoiceSession, ring: Ring) -> CallRecorder | None:
+    def _recorder(self, session: VoiceSession, ring: Ring, kit: Kit) -> CallRecorder | None:
         recorder = self._recordings.record(session.uuid)
         if recorder is not None:
-            recorder.note("call", _header(session, ring) | {"remembers": self._memory is not None})
+            known = {"remembers": self._memory is not None, "functions": kit.function_names}
+            recorder.note("call", _header(session, ring) | known)
         return recorder
 
     def _errand(self, work: Coroutine[Any, Any, None]) -> None:

@@ -107,3 +107,22 @@ async def test_call_from_the_own_phone_replays(tmp_path: Path) -> None:
     [recording] = recordings(tmp_path)
     assert recording.header.carrier == "softphone"
     assert await differences(recording) == []
+
+
+async def test_functions_of_a_file_are_not_compared(tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text("def order_status() -> str:\n    return 'ready'\n")
+    (tmp_path / "gateway.toml").write_text('[agents.maya]\nfunctions = "functions.py"\n')
+    async with recording_stage(tmp_path) as stage:
+        call, conversation = await stage.dial()
+        await stage.played(call, conversation)
+        await conversation.user_says("Is my bike ready?")
+        assert await conversation.call_functions(["order_status"]) == ["ready"]
+        await stage.answer(call, conversation, "It is ready.")
+        conversation.abort()
+        again = await stage.engine.next_conversation()
+        await again.configured()
+        await stage.played(call, again)
+        await call.hang_up()
+        await stage.idle()
+    [recording] = recordings(tmp_path)
+    assert await differences(recording) == []
