@@ -160,6 +160,14 @@ def test_engine_is_told_where_functions_were_used() -> None:
     ]
 
 
+def test_only_the_last_functions_are_told() -> None:
+    talk = Talk()
+    uses = [Used(FunctionCall(f"f{number}", "order_status", ""), "ready") for number in range(30)]
+    for used in uses:
+        talk.transcript.function_used(used)
+    assert talk.transcript.conversation == uses[10:]
+
+
 def test_functions_are_taken_back_with_what_was_said() -> None:
     talk = Talk()
     talk.transcript.caller_said("Is order A12 ready?", NOW)
