@@ -124,9 +124,15 @@ class RememClient:
     # Reading
 
     async def find_by_session(self, session_id: str, *, timeout: float = AFTER_CALL) -> str | None:
-        """The id of the session's document (empty where the server names none), or None when it has none."""
+        """
+        The id of the session's document (empty where the server names none), or None when it has none.
+
+        An answer that does not say is none: StoreUnavailable.
+        """
         async with _border(timeout, writes=False):
             found = await self._query(session_id, limit=_MOST_READ)
+            if found is None:
+                raise StoreUnavailable("remem answered a query without results")
             certain = [document for document in found if _is_of_session(document, session_id)]
             if not certain:
                 whole = await asyncio.gather(*(self._whole(document) for document in found))
@@ -142,13 +148,14 @@ class RememClient:
                 limit=min(limit * 10, _MOST_ASKED),
                 tags=("voice-session", f"agent:{agent}", f"caller:{caller}"),
             )
-        ours = [document for document in found if belongs_to(document, agent, caller)]
-        unsaid = [document for document in found if belongs_to(document, agent, caller) is None]
+        ours = [document for document in found or () if belongs_to(document, agent, caller)]
+        unsaid = [document for document in found or () if belongs_to(document, agent, caller) is None]
         wanted = sorted(ours, key=_age)[:limit] + unsaid[:_MOST_READ]
         whole = await asyncio.gather(*(self._whole(document, until=deadline) for document in wanted))
         return sorted((document for document in whole if belongs_to(document, agent, caller)), key=_age)[:limit]
 
-    async def _query(self, text: str, *, limit: int, tags: tuple[str, ...] = ()) -> list[Document]:
+    async def _query(self, text: str, *, limit: int, tags: tuple[str, ...] = ()) -> list[Document] | None:
+        """What was found; None when the answer has no list of it."""
         # All dialects' names at once: the wrong ones alone would mean the server's defaults. Scores are tiny.
         limits = {"limit": limit, "max_results": limit, "maxResults": limit, "minScore": 0}
         body: dict[str, Any] = {"text": text, "query": text, **limits, "mode": "fast"}
@@ -156,8 +163,9 @@ class RememClient:
             body["tags"] = list(tags)
         answer = await self._ask("POST", "/v1/query", body)
         results = answer.get("results") if isinstance(answer, dict) else None
-        found = results if isinstance(results, list) else []
-        return [_document(result) for result in found if isinstance(result, dict)]
+        if not isinstance(results, list):
+            return None
+        return [_document(result) for result in results if isinstance(result, dict)]
 
     async def _whole(self, document: Document, *, until: float | None = None) -> Document:
         """The document with its full text, or as it is when that can't be had in time."""
