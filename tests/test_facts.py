@@ -1,5 +1,7 @@
 """What calls teach of a caller, and the agent knows the next time. Without a language model. Both carriers."""
 
+import pytest
+
 from gateway.calls.call_book import CallBook
 from gateway.calls.own_store import open_own_store
 from gateway.memory.facts import FactBook
@@ -61,3 +63,13 @@ async def test_reverted_call_taught_nothing(stage: Stage, tmp_path) -> None:
     finally:
         await store.close()
     assert "<caller_facts>" not in await _call(stage, "Hello.")
+
+
+@pytest.mark.parametrize("source", ["caller-fact", "pinned-topic"])
+async def test_stranger_among_the_facts_spoils_nothing(stage: Stage, source: str) -> None:
+    """Another program may use the store, and write what looks like ours."""
+    tags = [source, "agent:maya", f"caller:{CALLER}"]
+    document = {"content": "Red.", "source": source, "source_id": "copied", "tags": tags}
+    assert (await stage.http.post("/v1/documents", json=document)).status_code == 201
+    await _call(stage, "I need a chain for my bike before Friday.")
+    assert "chain for my bike" in (await stage.document())["content"]

@@ -498,7 +498,7 @@ class CallDesk:
             kit=kit,
             endpoint=thought.endpoint if thought is not None else None,
             journal=self._provisions.journal(session, ring),
-            recorder=None if session.off_record else ring.recorder or self._provisions.recorder(session, ring),
+            recorder=None if session.off_record else ring.recorder or self._provisions.recorder(session, ring, kit),
             forget=self._provisions.forget,
             look_up=lambda caller: self._provisions.remembering(ring, caller),
             feed=self._provisions.feed(ring),

@@ -163,9 +163,17 @@ class Journal:
 
 
 def turns_of(entries: Iterable[dict[str, Any]]) -> list[Turn]:
-    """The turns that a call's entries tell of, in the order spoken. An answer in mid-speech counts as far as it got."""
+    """
+    The turns that a call's entries tell of, in the order spoken. An answer in mid-speech counts as far as it got.
+
+    Nobody says the same twice at one moment: where entries are shared, one that seemed to be lost is there twice.
+    """
     turns: dict[object, Turn] = {}
+    last: dict[str, Any] = {}
     for number, entry in enumerate(entries):
+        if entry == last and "at" in entry:
+            continue
+        last = entry
         match entry:
             case {"anew": _}:
                 turns.clear()

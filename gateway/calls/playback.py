@@ -78,6 +78,12 @@ class Answer:
     def text(self) -> str:
         return " ".join(text for _, text in self.pieces)
 
+    @property
+    def pieces_have_sound(self) -> bool:
+        """Whether there was sound between any two of them. Of those that came together, one may have none yet."""
+        offsets = [offset for offset, _ in self.pieces]
+        return len(set(offsets)) == len(offsets)
+
     def split_at(self, heard_bytes: int) -> tuple[str, str]:
         """The text up to what was heard, and the rest. A word that was begun counts as unheard."""
         heard, unheard = [], []
@@ -97,7 +103,7 @@ class Answer:
         if not self.pieces:
             return []
         starts = [offset for offset, _ in self.pieces]
-        if starts[0] > 0 or len(set(starts)) < len(starts):
+        if starts[0] > 0 or not self.pieces_have_sound:
             return [(0, self._end(0, self.text), self.text)]
         ends = [*starts[1:], self._end(starts[-1], self.pieces[-1][1])]
         return [(start, end, text) for (start, text), end in zip(self.pieces, ends, strict=True)]

@@ -82,10 +82,11 @@ class Provisions:
         """Another one, for this caller."""
         return await self._kits.pack(ring.agent, caller, ring.clearance)
 
-    def recorder(self, session: VoiceSession, ring: Ring) -> CallRecorder | None:
+    def recorder(self, session: VoiceSession, ring: Ring, kit: Kit) -> CallRecorder | None:
         recorder = self._recordings.record(session.uuid)
         if recorder is not None:
-            recorder.note("call", ring.recording_header(session) | {"remembers": self.has_memory})
+            known = {"remembers": self.has_memory, "functions": kit.function_names}
+            recorder.note("call", ring.recording_header(session) | known)
         return recorder
 
     def feed(self, ring: Ring) -> CallFeed:

@@ -17,6 +17,8 @@ from gateway.calls.session import Speaker, Turn
 from gateway.engines.brief import Spoken, Used
 from gateway.llm.redaction import redact
 
+_MOST_USED: Final = 20
+"""Functions that a new connection is told of, the last ones: a result may be long."""
 _LONGEST_SPOKEN: Final = 10_000
 """Characters, some ten minutes of speech. To go over more takes a while: that is done when the call is over."""
 
@@ -82,7 +84,7 @@ class Transcript:
 
     def function_used(self, used: Used) -> None:
         """For an engine that has to be told the conversation so far; it is written nowhere."""
-        self._used.append((len(self.turns), used))
+        self._used = [*self._used, (len(self.turns), used)][-_MOST_USED:]
 
     def agent_audio(self, size: int, now: float) -> None:
         """So many bytes of the current answer are about to be sent, at `now` on the loop's clock."""
@@ -178,7 +180,7 @@ class Transcript:
 
     def _is_played_out(self, answer: Answer, now: float) -> bool:
         """Whether nothing was left to be heard, though the engine has not said that this was all: it may never."""
-        if not answer.sent:
+        if not answer.sent or not answer.pieces_have_sound:
             return False
         if not self._playback.marks_work:
             return (now - self._audible_since) * BYTES_PER_SECOND >= answer.sent

@@ -415,7 +415,15 @@ def _facts(connection: Connection, scope: _Scope) -> list[Fact]:
         "SELECT id, content, created_at, metadata FROM documents WHERE source = ? AND tags = ? AND source_id <> ''",
         (SOURCE, scope.tags_text),
     )
-    return [_fact(*row) for row in rows]
+    return [fact for row in rows if (fact := _readable(*row)) is not None]
+
+
+def _readable(id_: str, content: str, created_at: str, metadata: str) -> Fact | None:
+    """None for what another program has stored in the place of a fact."""
+    try:
+        return _fact(id_, content, created_at, metadata)
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _fact(id_: str, content: str, created_at: str, metadata: str) -> Fact:

@@ -408,7 +408,15 @@ def _pins(connection: Connection, scope: Scope) -> list[Pin]:
         "SELECT id, created_at, metadata FROM documents WHERE source = ? AND tags = ? AND source_id <> ''",
         (SOURCE, scope.tags_text),
     )
-    return [_pin(id_, since, orjson.loads(metadata)) for id_, since, metadata in rows.fetchall()]
+    return [pin for row in rows.fetchall() if (pin := _readable(*row)) is not None]
+
+
+def _readable(id_: str, since: str, metadata: str) -> Pin | None:
+    """None for what another program has stored in the place of a topic."""
+    try:
+        return _pin(id_, since, orjson.loads(metadata))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def _pin_of(topic: Topic, document_id: str) -> Pin:

@@ -25,6 +25,8 @@ from gateway.replay.remembered import Remembered
 NOTHING: Final = "nothing"
 _VOLATILE_KEYS: Final = frozenset({"streamSid", "stream_id"})
 _VOLATILE_PARTS: Final = frozenset({"endpoint"})  # our own address, and a token for one call
+_EVERY_AGENTS: Final = frozenset({"end_call", "search_memory"})
+_RESULTS: Final = frozenset({"content", "response"})
 _MASKED: Final = "…"
 # "Friday, 6 February 2026, 11:15 PM, 3 days ago", as prompts tell times.
 _SPOKEN_TIME: Final = re.compile(
@@ -58,7 +60,11 @@ class Difference:
 
 
 def compare(recording: Recording, outcome: Outcome) -> list[Difference]:
-    """Differences at the carrier, at the engine, and in who ended the call, in this order."""
+    """
+    Differences at the carrier, at the engine, and in who ended the call, in this order.
+
+    Functions of the agent's own are not in a recording, and neither they nor their results are compared.
+    """
     return [
         *_compare_carrier(recording, outcome),
         *_compare_engine_messages(recording, outcome),
@@ -101,11 +107,11 @@ def _compare_carrier(recording: Recording, outcome: Outcome) -> Iterator[Differe
     yield from _compare_items("to carrier", expected, came)
 
 
-def _items(frames: Iterable[Step | Arrival]) -> list[_Item]:
+def _items(frames: Iterable[Step | Arrival], foreign: frozenset[str] = frozenset()) -> list[_Item]:
     items: list[_Item] = []
     for frame in frames:
         line = frame.line if isinstance(frame, Step) else None
-        content = _comparable(frame.content)
+        content = _comparable(frame.content, foreign)
         last = items[-1] if items else None
         if isinstance(content, SoundPrint) and last is not None and isinstance(last.content, SoundPrint):
             whole = _joined(last.content, content)
@@ -115,12 +121,13 @@ def _items(frames: Iterable[Step | Arrival]) -> list[_Item]:
     return items
 
 
-def _comparable(content: Content) -> Message | RawText | SoundPrint:
+def _comparable(content: Content, foreign: frozenset[str]) -> Message | RawText | SoundPrint:
     match content:
         case Sound(audio):
             return SoundPrint(len(audio), zlib.crc32(audio))
         case Message(fields):
-            return Message({name: _masked(value) for name, value in fields.items() if name not in _VOLATILE_KEYS})
+            lasting = {name: value for name, value in fields.items() if name not in _VOLATILE_KEYS}
+            return Message(_without_functions(_masked(lasting), foreign))
         case _:
             return content
 
@@ -143,9 +150,10 @@ def _key(content: Message | RawText | SoundPrint) -> str:
 
 
 def _compare_engine_messages(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
+    foreign = recording.header.functions - _EVERY_AGENTS
     expected = [step for step in _expected_steps(recording, "engine") if not isinstance(step.content, SoundPrint)]
     came = [arrival for arrival in outcome.to_engine if not isinstance(arrival.content, Sound)]
-    yield from _compare_items("to engine", _items(expected), _items(came))
+    yield from _compare_items("to engine", _items(expected, foreign), _items(came, foreign))
 
 
 def _compare_engine_sound(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
@@ -294,6 +302,22 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
             return {name: _MASKED if name in _VOLATILE_PARTS else _mapped(part, change) for name, part in value.items()}
         case list():
             return [_mapped(part, change) for part in value]
+        case _:
+            return value
+
+
+def _without_functions(value: Any, foreign: frozenset[str]) -> Any:
+    """Without these functions where an agent is told of them, and without their results."""
+    match value:
+        case {"name": str(name), **rest} if name in foreign:
+            return {"name": name, **{key: _MASKED if key in _RESULTS else part for key, part in rest.items()}}
+        case {"functions": [*functions], **rest}:
+            others = [function for function in functions if function.get("name") not in foreign]
+            return {"functions": others, **_without_functions(rest, foreign)}
+        case dict():
+            return {key: _without_functions(part, foreign) for key, part in value.items()}
+        case list():
+            return [_without_functions(part, foreign) for part in value]
         case _:
             return value
 

@@ -102,6 +102,8 @@ class CallHeader:
     agent: Fields
     remembers: bool = True
     """Whether the gateway kept anything of calls."""
+    functions: frozenset[str] = frozenset()
+    """What the agent could call beside what every agent can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,7 @@ def _header(path: Path, content: Any) -> CallHeader:
             started_at=datetime.fromisoformat(content["started_at"]),
             agent=_agent(content["agent"]),
             remembers=bool(content.get("remembers", True)),
+            functions=frozenset(map(_text, content.get("functions", ()))),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise RecordingError(f"{where}: the call's header is incomplete: {error}") from None

@@ -151,7 +151,7 @@ async def test_own_store_does_not_wait_for_the_other(after, remem):
     finalizer.submit(a_session())
     await until(lambda: len(after.pauses.lengths) > 3)
     assert len(await after.documents()) == 1
-    assert len(after.archives()) == 1
+    assert len(await until(after.archives)) == 1
     await finalizer.close(seconds=0)
     assert remem.documents == {}
 

@@ -137,6 +137,14 @@ async def test_damaged_last_record_is_dropped(journal: Journal, tmp_path: Path) 
     assert [turn.text for turn in left.session.turns] == ["Whole."]
 
 
+def test_entry_that_is_there_twice_was_said_once() -> None:
+    """It was shared, its answer was lost, and it was shared again."""
+    caller = {"caller": "Is it ready?", "at": NOW.isoformat()}
+    agent = {"agent": "It is.", "answer": 1, "at": NOW.isoformat()}
+    turns = turns_of([caller, caller, agent, agent])
+    assert turns == [Turn(Speaker.CALLER, "Is it ready?", NOW), Turn(Speaker.AGENT, "It is.", NOW)]
+
+
 class Remembered:
     """A journal that is a list."""
 

@@ -82,6 +82,14 @@ def test_answer_that_was_played_out_is_whole() -> None:
     assert talk.transcript.turns == [Turn(Speaker.AGENT, SENTENCE, NOW, unheard="five six")]
 
 
+def test_sentence_whose_sound_did_not_come_is_not_heard() -> None:
+    talk = Talk()
+    talk.transcript.agent_said("one two", NOW)
+    talk.playback.mark_reached(talk.speak("three four", MARK_BYTES, done=False))
+    talk.transcript.interrupted(1.0)
+    assert "four" not in talk.transcript.turns[-1].text
+
+
 def test_played_out_is_judged_by_time_without_marks() -> None:
     talk = Talk()
     talk.speak(SENTENCE, 1600, now=10.0, done=False)
@@ -150,6 +158,14 @@ def test_engine_is_told_where_functions_were_used() -> None:
         USED,
         Spoken("assistant", "Let me see. It is."),
     ]
+
+
+def test_only_the_last_functions_are_told() -> None:
+    talk = Talk()
+    uses = [Used(FunctionCall(f"f{number}", "order_status", ""), "ready") for number in range(30)]
+    for used in uses:
+        talk.transcript.function_used(used)
+    assert talk.transcript.conversation == uses[10:]
 
 
 def test_functions_are_taken_back_with_what_was_said() -> None:

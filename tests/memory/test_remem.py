@@ -262,6 +262,15 @@ async def test_session_is_found_beyond_the_snippet(remem, client):
     assert await client.find_by_session(SESSION) == document_id
 
 
+@pytest.mark.parametrize("fault", [Fault.NO_RESULTS_KEY, Fault.ODD_RESULTS])
+async def test_answer_without_results_says_nothing_of_a_session(remem, client, fault):
+    """Taken for a no, it would have the document sent a second time."""
+    await client.store(call_document())
+    remem.fails(fault)
+    with pytest.raises(StoreUnavailable, match="remem answered a query without results"):
+        await client.find_by_session("voice-session:1")
+
+
 async def test_other_sessions_are_not_taken(remem, client):
     remem.keeps(call_text(session="voice-session:other"))
     assert await client.find_by_session(SESSION) is None

@@ -12,10 +12,23 @@ from gateway.cli.replay import replay
 from gateway.phone.line import phone_line
 from gateway.replay.recording import Recording, read
 from gateway.settings import Secret
-from tests.fakes.remem import FakeRemem, Fault
+from tests.fakes.remem import FakeRemem, Request, Response
 from tests.stage import ADMIN, CALLER, GREETING_SOUND, SOUND, Stage, make_carrier, staged
 
 FIRST = ("My name is Ana, and I'm calling about the Orlando sale. We have an offer.", "That is good news.")
+
+
+class HeldRemem(FakeRemem):
+    """Answers when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def _respond(self, request: Request) -> Response | None:
+        await self.answers.wait()
+        return await super()._respond(request)
 
 
 @contextlib.asynccontextmanager
@@ -55,20 +68,20 @@ async def test_facts_and_topics_are_told_again(tmp_path: Path, carrier_name: str
 
 
 async def test_memory_that_came_late_comes_late_again(tmp_path: Path) -> None:
-    async with FakeRemem() as remem:
+    async with HeldRemem() as remem:
         async with recording_stage(tmp_path / "here", REMEM_API_URL=remem.url, REMEM_API_KEY=remem.api_key) as stage:
             await one_call(stage, *FIRST)
-        remem.always, remem.slowness = Fault.SLOW, 0.5
+        remem.answers.clear()
         remote = {"REMEM_API_URL": remem.url, "REMEM_API_KEY": remem.api_key}
         async with recording_stage(tmp_path / "there", hurries=True, **remote) as stage:
             call, conversation = await stage.dial()
             await call.wait_heard(len(GREETING_SOUND))
             await stage.played(call, conversation)
+            remem.answers.set()
             await conversation.message("UpdatePrompt")
             await conversation.user_says("Hello again, I have a question.")
             await stage.answer(call, conversation, "Please go ahead.")
             await call.hang_up()
-            remem.always = None
             await stage.idle()
     [recording] = recordings(tmp_path / "there")
     assert recording.memory.calls == ()
@@ -108,4 +121,23 @@ async def test_call_from_the_own_phone_replays(tmp_path: Path) -> None:
         await stage.idle()
     [recording] = recordings(tmp_path)
     assert recording.header.carrier == "softphone"
+    assert await differences(recording) == []
+
+
+async def test_functions_of_a_file_are_not_compared(tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text("def order_status() -> str:\n    return 'ready'\n")
+    (tmp_path / "gateway.toml").write_text('[agents.maya]\nfunctions = "functions.py"\n')
+    async with recording_stage(tmp_path) as stage:
+        call, conversation = await stage.dial()
+        await stage.played(call, conversation)
+        await conversation.user_says("Is my bike ready?")
+        assert await conversation.call_functions(["order_status"]) == ["ready"]
+        await stage.answer(call, conversation, "It is ready.")
+        conversation.abort()
+        again = await stage.engine.next_conversation()
+        await again.configured()
+        await stage.played(call, again)
+        await call.hang_up()
+        await stage.idle()
+    [recording] = recordings(tmp_path)
     assert await differences(recording) == []

@@ -47,6 +47,11 @@ class Kit:
     personas: Mapping[str, str] = field(default_factory=dict)
     """Those that the agent's prompt names, as text for it."""
 
+    @property
+    def function_names(self) -> list[str]:
+        """All that it adds to what every agent can do."""
+        return sorted([*self.toolbox.tools, *(builtin.schema.definition.name for builtin in self.builtins)])
+
 
 def shelves_of(agents: Iterable[Agent]) -> dict[str, ToolboxShelf]:
     """Each agent's functions, loaded. SettingsError for a mistake in them."""
