@@ -455,6 +455,7 @@ class Call:
         self._log.info("PIN tried", extra={"result": result.name.lower()})
         if result is PinResult.RIGHT:
             self._clearance.tier = max(self._clearance.tier, self._with_pin)
+            self._hands.recall()
             self._engine.tell_untold()
 
     def _agent_said(self, text: str) -> None:
@@ -517,6 +518,7 @@ class Call:
             self._clearance.caller = caller
             if self._journal is not None:
                 self._journal.known_as(caller, self.session.number)
+            self._hands.recall(of_another=True)
             self._change_memory(self._look_up(caller))
 
     def _note_person(self, text: str, now: float) -> None:
