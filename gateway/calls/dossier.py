@@ -22,6 +22,7 @@ from gateway.memory.database import Connection
 from gateway.memory.documents import Document
 from gateway.memory.facts import SOURCE as FACT
 from gateway.memory.facts import Fact, FactBook
+from gateway.memory.notes import SOURCE as NOTE
 from gateway.memory.pin_log import SOURCE as TOPIC
 from gateway.memory.pins import Pin, PinBook
 from gateway.memory.state import CallerState, Value
@@ -107,6 +108,11 @@ class Dossier:
     changes: Sequence[Changed]
     pins: Sequence[KnownPin] = ()
     """Those that are over too."""
+
+    @property
+    def notes(self) -> list[Document]:
+        """What text agents have noted of the caller."""
+        return [document for document in self.documents if document.source == NOTE]
 
     def __bool__(self) -> bool:
         return bool(self.facts or self.pins or self.state or self.calls or self.documents)
