@@ -55,7 +55,7 @@ _INSTRUCTION: Final = re.compile(
 _OVERRULING: Final = re.compile(
     r"\b(?:ignore|disregard|forget|override|bypass)\b[^.;]*\b(?:previous|prior|earlier|above|everything|rules?|told)\b"
     r"|\b(?:system prompt|(?:your|these|those|previous|prior|earlier|all) instructions)\b"
-    r"|\b(?:agent|assistant|ai|bot|model)s? (?:must|should|has to)\b|\b(?:you are|you're|act as)(?: now)? an? \w+",
+    r"|\b(?:agent|assistant|ai|bot|model)s? (?:must|should|has to)\b|\b(?:you are now|act as|pretend to)\b",
     re.IGNORECASE,
 )
 # Letters and digits in one long word: a key or a token, no word of any language.

@@ -423,6 +423,8 @@ def _written_down(path: Path) -> set[str]:
     if not path.is_file():
         return set()
     with _opened(path) as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchone():
+            return set()  # it is just being made
         return {session_id for (session_id,) in connection.execute("SELECT DISTINCT session FROM entries")}
 
 
