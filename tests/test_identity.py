@@ -1,5 +1,6 @@
 """Whose memory a call has, where something better than the number tells who the caller is. Both carriers."""
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator
@@ -18,6 +19,17 @@ def customer_is(conv: Conversation, number: str) -> str:
     """Note who it is."""
     conv.state["customer_id"] = number
     return "noted"
+
+
+def take_seat(conv: Conversation, seat: str) -> str:
+    """Note where they like to sit."""
+    conv.state["seat"] = seat
+    return "noted"
+
+
+def usual_seat(conv: Conversation) -> str:
+    """Where they like to sit."""
+    return conv.memory.get("seat", "unknown")
 '''
 OTHER_PHONE = "+12025550188"
 
@@ -33,7 +45,7 @@ async def stage(carrier_name: str, tmp_path: Path, source: str) -> AsyncIterator
     (tmp_path / "functions.py").write_text(FUNCTIONS)
     (tmp_path / "gateway.toml").write_text(
         '[agents.maya]\nprompt = "maya.md"\nfunctions = "functions.py"\n'
-        f'[agents.maya.memory.repeat_caller]\nidentifier_source = "{source}"\n'
+        f'[agents.maya.memory.repeat_caller]\nidentifier_source = "{source}"\nstate_keys = ["seat"]\n'
     )
     async with staged(tmp_path, make_carrier(carrier_name)) as made:
         yield made
@@ -117,3 +129,40 @@ async def test_function_finds_out_who_it_is(stage: Stage) -> None:
     assert "Ben Okri" in before and "Ana Lopez" not in before
     assert "Ana Lopez" in after and "window seats" in after and "Ben Okri" not in after
     assert "Ana Lopez" not in await _talk(stage, CALLER)
+
+
+async def _asked(conversation: Any, name: str, **arguments: str) -> str:
+    [answer] = await conversation.call_functions([{"name": name, "arguments": json.dumps(arguments)}])
+    return str(answer)
+
+
+@pytest.mark.parametrize("source", ["state:customer_id"])
+async def test_functions_know_what_was_kept_of_whom_they_found(stage: Stage) -> None:
+    for caller, customer, seat in ((OTHER_PHONE, "", "aisle"), (CALLER, "8812", "window")):
+        call, conversation = await stage.dial(caller)
+        await conversation.user_says("Hello.")
+        if customer:
+            await _asked(conversation, "customer_is", number=customer)
+        await _asked(conversation, "take_seat", seat=seat)
+        await call.hang_up()
+        await stage.idle()
+    _, conversation = await stage.dial(OTHER_PHONE)
+    assert await _asked(conversation, "usual_seat") == "aisle"
+    await _asked(conversation, "customer_is", number="8812")
+    async with asyncio.timeout(10):
+        while (seat := await _asked(conversation, "usual_seat")) == "unknown":
+            await asyncio.sleep(0.01)
+    assert seat == "window"
+
+
+async def test_functions_know_what_another_call_has_kept_meanwhile(stage: Stage) -> None:
+    _, first = await stage.dial()
+    call, second = await stage.dial()
+    await second.user_says("A window seat, please.")
+    await _asked(second, "take_seat", seat="window")
+    await call.hang_up()
+    await stage.document()
+    assert await _asked(first, "usual_seat") == "unknown"  # it is read once a turn
+    async with asyncio.timeout(10):
+        while await _asked(first, "usual_seat") != "window":
+            await first.user_says("Where do I sit?")

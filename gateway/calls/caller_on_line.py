@@ -24,6 +24,9 @@ class Host(Protocol):
     def memory_is(self, memory: Remembering | None) -> None:
         """From here on this is what is known; the same again when other parts of it count."""
 
+    def caller_is_another(self) -> None:
+        """A function has found out who calls: functions are given what is kept of that one."""
+
     def somebody_else_speaks(self) -> None:
         """What functions were given of the one before is not for this one."""
 
@@ -83,6 +86,7 @@ class CallerOnLine:
             self._clearance.caller = caller
             if self._journal is not None:
                 self._journal.known_as(caller, self._session.number)
+            self._host.caller_is_another()
             self._change_memory(self._look_up(caller))
 
     def call_over(self) -> None:

@@ -23,6 +23,7 @@ from gateway.memory.documents import Document
 from gateway.memory.fact_statements import FactState
 from gateway.memory.facts import SOURCE as FACT
 from gateway.memory.facts import Fact, FactBook
+from gateway.memory.notes import SOURCE as NOTE
 from gateway.memory.pin_log import SOURCE as TOPIC
 from gateway.memory.pins import Pin, PinBook
 from gateway.memory.state import CallerState, Value
@@ -55,7 +56,7 @@ _INSTRUCTION: Final = re.compile(
 _OVERRULING: Final = re.compile(
     r"\b(?:ignore|disregard|forget|override|bypass)\b[^.;]*\b(?:previous|prior|earlier|above|everything|rules?|told)\b"
     r"|\b(?:system prompt|(?:your|these|those|previous|prior|earlier|all) instructions)\b"
-    r"|\b(?:agent|assistant|ai|bot|model)s? (?:must|should|has to)\b|\b(?:you are|you're|act as)(?: now)? an? \w+",
+    r"|\b(?:agent|assistant|ai|bot|model)s? (?:must|should|has to)\b|\b(?:you are now|act as|pretend to)\b",
     re.IGNORECASE,
 )
 # Letters and digits in one long word: a key or a token, no word of any language.
@@ -108,6 +109,11 @@ class Dossier:
     changes: Sequence[Changed]
     pins: Sequence[KnownPin] = ()
     """Those that are over too."""
+
+    @property
+    def notes(self) -> list[Document]:
+        """What text agents have noted of the caller."""
+        return [document for document in self.documents if document.source == NOTE]
 
     def __bool__(self) -> bool:
         return bool(self.facts or self.pins or self.state or self.calls or self.documents)

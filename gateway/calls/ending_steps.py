@@ -5,7 +5,7 @@ Each looks at the ending, does its part if it is not done, and has the ending sa
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
 from typing import Final
@@ -55,6 +55,8 @@ class EndingSteps:
     """Agents whose repeat callers are counted."""
     silences: Mapping[str, float] = field(default_factory=dict)
     """After how long a silence each agent's callers may be somebody else."""
+    is_forgotten: Callable[[VoiceSession], Awaitable[bool]] | None = None
+    """Whether a call's caller was forgotten since it began."""
 
     async def is_void(self, ending: Ending) -> bool:
         """
@@ -64,7 +66,9 @@ class EndingSteps:
         them: a transcript that should not be there is swept when it can.
         """
         try:
-            return self.facts is not None and await self.facts.is_taken_back(ending.session.id)
+            if self.facts is not None and await self.facts.is_taken_back(ending.session.id):
+                return True
+            return self.is_forgotten is not None and await self.is_forgotten(ending.session)
         except StoreUnavailable:
             return False
 

@@ -23,6 +23,7 @@ from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.call_document import SOURCE as CALL_SOURCE
 from gateway.calls.endings import Endings
 from gateway.calls.event_log import forget_events, told_of
+from gateway.calls.session import VoiceSession
 from gateway.calls.thinking import hashed_caller
 from gateway.errors import BoardUnavailable, StoreUnavailable
 from gateway.memory.database import Connection
@@ -219,6 +220,26 @@ class Forgetting:
             except BoardUnavailable:
                 unscrubbed.append("Redis")
         return Undone(deleted, left, tuple(unscrubbed))
+
+    async def is_forgotten(self, session: VoiceSession) -> bool:
+        """Whether the caller was forgotten since this call began, at whatever node: then it is to leave nothing."""
+        names = [
+            hashed_caller(agent, caller, self._secret)
+            for agent in ("", session.agent)
+            for caller in (session.caller, session.number)
+            if caller
+        ]
+
+        def work(connection: Connection) -> str | None:
+            query = f"SELECT max(at) FROM forgotten WHERE caller IN ({', '.join('?' * len(names))})"
+            row: tuple[str | None] = connection.execute(query, names).fetchone()
+            return row[0]
+
+        at = await self._store.look(work) if names else None
+        if at is None or datetime.fromisoformat(at) < session.started_at:
+            return False
+        await self._store.run(lambda connection: _take_back(connection, [session.id]))
+        return True
 
     async def sweep(self) -> int:
         """
@@ -423,6 +444,8 @@ def _written_down(path: Path) -> set[str]:
     if not path.is_file():
         return set()
     with _opened(path) as connection:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchone():
+            return set()  # it is just being made
         return {session_id for (session_id,) in connection.execute("SELECT DISTINCT session FROM entries")}
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from gateway.calls.agents import Agent
@@ -18,6 +18,7 @@ from gateway.engines.brief import AgentFunction
 from gateway.engines.events import FunctionCall
 from gateway.errors import CarrierRefused
 from gateway.links.engine import EngineLink
+from gateway.memory.state import Value
 from gateway.metrics import FUNCTIONS
 
 NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
@@ -107,6 +108,7 @@ class Hands:
         self._log = log
         self._asked: dict[FunctionCall, tuple[EngineLink, float]] = {}
         self._conv = Conversation(body.session, self, memory=kit.memory, state=body.session.state)
+        self._recall = kit.recall
         self._runner = FunctionRunner(
             tasks,
             self._conv,
@@ -147,6 +149,19 @@ class Hands:
 
     def caller_spoke(self) -> None:
         self._runner.caller_spoke()
+        self.recall()
+
+    def recall(self, *, of_another: bool = False) -> None:
+        """Read what earlier calls have kept: once a turn, and when the caller has turned out to be another."""
+        if self._recall is not None:
+            if of_another:
+                self._conv.memory.clear()
+            self._tasks.create_task(self._read_memory(self._recall), name="state")
+
+    async def _read_memory(self, recall: Callable[[], Awaitable[Mapping[str, Value] | None]]) -> None:
+        values = await recall()
+        if values is not None and recall is self._recall:
+            self._conv.memory.become(values)
 
     def off_record(self, off: bool) -> None:
         """What functions note while nothing is to be kept is not kept afterwards either."""
@@ -156,10 +171,12 @@ class Hands:
 
     def memory_is_gone(self) -> None:
         """Functions know nothing of earlier calls any more."""
+        self._recall = None
         self._conv.memory.clear()
 
     async def rest(self, *, call_is_over: bool) -> None:
         """Nothing is begun any more. At the end of the call, and not only of its stream, `end_function` runs."""
+        self._recall = None
         self._runner.close()
         if call_is_over:
             self._nobody_there = True

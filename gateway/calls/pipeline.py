@@ -487,10 +487,14 @@ class Call:
         if not self._over.done():
             self._work.append(self._tasks.create_task(self._remember_more(), name="memory"))
 
+    def caller_is_another(self) -> None:
+        self._hands.recall(of_another=True)
+
     def somebody_else_speaks(self) -> None:
         self._hands.memory_is_gone()
 
     def more_may_be_told(self) -> None:
+        self._hands.recall()
         self._engine.tell_untold()
 
     # What the caller wants kept

@@ -147,6 +147,7 @@ async def _show(desk: _Desk) -> int:
     content = {
         "pins": dossier.pins,
         "facts": dossier.facts,
+        "notes": dossier.notes,
         "state": dossier.state,
         "calls": dossier.calls[: memory_text.MOST_CALLS],
     }

@@ -9,6 +9,7 @@ import orjson
 from gateway.calls.call_book import BookedCall
 from gateway.calls.dossier import Acquaintance, Changed, Dossier, Figures, Finding
 from gateway.calls.forgetting import Undone
+from gateway.memory.documents import Document
 from gateway.memory.pins import Pin
 
 MOST_CALLS: Final = 10
@@ -57,15 +58,24 @@ def dossier(known: Dossier) -> str:
     state = [
         (key, orjson.dumps(value).decode(), agent) for agent, kept in known.state.items() for key, value in kept.items()
     ]
+    notes = [
+        (" ".join(note.content.split()), f"since {note.created_at:%Y-%m-%d}", ", ".join(_agents(note)))
+        for note in known.notes
+    ]
     calls = [_call_row(call, known.reverted) for call in known.calls[:MOST_CALLS]]
     newest = ", the newest" if len(known.calls) > MOST_CALLS else ""
     sections = [
         *([f"{_count(len(pins), 'pinned topic')}\n{_columns(pins, '  ')}"] if pins else []),
         f"{_count(len(facts), 'fact')}\n{_columns(facts, '  ')}",
+        *([f"{_count(len(notes), 'note')}\n{_columns(notes, '  ')}"] if notes else []),
         f"{_count(len(state), 'state key')}\n{_columns(state, '  ')}",
         f"{_count(len(known.calls), 'call')}{newest}\n{_columns(calls, '  ')}",
     ]
     return "\n\n".join([known.caller, *(section.rstrip() for section in sections)])
+
+
+def _agents(document: Document) -> list[str]:
+    return [tag.removeprefix("agent:") for tag in document.tags if tag.startswith("agent:")]
 
 
 def pinned(pin: Pin) -> str:

@@ -218,6 +218,15 @@ class FactBook:
 
         return await self._store.run(work)
 
+    async def deleted(self, document_id: str) -> None:
+        """The document of a fact, if it was one, is there no more: nor is what was said of it."""
+
+        def work(connection: Connection) -> None:
+            for scope in _scopes(connection, "document_id = ?", document_id):
+                self._settle(connection, scope)
+
+        await self._store.run(work)
+
     async def forget(self, agent: str | None, caller: str) -> int:
         """Delete all facts about a caller and their history, with one agent or all; how many statements that was."""
         tagged, tokens = carrying(f"caller:{caller}", *([] if agent is None else [f"agent:{agent}"]))

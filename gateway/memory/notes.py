@@ -6,7 +6,6 @@ from typing import Final
 
 from gateway.memory.documents import Document, DocumentStore, Hit, NewDocument
 from gateway.memory.facts import Fact
-from gateway.memory.shown import Search
 
 SOURCE: Final = "note"
 _KIND: Final = "caller-note"
@@ -16,15 +15,12 @@ _MOST_CHARACTERS: Final = 300  # of a note that is told without being asked for
 class CallerNotes:
     """What is known of callers, for text agents. An empty caller or agent stands for all. Raises StoreError."""
 
-    def __init__(
-        self, store: DocumentStore, forget: Callable[[str, str], Awaitable[int]], search: Search | None = None
-    ) -> None:
+    def __init__(self, store: DocumentStore, forget: Callable[[str, str], Awaitable[int]]) -> None:
         self._store = store
         self._forget = forget
-        self._search = search or store.query
 
     async def search(self, query: str, *, caller: str, agent: str, limit: int) -> Sequence[Hit]:
-        return await self._search(query, limit=limit, tags=_tags(caller, agent))
+        return await self._store.query(query, limit=limit, tags=_tags(caller, agent))
 
     async def remember(self, content: str, *, caller: str, agent: str) -> str:
         note = NewDocument("Note", content, SOURCE, (_KIND, *_tags(caller, agent)))

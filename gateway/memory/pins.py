@@ -248,6 +248,16 @@ class PinBook:
 
     # Forgetting
 
+    async def deleted(self, document_id: str) -> None:
+        """The document of a topic, if it was one, is there no more: nor is what was said of it."""
+
+        def work(connection: Connection) -> None:
+            query = "SELECT DISTINCT agent, caller FROM pin_log WHERE document_id = ?"
+            for row in connection.execute(query, (document_id,)).fetchall():
+                _settle(connection, Scope(*row))
+
+        await self._store.run(work)
+
     async def forget(self, agent: str | None, caller: str) -> int:
         """Delete all topics of a caller and their history, with one agent or all; how many entries that was."""
 

@@ -1,41 +1,67 @@
-"""What a search tells of, whoever asks: not of facts that were superseded, nor of what is too old to be told."""
+"""
+The store as its clients and text agents see it.
+
+A search tells of no fact that was superseded, and of nothing that is too old to be told; what is deleted takes with it
+all that was said of it.
+"""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.memory import facts, pins
-from gateway.memory.documents import Document, DocumentStore, Hit
+from gateway.memory.documents import Document, Hit, NewDocument
+from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook
 from gateway.memory.retention import Retention
+from gateway.memory.store import MemoryStore
 
 _AGENT: Final = "agent:"
 _MORE: Final = 20  # asked for in place of what is not to be told
 
 
-class Search(Protocol):
-    """As a DocumentStore's `query`."""
+class ShownDocuments:
+    """A DocumentStore over another, which was opened with the schemas of facts and pinned topics."""
 
-    async def __call__(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]: ...
+    def __init__(
+        self, store: MemoryStore, retention: Retention, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self._store = store
+        self._facts = FactBook(store)
+        self._pins = PinBook(store)
+        self._retention = retention
+        self._now = now
 
-
-def shown(
-    store: DocumentStore, retention: Retention, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
-) -> Search:
-    """The store's search without what is not to be told any more; what is too old is not, from the moment it is."""
-
-    async def search(text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
-        found, moment = [], now()
+    async def query(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
+        found, moment = [], self._now()
         for more in (0, _MORE):  # nearly always all of it may be told
-            hits = await store.query(text, limit=limit + more, tags=tags)
-            found = [hit for hit in hits if _is_shown(hit.document, retention, moment)]
+            hits = await self._store.query(text, limit=limit + more, tags=tags)
+            found = [hit for hit in hits if self._is_shown(hit.document, moment)]
             if len(found) == len(hits):
                 break
         return found[:limit]
 
-    return search
+    async def delete(self, document_id: str) -> None:
+        await self._store.delete(document_id)
+        await self._facts.deleted(document_id)
+        await self._pins.deleted(document_id)
 
+    async def create(self, new: NewDocument) -> Document:
+        return await self._store.create(new)
 
-def _is_shown(document: Document, retention: Retention, now: datetime) -> bool:
-    agent = next((tag.removeprefix(_AGENT) for tag in document.tags if tag.startswith(_AGENT)), "")
-    oldest = retention.oldest(agent, now)
-    return facts.is_shown(document, oldest) and pins.is_shown(document, oldest)
+    async def get(self, document_id: str) -> Document:
+        return await self._store.get(document_id)
+
+    async def replace(self, document_id: str, content: str, *, title: str | None = None) -> Document:
+        return await self._store.replace(document_id, content, title=title)
+
+    async def append(self, document_id: str, content: str) -> Document:
+        return await self._store.append(document_id, content)
+
+    async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
+        return await self._store.newest(tags=tags, limit=limit)
+
+    def _is_shown(self, document: Document, now: datetime) -> bool:
+        agent = next((tag.removeprefix(_AGENT) for tag in document.tags if tag.startswith(_AGENT)), "")
+        oldest = self._retention.oldest(agent, now)
+        return facts.is_shown(document, oldest) and pins.is_shown(document, oldest)

@@ -21,7 +21,7 @@ from gateway.links.sockets import Connector
 from gateway.memory.notes import CallerNotes
 from gateway.memory.personas import PersonaBook
 from gateway.memory.pins import PinBook
-from gateway.memory.shown import shown
+from gateway.memory.shown import ShownDocuments
 from gateway.memory.store import MemoryStore
 from gateway.settings import Settings
 from gateway.web import chat_proxy, documents, health, sessions
@@ -124,10 +124,10 @@ async def _doors(blueprint: Blueprint, under: Ground, calls: Exchange) -> AsyncI
 def _store_routes(blueprint: Blueprint, store: MemoryStore, forgetting: Forgetting) -> list[BaseRoute]:
     """What clients of the store and text agents may ask."""
     pins = PinBook(store)
-    search = shown(store, retention_of(blueprint.settings, blueprint.agents))
-    notes = CallerNotes(store, forgetting.forget_caller, search)
+    shown = ShownDocuments(store, retention_of(blueprint.settings, blueprint.agents))
+    notes = CallerNotes(shown, forgetting.forget_caller)
     mcp = create_mcp(PersonaBook(store), notes, blueprint.store_keys[0], pins=pins)
-    return [*documents.routes(store, blueprint.store_keys, search), *mcp.routes()]
+    return [*documents.routes(shown, blueprint.store_keys), *mcp.routes()]
 
 
 async def _own_metrics() -> str:

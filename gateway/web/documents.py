@@ -25,7 +25,6 @@ from gateway.memory.documents import (
     parse_time,
     wire_time,
 )
-from gateway.memory.shown import Search
 from gateway.settings import Secret
 from gateway.web.keys import is_admitted
 
@@ -36,9 +35,9 @@ _MOST_TAGS: Final = 100
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-def routes(store: DocumentStore, keys: Sequence[Secret], search: Search | None = None) -> list[Route]:
-    """The store's paths. Any one of `keys` opens them; without keys nobody gets in. `search` answers queries."""
-    documents = _Documents(store, search or store.query)
+def routes(store: DocumentStore, keys: Sequence[Secret]) -> list[Route]:
+    """The store's paths. Any one of `keys` opens them; without keys nobody gets in."""
+    documents = _Documents(store)
     answers: list[tuple[str, str, Answer]] = [
         ("POST", "/v1/documents", documents.create),
         ("POST", "/v1/documents/ingest", documents.ingest),
@@ -51,9 +50,8 @@ def routes(store: DocumentStore, keys: Sequence[Secret], search: Search | None =
 
 
 class _Documents:
-    def __init__(self, store: DocumentStore, search: Search) -> None:
+    def __init__(self, store: DocumentStore) -> None:
         self._store = store
-        self._search = search
 
     async def create(self, request: Request) -> Response:
         document = await self._store.create(_new_document(await _body(request), request))
@@ -88,7 +86,7 @@ class _Documents:
         started = time.perf_counter()
         body = await _body(request)
         text = _required_text(body, "text", "query")
-        hits = await self._search(text, limit=_limit(body), tags=_tags(body.get("tags")))
+        hits = await self._store.query(text, limit=_limit(body), tags=_tags(body.get("tags")))
         answer: dict[str, Any] = {
             "mode": "fast",
             "query": text,

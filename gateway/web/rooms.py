@@ -96,6 +96,7 @@ def make_finalizer(blueprint: Blueprint, ground: Ground, forgetting: Forgetting)
         state_keys={agent.name: agent.repeat_caller.state_keys for agent in blueprint.agents},
         analysed=frozenset(agent.name for agent in blueprint.agents if agent.repeat_caller.analytics_enabled),
         silences={agent.name: agent.repeat_caller.new_person_after for agent in blueprint.agents},
+        is_forgotten=forgetting.is_forgotten,
     )
     return Finalizer(
         steps,

@@ -60,6 +60,7 @@ async def sweep(forgetting: Forgetting) -> None:
     Delete what this node still has of forgotten calls, at the start and once an hour: those that were forgotten at
     another one, and those that a killed process could not clear away.
     """
+    await asyncio.sleep(PREPARE_AFTER)  # the files are opened at the start
     while True:
         try:
             if swept := await forgetting.sweep():

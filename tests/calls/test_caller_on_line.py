@@ -53,6 +53,9 @@ class Line:
     def memory_is(self, memory: Memory | None) -> None:
         self.told.append(memory)
 
+    def caller_is_another(self) -> None:
+        self.told.append("another")
+
     def somebody_else_speaks(self) -> None:
         self.told.append("somebody else")
 
@@ -105,7 +108,7 @@ def test_function_finds_out_who_it_is():
     line.session.state = {"customer": 7}
     line.caller.state_changed()
     assert (line.session.caller, line.session.number) == ("state:customer:7", NUMBER)
-    assert line.told == [line.others["state:customer:7"]]
+    assert line.told == ["another", line.others["state:customer:7"]]
     assert before.cancelled
 
 

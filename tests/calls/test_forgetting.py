@@ -3,7 +3,7 @@ import shutil
 import sqlite3
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import httpx
 import orjson
@@ -227,6 +227,19 @@ async def test_forgotten_call_teaches_nothing_any_more(house):
     await FactBook(house.store).learn(session, [CallerFact("Likes tea", "preference", 0.9, (1,))], START)
     await CallerState(house.store).save("maya", CALLER, {"fruit": "tea"}, session_id=session.id, now=START)
     assert await house.tells() == ([], {})
+
+
+async def test_call_that_went_on_at_another_node_is_void(house):
+    """Nothing here knew of it when its caller was forgotten."""
+    await house.remembers(a_session(), WORD)
+    forgetting = house.forgetting()
+    await forgetting.forget(await forgetting.traces(CALLER, "maya"))
+    later = datetime.now(UTC) + timedelta(minutes=1)
+    assert await forgetting.is_forgotten(a_session())
+    assert not await forgetting.is_forgotten(a_session(started_at=later))
+    assert not await forgetting.is_forgotten(a_session(agent="leo"))
+    assert not await forgetting.is_forgotten(a_session(caller=OTHER))
+    assert await forgetting.is_forgotten(a_session(caller="state:id:7", number=CALLER))
 
 
 async def test_what_another_node_has_is_swept(house, tmp_path):

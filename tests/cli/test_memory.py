@@ -70,6 +70,16 @@ async def test_show_tells_facts_and_calls(gateway: Stage, memory: Run) -> None:
     assert "0 state keys" in out and "2 calls" in out and out.index(second) < out.index(first)
 
 
+async def test_show_tells_notes(gateway: Stage, memory: Run) -> None:
+    tags = ["caller-note", "agent:maya", f"caller:{CALLER}"]
+    note = {"title": "Note", "content": "Ordered a blue saddle.", "source": "note", "tags": tags}
+    (await gateway.http.post("/v1/documents", json=note)).raise_for_status()
+    out = (await memory("show", CALLER))[1]
+    assert "1 note\n  Ordered a blue saddle." in out
+    [shown] = json.loads((await memory("show", CALLER, "--json"))[1])["notes"]
+    assert shown["content"] == "Ordered a blue saddle."
+
+
 async def test_list_names_who_is_known(gateway: Stage, memory: Run) -> None:
     assert (await memory("list"))[1].startswith(f"{CALLER}  maya  2 calls  1 fact  0 state keys  last 20")
 

@@ -5,16 +5,18 @@ import pytest
 from gateway.llm.facts import CallerFact
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import SCHEMA, FactBook
+from gateway.memory.pin_log import SCHEMA as PIN_SCHEMA
+from gateway.memory.pins import PinBook
 from gateway.memory.retention import Retention
-from gateway.memory.shown import shown
-from tests.calls.aftermath import START, a_session
+from gateway.memory.shown import ShownDocuments
+from tests.calls.aftermath import CALLER, START, a_session
 
 SCOPE = ("agent:maya", "caller:+12025550143")
 
 
 @pytest.fixture
 async def store(ground):
-    async with ground.opened(schema=SCHEMA) as made:
+    async with ground.opened(schema=(*SCHEMA, *PIN_SCHEMA)) as made:
         yield made
 
 
@@ -24,8 +26,8 @@ async def learn(store, text, day=0):
 
 
 async def found(store, *, days=0, limit=10, tags=SCOPE):
-    search = shown(store, Retention(days, {"leo": 0}), now=lambda: START + timedelta(days=30))
-    return [hit.document.content for hit in await search("appointments", limit=limit, tags=tags)]
+    shown = ShownDocuments(store, Retention(days, {"leo": 0}), now=lambda: START + timedelta(days=30))
+    return [hit.document.content for hit in await shown.query("appointments", limit=limit, tags=tags)]
 
 
 async def test_superseded_fact_is_not_shown(store):
@@ -46,3 +48,17 @@ async def test_document_of_a_client_is_shown_however_old(store):
     new = NewDocument("Caller Fact — 2023-05-08", "Has two appointments", "caller-fact", SCOPE, START)
     await store.create(new)
     assert await found(store, days=10) == ["Has two appointments"]
+
+
+async def test_deleted_fact_and_topic_are_in_no_log(store):
+    """What the fact took the place of is known again."""
+    await learn(store, "Prefers morning appointments")
+    await learn(store, "Prefers evening appointments", day=1)
+    book, pins = FactBook(store), PinBook(store)
+    [fact] = await book.known("maya", CALLER, 10)
+    pin = await pins.pin("maya", CALLER, "Orlando sale")
+    for document_id in (fact.id, pin.id):
+        await ShownDocuments(store, Retention()).delete(document_id)
+    assert await pins.topics("maya", CALLER) == []
+    assert [change.said for change in await book.history("maya", CALLER)] == ["Prefers morning appointments"]
+    assert [fact.text for fact in await book.known("maya", CALLER, 10)] == ["Prefers morning appointments"]

@@ -61,6 +61,10 @@ class Memory(Mapping[str, Kept]):
         """The caller wants it forgotten, or is somebody else."""
         self._values.clear()
 
+    def become(self, values: Mapping[str, Value]) -> None:
+        """What is kept now: a call that went on beside this one may have ended."""
+        self._values = {key: _kept(value) for key, value in values.items()}
+
     def fields(self) -> dict[str, Value]:
         """A copy, in plain dictionaries."""
         return {key: dict(value) if isinstance(value, Mapping) else value for key, value in self.items()}

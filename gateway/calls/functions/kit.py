@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 from gateway.calls import prompt
@@ -46,6 +47,8 @@ class Kit:
     builtins: tuple[Builtin, ...] = ()
     personas: Mapping[str, str] = field(default_factory=dict)
     """Those that the agent's prompt names, as text for it."""
+    recall: Callable[[], Awaitable[Mapping[str, Value] | None]] | None = None
+    """`memory` as it is now, of whoever the caller has turned out to be; None when it can't be told."""
 
     @property
     def function_names(self) -> list[str]:
@@ -94,9 +97,12 @@ class KitRoom:
     async def _pack(self, agent: Agent, caller: str, clearance: Clearance) -> Kit:
         shelf = self._shelves.get(agent.name)
         toolbox = await shelf.current() if shelf is not None else Toolbox()
-        memory = await self._remembered(agent, caller if clearance.allows(Tier.EVERYTHING) else "")
         personas = await self._wanted_personas(agent)
-        return Kit(toolbox, self._threads, memory, tuple(self._builtins(agent, caller, clearance)), personas)
+        builtins = tuple(self._builtins(agent, caller, clearance))
+        if self._state is None or not agent.repeat_caller.state_keys:
+            return Kit(toolbox, self._threads, {}, builtins, personas)
+        recall = partial(self._remembered, self._state, agent.name, caller, clearance)
+        return Kit(toolbox, self._threads, await recall() or {}, builtins, personas, recall)
 
     async def _wanted_personas(self, agent: Agent) -> dict[str, str]:
         names = prompt.wanted_personas(agent.prompt)
@@ -109,15 +115,17 @@ class KitRoom:
             _log.warning("personas could not be loaded", extra={"error": type(error).__name__})
             return {}
 
-    async def _remembered(self, agent: Agent, caller: str) -> dict[str, Value]:
-        if self._state is None or not caller or not agent.repeat_caller.state_keys:
+    @staticmethod
+    async def _remembered(state: CallerState, agent: str, caller: str, clearance: Clearance) -> dict[str, Value] | None:
+        whose = clearance.whose(caller) if clearance.allows(Tier.EVERYTHING) else ""
+        if not whose:
             return {}
         try:
             async with asyncio.timeout(PATIENCE):
-                return await self._state.load(agent.name, caller)
+                return await state.load(agent, whose)
         except (StoreError, TimeoutError) as error:
             _log.warning("caller's state could not be loaded", extra={"error": type(error).__name__})
-            return {}
+            return None
 
     def _builtins(self, agent: Agent, caller: str, clearance: Clearance) -> Iterable[Builtin]:
         if self._search_memory is not None and (caller or agent.repeat_caller.may_be_known_later):
