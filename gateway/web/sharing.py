@@ -75,8 +75,12 @@ def check(settings: Settings) -> None:
     """A person's mistake in REDIS_URL, before anything runs."""
     if settings.redis_url is None:
         return
-    parts = urlsplit(settings.redis_url.reveal())
-    if parts.scheme not in ("redis", "rediss", "unix") or not (parts.hostname or parts.path):
+    try:
+        parts = urlsplit(settings.redis_url.reveal())
+        is_one = parts.scheme in ("redis", "rediss", "unix") and (parts.hostname or parts.path) and parts.port != 0
+    except ValueError:  # of a port that is none; its text may quote the address, with the password
+        is_one = False
+    if not is_one:
         raise SettingsError("REDIS_URL is not an address of Redis; write it like redis://127.0.0.1:6379/0")
 
 
