@@ -241,7 +241,7 @@ def _check(settings: Settings) -> None:
         value = getattr(settings, name)
         if value and not is_url(value, schemes):
             raise SettingsError(f"{name.upper()} is not a {schemes[0]} address; write it like {schemes[0]}://host/path")
-    if settings.database_url and urlsplit(settings.database_url.reveal()).scheme not in ("postgresql", "postgres"):
+    if settings.database_url and not settings.database_url.reveal().startswith(("postgresql://", "postgres://")):
         raise SettingsError(
             "DATABASE_URL is not an address of PostgreSQL; write it like postgresql://user:password@host:5432/name"
         )

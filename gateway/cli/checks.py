@@ -21,10 +21,13 @@ import websockets.exceptions
 
 from gateway.calls.agents import AgentBook
 from gateway.calls.own_store import store_path
+from gateway.carriers.numbers import AllowList
+from gateway.carriers.signatures import TelnyxVerifier
 from gateway.errors import GatewayError
 from gateway.settings import Secret, Settings, is_url
 from gateway.speech import model_files
 from gateway.speech.choices import SpeechChoices
+from gateway.web import sharing, traces
 from gateway.web.public import webhook_urls
 
 PATIENCE: Final = 5.0
@@ -100,12 +103,14 @@ class _Net:
 
 
 def _settings(settings: Settings) -> list[Finding]:
+    """What would keep the gateway from starting, too."""
     found = []
-    try:
-        agents = [agent.name for agent in AgentBook(settings.agents, settings.folder)]
-        found.append(Finding("settings", State.OK, f"agents: {', '.join(agents)}"))
-    except GatewayError as error:
-        found.append(Finding("settings", State.WRONG, str(error)))
+    for check in (_agents, _allow_list, _public_key, sharing.check, traces.check):
+        try:
+            if words := check(settings):
+                found.append(Finding("settings", State.OK, words))
+        except GatewayError as error:
+            found.append(Finding("settings", State.WRONG, str(error)))
     if not settings.allowed_callers:
         todo = "set ALLOWED_CALLERS to your number, or to * for anyone"
         state = State.WRONG if _has_carrier(settings) else State.WARNING
@@ -116,6 +121,19 @@ def _settings(settings: Settings) -> list[Finding]:
             Finding("callers", State.OK, "anyone may call" if anyone else f"{len(settings.allowed_callers)} may")
         )
     return found
+
+
+def _agents(settings: Settings) -> str:
+    return f"agents: {', '.join(agent.name for agent in AgentBook(settings.agents, settings.folder))}"
+
+
+def _allow_list(settings: Settings) -> None:
+    AllowList(settings.allowed_callers)
+
+
+def _public_key(settings: Settings) -> None:
+    if settings.telnyx_public_key:
+        TelnyxVerifier(settings.telnyx_public_key)
 
 
 def _has_carrier(settings: Settings) -> bool:
@@ -301,6 +319,10 @@ async def _redis(settings: Settings, net: _Net) -> list[Finding]:
     from gateway.calls.nodes import redis_board
     from gateway.errors import BoardUnavailable
 
+    try:
+        sharing.check(settings)
+    except GatewayError:
+        return []  # it was told among the settings
     board = redis_board.RedisBoard(redis_board.connect(settings.redis_url.reveal()))
     try:
         await board.get("doctor")
@@ -315,8 +337,11 @@ async def _postgres(settings: Settings, net: _Net) -> list[Finding]:
     if settings.database_url is None:
         return []
     url = settings.database_url.reveal()
-    parts = urlsplit(url)
-    host, port = parts.hostname or "127.0.0.1", parts.port or 5432
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "127.0.0.1", parts.port or 5432
+    except ValueError:  # its text may quote the address, with the password
+        return [Finding("postgres", State.WRONG, "DATABASE_URL has no such port or host", "mend DATABASE_URL")]
     try:
         async with asyncio.timeout(PATIENCE):
             _, writer = await asyncio.open_connection(host, port)

@@ -25,7 +25,7 @@ def whole(call: Row, paint: Paint) -> str:
     """Everything about one call."""
     head = [
         paint(call["session"], "bold"),
-        f"{_minute(call['started_at'])}  {call['carrier']}  {call['caller']} with {call['agent']}",
+        f"{_minute(call['started_at'])}  {call['carrier']}  {one_line(call['caller'])} with {call['agent']}",
         f"{_duration(call['seconds'])}, {call['turns']} turns, {call['outcome']}",
     ]
     about = {"session": call["session"], "caller": call["caller"], "agent": call["agent"], "carrier": call["carrier"]}
@@ -33,7 +33,7 @@ def whole(call: Row, paint: Paint) -> str:
         "what was said": [_turn(turn, paint) for turn in call["transcript"]],
         "how long answers took": _timings(call["timings"]),
         "what the agent was told": [one_line(text) for text in call["receipt"].get("block", "").splitlines()],
-        "its ending": [*_steps(call["steps"]), *([paint(call["problem"], "red")] if call["problem"] else [])],
+        "its ending": [*_steps(call["steps"]), *([paint(one_line(call["problem"]), "red")] if call["problem"] else [])],
         "what happened": [line({**about, **event}, paint) for event in call["timeline"]],
     }
     texts = [_section(paint(name, "bold"), lines) for name, lines in sections.items() if lines]
@@ -75,7 +75,7 @@ def _row(row: Row) -> tuple[str, ...]:
         row["session"].removeprefix("voice-session:")[:8],
         _minute(row["started_at"]),
         row["agent"],
-        row["caller"],
+        one_line(row["caller"]),
         row["carrier"],
         _duration(row["seconds"]),
         f"{row['turns']} turns",
@@ -92,8 +92,8 @@ def _open_ending(row: Row, paint: Paint) -> str:
         "stored remotely": row["remote"],
     }
     state = ", ".join(f"{'' if is_done else 'not '}{step}" for step, is_done in done.items())
-    head = f"{row['session']}  {row['started_at'][:16]}  {row['agent']}  {row['caller']}"
-    return f"{head}\n    {state}\n    {paint(row['problem'], 'red') or 'under way'}"
+    head = f"{row['session']}  {row['started_at'][:16]}  {row['agent']}  {one_line(row['caller'])}"
+    return f"{head}\n    {state}\n    {paint(one_line(row['problem']), 'red') or 'under way'}"
 
 
 def _turn(turn: Row, paint: Paint) -> str:

@@ -206,6 +206,24 @@ async def test_mistake_in_settings_is_a_finding(doctor: Any) -> None:
     assert (code, found["settings"][0]) == (2, "wrong")
 
 
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"ALLOWED_CALLERS": "anna"}, "ALLOWED_CALLERS"),
+        ({"TELNYX_API_KEY": "k", "TELNYX_PUBLIC_KEY": "k"}, "TELNYX_PUBLIC_KEY is not a base64 Ed25519 key"),
+        ({"REDIS_URL": "localhost"}, "REDIS_URL is not an address of Redis"),
+        ({"REDIS_URL": "redis://:a-password@localhost:99999/0"}, "REDIS_URL is not an address of Redis"),
+        ({"DATABASE_URL": "postgresql://me:a-password@localhost:99999/x"}, "DATABASE_URL has no such port"),
+        ({"DATABASE_URL": "postgresql://[::1/x"}, "DATABASE_URL has no such port or host"),
+    ],
+)
+async def test_what_keeps_it_from_starting_is_a_finding(doctor: Any, environ: dict[str, str], words: str) -> None:
+    code, found = await doctor(TELNYX_API_URL="http://127.0.0.1:1", **environ)
+    assert code == 2
+    assert words in " ".join(text for state, text in found.values() if state == "wrong")
+    assert "a-password" not in str(found)
+
+
 def test_text_is_for_people(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

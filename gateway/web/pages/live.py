@@ -21,6 +21,7 @@ from gateway.calls.session import Turn, VoiceSession
 from gateway.calls.switchboard import Switchboard
 from gateway.dashboard.sound import endless_wav_header
 from gateway.dashboard.visitors import Envelope, Visit
+from gateway.dashboard.vitals import TROUBLE
 from gateway.memory.store import MemoryStore
 from gateway.web.live import LiveDoor
 from gateway.web.pages.entrance import Entrance, Form
@@ -90,6 +91,7 @@ class LivePages:
             now=datetime.now(UTC).isoformat(),
             listen_in=self._listen_in,
             recent=[(line, self._sealed(line)) for line in recent],
+            trouble=TROUBLE,
         )
 
     def _sealed(self, line: CallLine) -> str:
