@@ -30,7 +30,15 @@ from gateway.calls.loop_watch import LoopWatch
 from gateway.calls.nodes.commons import CallRecord, CallState, Commons, Word
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.pipeline import Call
-from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, Registry, Ring
+from gateway.calls.registry import (
+    ASK_SECONDS,
+    RESUME_SECONDS,
+    RESUME_TRIES,
+    TOKEN_SECONDS,
+    UNHEARD_SECONDS,
+    Registry,
+    Ring,
+)
 from gateway.calls.remembering import Remembering
 from gateway.calls.session import CallKey, EndReason, VoiceSession, new_session_id
 from gateway.calls.wishes import Forget
@@ -227,6 +235,8 @@ class CallDesk:
             if turn in (0, TICK_GROUPS // 2):
                 self._measure(now)
             if turn == 0:
+                for ring in self._registry.to_ask_about(now):
+                    self._errand(self._ask_if_alive(ring))
                 for ring in (*self._registry.unclaimed(now), *self._registry.overdue(now)):
                     self._errand(self._abandon(ring))
                 if not self._registry.has_calls:
@@ -606,14 +616,19 @@ class CallDesk:
         if ring.attempt >= RESUME_TRIES:
             self._registry.ended(ring.key, self._now())
             self._give_up(ring)
-        elif not self._controls[ring.key[0]].asks_to_resume:
+        elif self._controls[ring.key[0]].asks_to_resume:
+            ring.ask_at = self._now() + ASK_SECONDS
+        else:
             self._errand(self._restart_stream(ring))
 
     async def _ask_if_alive(self, ring: Ring) -> None:
-        """After a restart nobody may ever tell us that the caller has gone."""
+        """Nobody may ever tell us that the caller has gone: after a restart, or where a hangup broke the stream."""
         carrier, call_id = ring.key
-        if not await self._controls[carrier].is_alive(call_id):
+        alive = await self._controls[carrier].is_alive(call_id)
+        if alive is False:
             self.carrier_ended(ring.key)
+        elif alive is None and not ring.adopted:
+            ring.expires = min(ring.expires, self._now() + UNHEARD_SECONDS)
 
     async def _restart_stream(self, ring: Ring) -> None:
         """Ask the carrier for a new stream, if the caller is still there."""
@@ -621,7 +636,7 @@ class CallDesk:
         carrier, call_id = ring.key
         control = self._controls[carrier]
         await asyncio.sleep(HANGUP_GRACE if ring.attempt == 0 else RESTART_PAUSE)
-        if not await control.is_alive(call_id):
+        if await control.is_alive(call_id) is False:
             self.carrier_ended(ring.key)
         elif not await self._is_ours(ring.key):
             self.drop(ring.key)
@@ -667,7 +682,7 @@ class CallDesk:
         """
         carrier, call_id = ring.key
         control = self._controls[carrier]
-        if not await control.is_alive(call_id):
+        if await control.is_alive(call_id) is False:
             self._registry.ended(ring.key, self._now())
             self._settle(ring, EndReason.CALLER_HUNG_UP)
         elif control.asks_to_resume:
@@ -743,7 +758,7 @@ class CallDesk:
         if control is None or record.handed_over:
             return False
         without_media = record.state is CallState.PARKED and not control.asks_to_resume
-        return not without_media and await control.is_alive(call_id)
+        return not without_media and await control.is_alive(call_id) is not False
 
     def has_media(self, key: CallKey) -> bool:
         return self._registry.live(key) is not None

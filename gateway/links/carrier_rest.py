@@ -36,8 +36,8 @@ class CallControl(Protocol):
     async def hang_up(self, call_id: str) -> None:
         """End the call. One that is over already is a success; CarrierRefused when all tries failed."""
 
-    async def is_alive(self, call_id: str) -> bool:
-        """Whether the caller is still there; true when the carrier does not say."""
+    async def is_alive(self, call_id: str) -> bool | None:
+        """Whether the caller is still there; None when the carrier does not say."""
 
     async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
         """Ask for a new media stream of a live call. CarrierRefused when there can't be one, StreamInUse: there is."""
@@ -69,10 +69,13 @@ class TwilioControl:
         over = frozenset({"404", "20404", "21220"})
         await self._update(call_id, "hang-up", {"Status": "completed"}, over=over)
 
-    async def is_alive(self, call_id: str) -> bool:
+    async def is_alive(self, call_id: str) -> bool | None:
         url = f"{self._calls_url}/{quote(call_id, safe='')}.json"
         call = await _read(lambda: self._http.get(url, auth=self._auth, timeout=_TIMEOUT))
-        return call is not None and call.get("status", "in-progress") in ("queued", "ringing", "in-progress")
+        if call is None:
+            return False
+        status = call.get("status")
+        return status in ("queued", "ringing", "in-progress") if isinstance(status, str) else None
 
     async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
         raise CarrierRefused("twilio", "a new stream", 0, "it asks for one by itself")
@@ -116,7 +119,7 @@ class SoftphoneControl:
     async def hang_up(self, call_id: str) -> None:
         pass  # the socket closes with the call
 
-    async def is_alive(self, call_id: str) -> bool:
+    async def is_alive(self, call_id: str) -> bool | None:
         return False
 
     async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
@@ -149,11 +152,12 @@ class TelnyxControl:
         cause = "USER_BUSY" if busy else "CALL_REJECTED"
         await self._act(call_id, "reject", {"cause": cause, "command_id": f"reject-{command_key}"})
 
-    async def is_alive(self, call_id: str) -> bool:
+    async def is_alive(self, call_id: str) -> bool | None:
         url = f"{self._api_url}/calls/{quote(call_id, safe='')}"
         answer = await _read(lambda: self._http.get(url, headers=self._headers, timeout=_TIMEOUT))
-        call = answer.get("data", {}) if answer is not None else {"is_alive": False}
-        return not isinstance(call, dict) or call.get("is_alive") is not False
+        call = answer.get("data") if answer is not None else {"is_alive": False}
+        told = call.get("is_alive") if isinstance(call, dict) else None
+        return told if isinstance(told, bool) else None
 
     async def restart_stream(self, call_id: str, *, stream_url: str) -> None:
         # A new id for each intention, also of a gateway that died and has forgotten the last: the same one would be
@@ -230,7 +234,7 @@ async def _read(request: Callable[[], Awaitable[httpx.Response]]) -> dict[str, A
         answer = response.json() if response.is_success else {}
     except (httpx.HTTPError, ValueError):
         return {}
-    if response.status_code == 404:
+    if response.status_code in (404, 422):  # 422 is Telnyx's for an id that it does not know any more
         return None
     return answer if isinstance(answer, dict) else {}
 

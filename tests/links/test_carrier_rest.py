@@ -157,6 +157,24 @@ async def test_unreachable_carrier_is_said_so(carrier, http):
     assert (str(raised.value), raised.value.retryable) == (message, True)
 
 
+# Whether the caller is still there, on both carriers
+
+
+async def test_carrier_tells_who_is_there(carrier, http):
+    call = answered_call(carrier)
+    assert await control_of(carrier, http).is_alive(call.id) is True
+    call.end("caller")
+    call.status = "completed"
+    assert await control_of(carrier, http).is_alive(call.id) is False
+    assert await control_of(carrier, http).is_alive("nobody") is False
+
+
+async def test_carrier_that_does_not_say_is_not_guessed_at(carrier, http):
+    carrier.fail("read", status=500)
+    assert await control_of(carrier, http).is_alive(answered_call(carrier).id) is None
+    assert await control_of(carrier, http, api_url=nobodys_url()).is_alive("call-1") is None
+
+
 # Putting the caller through, on both carriers
 
 
