@@ -20,6 +20,9 @@ RING_SECONDS: Final = 30
 
 _TIMEOUT: Final = httpx.Timeout(5.0, connect=2.0)
 _PAUSES: Final = (0.2, 0.6)
+HANG_UP_PAUSES: Final = (0.2, 0.6, 1.5, 3.0)
+"""Before each further try to end a call that nothing else would end."""
+_HANG_UP_TIMEOUT: Final = httpx.Timeout(2.0)
 _TELNYX_OVER: Final = frozenset({"90018", "90015"})
 _TELNYX_STREAM_IN_USE: Final = "90045"
 _TELNYX_NO_STREAM: Final = _TELNYX_OVER | {"90048"}
@@ -140,8 +143,16 @@ class TelnyxControl:
     stop_ends_call: ClassVar[bool] = False
     asks_to_resume: ClassVar[bool] = False
 
-    def __init__(self, http: httpx.AsyncClient, *, api_url: str, api_key: Secret) -> None:
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        *,
+        api_url: str,
+        api_key: Secret,
+        hang_up_pauses: tuple[float, ...] = HANG_UP_PAUSES,
+    ) -> None:
         self._http = http
+        self._hang_up_pauses = hang_up_pauses
         self._api_url = api_url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key.reveal()}"}
 
@@ -183,16 +194,25 @@ class TelnyxControl:
             await self._act(call_id, "streaming_stop", {"command_id": f"stop-{intention}"}, over=_TELNYX_NO_STREAM)
 
     async def hang_up(self, call_id: str) -> None:
-        await self._act(call_id, "hangup", {"command_id": f"hangup-{call_id}"}, over=_TELNYX_OVER | {"404"})
+        command = {"command_id": f"hangup-{call_id}"}
+        over, pauses = _TELNYX_OVER | {"404"}, self._hang_up_pauses
+        await self._act(call_id, "hangup", command, over=over, pauses=pauses, timeout=_HANG_UP_TIMEOUT)
 
     async def _act(
-        self, call_id: str, action: str, body: Mapping[str, str | int], over: frozenset[str] = _TELNYX_OVER
+        self,
+        call_id: str,
+        action: str,
+        body: Mapping[str, str | int],
+        *,
+        over: frozenset[str] = _TELNYX_OVER,
+        pauses: tuple[float, ...] = _PAUSES,
+        timeout: httpx.Timeout = _TIMEOUT,
     ) -> None:
         async def request() -> httpx.Response:
             url = f"{self._api_url}/calls/{quote(call_id, safe='')}/actions/{action}"
-            return await self._http.post(url, json=dict(body), headers=self._headers, timeout=_TIMEOUT)
+            return await self._http.post(url, json=dict(body), headers=self._headers, timeout=timeout)
 
-        await _command("telnyx", action, request, over=over, code_of=_telnyx_code)
+        await _command("telnyx", action, request, over=over, code_of=_telnyx_code, pauses=pauses)
 
 
 async def _command(
