@@ -625,6 +625,8 @@ class CallDesk:
         """Nobody may ever tell us that the caller has gone: after a restart, or where a hangup broke the stream."""
         carrier, call_id = ring.key
         alive = await self._controls[carrier].is_alive(call_id)
+        if not self._registry.is_parked(ring.key):  # it has gone on meanwhile
+            return
         if alive is False:
             self.carrier_ended(ring.key)
         elif alive is None and not ring.adopted:
