@@ -94,6 +94,27 @@ async def test_streams_that_hold_may_be_lost_as_often_as_they_like(
     assert (await stage.archive()).count("CALLER: Can you hear me?\n") == 1
 
 
+@pytest.mark.parametrize("rest", ["says it is over", "says nothing"])
+async def test_hangup_that_only_breaks_the_stream(tmp_path: Path, rest: str) -> None:
+    """No stop, no callback, and Twilio does not ask: the call comes to its ending all the same, and soon."""
+    async with staged(tmp_path, make_carrier("twilio")) as stage:
+        call = await stage.carrier.ring()
+        stream = await stage.carrier.connect(call)
+        await stream.send_json(stage.carrier.start_message(call, stream_id=stream.stream_id))
+        conversation = await stage.engine.next_conversation()
+        await conversation.configured()
+        await conversation.user_says("Goodbye.")
+        call.end("caller")
+        call.status = "completed"
+        if rest == "says nothing":
+            stage.carrier.fail("*", status=500, times=99)
+        await stream.close()
+        [archive] = await until(stage.archives, timeout=60)
+        assert archive.endswith("CALLER: Goodbye.\n")
+        await stage.idle()
+        assert len(await stage.documents()) == 1
+
+
 async def test_hangup_while_the_stream_is_lost(tmp_path: Path) -> None:
     async with staged(tmp_path, make_carrier("telnyx")) as stage:
         call, conversation = await stage.dial()

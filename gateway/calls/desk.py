@@ -145,6 +145,8 @@ class CallDesk:
             if turn in (0, TICK_GROUPS // 2):
                 self._levels.measure(((call.session.id, call.audience) for call in self._registry.live_calls()), now)
             if turn == 0:
+                for ring in self._registry.to_ask_about(now):
+                    self._parking.ask_if_alive(ring)
                 for ring in (*self._registry.unclaimed(now), *self._registry.overdue(now)):
                     self._parking.abandon(ring)
                 if not self._registry.has_calls:
@@ -561,7 +563,7 @@ class CallDesk:
         if control is None or record.handed_over:
             return False
         without_media = record.state is CallState.PARKED and not control.asks_to_resume
-        return not without_media and await control.is_alive(call_id)
+        return not without_media and await control.is_alive(call_id) is not False
 
     def has_media(self, key: CallKey) -> bool:
         return self._registry.live(key) is not None

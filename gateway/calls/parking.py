@@ -11,7 +11,14 @@ from gateway.calls.departures import Departures
 from gateway.calls.errands import Errands
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.provisions import Provisions
-from gateway.calls.registry import RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, Registry
+from gateway.calls.registry import (
+    ASK_SECONDS,
+    RESUME_SECONDS,
+    RESUME_TRIES,
+    TOKEN_SECONDS,
+    UNHEARD_SECONDS,
+    Registry,
+)
 from gateway.calls.ring import Ring
 from gateway.calls.session import CallKey, EndReason, VoiceSession
 from gateway.errors import CarrierRefused, StreamInUse
@@ -67,12 +74,18 @@ class Parking:
         if ring.attempt >= RESUME_TRIES:
             self._registry.ended(ring.key, _now())
             self.give_up(ring)
-        elif not self._controls[ring.key[0]].asks_to_resume:
+        elif self._controls[ring.key[0]].asks_to_resume:
+            ring.ask_at = _now() + ASK_SECONDS
+        else:
             self.restart_stream(ring)
 
     def park_orphan(self, ring: Ring, session: VoiceSession) -> None:
-        """The same for a call whose process died: nobody may ever tell us that the caller has gone."""
+        """The same for a call whose process died."""
         self.park(ring, session)
+        self.ask_if_alive(ring)
+
+    def ask_if_alive(self, ring: Ring) -> None:
+        """Nobody may ever tell us that the caller has gone: after a restart, or where a hangup broke the stream."""
         self._errands.send(self._ask_if_alive(ring))
 
     def restart_stream(self, ring: Ring) -> None:
@@ -127,15 +140,20 @@ class Parking:
 
     async def _ask_if_alive(self, ring: Ring) -> None:
         carrier, call_id = ring.key
-        if not await self._controls[carrier].is_alive(call_id):
+        alive = await self._controls[carrier].is_alive(call_id)
+        if not self._registry.is_parked(ring.key):  # it has gone on meanwhile
+            return
+        if alive is False:
             self._desk.carrier_ended(ring.key)
+        elif alive is None and not ring.adopted:
+            ring.expires = min(ring.expires, _now() + UNHEARD_SECONDS)
 
     async def _restart_stream(self, ring: Ring) -> None:
         logs.concerns(ring.session_id)
         carrier, call_id = ring.key
         control = self._controls[carrier]
         await asyncio.sleep(HANGUP_GRACE if ring.attempt == 0 else RESTART_PAUSE)
-        if not await control.is_alive(call_id):
+        if await control.is_alive(call_id) is False:
             self._desk.carrier_ended(ring.key)
         elif not await self.is_ours(ring.key):
             self._desk.drop(ring.key)
@@ -167,7 +185,7 @@ class Parking:
         """
         carrier, call_id = ring.key
         control = self._controls[carrier]
-        if not await control.is_alive(call_id):
+        if await control.is_alive(call_id) is False:
             self._registry.ended(ring.key, _now())
             self._departures.settle(ring, EndReason.CALLER_HUNG_UP)
         elif control.asks_to_resume:

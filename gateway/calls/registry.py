@@ -14,6 +14,12 @@ TOKEN_SECONDS: Final = 30.0
 RESUME_SECONDS: Final = 60.0
 """How long a call whose stream was lost is waited for. Carriers were seen to take up to 45 s to notice."""
 
+ASK_SECONDS: Final = 5.0
+"""How often a carrier that asks by itself for such a call is asked whether the caller is still there."""
+
+UNHEARD_SECONDS: Final = 15.0
+"""How long it is waited for from there, where the carrier does not say."""
+
 RESUME_TRIES: Final = 3
 """New streams for one call in a row; a socket that fails at once must not keep a caller in silence."""
 
@@ -70,6 +76,13 @@ class Registry:
         self._over.pop(ring.key, None)
         ring.expires = until
         self._parked[ring.key] = ring
+
+    def to_ask_about(self, now: float) -> list[Ring]:
+        """Parked calls about which the carrier is to be asked now; each comes again after a while."""
+        due = [ring for ring in self._parked.values() if now >= ring.ask_at]
+        for ring in due:
+            ring.ask_at = now + ASK_SECONDS
+        return due
 
     def unpark(self, key: CallKey) -> Ring | None:
         return self._parked.pop(key, None)

@@ -6,6 +6,7 @@ It outlives its process: a journal, or what other nodes know, makes the same rin
 
 import asyncio
 import hmac
+import math
 import secrets
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -60,6 +61,8 @@ class Ring:
     """The caller was put through to somebody who has not picked up yet."""
     picked_up: bool | None = None
     """Whether they have, when that was told before the call with us had ended."""
+    ask_at: float = math.inf
+    """When the carrier is to be asked whether the caller is still there."""
     taken: bool = False
     """Another node has the call now; nothing is to be done about it here."""
     adopted: bool = False

@@ -22,6 +22,9 @@ _TIMEOUT: Final = httpx.Timeout(5.0, connect=2.0)
 _PAUSES: Final = (0.2, 0.6)
 _STOPPING: Final = (0.1, 0.3, 0.6, 1.0)
 """Before a stream is asked for in place of one that was to be stopped: that it is accepted does not make it done."""
+HANG_UP_PAUSES: Final = (0.2, 0.6, 1.5, 3.0)
+"""Before each further try to end a call that nothing else would end."""
+_HANG_UP_TIMEOUT: Final = httpx.Timeout(2.0)
 _TELNYX_OVER: Final = frozenset({"90018", "90015"})
 _TELNYX_STREAM_IN_USE: Final = "90045"
 _TELNYX_NO_STREAM: Final = _TELNYX_OVER | {"90048"}
@@ -38,8 +41,8 @@ class CallControl(Protocol):
     async def hang_up(self, call_id: str) -> None:
         """End the call. One that is over already is a success; CarrierRefused when all tries failed."""
 
-    async def is_alive(self, call_id: str) -> bool:
-        """Whether the caller is still there; true when the carrier does not say."""
+    async def is_alive(self, call_id: str) -> bool | None:
+        """Whether the caller is still there; None when the carrier does not say."""
 
     async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
         """
@@ -82,10 +85,13 @@ class TwilioControl:
         over = frozenset({"404", "20404", "21220"})
         await self._update(call_id, "hang-up", {"Status": "completed"}, over=over)
 
-    async def is_alive(self, call_id: str) -> bool:
+    async def is_alive(self, call_id: str) -> bool | None:
         url = f"{self._calls_url}/{quote(call_id, safe='')}.json"
         call = await _read(lambda: self._http.get(url, auth=self._auth, timeout=_TIMEOUT))
-        return call is not None and call.get("status", "in-progress") in ("queued", "ringing", "in-progress")
+        if call is None:
+            return False
+        status = call.get("status")
+        return status in ("queued", "ringing", "in-progress") if isinstance(status, str) else None
 
     async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
         raise CarrierRefused("twilio", "a new stream", 0, "it asks for one by itself")
@@ -146,7 +152,7 @@ class SoftphoneControl:
     async def hang_up(self, call_id: str) -> None:
         pass  # the socket closes with the call
 
-    async def is_alive(self, call_id: str) -> bool:
+    async def is_alive(self, call_id: str) -> bool | None:
         return False
 
     async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
@@ -170,8 +176,16 @@ class TelnyxControl:
     stop_ends_call: ClassVar[bool] = False
     asks_to_resume: ClassVar[bool] = False
 
-    def __init__(self, http: httpx.AsyncClient, *, api_url: str, api_key: Secret) -> None:
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        *,
+        api_url: str,
+        api_key: Secret,
+        hang_up_pauses: tuple[float, ...] = HANG_UP_PAUSES,
+    ) -> None:
         self._http = http
+        self._hang_up_pauses = hang_up_pauses
         self._api_url = api_url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key.reveal()}"}
 
@@ -182,11 +196,12 @@ class TelnyxControl:
         cause = "USER_BUSY" if busy else "CALL_REJECTED"
         await self._act(call_id, "reject", {"cause": cause, "command_id": f"reject-{command_key}"})
 
-    async def is_alive(self, call_id: str) -> bool:
+    async def is_alive(self, call_id: str) -> bool | None:
         url = f"{self._api_url}/calls/{quote(call_id, safe='')}"
         answer = await _read(lambda: self._http.get(url, headers=self._headers, timeout=_TIMEOUT))
-        call = answer.get("data", {}) if answer is not None else {"is_alive": False}
-        return not isinstance(call, dict) or call.get("is_alive") is not False
+        call = answer.get("data") if answer is not None else {"is_alive": False}
+        told = call.get("is_alive") if isinstance(call, dict) else None
+        return told if isinstance(told, bool) else None
 
     async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
         # A new id for each intention, also of a gateway that died and has forgotten the last: the same one would be
@@ -258,16 +273,25 @@ class TelnyxControl:
             await self._act(call_id, "streaming_stop", {"command_id": f"stop-{intention}"}, over=_TELNYX_NO_STREAM)
 
     async def hang_up(self, call_id: str) -> None:
-        await self._act(call_id, "hangup", {"command_id": f"hangup-{call_id}"}, over=_TELNYX_OVER | {"404"})
+        command = {"command_id": f"hangup-{call_id}"}
+        over, pauses = _TELNYX_OVER | {"404"}, self._hang_up_pauses
+        await self._act(call_id, "hangup", command, over=over, pauses=pauses, timeout=_HANG_UP_TIMEOUT)
 
     async def _act(
-        self, call_id: str, action: str, body: Mapping[str, str | int], over: frozenset[str] = _TELNYX_OVER
+        self,
+        call_id: str,
+        action: str,
+        body: Mapping[str, str | int],
+        *,
+        over: frozenset[str] = _TELNYX_OVER,
+        pauses: tuple[float, ...] = _PAUSES,
+        timeout: httpx.Timeout = _TIMEOUT,
     ) -> None:
         async def request() -> httpx.Response:
             url = f"{self._api_url}/calls/{quote(call_id, safe='')}/actions/{action}"
-            return await self._http.post(url, json=dict(body), headers=self._headers, timeout=_TIMEOUT)
+            return await self._http.post(url, json=dict(body), headers=self._headers, timeout=timeout)
 
-        await _command("telnyx", action, request, over=over, code_of=_telnyx_code)
+        await _command("telnyx", action, request, over=over, code_of=_telnyx_code, pauses=pauses)
 
 
 async def _command(
@@ -309,7 +333,7 @@ async def _read(request: Callable[[], Awaitable[httpx.Response]]) -> dict[str, A
         answer = response.json() if response.is_success else {}
     except (httpx.HTTPError, ValueError):
         return {}
-    if response.status_code == 404:
+    if response.status_code in (404, 422):  # 422 is Telnyx's for an id that it does not know any more
         return None
     return answer if isinstance(answer, dict) else {}
 

@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.calls.agents import Agent
-from gateway.calls.registry import MEMORY_OF_ENDED, MOST_EVENTS, Registry
+from gateway.calls.registry import ASK_SECONDS, MEMORY_OF_ENDED, MOST_EVENTS, Registry
 from gateway.calls.ring import Ring
 
 KEY, OTHER = ("twilio", "CA1"), ("twilio", "CA2")
@@ -125,6 +125,30 @@ def test_no_call_is_live_at_first(registry, ring):
     assert len(registry) == 0
     assert list(registry.live_calls()) == []
     assert registry.live(KEY) is None
+
+
+# Calls that have lost their stream
+
+
+def test_carrier_is_asked_again_and_again(registry, ring):
+    ring.ask_at = 105.0
+    registry.park(ring, EXPIRES)
+    assert registry.to_ask_about(104.9) == []
+    assert registry.to_ask_about(105.0) == [ring]
+    assert registry.to_ask_about(105.0 + ASK_SECONDS - 0.1) == []
+    assert registry.to_ask_about(105.0 + ASK_SECONDS) == [ring]
+
+
+def test_carrier_that_tells_by_itself_is_not_asked(registry, ring):
+    registry.park(ring, EXPIRES)
+    assert registry.to_ask_about(EXPIRES) == []
+
+
+def test_call_that_goes_on_is_not_asked_about(registry, ring):
+    ring.ask_at = 105.0
+    registry.park(ring, EXPIRES)
+    registry.unpark(KEY)
+    assert registry.to_ask_about(105.0) == []
 
 
 # Events

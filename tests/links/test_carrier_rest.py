@@ -43,7 +43,8 @@ def twilio_control(http, twilio, *, api_url="", token=""):
 
 
 def telnyx_control(http, telnyx, *, api_url="", key=""):
-    return TelnyxControl(http, api_url=api_url or telnyx.api_url, api_key=Secret(key or telnyx.api_key))
+    secret = Secret(key or telnyx.api_key)
+    return TelnyxControl(http, api_url=api_url or telnyx.api_url, api_key=secret, hang_up_pauses=(0.0,) * 4)
 
 
 def control_of(carrier, http, **options):
@@ -140,7 +141,8 @@ async def test_lasting_fault_is_given_up(carrier, http):
     with pytest.raises(CarrierRefused) as raised:
         await control_of(carrier, http).hang_up(carrier.new_call().id)
     assert (raised.value.status, raised.value.retryable) == (503, True)
-    assert len(carrier.commands) == 3
+    # A Twilio call ends with its socket too, a Telnyx one by this alone.
+    assert len(carrier.commands) == {"twilio": 3, "telnyx": 5}[carrier.name]
 
 
 async def test_lost_answer_is_tried_again(carrier, http):
@@ -155,6 +157,24 @@ async def test_unreachable_carrier_is_said_so(carrier, http):
         await control_of(carrier, http, api_url=nobodys_url()).hang_up("call-1")
     message = f"{carrier.name} refused {NAMED[carrier.name]}: status 0, code ConnectError"
     assert (str(raised.value), raised.value.retryable) == (message, True)
+
+
+# Whether the caller is still there, on both carriers
+
+
+async def test_carrier_tells_who_is_there(carrier, http):
+    call = answered_call(carrier)
+    assert await control_of(carrier, http).is_alive(call.id) is True
+    call.end("caller")
+    call.status = "completed"
+    assert await control_of(carrier, http).is_alive(call.id) is False
+    assert await control_of(carrier, http).is_alive("nobody") is False
+
+
+async def test_carrier_that_does_not_say_is_not_guessed_at(carrier, http):
+    carrier.fail("read", status=500)
+    assert await control_of(carrier, http).is_alive(answered_call(carrier).id) is None
+    assert await control_of(carrier, http, api_url=nobodys_url()).is_alive("call-1") is None
 
 
 # Putting the caller through, on both carriers
