@@ -283,18 +283,50 @@ async def test_sigterm_lets_live_calls_end(scene: Scene) -> None:
     """/ready says no, a new call is refused, the live one goes on and is kept, then the process ends."""
     call, conversation = await scene.dial()
     await scene.gateway.send(signal.SIGTERM)
-    async with httpx.AsyncClient(base_url=scene.gateway.url) as http:
-
-        async def draining() -> bool:
-            return (await http.get("/ready")).status_code == 503
-
-        await until_it(draining)
+    await until_it(lambda: is_draining(scene))
     refused = await scene.carrier.dial("+12025550144")
     assert refused.rejected
     await conversation.user_says("I am still here.")
     await call.hang_up()
     assert await scene.gateway.stopped() in (0, -signal.SIGTERM)
     assert "CALLER: I am still here.\n" in await scene.archive()
+
+
+async def test_lost_stream_comes_back_while_draining(scene: Scene) -> None:
+    """The caller is still there, and the gateway too: the call goes on as at any other time."""
+    call, conversation = await scene.dial()
+    await conversation.user_says("Can you hear me?")
+    await scene.gateway.send(signal.SIGTERM)
+    await until_it(lambda: is_draining(scene))
+    await call.drop()
+    await call.wait_stream(2)
+    again = await scene.engine.next_conversation()
+    await again.configured()
+    await again.user_says("I am back.")
+    await call.hang_up()
+    await scene.gateway.stopped()
+    assert re.search(r"CALLER: Can you hear me\?\n(AGENT: .*\n)?CALLER: I am back\.\n", await scene.archive())
+
+
+@pytest.mark.parametrize("carrier_name", ["telnyx"])
+async def test_call_that_rings_is_waited_for(scene: Scene) -> None:
+    """It was answered before the SIGTERM, and its media is on the way."""
+    call = await scene.carrier.ring()
+    await scene.gateway.send(signal.SIGTERM)
+    await until_it(lambda: is_draining(scene))
+    call.opens_media = True
+    await scene.carrier.webhook(call, "streaming.failed")  # it comes with the next stream
+    conversation = await scene.engine.next_conversation()
+    await conversation.configured()
+    await conversation.user_says("Here I am.")
+    await call.hang_up()
+    await scene.gateway.stopped()
+    assert "CALLER: Here I am.\n" in await scene.archive()
+
+
+async def is_draining(scene: Scene) -> bool:
+    async with httpx.AsyncClient(base_url=scene.gateway.url) as http:
+        return (await http.get("/ready")).status_code == 503
 
 
 async def test_second_sigterm_ends_live_calls(scene: Scene) -> None:

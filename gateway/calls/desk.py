@@ -159,9 +159,9 @@ class CallDesk:
         self._conducted: dict[Call, asyncio.Task[None]] = {}
         self._errands: set[asyncio.Task[None]] = set()
         self._loop_watch = LoopWatch()
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._empty = asyncio.Event()
         self._closing = False
+        self._closed = False
 
     @property
     def live_calls(self) -> int:
@@ -228,6 +228,8 @@ class CallDesk:
             if turn in (0, TICK_GROUPS // 2):
                 self._measure(now)
             if turn == 0:
+                if self._registry.is_empty:
+                    self._empty.set()
                 for ring in (*self._registry.unclaimed(now), *self._registry.overdue(now)):
                     self._errand(self._abandon(ring))
 
@@ -244,15 +246,20 @@ class CallDesk:
                 call.stop_measuring()
 
     async def drain(self, seconds: float) -> None:
-        """Let no more calls in, and wait until the live ones have ended by themselves."""
+        """
+        Let no more calls in, and wait until those that are here have ended by themselves.
+
+        One that waits for its media, the first or another, is among them.
+        """
         self._closing = True
+        self._empty.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._quiet.wait()
+                await self._empty.wait()
 
     async def close(self) -> None:
         """Let no more calls in, end the live ones, and wait until each has been handed to its ending."""
-        self._closing = True
+        self._closing = self._closed = True
         for link in list(self._pending):
             link.close()
         for call in self._registry.live_calls():
@@ -458,7 +465,6 @@ class CallDesk:
             thought = self._brains.open(ring.agent, ring.caller, ring.media_url, ring.clearance)
         call = self._call(ring, link, self._engine, kit, thought)
         self._registry.went_live(key, call)
-        self._quiet.clear()
         task = asyncio.get_running_loop().create_task(self._conduct(call, ring, thought), name=call.session.id)
         self._conducted[call] = task
         return call
@@ -563,7 +569,7 @@ class CallDesk:
                 self._brains.close(thought)
             if ring.taken:
                 self._let_go(ring)
-            elif call.may_go_on and not ring.picked_up and not self._closing:
+            elif call.may_go_on and not ring.picked_up and not self._closed:
                 ring.handed_over = call.session.end_reason is EndReason.TRANSFERRED and ring.picked_up is None
                 feed.tell("media_lost", reason=str(call.session.end_reason))
                 ring.attempt = 0 if self._now() >= steady_at else ring.attempt
@@ -572,8 +578,6 @@ class CallDesk:
                 self._registry.ended(ring.key, self._now())
                 self._finish(ring, call.session, call.recorder, wound_up=call.wound_up)
             del self._conducted[call]
-            if not self._conducted:
-                self._quiet.set()
 
     # A call that has lost its stream
 

@@ -201,6 +201,11 @@ class Registry:
     def is_parked(self, key: CallKey) -> bool:
         return key in self._parked
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no call: none that rings, has its media, or waits for it."""
+        return not (self._rings or self._live or self._parked)
+
     def __len__(self) -> int:
         """Calls with a caller on the line, as far as we know."""
         return len(self._live) + len(self._parked)
