@@ -228,7 +228,7 @@ class CallDesk:
             if turn in (0, TICK_GROUPS // 2):
                 self._measure(now)
             if turn == 0:
-                if self._registry.is_empty:
+                if self._registry.is_empty(now):
                     self._empty.set()
                 for ring in (*self._registry.unclaimed(now), *self._registry.overdue(now)):
                     self._errand(self._abandon(ring))

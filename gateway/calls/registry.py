@@ -201,10 +201,9 @@ class Registry:
     def is_parked(self, key: CallKey) -> bool:
         return key in self._parked
 
-    @property
-    def is_empty(self) -> bool:
+    def is_empty(self, now: float) -> bool:
         """Whether there is no call: none that rings, has its media, or waits for it."""
-        return not (self._rings or self._live or self._parked)
+        return not (self._live or self._parked) and all(now >= ring.expires for ring in self._rings.values())
 
     def __len__(self) -> int:
         """Calls with a caller on the line, as far as we know."""

@@ -148,3 +148,13 @@ def test_oldest_events_are_forgotten(registry):
         registry.is_new_event(str(number))
     assert not registry.is_new_event("1")
     assert registry.is_new_event("0")
+
+
+def test_call_that_waits_for_media_is_there(registry, ring):
+    assert not registry.is_empty(BEFORE)
+    registry.redeem(KEY, ring.token, "AC1", BEFORE)
+    assert not registry.is_empty(BEFORE)  # it is about to have it
+    registry.park(ring, EXPIRES + 60)
+    assert not registry.is_empty(EXPIRES + 1)
+    registry.ended(KEY, EXPIRES + 1)
+    assert registry.is_empty(EXPIRES + 1)
