@@ -10,9 +10,10 @@ from typing import Any
 
 import httpx
 import pytest
+import redis.asyncio
 
 from gateway.calls.nodes.commons import BEAT_SECONDS
-from tests.chaos.outside import HoldingRemem
+from tests.chaos.outside import HoldingRemem, rows
 from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.link import Link, linked
 from tests.live import watching
@@ -69,6 +70,16 @@ class Cluster:
         [text] = self.archives()
         return text
 
+    async def shared(self, words: str) -> None:
+        """Until any node can know that this was said."""
+
+        async def there() -> bool:
+            names = [name async for name in client.scan_iter("voice-gateway:journal:*")]
+            return words.encode() in b"".join([entry for name in names for entry in await client.lrange(name, 0, -1)])
+
+        async with redis.asyncio.Redis.from_url(self.redis.url) as client:
+            await until_it(there)
+
     async def taken_for_dead(self, node: int) -> None:
         """Until the other node knows nothing of it any more, and has had the time to act on that."""
 
@@ -88,12 +99,12 @@ class Cluster:
 @pytest.fixture(params=["twilio", "telnyx"])
 async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Cluster]:
     async with contextlib.AsyncExitStack() as stack:
-        redis = await stack.enter_async_context(running_redis(tmp_path / "redis"))
+        server = await stack.enter_async_context(running_redis(tmp_path / "redis"))
         carrier = await stack.enter_async_context(make_carrier(request.param, strict=False))
         engine = await stack.enter_async_context(FakeDeepgram())
         remem = await stack.enter_async_context(HoldingRemem(honours_idempotency=False))
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
-        links = [await stack.enter_async_context(linked(redis.port)) for _ in range(2)]
+        links = [await stack.enter_async_context(linked(server.port)) for _ in range(2)]
         nodes = [
             GatewayProcess(
                 {
@@ -117,7 +128,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         for node in nodes:
             stack.push_async_callback(node.kill)
         await asyncio.gather(*(node.start() for node in nodes))
-        made = Cluster(nodes, links, redis, carrier, engine, remem, tmp_path, http)
+        made = Cluster(nodes, links, server, carrier, engine, remem, tmp_path, http)
         made.balance(webhooks=0, media=0)
         yield made
 
@@ -198,7 +209,7 @@ async def test_call_outlives_its_node(cluster: Cluster) -> None:
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
     await call.speak(SOUND)
-    await asyncio.sleep(0.1)  # what came so long before the kill must be kept
+    await cluster.shared("I would like to book a table.")
     cluster.balance(webhooks=1, media=1)
     await cluster.nodes[0].kill()
     await call.wait_stream(2, timeout=60)
@@ -305,7 +316,7 @@ async def test_call_that_ends_at_a_node_cut_off(cluster: Cluster) -> None:
     """The carrier tells the other node, which ends the call with what it knows; the same document gets the rest."""
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
-    await asyncio.sleep(0.2)
+    await cluster.shared("I would like to book a table.")
     await cluster.links[0].cut()
     await conversation.user_says("Please remember the red bike.")
     cluster.balance(webhooks=1, media=0)
@@ -323,7 +334,7 @@ async def test_words_at_a_node_cut_off_are_added_to_a_call_that_went_on(cluster:
     """Its media breaks as well, and the call goes on at the other node, which has not heard the last words."""
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
-    await asyncio.sleep(0.2)
+    await cluster.shared("I would like to book a table.")
     await cluster.links[0].cut()
     await conversation.user_says("For two, please.")
     cluster.balance(webhooks=1, media=1)
@@ -342,10 +353,10 @@ async def test_killed_node_adds_what_it_had_not_shared(cluster: Cluster) -> None
     """Its journal has more turns than the ending that the other node has made: they reach archive and document."""
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
-    await asyncio.sleep(0.2)
+    await cluster.shared("I would like to book a table.")
     await cluster.links[0].cut()
     await conversation.user_says("Please remember the red bike.")
-    await asyncio.sleep(0.2)
+    await until(lambda: "red bike" in str(rows(cluster.folder / "data0/journal.db", "SELECT entry FROM entries")))
     cluster.balance(webhooks=1, media=1)
     await cluster.nodes[0].kill()
     await call.hang_up()
@@ -363,8 +374,9 @@ async def test_node_that_dies_soon_after_redis_forgot(cluster: Cluster) -> None:
     """It is known again at once, with its calls: the other node finds them."""
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
+    await cluster.shared("I would like to book a table.")
     await cluster.redis.empty()
-    await asyncio.sleep(1.5 * BEAT_SECONDS)
+    await cluster.shared("I would like to book a table.")
     cluster.carrier.gateway_url = cluster.carrier.media_gateway_url = "http://127.0.0.1:1"  # nobody is told
     await cluster.nodes[0].kill()
     await call.hang_up()

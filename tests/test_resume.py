@@ -16,6 +16,7 @@ import pytest
 
 from gateway.calls import desk
 from gateway.calls.pipeline import LAST_WORDS_SECONDS
+from tests.chaos.outside import rows
 from tests.fakes.deepgram import FakeDeepgram
 from tests.stage import ADMIN, PUBLIC_URL, Stage, make_carrier, staged, until, until_it
 
@@ -198,6 +199,14 @@ class Scene:
         await conversation.configured()
         return call, conversation
 
+    @property
+    def journal(self) -> Path:
+        return self.archive_dir.parent / "data/journal.db"
+
+    async def journaled(self, words: str) -> None:
+        """Until this is on disk. Whether that takes 100 ms is for scripts/chaos to judge, on a machine at rest."""
+        await until(lambda: words in str(rows(self.journal, "SELECT entry FROM entries")))
+
     async def archive(self) -> str:
         [path] = await until(lambda: list(self.archive_dir.glob("*.txt")), timeout=60)
         return path.read_text()
@@ -236,7 +245,7 @@ async def test_killed_gateway_loses_no_turn(scene: Scene) -> None:
     await conversation.user_says("My order number is nine.")
     await conversation.agent_says("Nine, thank you.")
     await call.wait_heard(20)
-    await asyncio.sleep(0.1)  # what was received this long before the kill is kept
+    await scene.journaled("Nine, thank you.")
     await scene.gateway.kill()
     hanging_up = asyncio.create_task(call.hang_up())
     await scene.gateway.start()
@@ -251,7 +260,7 @@ async def test_killed_gateway_loses_no_turn(scene: Scene) -> None:
 async def test_killed_gateway_takes_the_call_up_again(scene: Scene) -> None:
     call, conversation = await scene.dial()
     await conversation.user_says("My order number is nine.")
-    await asyncio.sleep(0.1)
+    await scene.journaled("My order number is nine.")
     await scene.gateway.kill()
     await scene.gateway.start()
     again = await scene.engine.next_conversation(timeout=60)
@@ -269,7 +278,7 @@ async def test_killed_gateway_takes_the_call_up_again(scene: Scene) -> None:
 async def test_call_that_only_rang_is_taken_up(scene: Scene) -> None:
     """Killed after the answer and before the media: the caller is not left in silence, but greeted."""
     call = await scene.carrier.ring()
-    await asyncio.sleep(0.1)
+    await until(lambda: rows(scene.journal, "SELECT id FROM sessions"))
     await scene.gateway.kill()
     call.opens_media = True
     await scene.gateway.start()
@@ -333,7 +342,7 @@ async def test_second_sigterm_ends_live_calls(scene: Scene) -> None:
     call, conversation = await scene.dial()
     await conversation.user_says("I am still here.")
     await scene.gateway.send(signal.SIGTERM)
-    await asyncio.sleep(0.2)
+    await until_it(lambda: is_draining(scene))
     await scene.gateway.send(signal.SIGTERM)
     await scene.gateway.stopped()
     assert "CALLER: I am still here.\n" in await scene.archive()

@@ -149,6 +149,12 @@ class Office:
         async with httpx.AsyncClient(base_url=self.gateway.url, headers={"X-API-Key": ADMIN}, trust_env=False) as http:
             return len((await http.post("/v1/query", json=question)).json()["results"])
 
+    async def journaled(self, talks: list[Talk]) -> None:
+        """Until what they said is on disk."""
+        journal = self.archive_dir.parent / "data/journal.db"
+        for talk in talks:
+            await until(lambda talk=talk: talk.order in str(rows(journal, "SELECT entry FROM entries")))
+
     def archives(self) -> list[str]:
         return [path.read_text() for path in self.archive_dir.glob("voice-session-*.txt")]
 
@@ -258,7 +264,7 @@ async def counts(office: Office, ended: int) -> bool:
 async def test_calls_outlive_their_worker(office: Office) -> None:
     talks = await office.dial_all()
     victim, its_calls = await office.gateway.busiest()
-    await asyncio.sleep(0.1)  # what came so long before the kill must be kept
+    await office.journaled(talks)
     os.kill(victim, signal.SIGKILL)
     await until(lambda: sum(talk.call.streams[0].ended.is_set() for talk in talks) == its_calls)
     lost = {talk.order: talk for talk in talks if talk.call.streams[0].ended.is_set()}
@@ -330,7 +336,7 @@ async def test_call_of_a_lone_gateway_is_taken_up_once(tmp_path: Path) -> None:
         call, conversation = await office.carrier.dial(CALLERS[0]), await office.conversation()
         talk = Talk(CALLERS[0], call, conversation)
         await conversation.user_says(talk.order)
-        await asyncio.sleep(0.1)  # what came so long before the kill must be kept
+        await office.journaled([talk])
         await office.gateway.kill()
         await office.gateway.start()
         talk.conversation = await office.conversation()
