@@ -291,7 +291,7 @@ def _postgres_answers(url: str, where: str) -> Finding:
     try:
         import psycopg  # type: ignore[import-not-found, unused-ignore]  # an extra
     except ImportError:
-        return Finding("postgres", State.WRONG, "psycopg is missing", "pip install 'gateway[postgres]'")
+        return Finding("postgres", State.WRONG, "psycopg is missing", "scripts/install --no-dev")
     try:
         with psycopg.connect(url, connect_timeout=int(PATIENCE)) as connection:
             vectors = connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone()
