@@ -103,10 +103,11 @@ class Ear:
 
     def _frame(self, frame: Samples) -> list[Heard]:
         self._deaf_frames = _TONE_TAIL_FRAMES + 1 if self._tones.sound_in(frame) else max(0, self._deaf_frames - 1)
-        probability = self._meter.probability(frame)  # which keeps its own memory, and must not miss a frame
-        if self._deaf_frames or float(np.dot(frame, frame)) < _FAINTEST:
+        probability, sound = (0.0, _SILENT) if self._deaf_frames else (self._meter.probability(frame), frame)
+        if self._deaf_frames:
+            self._meter.forget()  # it would take what follows a tone for a voice
+        elif float(np.dot(frame, frame)) < _FAINTEST:
             probability = 0.0
-        sound = _SILENT if self._deaf_frames else frame
         moment = self._turn.hear(probability)
         self._lead.append(sound)
         if moment is Moment.BEGAN:

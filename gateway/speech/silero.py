@@ -30,6 +30,10 @@ class SpeechMeter:
 
     def __init__(self, model: Silero) -> None:
         self._model = model
+        self.forget()
+
+    def forget(self) -> None:
+        """Listen as at the beginning."""
         self._state: Any = np.zeros((2, 1, 128), np.float32)
         self._context = np.zeros(_CONTEXT_SAMPLES, np.float32)
 

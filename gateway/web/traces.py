@@ -24,7 +24,7 @@ def check(settings: Settings) -> None:
             import opentelemetry.sdk.trace  # noqa: F401
         except ImportError:
             raise SettingsError(
-                "OTEL_EXPORTER_OTLP_ENDPOINT needs OpenTelemetry; run: pip install 'voice-gateway[otel]'"
+                "OTEL_EXPORTER_OTLP_ENDPOINT needs OpenTelemetry; run: scripts/install --no-dev --extra otel"
             ) from None
 
 

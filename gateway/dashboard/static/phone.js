@@ -38,12 +38,14 @@ async function microphone() {
   }
 }
 
-// Microphone and loudspeaker. `frame` is called fifty times a second, `reached` with each mark that was played.
+// Microphone and loudspeaker. `frame` is called fifty times a second, `reached` with each mark that was played, `gone`
+// when there is no microphone any more.
 class Sound {
-  static async open(frame, reached) {
+  static async open({ frame, reached, gone }) {
     const stream = await microphone();
     const sound = new Sound();
     sound.stream = stream;
+    for (const track of stream.getTracks()) track.onended = gone;
     try {
       sound.context = new AudioContext({ latencyHint: "interactive" });
       await inTime(sound.context.resume(), "There is no loudspeaker that the browser can use. Plug one in, and call again.");
@@ -168,9 +170,15 @@ class Call {
 
   async place() {
     show("calling", "Opening the microphone…");
-    this.sound = await Sound.open((data) => this.frame(data), (name) => this.line?.send("mark", { name }));
+    this.sound = await Sound.open({
+      frame: (data) => this.frame(data),
+      reached: (name) => this.line?.send("mark", { name }),
+      gone: () => this.hangUp("The microphone is gone. Plug it in, or allow it for this page, and call again.", true),
+    });
+    if (this.ended) return this.sound.close(); // hung up while the browser asked for the microphone
     show("calling", "Calling…");
     this.placed = await this.ring();
+    if (this.ended) return;
     talk.list.replaceChildren();
     await this.followed();
     if (this.ended) return;
@@ -178,7 +186,8 @@ class Call {
       media: (sound) => this.sound.tell({ sound }),
       mark: (mark) => this.sound.tell({ mark }),
       clear: () => this.sound.tell({ clear: true }),
-      closed: () => this.over("The call is over."),
+      // A gateway that hangs up says so beside the line as well; one that is lost says nothing.
+      closed: () => setTimeout(() => this.over("The connection to the gateway was lost.", true), 1000),
     });
   }
 
@@ -241,7 +250,7 @@ class Call {
       case "error": talk.note(`${event.what}: ${event.reason}`); break;
       case "hangup":
         this.over("");
-        if (call === this) part("status").textContent = `The call is over: ${clean(event.reason)}.`;
+        if (call === this && !part("status").classList.contains("bad")) part("status").textContent = `The call is over: ${clean(event.reason)}.`;
         break;
       case "finished":
         showMemory(this.placed.watch, "What is remembered now");
@@ -275,9 +284,9 @@ class Call {
     this.line?.send("dtmf", { track: "inbound_track", digit: key });
   }
 
-  hangUp() {
+  hangUp(words = "You hung up.", bad = false) {
     if (this.line) this.line.hangUp();
-    this.over("You hung up.");
+    this.over(words, bad);
   }
 
   over(words, bad = false) {
@@ -309,6 +318,7 @@ function show(state, words, bad = false) {
 async function begin(event) {
   event?.preventDefault();
   if (call && !call.ended) return;
+  call?.following.abort(); // one of which nothing is kept is never told to be finished
   const mine = (call = new Call());
   try {
     await mine.place();
@@ -341,5 +351,5 @@ part("link")?.addEventListener("click", async () => {
   field.value = text;
   field.select();
 });
-if (guestPass === "") show("spent", "This address is no link for a call. Ask for one.", true);
+if (guestPass === "") show("spent", "This page was opened without its link. Open the link again, or ask for one.", true);
 else show("idle", "");

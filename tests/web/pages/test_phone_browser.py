@@ -17,12 +17,15 @@ from playwright.async_api import Page, async_playwright, expect
 from gateway.phone import voices
 from gateway.speech.sound import decode, faster
 from tests.firefox import FIREFOX, PULSEAUDIO, running_firefox
+from tests.link import Link
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until_it
 from tests.web.pages.test_browser import CHROMIUM, LOOKS, PICTURES
 
 SAYS = ("", 6.0), ("My name is Anna. My appointment is on Thursday at ten in the morning.", 9.0), ("Goodbye.", 30.0)
 """What the caller says, and how many seconds of silence follow."""
 PATIENCE = 60_000
+FAKE = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
+"""A microphone that hums, and that a page may have."""
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; scripts/browser installs it")
 
@@ -64,10 +67,15 @@ async def a_gateway(folder: Path) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def a_phone(folder: Path, *args: str, path: str = "/phone", look: str = "light") -> AsyncIterator[Page]:
+async def a_phone(folder: Path, *args: str, look: str = "light") -> AsyncIterator[Page]:
     """The page of the phone, in a browser that was started with these arguments. Fails where the browser complains."""
+    async with a_gateway(folder) as url, a_page(url, *args, look=look) as page:
+        yield page
+
+
+@contextlib.asynccontextmanager
+async def a_page(url: str, *args: str, look: str = "light", complains: bool = False) -> AsyncIterator[Page]:
     async with (
-        a_gateway(folder) as url,
         async_playwright() as playwright,
         await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *args]) as browser,
         await browser.new_context(**LOOKS[look]) as context,
@@ -79,9 +87,9 @@ async def a_phone(folder: Path, *args: str, path: str = "/phone", look: str = "l
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
         await page.goto(f"{url}/login?token={ADMIN}")
-        await page.goto(url + path)
+        await page.goto(f"{url}/phone")
         yield page
-        assert problems == []
+        assert complains or problems == []
 
 
 async def talk(page: Page) -> str:
@@ -91,13 +99,13 @@ async def talk(page: Page) -> str:
     assert await page.locator("meter.caller").evaluate("meter => meter.max") == 1
     await expect(page.get_by_text("Archived, summarised and remembered.")).to_be_visible()
     await expect(page.get_by_role("button", name="Call")).to_be_visible()
+    await expect(page.get_by_text("The call is over: agent hung up.")).to_be_visible()
     return await page.locator(".turn.agent .said").first.inner_text()
 
 
 async def test_second_call_knows_what_the_first_left_behind(tmp_path: Path):
     microphone = f"--use-file-for-fake-audio-capture={spoken(tmp_path / 'caller.wav')}%noloop"
-    fake = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream", microphone)
-    async with a_phone(tmp_path, *fake) as page:
+    async with a_phone(tmp_path, *FAKE, microphone) as page:
         assert await page.input_value("[name=caller]") == CALLER
         first = await talk(page)
         await page.screenshot(path=PICTURES / "phone-first-call.png", full_page=True)
@@ -111,8 +119,7 @@ async def test_second_call_knows_what_the_first_left_behind(tmp_path: Path):
 
 
 async def test_link_is_a_phone_for_one_call(tmp_path: Path):
-    fake = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
-    async with a_phone(tmp_path, *fake, look="phone") as page:
+    async with a_phone(tmp_path, *FAKE, look="phone") as page:
         await page.get_by_role("button", name="Make a link").click()
         await expect(page.locator("[data-part=link-address]")).to_be_visible()
         link = await page.input_value("[data-part=link-address]")
@@ -144,6 +151,54 @@ async def test_missing_microphone_is_explained(tmp_path: Path):
     async with a_phone(tmp_path, "--use-fake-ui-for-media-stream") as page:
         await page.get_by_role("button", name="Call").click()
         await expect(page.get_by_text("There is no microphone.")).to_be_visible()
+
+
+async def test_microphone_that_goes_away_ends_the_call(tmp_path: Path):
+    async with a_phone(tmp_path, *FAKE) as page:
+        await page.evaluate(
+            """() => {
+                const open = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+                navigator.mediaDevices.getUserMedia = async (wanted) => (window.stream = await open(wanted));
+            }"""
+        )
+        await page.get_by_role("button", name="Call").click()
+        await expect(page.locator(".turn.agent")).not_to_have_count(0)
+        await page.evaluate("window.stream.getTracks()[0].dispatchEvent(new Event('ended'))")
+        await expect(page.get_by_text("The microphone is gone.")).to_be_visible()
+        await expect(page.get_by_role("button", name="Call")).to_be_visible()
+
+
+async def test_who_hangs_up_while_the_browser_asks_is_left_alone(tmp_path: Path):
+    async with a_phone(tmp_path, *FAKE) as page:
+        await page.evaluate(
+            """() => {
+                const open = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+                navigator.mediaDevices.getUserMedia = async (wanted) => {
+                    await new Promise((allow) => { window.allow = allow; });
+                    return (window.stream = await open(wanted));
+                };
+            }"""
+        )
+        await page.get_by_role("button", name="Call").click()
+        await page.get_by_role("button", name="Hang up").click()
+        await page.evaluate("window.allow()")
+        let_go = "window.stream?.getTracks().every((track) => track.readyState === 'ended')"
+        await until_it(lambda: page.evaluate(let_go))
+        await expect(page.get_by_text("You hung up.")).to_be_visible()
+        await expect(page.get_by_role("button", name="Call")).to_be_visible()
+
+
+async def test_lost_gateway_is_told(tmp_path: Path):
+    async with a_gateway(tmp_path) as url:
+        link = Link(int(url.rpartition(":")[2]))
+        await link.mend()
+        async with a_page(f"http://127.0.0.1:{link.port}", *FAKE, complains=True) as page:
+            await page.get_by_role("button", name="Call").click()
+            await expect(page.get_by_text("On the line")).to_be_visible()
+            await link.cut()
+            await expect(page.get_by_text("The connection to the gateway was lost.")).to_be_visible()
+            await page.screenshot(path=PICTURES / "phone-lost.png", full_page=True)
+            await expect(page.get_by_role("button", name="Call")).to_be_visible()
 
 
 @pytest.mark.skipif(not (FIREFOX and PULSEAUDIO), reason="no Firefox, or no PulseAudio; scripts/browser installs them")
