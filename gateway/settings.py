@@ -227,6 +227,13 @@ _URLS: Final = {
 }
 
 
+_SECRET_URLS: Final = ("redis_url", "database_url")
+
+
+def _is_key(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
 def is_url(text: str, schemes: tuple[str, ...]) -> bool:
     """Whether this is an address with a host and one of these schemes."""
     try:
@@ -241,6 +248,9 @@ def _check(settings: Settings) -> None:
         value = getattr(settings, name)
         if value and not is_url(value, schemes):
             raise SettingsError(f"{name.upper()} is not a {schemes[0]} address; write it like {schemes[0]}://host/path")
+    for name, secret in vars(settings).items():
+        if isinstance(secret, Secret) and name not in _SECRET_URLS and not _is_key(secret.reveal()):
+            raise SettingsError(f"{name.upper()} has a character that no header can carry; copy it once more")
     if settings.database_url and not settings.database_url.reveal().startswith(("postgresql://", "postgres://")):
         raise SettingsError(
             "DATABASE_URL is not an address of PostgreSQL; write it like postgresql://user:password@host:5432/name"

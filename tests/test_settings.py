@@ -168,6 +168,14 @@ def test_engine_address_must_be_a_socket(value, tmp_path):
     assert problem({"DEEPGRAM_AGENT_URL": value}, tmp_path) == message
 
 
+@pytest.mark.parametrize("key", ["…", "a\nb", "Schlüssel"])
+@pytest.mark.parametrize("name", ["DEEPGRAM_API_KEY", "GATEWAY_ADMIN_TOKEN", "ANTHROPIC_API_KEY"])
+def test_key_that_no_header_can_carry_is_a_mistake(name, key, tmp_path):
+    """The three dots of an example, copied along with it."""
+    message = f"{name} has a character that no header can carry; copy it once more"
+    assert problem({name: key}, tmp_path) == message
+
+
 @pytest.mark.parametrize("name", TWILIO)
 def test_half_of_twilio_is_a_mistake(name, tmp_path):
     message = "set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN together; the Twilio console shows both"

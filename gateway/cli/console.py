@@ -12,7 +12,7 @@ import httpx
 import orjson
 
 from gateway.errors import SettingsError
-from gateway.settings import Secret, Settings
+from gateway.settings import Secret, Settings, is_url
 from gateway.web.admin_token import kept_token
 
 TIMEOUT: Final = httpx.Timeout(10.0)
@@ -39,8 +39,8 @@ class Remote:
         """The gateway at this address, else the one that these settings are of."""
         host = "127.0.0.1" if settings.host in ("0.0.0.0", "::") else settings.host
         address = url or f"http://{f'[{host}]' if ':' in host else host}:{settings.port}"
-        if not address.startswith(("http://", "https://")):
-            raise SettingsError(f"--url is {url!r}; write it like https://voice.example.com")
+        if not is_url(address, ("http", "https")):
+            raise SettingsError(f"--url is {address!r}; write it like https://voice.example.com")
         token = settings.gateway_admin_token or (None if url else kept_token(settings))
         if token is None:
             raise SettingsError("no admin token; set GATEWAY_ADMIN_TOKEN to the one of that gateway")

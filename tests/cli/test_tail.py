@@ -165,6 +165,16 @@ async def test_no_gateway_is_one_line(
     )
 
 
+@pytest.mark.parametrize("url", ["http://[::1", "voice.example.com", "http://"])
+def test_wrong_address_is_one_line(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", ADMIN)
+    assert main(["tail", "--url", url]) == 2
+    assert capsys.readouterr().err == f"gateway: --url is {url!r}; write it like https://voice.example.com\n"
+
+
 async def test_wrong_token_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
