@@ -182,7 +182,9 @@ class CallPages:
     async def _call(self, request: Request) -> BookedCall:
         if call := await self._room.find(request.path_params["id"]):
             return call
-        raise HTTPException(404, "This call is not known. It may be going on, or its caller was forgotten.")
+        raise HTTPException(
+            404, "This call is not known. It may be going on or about to be stored, or its caller was forgotten."
+        )
 
     def _sealed(self, text: str) -> str:
         return self._envelope.seal(text) if text else ""
