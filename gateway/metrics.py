@@ -153,7 +153,7 @@ REFUSED: Final = Counter("refused_calls_total", "calls that were not let in", ("
 ADDED_DELAY: Final = Histogram(
     "added_delay_seconds",
     "what the gateway takes to pass a frame of sound on; one frame a second is measured",
-    ("direction",),
+    ("direction", "sender"),
     buckets=(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.05, 0.1),
 )
 BARGE_INS: Final = Counter("barge_ins_total", "answers that callers cut off", ("carrier",))

@@ -113,7 +113,7 @@ class EngineKeeper:
 
     async def _converse(self) -> None:
         """One connection, from handshake to loss. Ends with an EngineError."""
-        link = EngineLink(self._call)
+        link = EngineLink(self._call, self._access.name)
         started = self._loop.time()
         try:
             await link.open(self._access.connect, self._access.url, self._access.headers)

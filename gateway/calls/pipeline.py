@@ -8,6 +8,7 @@ by whichever signal comes first.
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 from collections.abc import Callable
@@ -175,7 +176,7 @@ class Call:
         self._replies = Replies() if endpoint is not None else None
         sorry = NOT_TRANSFERRED if session.end_reason is EndReason.TRANSFERRED else agent.sorry
         self._filler = self._make_filler(agent.filler)
-        self._clock = TurnClock(observe, sounds=self._sounds)
+        self._clock = TurnClock(functools.partial(observe, engine.name), sounds=self._sounds)
         self._engine = EngineKeeper(
             self,
             engine,

@@ -12,7 +12,7 @@ from typing import Any, Final
 from gateway.metrics import Histogram
 
 TURN_STAGE_SECONDS: Final = Histogram(
-    "turn_stage_seconds", "from the end of the caller's speech to each stage of the answer", ("stage",)
+    "turn_stage_seconds", "from the end of the caller's speech to each stage of the answer", ("stage", "engine")
 )
 
 _DIGITS: Final = 4  # a tenth of a millisecond
@@ -45,11 +45,11 @@ class TurnTiming:
 _STAGES: Final = tuple(field.name for field in fields(TurnTiming))
 
 
-def observe(timing: TurnTiming) -> None:
+def observe(engine: str, timing: TurnTiming) -> None:
     """Count one turn in the metrics."""
     for stage, seconds in timing.as_json().items():
         if seconds is not None:
-            TURN_STAGE_SECONDS.observe(max(seconds, 0.0), stage)  # a histogram's sum must not fall
+            TURN_STAGE_SECONDS.observe(max(seconds, 0.0), stage, engine)  # a histogram's sum must not fall
 
 
 # The engine's figures, each with the stage that it led to.

@@ -133,7 +133,7 @@ class CarrierLink:
             return
         began = time.perf_counter()
         self._take(data)
-        ADDED_DELAY.observe(time.perf_counter() - began, "to engine")
+        ADDED_DELAY.observe(time.perf_counter() - began, "to engine", self.carrier)
 
     def _take(self, data: bytes) -> None:
         if self._judging is not None:

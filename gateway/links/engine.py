@@ -44,8 +44,10 @@ class AgentSide(Protocol):
 class EngineLink:
     """One connection to the engine, from handshake to close. Made for one call, used once."""
 
-    def __init__(self, call: AgentSide) -> None:
+    def __init__(self, call: AgentSide, name: str) -> None:
+        """`name` is the engine's, for those who count."""
         self._call: AgentSide | None = call
+        self._name = name
         self._codec = DeepgramCodec()
         self._frames = 0
         self._socket: Socket | None = None
@@ -164,7 +166,7 @@ class EngineLink:
             return
         began = time.perf_counter()
         self._take_audio(data)
-        ADDED_DELAY.observe(time.perf_counter() - began, "to carrier")
+        ADDED_DELAY.observe(time.perf_counter() - began, "to carrier", self._name)
 
     def _take_audio(self, data: bytes) -> None:
         self.received_at = self._clock()

@@ -166,7 +166,8 @@ def test_known_stages_are_observed() -> None:
         return {labels: value for suffix, labels, value in TURN_STAGE_SECONDS.samples() if suffix == name}
 
     counts, sums = samples("_count"), samples("_sum")
-    observe(TurnTiming(transcript=0.25, llm_request=-0.2))
+    observe("local", TurnTiming(transcript=0.25, llm_request=-0.2))
     grown = {labels: count - counts.get(labels, 0) for labels, count in samples("_count").items()}
-    assert {labels for labels, growth in grown.items() if growth} == {'{stage="transcript"}', '{stage="llm_request"}'}
-    assert samples("_sum")['{stage="llm_request"}'] == sums.get('{stage="llm_request"}', 0.0)
+    transcript, request = (f'{{stage="{stage}",engine="local"}}' for stage in ("transcript", "llm_request"))
+    assert {labels for labels, growth in grown.items() if growth} == {transcript, request}
+    assert samples("_sum")[request] == sums.get(request, 0.0)

@@ -32,7 +32,7 @@ async def test_what_happens_in_a_call_is_counted(held_stage: Stage, carrier_name
         f'voice_gateway_barge_ins_total{{carrier="{carrier_name}"}}': 1,
         f'voice_gateway_call_seconds_count{{carrier="{carrier_name}",engine="deepgram"}}': 1,
         'voice_gateway_memory_load_seconds_count{outcome="nothing"}': 1,
-        'voice_gateway_added_delay_seconds_count{direction="to engine"}': 2,
+        f'voice_gateway_added_delay_seconds_count{{direction="to engine",sender="{carrier_name}"}}': 2,
     }
     before = {sample: await value(stage, sample) for sample in samples}
     call, conversation = await stage.dial()
