@@ -80,6 +80,7 @@ class BrainRoom:
 
     def keep_to_itself(self, thought: Thought, agent: Agent) -> None:
         """It is not the same person's memory any more: only this node knows whose, so no other looks up any."""
+        thought.thinker.forget()
         if self._commons is not None:
             self._commons.bearer_opened(digest_of(thought.endpoint.bearer), agent.name, "", Tier.NONE)
 

@@ -107,6 +107,11 @@ class CallThinker:
     def stood_in_by(self, reply_to: ReplyTo) -> None:
         self._reply_to = reply_to
 
+    def forget(self) -> None:
+        """What was found in memory so far is somebody else's, or nobody's."""
+        if self._memory is not None:
+            self._memory.forget()
+
     def close(self) -> None:
         """The call is over. Answers that are being read end here."""
         for answer in self._answers:

@@ -46,6 +46,11 @@ class TurnMemory:
             await asyncio.wait({looking_up}, timeout=self._patience)
         return looking_up.result() if looking_up.done() and not looking_up.cancelled() else ""
 
+    def forget(self) -> None:
+        """What was found may not be told any more, not even to the same question."""
+        self.close()
+        self._looking_up = None
+
     def close(self) -> None:
         if self._looking_up is not None:
             self._looking_up.cancel()

@@ -103,3 +103,16 @@ async def test_budget_holds():
 
     told = await TurnMemory(search, patience=LONG, budget_tokens=100).about("kettle")
     assert 300 < len(told) <= 400
+
+
+async def test_what_was_forgotten_is_not_told_to_the_same_question():
+    known = ["The kettle is blue."]
+
+    async def search(said):
+        return list(known)
+
+    memory = TurnMemory(search, patience=LONG)
+    assert "blue" in await memory.about("kettle")
+    known.clear()
+    memory.forget()
+    assert await memory.about("kettle") == ""
