@@ -61,6 +61,10 @@ _COMMON: Final = frozenset(
 )
 _SPEAKER: Final = re.compile(r"\b(Caller|Agent): ")
 _EDGES: Final = " ;-…"
+_HEADINGS: Final = re.compile(
+    r"(?:[#\s-]*(?:Topics Discussed|Key Decisions|Action Items|Important Facts|Context for Next Call))+[#\s-]*$"
+)
+"""Of a summary, after the last words of what stands above them."""
 _BLOCK: Final = re.compile(r"<(call_notes|caller_facts|known)>\n(.*?)\n</\1>", re.DOTALL)
 _LABEL: Final = re.compile(r"^(?:Context for this call|Open action items|Key decisions|Important facts|Topics): ")
 _TITLE: Final = re.compile(r"^[^:.]{0,80}?(?:Summary|fact|Fact)[^:]*(?::\d\d [AP]M)?: ")
@@ -254,7 +258,7 @@ def _quotes(line: str) -> list[str]:
     parts = _SPEAKER.split(line)
     if len(parts) == 1:
         return [line.strip()] if line.strip() else []
-    spoken = zip(parts[1::2], parts[2::2], strict=True)
+    spoken = zip(parts[1::2], (_HEADINGS.sub("", part) for part in parts[2::2]), strict=True)
     return [text.strip(_EDGES) for speaker, text in spoken if speaker == "Caller" and text.strip(_EDGES)]
 
 

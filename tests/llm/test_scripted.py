@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.llm.chat import ChatRequest, Finished, TextDelta, ToolCallDelta
-from gateway.llm.scripted import UNKNOWN, WHAT_I_AM, WHAT_I_DO, ScriptedUpstream
+from gateway.llm.scripted import UNKNOWN, WHAT_I_AM, WHAT_I_DO, ScriptedUpstream, _quotes
 from gateway.memory.call_notes import PastCall
 from gateway.memory.recall import render, render_known
 
@@ -123,3 +123,8 @@ async def test_it_hangs_up_politely():
     assert await answer("Thank you, good-bye.") == [ToolCallDelta(0, "end", "end_call", "{}"), Finished("tool_calls")]
     told = await spoken("Goodbye.", prompt=MEMORY, after_tool=True)
     assert told == "Thank you for calling, Anna. Goodbye."
+
+
+def test_headings_of_a_summary_are_no_quotes():
+    line = "Topics Discussed - Caller: It is on Friday. ### Key Decisions ### Important Facts - Caller: Yes."
+    assert _quotes(line) == ["It is on Friday.", "Yes."]
