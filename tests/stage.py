@@ -38,7 +38,7 @@ async def running_gateway(
     environ: dict[str, str], folder: Path, *, hurries: bool = False, connect: Connector = picows_sockets.connect
 ) -> AsyncIterator[str]:
     """The gateway with these settings, started and stopped; yields its address. `hurries`: see `takes_its_time`."""
-    with contextlib.nullcontext() if hurries else takes_its_time():
+    with in_a_hurry() if hurries else takes_its_time():
         app = create_app(settings.load(environ, folder), connect=connect)
         listener = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(app, http=FrontProtocol, ws="none", log_config=None, access_log=False, lifespan="on")
@@ -53,6 +53,10 @@ async def running_gateway(
             listener.close()
 
 
+_WAITS = ((engine_keeper, "MEMORY_SECONDS"), (kit, "PATIENCE"), (brains, "PATIENCE"), (replies, "FETCH_SECONDS"))
+_AS_THEY_ARE = [getattr(module, name) for module, name in _WAITS]
+
+
 @contextlib.contextmanager
 def takes_its_time() -> Iterator[None]:
     """
@@ -62,10 +66,17 @@ def takes_its_time() -> Iterator[None]:
     is tried where it is held back, in the tests of each part.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_keeper, "MEMORY_SECONDS", PATIENCE)
-        patch.setattr(kit, "PATIENCE", PATIENCE)
-        patch.setattr(brains, "PATIENCE", PATIENCE)
-        patch.setattr(replies, "FETCH_SECONDS", PATIENCE)
+        for module, name in _WAITS:
+            patch.setattr(module, name, PATIENCE)
+        yield
+
+
+@contextlib.contextmanager
+def in_a_hurry() -> Iterator[None]:
+    """As in life: for a test that holds something back for ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        for (module, name), seconds in zip(_WAITS, _AS_THEY_ARE, strict=True):
+            patch.setattr(module, name, seconds)
         yield
 
 

@@ -37,6 +37,7 @@ class Desk(Protocol):
 
     def carrier_ended(self, key: CallKey) -> None: ...
     def drop(self, key: CallKey) -> None: ...
+    def stream_failed(self, key: CallKey, token: str = "") -> None: ...
 
 
 class Parking:
@@ -155,8 +156,9 @@ class Parking:
         await asyncio.sleep(HANGUP_GRACE if ring.attempt == 0 else RESTART_PAUSE)
         if await control.is_alive(call_id) is False:
             self._desk.carrier_ended(ring.key)
-        elif not await self.is_ours(ring.key):
+        elif not await self.is_ours(ring.key):  # it went there with this stream, and we were not told in time
             self._desk.drop(ring.key)
+            self._desk.stream_failed(ring.key, ring.token)
         elif again := await self.ring_again(ring.key):  # else it ended meanwhile
             try:
                 await control.restart_stream(call_id, stream_url=again.stream_url, replaces=not again.adopted)
