@@ -217,6 +217,7 @@ async def _cut_off(around: Surroundings, call: ScriptedCall) -> AsyncIterator[No
 async def _cut_off_until_over(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     """The call ends meanwhile, and the other node, which does not know all, makes its ending. No kill."""
     await call.stopped()
+    await around.known(call)  # one that knows of no word would make none
     async with around.link.away():
         call.let_go()
         await around.archived()
