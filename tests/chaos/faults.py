@@ -182,7 +182,7 @@ def _redis_dies_in_the_ending(*, forgets: bool) -> Arrangement:
         async with around.board.away(forgets=forgets):
             around.remem.hold = ""
             around.remem.release.set()
-            await until(lambda: around.logged("ending step waits"))
+            await until(lambda: around.anybody_logged("ending step waits"))
         yield
 
     return arrange

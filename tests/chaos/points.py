@@ -76,7 +76,14 @@ class Surroundings:
 
     def logged(self, *phrases: str) -> bool:
         """Whether the gateway has said all of this in one line since this call began."""
-        lines = self.victim.log[self._lines_before[self.victim.url] :]
+        return self._said_by(self.victim, phrases)
+
+    def anybody_logged(self, *phrases: str) -> bool:
+        """The same of any gateway: another one may have taken the work over meanwhile."""
+        return any(self._said_by(gateway, phrases) for gateway in self.gateways)
+
+    def _said_by(self, gateway: GatewayProcess, phrases: tuple[str, ...]) -> bool:
+        lines = gateway.log[self._lines_before[gateway.url] :]
         return any(all(phrase in line for phrase in phrases) for line in lines)
 
     def clock_is_off(self) -> bool:
