@@ -13,6 +13,7 @@ import orjson
 from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect
 from twilio.request_validator import RequestValidator
 
+from gateway.audio import FRAME_MS
 from gateway.bench.engine import CYCLE_FRAMES, EngineConnection
 from gateway.bench.stamps import Delays, Ledger
 
@@ -28,7 +29,7 @@ class SimulatedCall(WSListener):
     """One phone call, with a ledger for each direction."""
 
     def __init__(self, number: int, *, phase: float, up: Delays, down: Delays) -> None:
-        """`phase`, from 0 to 1, is where in the conversation's cycle the call begins."""
+        """`phase`, from 0 to 1, is when in each cycle of the conversation its turns are taken, whenever it began."""
         self.up = Ledger(number, up)
         self.down = Ledger(number, down)
         self.caller = f"+120255501{number % CALLERS:02}"
@@ -93,7 +94,8 @@ class SimulatedCall(WSListener):
 
     def engine_came(self, engine: EngineConnection) -> None:
         self.engine = engine
-        engine.begin(int(self._phase * CYCLE_FRAMES))
+        passed = time.monotonic_ns() // (FRAME_MS * 1_000_000)
+        engine.begin((passed + int(self._phase * CYCLE_FRAMES)) % CYCLE_FRAMES)
         self.talking.set()
 
     # picows' side

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import random
 import time
 from array import array
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,7 +22,8 @@ _RINGING_AT_ONCE: Final = 8
 _ANSWER_SECONDS: Final = 20.0
 _IDLE_SECONDS: Final = 2.0
 """A connection that has rested longer may be one that the gateway is about to close: uvicorn does after five."""
-_CATCH_UP_SECONDS: Final = 0.1
+_CATCH_UP_SECONDS: Final = 1.0
+"""A collection holds the load up; what it then sends all at once has to be through the gateway before anything counts."""
 _DRAIN_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.02
 _CALL_SECONDS: Final = 120.0
@@ -78,14 +80,15 @@ class Load:
 
     def __init__(self, calls: int) -> None:
         self.up, self.down = Delays(), Delays()
-        self.calls = [self._call(number, of=calls) for number in range(calls)]
+        self.calls = [self._call(number) for number in range(calls)]
         self.past: list[SimulatedCall] = []
         """Those that others have replaced."""
         self._pacer = Pacer()
         self._ringing = asyncio.Semaphore(_RINGING_AT_ONCE)
 
-    def _call(self, number: int, of: int) -> SimulatedCall:
-        return SimulatedCall(number, phase=number / of, up=self.up, down=self.down)
+    def _call(self, number: int) -> SimulatedCall:
+        # Callers know nothing of each other: some speak at once. The same ones in every run.
+        return SimulatedCall(number, phase=random.Random(number).random(), up=self.up, down=self.down)
 
     async def place(self, http: httpx.AsyncClient) -> None:
         """Ring them all. One that fails is missing from `connected`, and that is a result too."""
@@ -140,7 +143,7 @@ class Load:
         await self._hang_up(self.calls[number])
         await asyncio.sleep(_AWAY_SECONDS)
         self.past.append(self.calls[number])
-        self.calls[number] = self._call(number, of=len(self.calls))
+        self.calls[number] = self._call(number)
         await self._place(number, http)
 
     def fall_silent(self) -> None:
