@@ -23,7 +23,7 @@ _ANSWER_SECONDS: Final = 20.0
 _IDLE_SECONDS: Final = 2.0
 """A connection that has rested longer may be one that the gateway is about to close: uvicorn does after five."""
 _CATCH_UP_SECONDS: Final = 1.0
-"""A collection holds the load up; what it then sends all at once has to be through the gateway before anything counts."""
+"""A collection holds the load up; what it then sends all at once has to be through before anything counts."""
 _DRAIN_SECONDS: Final = 2.0
 _LOOK_SECONDS: Final = 0.02
 _CALL_SECONDS: Final = 120.0
@@ -65,14 +65,20 @@ class Pacer:
             self._timer.cancel()
 
     def _turn(self) -> None:
-        """Whatever is due by now. The loop's timers are no finer than a millisecond."""
-        while (now_ns := time.monotonic_ns()) >= self._due_ns:
+        """
+        One slot if it is due, then whatever has arrived: a load that is late and only sends would find it too late.
+
+        The loop's timers are no finer than a millisecond.
+        """
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._due_ns:
             self.lags_ns.append(now_ns - self._due_ns)
             for beat in self._slots[self._turns % FRAME_MS]:
                 beat()
             self._turns += 1
             self._due_ns += 1_000_000
-        self._timer = asyncio.get_running_loop().call_later(0.001, self._turn)
+        is_late = time.monotonic_ns() >= self._due_ns
+        self._timer = asyncio.get_running_loop().call_later(0 if is_late else 0.001, self._turn)
 
 
 class Load:

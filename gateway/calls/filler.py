@@ -27,6 +27,10 @@ class _State(enum.Enum):
     OVER = enum.auto()
 
 
+# Asked for with every frame: to find one in its class takes longer than to compare it.
+_QUIET, _WAITING, _PLAYING, _SAYING, _OVER = _State
+
+
 class Filler:
     """
     Fills the time between the caller's turn and the answer, if it is longer than `after`.
@@ -53,7 +57,7 @@ class Filler:
         self._say = say
         self._stop = stop
         self._longest = longest
-        self._state = _State.QUIET
+        self._state = _QUIET
         self._due = 0.0
         self._played = 0
         self._queued_until = self._ends = 0.0
@@ -62,8 +66,8 @@ class Filler:
     # What happens in the call
 
     def caller_finished(self, now: float) -> None:
-        if self._state is _State.QUIET:
-            self._state = _State.WAITING
+        if self._state is _QUIET:
+            self._state = _WAITING
             self._due = now + self._after
 
     def caller_speaks(self) -> None:
@@ -77,13 +81,13 @@ class Filler:
 
     def call_over(self) -> None:
         self._hush()
-        self._state = _State.OVER
+        self._state = _OVER
 
     def tick(self, now: float) -> None:
         """Called several times a second."""
-        if self._state is _State.WAITING and now >= self._due:
+        if self._state is _WAITING and now >= self._due:
             self._begin(now)
-        if self._state is _State.PLAYING:
+        if self._state is _PLAYING:
             self._feed(now)
 
     # What the engine makes of a phrase
@@ -91,33 +95,33 @@ class Filler:
     @property
     def saying(self) -> bool:
         """Whether the sound that comes from the engine is our phrase, and no part of an answer."""
-        return self._state is _State.SAYING
+        return self._state is _SAYING
 
     def takes(self, text: str) -> bool:
         """The agent says this text. Whether it is our phrase, or the next sentence of it."""
         if not self._unsaid.startswith(text):
             if self.saying:
-                self._state = _State.QUIET  # the answer came first, or follows
+                self._state = _QUIET  # the answer came first, or follows
             return False
         self._unsaid = self._unsaid.removeprefix(text).lstrip()
-        if self._state is not _State.OVER:
-            self._state = _State.SAYING
+        if self._state is not _OVER:
+            self._state = _SAYING
         return True
 
     def phrase_over(self) -> None:
         """The agent has finished an utterance, or refused to say what it was told to."""
         if self.saying:
-            self._state = _State.QUIET
+            self._state = _QUIET
 
     # Itself
 
     def _begin(self, now: float) -> None:
         if phrase := next(self._phrases, ""):
-            self._state = _State.SAYING
+            self._state = _SAYING
             self._unsaid = phrase
             self._say(phrase)
         elif self._sound:
-            self._state = _State.PLAYING
+            self._state = _PLAYING
             self._played = 0
             self._queued_until, self._ends = now, now + self._longest
 
@@ -137,8 +141,8 @@ class Filler:
         return (self._sound[start:] + self._sound * (size // len(self._sound) + 1))[:size]
 
     def _hush(self) -> None:
-        was_playing = self._state is _State.PLAYING
-        if self._state is not _State.OVER:
-            self._state = _State.QUIET
+        was_playing = self._state is _PLAYING
+        if self._state is not _OVER:
+            self._state = _QUIET
         if was_playing:
             self._stop()

@@ -1,6 +1,7 @@
 """Telnyx: its media stream dialect, and its Call Control events and commands."""
 
 from base64 import b64decode, b64encode
+from binascii import a2b_base64
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 from urllib.parse import parse_qs
@@ -88,6 +89,16 @@ class TelnyxCodec(CarrierCodec):
             self._next_chunk += 1
             return audio_events(audio)
         return self._in_order(chunk, audio)
+
+    def _plain_sound(self, media: Message) -> bytes | None:
+        is_next = _whole_number(media.get("chunk")) == self._next_chunk and not self._early
+        if self._alaw or not is_next or media.get("track", "inbound") != "inbound":
+            return None
+        audio = a2b_base64(media["payload"], strict_mode=True)
+        if not audio:
+            return None
+        self._next_chunk += 1
+        return audio
 
     def _in_order(self, chunk: int | None, audio: bytes) -> list[CarrierEvent]:
         """Frames in the order of `chunk`. One that comes after its place was given up is too late to play."""

@@ -1,6 +1,7 @@
 """Twilio: its media stream dialect, the TwiML that tells it what to do, and what it tells of a transfer."""
 
 from base64 import b64encode
+from binascii import a2b_base64
 from collections.abc import Mapping
 from typing import ClassVar
 from xml.sax.saxutils import escape, quoteattr
@@ -53,6 +54,11 @@ class TwilioCodec(CarrierCodec):
         if media.get("track", "inbound") != "inbound":
             return []  # our own sound, coming back
         return audio_events(self._payload(media))
+
+    def _plain_sound(self, media: Message) -> bytes | None:
+        if media.get("track", "inbound") != "inbound":
+            return None
+        return a2b_base64(media["payload"], strict_mode=True) or None
 
 
 def connect_stream(*, stream_url: str, resume_url: str, status_url: str, token: str) -> str:

@@ -33,6 +33,8 @@ MAX_FRAME_BYTES: Final = 64 * 1024
 MEASURED_FRAMES: Final = 50
 """Of so many frames one is timed: a second of sound."""
 
+_STREAMING: Final = StreamState.STREAMING
+
 _log = logging.getLogger(__name__)
 
 
@@ -82,32 +84,32 @@ class CarrierLink:
     # The call's side
 
     def send_audio(self, audio: bytes) -> None:
-        if self._codec.state is StreamState.STREAMING:
+        if self._codec.state is _STREAMING:
             for frame in self._codec.send_audio(audio):
                 self._send(frame)
 
     def play_filler(self, audio: bytes) -> None:
         """Sound that fills a pause, whole frames of it. A recording is of the conversation, and has none of it."""
-        if self._codec.state is StreamState.STREAMING and self._socket is not None:
+        if self._codec.state is _STREAMING and self._socket is not None:
             for frame in self._codec.send_audio(audio):
                 self._socket.send_text(frame)
 
     def stop_filler(self) -> None:
-        if self._codec.state is StreamState.STREAMING and self._socket is not None:
+        if self._codec.state is _STREAMING and self._socket is not None:
             self._socket.send_text(self._codec.send_clear())
 
     def finish_audio(self) -> None:
         """An answer is complete: send what was too short to go alone."""
-        if self._codec.state is StreamState.STREAMING:
+        if self._codec.state is _STREAMING:
             for frame in self._codec.finish_audio():
                 self._send(frame)
 
     def send_mark(self, name: str) -> None:
-        if self._codec.state is StreamState.STREAMING:
+        if self._codec.state is _STREAMING:
             self._send(self._codec.send_mark(name))
 
     def send_clear(self) -> None:
-        if self._codec.state is StreamState.STREAMING:
+        if self._codec.state is _STREAMING:
             self._send(self._codec.send_clear())
 
     def close(self, code: int = NORMAL) -> None:
@@ -136,6 +138,15 @@ class CarrierLink:
         ADDED_DELAY.observe(time.perf_counter() - began, "to engine", self.carrier)
 
     def _take(self, data: bytes) -> None:
+        call = self._call
+        if call is None or (audio := self._codec.hear(data)) is None:
+            self._take_other(data)
+            return
+        if call.recorder is not None:
+            call.recorder.from_carrier(data)
+        call.on_caller_audio(audio)
+
+    def _take_other(self, data: bytes) -> None:
         if self._judging is not None:
             self._hold(data)
             return

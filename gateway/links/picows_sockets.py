@@ -35,6 +35,8 @@ from gateway.links.sockets import (
 )
 
 _HANDSHAKE_SECONDS: Final = 5.0
+_TEXT: Final = WSMsgType.TEXT  # asked for with every frame: to find one in its class takes longer than to compare it
+_BINARY: Final = WSMsgType.BINARY
 _log = logging.getLogger("picows")
 
 
@@ -53,11 +55,11 @@ class PicowsSocket(WSListener):
 
     def send_text(self, data: bytes) -> None:
         if self._transport is not None:
-            self._transport.send(WSMsgType.TEXT, data)
+            self._transport.send(_TEXT, data)
 
     def send_binary(self, data: bytes) -> None:
         if self._transport is not None:
-            self._transport.send(WSMsgType.BINARY, data)
+            self._transport.send(_BINARY, data)
 
     def close(self, code: int = NORMAL) -> None:
         if self._transport is not None and not self._transport.is_close_frame_sent:
@@ -77,9 +79,9 @@ class PicowsSocket(WSListener):
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         kind = frame.msg_type
-        if kind == WSMsgType.TEXT and frame.fin:
+        if kind == _TEXT and frame.fin:
             self._owner.on_text(frame.get_payload_as_bytes())
-        elif kind == WSMsgType.BINARY and frame.fin:
+        elif kind == _BINARY and frame.fin:
             self._owner.on_binary(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
             if not transport.is_close_frame_sent:

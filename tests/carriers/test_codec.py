@@ -3,12 +3,13 @@
 import base64
 import copy
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.carriers.codec import StreamState
+from gateway.carriers.codec import CarrierCodec, StreamState
 from gateway.carriers.events import AudioReceived, DigitPressed, MarkReached, StreamStarted, StreamStopped
 from gateway.errors import LocalProtocolError, RemoteProtocolError
 from tests.carriers.dialects import CALL_ID, STREAM_ID, TELNYX, TWILIO, Dialect
@@ -130,3 +131,45 @@ def test_start_with_odd_fields_is_blamed(carrier: Dialect, odd: object) -> None:
     start["start"] = odd
     with pytest.raises(RemoteProtocolError):
         carrier.codec().receive(json.dumps(start))
+
+
+# The short way that sound takes
+
+MEDIA = st.builds(
+    lambda audio, number, odd: (audio, number, odd),
+    st.binary(max_size=3),
+    st.integers(-1, 8),
+    st.sampled_from([{}, {"track": "outbound"}, {"chunk": None}, {"chunk": [1]}, {"payload": "?"}, {"payload": 7}]),
+)
+OTHERS = st.sampled_from(['{"event": "media", "media": []}', '{"event": "media"}', '{"event": "stop"', "[1]"])
+
+
+def heard(codec: CarrierCodec, frame: str, *, short: bool) -> bytes:
+    """All sound of a frame, with or without the short way."""
+    if short and (sound := codec.hear(frame)) is not None:
+        return sound
+    try:
+        return b"".join(event.audio for event in codec.receive(frame) if isinstance(event, AudioReceived))
+    except RemoteProtocolError:
+        return b"blamed"
+
+
+@CARRIERS
+@given(st.lists(MEDIA | OTHERS, max_size=20))
+def test_sound_is_the_same_by_the_short_way(carrier: Dialect, frames: list[tuple[bytes, int, Any] | str]) -> None:
+    one, other = carrier.streaming(), carrier.streaming()
+    for frame in frames:
+        text = frame if isinstance(frame, str) else carrier.media(frame[0], frame[1], **frame[2])
+        assert heard(one, text, short=True) == heard(other, text, short=False)
+    assert one.end() == other.end()
+
+
+@CARRIERS
+def test_plain_sound_takes_the_short_way(carrier: Dialect) -> None:
+    codec = carrier.streaming()
+    assert [codec.hear(carrier.media(SOUND, number)) for number in (1, 2, 3)] == [SOUND] * 3
+
+
+@CARRIERS
+def test_nothing_is_heard_by_the_short_way_before_start(carrier: Dialect) -> None:
+    assert carrier.codec().hear(carrier.media(SOUND)) is None

@@ -1,5 +1,6 @@
 import asyncio
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -101,6 +102,16 @@ async def test_process_reads_as_the_model_does(process):
     there = process.read(text)
     assert there.words == here.read(text).words
     assert np.array_equal(there.vectors, here.read(text).vectors)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a thread has no policy of its own")
+async def test_documents_step_back_and_queries_do_not(process):
+    process.embed("dog")  # by now its thread is there
+    threads = sorted(int(thread.name) for thread in Path(f"/proc/{process._process.pid}/task").iterdir())
+    policies = [os.sched_getscheduler(thread) for thread in threads]
+    assert threads[0] == process._process.pid
+    assert policies[0] == os.SCHED_OTHER
+    assert policies.count(os.SCHED_IDLE) == 1
 
 
 async def test_lost_process_is_replaced(caplog):
