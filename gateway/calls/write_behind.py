@@ -11,10 +11,18 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
+GATHER_SECONDS: Final = 0.02
+"""
+What comes within so long of each other goes to disk together.
+
+The thread shares the interpreter with the audio. Woken for each turn of 300 calls, it had frames wait 20 ms at p99; so
+they wait 5. A turn is on disk a few milliseconds after this; 100 are promised.
+"""
 RETRY_SECONDS: Final = 1.0
 MOST_WAITING: Final = 100_000
 """Pieces of work kept while the disk takes none; beyond it the oldest are given up, and the log says so."""
@@ -96,6 +104,7 @@ class WriteBehind:
         """Add what has come since the last commit to `waiting`; true when there will be no more."""
         try:
             item = self._queue.get(timeout=patience)
+            time.sleep(GATHER_SECONDS)
             while item is not None:
                 waiting.append(item)
                 item = self._queue.get_nowait()

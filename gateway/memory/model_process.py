@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from gateway.memory.meaning import Reading
     from gateway.memory.minilm import MiniLM
 
-_LOADING_NICENESS: Final = 10
 _ENDING_SECONDS: Final = 5.0
 
 
@@ -102,7 +101,7 @@ def main() -> None:
         signal.signal(signal_number, signal.SIG_IGN)
     queries, documents = (Connection(int(line)) for line in sys.argv[1:])
     try:
-        with ThreadPoolExecutor(1, initializer=_be_nice) as loading:
+        with ThreadPoolExecutor(1, initializer=_step_back) as loading:
             model = loading.submit(_load).result()
     except Exception as error:  # whatever a foreign runtime raises: told to those who wait
         queries.send(str(error) or type(error).__name__)
@@ -130,22 +129,15 @@ def _serve(line: "Connection[Any, Any]", work: Any) -> None:
             line.send(work(line.recv()))
 
 
-def _be_nice() -> None:
-    """To everything else that wants the processor. Somebody may wait for the model, though, however busy it is."""
-    if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
-        with contextlib.suppress(OSError):  # it is a courtesy
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOADING_NICENESS)
-
-
 def _step_back() -> None:
     """
-    For everything else that wants the processor: calls are going on, and nobody waits for this.
+    For everything else that wants the processor: calls are going on, and nobody waits long for this.
 
-    However nice a thread is, it may finish its slice, in which the frames of all calls wait on its core: some 3 ms. An
-    idle one may not.
+    However nice a thread is, it may finish its slice, in which the frames of all calls wait on its core: 4 ms were
+    seen. An idle one may not.
     """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
+    if sys.platform == "linux":  # elsewhere a thread has no policy of its own
+        with contextlib.suppress(OSError):  # it is a courtesy
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
