@@ -1,22 +1,31 @@
 """
 Log set-up and the call's logger.
 
-A line is a fixed phrase plus fields. Words spoken, prompts, digits and tokens never go in; a number appears as its
-last four digits (`last_four`).
+Lines are written by a thread of its own: whoever reads them slowly, or not at all, holds up no call. A line is a fixed
+phrase plus fields. Words spoken, prompts, digits and tokens never go in; a number appears as its last four digits
+(`last_four`).
 """
 
+import contextlib
 import contextvars
 import logging
+import queue
 import re
 import sys
+import threading
 import time
 from collections.abc import MutableMapping
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TextIO
 
 import orjson
 
 LogFormat = Literal["text", "json"]
 
+MOST_WAITING: Final = 10_000
+"""Lines kept while nobody reads the log; what comes then is dropped, and the log says so when it is read again."""
+FLUSH_SECONDS: Final = 2.0
+
+_log = logging.getLogger(__name__)
 _call: contextvars.ContextVar[str] = contextvars.ContextVar("call", default="")
 
 _PLAIN: Final = re.compile(r"[^\s\"\\]+")
@@ -25,7 +34,7 @@ _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asc
 
 def set_up(log_format: LogFormat, level: str) -> None:
     """Send the process's log to stderr in one format. Called once, by the command that serves."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = LogWriter(sys.stderr)
     handler.setFormatter(_JsonFormatter() if log_format == "json" else _TextFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
@@ -66,6 +75,50 @@ class CallLog(logging.LoggerAdapter[logging.Logger]):
 def last_four(number: str) -> str:
     """All that a log may know of a telephone number."""
     return f"…{number[-4:]}" if len(number) > 4 else "…"
+
+
+class LogWriter(logging.Handler):
+    """Writes to a stream that may block, without ever waiting for it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._lines: queue.SimpleQueue[str | threading.Event] = queue.SimpleQueue()
+        self._dropped = 0
+        threading.Thread(target=self._write_all, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            line = self.format(record)
+        except Exception:  # a line that can't be told must not end what it tells of
+            self.handleError(record)
+            return
+        if self._lines.qsize() < MOST_WAITING:
+            self._lines.put(line)
+        else:
+            self._dropped += 1
+
+    def flush(self) -> None:
+        """Wait until what was logged so far is written; not for ever."""
+        written = threading.Event()
+        self._lines.put(written)
+        written.wait(FLUSH_SECONDS)
+
+    def _write_all(self) -> None:
+        while True:
+            item = self._lines.get()
+            if isinstance(item, threading.Event):
+                item.set()
+                continue
+            self._write(item)
+            if self._dropped and self._lines.qsize() < MOST_WAITING // 2:
+                dropped, self._dropped = self._dropped, 0
+                _log.warning("nobody read the log", extra={"lines_dropped": dropped})
+
+    def _write(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # closed, or there is nobody any more
+            self._stream.write(line + "\n")
+            self._stream.flush()
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

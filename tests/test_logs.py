@@ -1,12 +1,15 @@
 import ast
+import io
 import json
 import logging
 import re
+import sys
+import threading
 from pathlib import Path
 
 import pytest
 
-from gateway.logs import CallLog, last_four, set_up
+from gateway.logs import MOST_WAITING, CallLog, last_four, set_up
 from tests.fakes.remem import FakeRemem
 from tests.stage import make_carrier, staged
 
@@ -16,7 +19,13 @@ def written(capsys):
     """Reads what has reached stderr; the process's own logging is put back afterwards."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    yield lambda: capsys.readouterr().err
+
+    def read():
+        for handler in root.handlers:
+            handler.flush()
+        return capsys.readouterr().err
+
+    yield read
     root.handlers[:] = handlers
     root.setLevel(level)
 
@@ -137,6 +146,32 @@ def test_set_up_replaces_earlier_handlers(written):
     set_up("json", "warning")
     assert len(logging.getLogger().handlers) == 1
     assert logging.getLogger().level == logging.WARNING
+
+
+class StuckPipe(io.StringIO):
+    """Takes nothing until it is read."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_read = threading.Event()
+
+    def write(self, text):
+        self.is_read.wait()
+        return super().write(text)
+
+
+def test_log_that_nobody_reads_holds_up_nobody(written, monkeypatch):
+    pipe = StuckPipe()
+    monkeypatch.setattr(sys, "stderr", pipe)
+    log = text_log()
+    for number in range(MOST_WAITING + 100):  # returns, or the test never ends
+        log.info("event", extra={"number": number})
+    pipe.is_read.set()
+    written()  # the last one that was kept
+    written()  # what is said of those that were not
+    *kept, last = [line[len("23:15:04 ") :] for line in pipe.getvalue().splitlines()]
+    assert kept == [f"info    event  number={number}" for number in range(len(kept))]
+    assert last == f"warning nobody read the log  lines_dropped={MOST_WAITING + 100 - len(kept)}"
 
 
 @pytest.mark.parametrize("name", ["uvicorn.access", "httpx", "httpcore", "picows", "anthropic"])

@@ -6,7 +6,7 @@ engine runs itself is counted back from the first sound, by the engine's own fig
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from gateway.metrics import Histogram
@@ -35,7 +35,7 @@ class TurnTiming:
     """It left for the carrier."""
 
     def as_json(self) -> dict[str, float | None]:
-        return asdict(self)
+        return {stage: getattr(self, stage) for stage in _STAGES}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "TurnTiming":

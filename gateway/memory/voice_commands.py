@@ -189,5 +189,8 @@ def _spoken(text: str) -> str:
 
 def _words(text: str) -> list[str]:
     """Words in lower case, without accents and apostrophes: recognisers are not of one mind about them."""
-    parts = unicodedata.normalize("NFKD", re.sub("['’]", "", text.casefold()))
-    return re.findall(r"\w+", "".join(part for part in parts if not unicodedata.combining(part)))
+    text = re.sub("['’]", "", text.casefold())
+    if not text.isascii():
+        parts = unicodedata.normalize("NFKD", text)
+        text = "".join(part for part in parts if not unicodedata.combining(part))
+    return re.findall(r"\w+", text)
