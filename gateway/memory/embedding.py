@@ -6,6 +6,7 @@ in a process of its own.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import threading
@@ -13,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from gateway.memory.model_process import ModelGone, ModelProcess
+from gateway.memory.model_process import ModelGone, ModelLoader
 
 if TYPE_CHECKING:
     from gateway.memory.meaning import Reading
@@ -46,9 +47,10 @@ class Embedder:
     Without a usable model it answers None to everything, after one line in the log.
     """
 
-    def __init__(self, load: Callable[[], Model] = ModelProcess) -> None:
-        """`load` takes a second or more, on a thread; ModelGone if there is no model."""
-        self._load = load
+    def __init__(self, load: Callable[[], Model] | None = None) -> None:
+        """`load` takes a second or more, on a thread; ModelGone if there is no model. By default, in a process."""
+        self._loader = ModelLoader()
+        self._load = load or self._loader
         self._model: Model | None = None
         self._choosing = threading.Lock()
         self._queries = ThreadPoolExecutor(1, "query embedding")
@@ -63,6 +65,11 @@ class Embedder:
             self._documents.submit(self._unload)
         for thread in (self._queries, self._documents):
             thread.shutdown(wait=False)
+
+    async def get_ready(self) -> None:
+        """Do of the loading what takes from calls, while there are few of them."""
+        if self._load is self._loader:
+            await asyncio.get_running_loop().run_in_executor(self._documents, self._start)
 
     async def warm_up(self) -> None:
         """Load the model."""
@@ -84,6 +91,11 @@ class Embedder:
             return PendingReading(None)
 
     # On the threads
+
+    def _start(self) -> None:
+        with self._choosing, contextlib.suppress(ModelGone):  # whoever loads it will tell
+            if self._model is None:
+                self._loader.start()
 
     def _embed(self, texts: tuple[str, ...]) -> bytes | None:
         try:
@@ -125,6 +137,7 @@ class Embedder:
         with self._choosing:
             if self._model is not None:
                 self._model.close()
+            self._loader.close()
             self._model = _NoModel()
 
 

@@ -2,7 +2,8 @@
 The embedding model in a process of its own.
 
 To load it, and to read a text with it, would hold up the event loop of the gateway: both keep the interpreter to
-themselves for tens of milliseconds. The process is started when the first text comes, and ends with the gateway.
+themselves for tens of milliseconds. The process is started soon after the gateway, loads the model when the first text
+comes, and ends with the gateway.
 """
 
 import contextlib
@@ -20,15 +21,43 @@ if TYPE_CHECKING:
     from gateway.memory.minilm import MiniLM
 
 _ENDING_SECONDS: Final = 5.0
+_LOAD: Final = "load"
 
 
 class ModelGone(Exception):
     """The process has ended, or never began; says why."""
 
 
+class ModelLoader:
+    """
+    Loads the model, each time it is called, in a process of its own. ModelGone if there is none.
+
+    `start` starts the next process beforehand. That alone takes from calls on the same core: a process begins as
+    important as any other, and a thread that steps back can't come forward again, as the one for queries would have to.
+    """
+
+    def __init__(self) -> None:
+        self._started: ModelProcess | None = None
+
+    def start(self) -> None:
+        self._started = self._started or ModelProcess()
+
+    def __call__(self) -> "ModelProcess":
+        self.start()
+        process, self._started = self._started, None
+        assert process is not None
+        process.load()
+        return process
+
+    def close(self) -> None:
+        if self._started is not None:
+            self._started.close()
+            self._started = None
+
+
 class ModelProcess:
     """
-    A model that reads elsewhere. Raises ModelGone, from its making on.
+    A model that reads elsewhere, once it is loaded. Raises ModelGone, from its making on.
 
     Documents and queries have a line each, so that no query waits for a long document; each is one thread's to use.
     """
@@ -45,7 +74,10 @@ class ModelProcess:
         finally:
             queries.close()
             documents.close()
-        if problem := self._receive(self._queries):
+
+    def load(self) -> None:
+        """Takes a second or more."""
+        if problem := self._ask(self._queries, _LOAD):
             self.close()
             raise ModelGone(problem)
 
@@ -100,6 +132,10 @@ def main() -> None:
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, signal.SIG_IGN)
     queries, documents = (Connection(int(line)) for line in sys.argv[1:])
+    try:
+        queries.recv()  # to load it
+    except (EOFError, OSError):
+        return
     try:
         with ThreadPoolExecutor(1, initializer=_step_back) as loading:
             model = loading.submit(_load).result()

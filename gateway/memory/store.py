@@ -230,6 +230,8 @@ class MemoryStore(ABC):
             try:
                 if await self.look(self.index.has_vectors):  # a question is likely, and should not wait for the model
                     await embedder.warm_up()
+                else:
+                    await embedder.get_ready()
                 await self.run(self.index.renew_vectors)
                 while await self._embed_some(embedder):
                     pass

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.memory import minilm
+from gateway.memory import minilm, model_process
 from gateway.memory.embedding import Embedder
 from gateway.memory.meaning import Space
-from gateway.memory.model_process import ModelGone, ModelProcess
+from gateway.memory.model_process import ModelGone, ModelLoader
 from tests.stage import PATIENCE
 
 
@@ -90,7 +90,7 @@ async def test_missing_model_is_told_once(caplog):
 
 @pytest.fixture(scope="module")
 def process():
-    process = ModelProcess()
+    process = ModelLoader()()
     yield process
     process.close()
 
@@ -114,11 +114,39 @@ def test_documents_step_back_and_queries_do_not(process):
     assert os.SCHED_IDLE in policies
 
 
+async def test_process_that_is_ready_is_the_one_that_loads(monkeypatch):
+    started = []
+
+    def start(command, **options):
+        started.append(popen(command, **options))
+        return started[-1]
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(model_process.subprocess, "Popen", start)
+    embedder = Embedder()
+    await asyncio.gather(embedder.get_ready(), embedder.get_ready())
+    assert len(started) == 1
+    await embedder.embed(["dog"])
+    await embedder.get_ready()
+    embedder.close()
+    embedder._documents.shutdown(wait=True)
+    assert [process.poll() for process in started] == [0]
+
+
+async def test_process_that_nobody_needed_ends_too():
+    embedder = Embedder()
+    await embedder.get_ready()
+    process = embedder._loader._started._process
+    embedder.close()
+    embedder._documents.shutdown(wait=True)
+    assert process.poll() == 0
+
+
 async def test_lost_process_is_replaced(caplog):
     processes = []
 
     def load():
-        processes.append(ModelProcess())
+        processes.append(ModelLoader()())
         return processes[-1]
 
     embedder = Embedder(load)
@@ -137,7 +165,7 @@ async def test_lost_process_is_replaced(caplog):
 def test_process_ends_with_the_one_who_asks():
     """However that one ends: here it is killed."""
     code = (
-        "import os, signal; from gateway.memory.model_process import ModelProcess; process = ModelProcess();"
+        "import os, signal; from gateway.memory.model_process import ModelLoader; process = ModelLoader()();"
         "print(process._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     child = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout)
