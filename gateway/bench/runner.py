@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ from gateway.bench.watchers import Watchers
 
 FIRST_CALLS: Final = 100
 COMPARED_CALLS: Final = 50
+_ROUNDS: Final = 3
 _SETTLE_SECONDS: Final = 1.5
 """After the last call was placed: all of them ringing at once is not the load that is measured."""
 
@@ -89,19 +90,19 @@ def next_step(held: int, failed: int | None) -> int | None:
 
 def compare(measure: Callable[[Variant], Measurement], pair: Pair, *, tell: Tell) -> tuple[Measurement, Measurement]:
     """
-    The same load on each of a pair, in turn; the better of two runs each.
+    The same load on each of a pair, in turn; the best of a few runs each.
 
     What else happens on the machine only ever adds delay. It takes away CPU time, too: a starved gateway finds its
     work in heaps and looks cheap, so that the cheaper run is not the better one.
     """
     runs: list[Measurement] = []
-    for variant in pair * 2:
+    for variant in pair * _ROUNDS:
         runs.append(measure(variant))
         tell(summary(runs[-1]))
-    return _better(*runs[::2]), _better(*runs[1::2])
+    return _best(runs[::2]), _best(runs[1::2])
 
 
-def _better(*runs: Measurement) -> Measurement:
+def _best(runs: Sequence[Measurement]) -> Measurement:
     return min(runs, key=lambda run: run.slower_p99_ms)
 
 
