@@ -194,6 +194,7 @@ class Lane:
         if point is not None and point.spoils and not problem:
             await asyncio.wait({playing}, timeout=PATIENCE)
             cut_off = "" if call.moment == MOMENTS[-1] else f"the call was cut off after {call.moment}"
+            self.remem.let_go()
             return _Kill(at=float("inf"), since=time.monotonic(), problem=await _stopped(playing) or cut_off)
         problem = problem or await _stopped(playing)
         await call.lost()
