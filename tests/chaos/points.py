@@ -73,6 +73,7 @@ class Surroundings:
     def __post_init__(self) -> None:
         self._lines_before = {gateway.url: len(gateway.log) for gateway in self.gateways}
         self._archives_before = self._archives()
+        self._endings_before = [ending for gateway in self.gateways for ending in _endings(gateway)]
 
     def logged(self, *phrases: str) -> bool:
         """Whether the gateway has said all of this in one line since this call began."""
@@ -92,7 +93,8 @@ class Surroundings:
         return abs((said_at - datetime.now(UTC)).total_seconds()) > 3600
 
     def endings(self, condition: str = "1") -> list[Any]:
-        return rows(self.store, f"SELECT session_id FROM endings WHERE {condition}")
+        """Of this call. A node hears late what others have done for it: those of earlier calls may still be there."""
+        return [ending for ending in _endings(self.victim, condition) if ending not in self._endings_before]
 
     async def journaled(self, call: ScriptedCall) -> None:
         """Until every turn so far is in the journal; they come there in order."""
@@ -119,6 +121,10 @@ class Surroundings:
 
     def _archives(self) -> set[Path]:
         return set(self.archive_dir.glob("*.txt"))
+
+
+def _endings(gateway: GatewayProcess, condition: str = "1") -> list[Any]:
+    return rows(gateway.data_dir / "gateway.db", f"SELECT session_id FROM endings WHERE {condition}")
 
 
 def _holds(texts: Iterable[Any], call: ScriptedCall) -> bool:
