@@ -74,7 +74,9 @@ def run(options: argparse.Namespace) -> int:
     is_worker = options.fd is not None
     make_config = _picows if options.sockets == "picows" else _websockets
     server = DrainingServer(make_config(loaded, is_worker), drain_seconds=loaded.drain_seconds, is_worker=is_worker)
-    _spare_the_living()  # before it says that it is there: a Ctrl-C in the middle of it would be lost
+    # Before it says that it is there: a Ctrl-C in the middle of these would be lost.
+    _import_the_rest(server.config)
+    _spare_the_living()
     if is_worker:
         return _serve(server, socket.socket(fileno=options.fd))
     asyncio.run(_look_at_store(loaded))
@@ -159,6 +161,12 @@ async def _look_at_store(loaded: Settings) -> None:
         await stores.memory.newest(tags=(), limit=1)
     finally:
         await stores.close()
+
+
+def _import_the_rest(config: uvicorn.Config) -> None:
+    """What uvicorn would import as it starts."""
+    config.load()
+    config.get_loop_factory()
 
 
 def _spare_the_living() -> None:
