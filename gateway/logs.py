@@ -64,7 +64,7 @@ def call_name(session_id: str) -> str:
     return session_id.removeprefix("voice-session:")[:8]
 
 
-class CallLog(logging.LoggerAdapter[logging.Logger]):
+class CallLogger(logging.LoggerAdapter[logging.Logger]):
     """A logger that adds the call's own fields to each line, and keeps the line's."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:

@@ -104,7 +104,7 @@ class Settings:
     log_level: Literal["debug", "info", "warning", "error"] = setting("info", "debug shows frames, never their content")
 
     agents: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
-    """The `[agents.NAME]` tables of gateway.toml, as read; `gateway.calls.agents` gives them meaning."""
+    """The `[agents.NAME]` tables of gateway.toml, as read; `gateway.agents` gives them meaning."""
     folder: Path = Path(".")
     """Where gateway.toml and prompts are looked for."""
     environ: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)

@@ -13,11 +13,11 @@ import pytest
 import uvicorn
 
 from gateway import settings
+from gateway.app import create_app
 from gateway.calls import brains, engine_keeper, replies
 from gateway.calls.functions import kit
 from gateway.links import picows_sockets
 from gateway.links.sockets import Connector
-from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol
 from tests.fakes.deepgram import Conversation, FakeDeepgram, speech
 from tests.fakes.telnyx import FakeTelnyx

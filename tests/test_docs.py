@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.calls.agents import AgentBook
+from gateway.agents import AgentDirectory
+from gateway.app import create_app
 from gateway.cli.main import COMMANDS
 from gateway.settings import NAMES, Secret, Settings, load
-from gateway.web.app import create_app
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -84,7 +84,7 @@ def test_untouched_env_example_sets_nothing(tmp_path):
 
 def test_agents_example_can_be_used(tmp_path):
     (tmp_path / "gateway.toml").write_text((ROOT / "gateway.toml.example").read_text(encoding="utf-8"))
-    agents = AgentBook(load({}, tmp_path).agents, ROOT)
+    agents = AgentDirectory(load({}, tmp_path).agents, ROOT)
     assert [agent.name for agent in agents] == ["maya", "maya-evening"]
     assert agents.answering("+12025550102").name == "maya-evening"
 

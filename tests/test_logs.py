@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.logs import MOST_WAITING, CallLog, last_four, set_up
+from gateway.logs import MOST_WAITING, CallLogger, last_four, set_up
 from tests.fakes.remem import FakeRemem
 from tests.stage import make_carrier, staged
 
@@ -185,13 +185,13 @@ def test_libraries_do_not_log_addresses(name, written):
 
 
 def test_call_fields_and_line_fields_are_merged(written):
-    CallLog(json_log(), {"call": "3f2a", "step": "none"}).info("waits", extra={"step": "archive"})
+    CallLogger(json_log(), {"call": "3f2a", "step": "none"}).info("waits", extra={"step": "archive"})
     line = json.loads(written())
     assert (line["call"], line["step"]) == ("3f2a", "archive")
 
 
 def test_call_fields_stand_alone(written):
-    CallLog(text_log(), {"call": "3f2a"}).info("answered")
+    CallLogger(text_log(), {"call": "3f2a"}).info("answered")
     assert lines_without_clock(written) == ["info    answered  call=3f2a"]
 
 

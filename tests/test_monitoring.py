@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-import gateway.web.app  # noqa: F401 - every room that counts
-from gateway.calls.session import EndReason
+import gateway.app  # noqa: F401 - every room that counts
 from gateway.metrics import METRICS, PREFIX
+from gateway.session import EndReason
 
 ROOT = Path(__file__).parent.parent
 DASHBOARD = ROOT / "deploy" / "grafana" / "dashboard.json"

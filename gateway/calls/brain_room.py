@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from gateway.calls import prompt
-from gateway.calls.agents import Agent
+from gateway import prompts
+from gateway.agents import Agent
 from gateway.calls.bearers import Bearers, digest_of
 from gateway.calls.brains import Brain
 from gateway.calls.nodes.commons import Commons
@@ -96,7 +96,7 @@ class BrainRoom:
             return None
         search, memory = self._search, None
         is_known = caller or agent.repeat_caller.may_be_known_later
-        if search is not None and is_known and prompt.wants_memory(agent.prompt):
+        if search is not None and is_known and prompts.wants_memory(agent.prompt):
             memory = TurnMemory(_cleared(search, agent.name, caller, clearance), patience=brain.memory_seconds)
         return CallThinker(agent.name, hashed_caller(agent.name, caller, self._secret), brain, memory=memory)
 

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from gateway.calls.agents import Agent
+from gateway.agents import Agent
 from gateway.calls.turn_memory import PATIENCE
 from gateway.errors import SettingsError
 from gateway.llm.anthropic_chat import AnthropicUpstream

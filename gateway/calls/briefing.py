@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from gateway.calls import prompt
-from gateway.calls.agents import Agent
+from gateway import prompts
+from gateway.agents import Agent
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import VoiceSession
 from gateway.calls.transcript import Transcript
 from gateway.engines.brief import AgentFunction, Brief, ThinkEndpoint
 from gateway.memory.call_notes import PastCall
@@ -17,6 +16,7 @@ from gateway.memory.facts import Fact
 from gateway.memory.pins import Pin
 from gateway.memory.recall import plain_name, render, render_facts, render_name, render_pins, stands_in
 from gateway.memory.trust import Clearance, Tier
+from gateway.session import VoiceSession
 
 NO_NOTES: Final = "Nothing: there are no notes of an earlier call."
 
@@ -39,7 +39,7 @@ class Briefing:
         self._session = session
         self._agent = agent
         self._transcript = transcript
-        self._memory = memory if prompt.wants_memory(agent.prompt) else None
+        self._memory = memory if prompts.wants_memory(agent.prompt) else None
         self._functions = functions
         self._endpoint = endpoint
         self._personas = personas or {}
@@ -102,7 +102,7 @@ class Briefing:
     def knows(self, memory: Remembering | None) -> None:
         """It is somebody else's memory that counts. What was told before stays in the receipt."""
         self.forget()
-        self._memory = memory if prompt.wants_memory(self._agent.prompt) else None
+        self._memory = memory if prompts.wants_memory(self._agent.prompt) else None
         if self._memory is not None:
             self._take(self._memory.found())
 
@@ -190,7 +190,7 @@ class Briefing:
         newest_first = sorted(notes, key=lambda call: call.started_at, reverse=True)
         block = _block(self._pins, self._facts, newest_first, now)
         memory = "\n".join(filter(None, [self._name_alone(), block])) or NO_NOTES
-        return prompt.render(self._agent.prompt, memory=memory, now=now, caller=caller, personas=self._personas)
+        return prompts.render(self._agent.prompt, memory=memory, now=now, caller=caller, personas=self._personas)
 
     @property
     def _name(self) -> str:

@@ -11,9 +11,9 @@ from typing import Any, Final
 import orjson
 
 from gateway.calls.call_lines import write_line
-from gateway.calls.session import VoiceSession
 from gateway.memory.database import Connection
 from gateway.memory.store import MemoryStore
+from gateway.session import VoiceSession
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS calls (

@@ -4,13 +4,13 @@ import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from gateway.calls.agents import Agent
+from gateway.agents import Agent
 from gateway.calls.journal import TurnLog
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import VoiceSession
 from gateway.llm.fact_rules import stated_name
 from gateway.memory.identity import PersonOnLine, identifier, same_person
 from gateway.memory.trust import Clearance, PinPad, PinResult
+from gateway.session import VoiceSession
 
 PIN_REMOVED: Final = "[PIN removed]"
 

@@ -8,8 +8,8 @@ from gateway.calls.hands import wind_up
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.provisions import Provisions
 from gateway.calls.ring import Ring
-from gateway.calls.session import CallKey, EndReason, VoiceSession
 from gateway.links.recorder import CallRecorder
+from gateway.session import CallKey, EndReason, VoiceSession
 
 
 class Departures:

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Final
 
 from gateway import logs
-from gateway.calls.agents import AgentBook
+from gateway.agents import AgentDirectory
 from gateway.calls.brain_room import BrainRoom, Thought
 from gateway.calls.carrier_line import CarrierLine
 from gateway.calls.departures import Departures
@@ -38,7 +38,6 @@ from gateway.calls.pipeline import Call
 from gateway.calls.provisions import Memory, Provisions
 from gateway.calls.registry import TOKEN_SECONDS, Registry
 from gateway.calls.ring import Ring, ring_of_journal, ring_of_record
-from gateway.calls.session import CallKey, EndReason, VoiceSession
 from gateway.calls.switchboard import Switchboard
 from gateway.carriers.attestation import Attestation
 from gateway.carriers.events import StreamStarted
@@ -50,6 +49,7 @@ from gateway.links.recorder import RecordingRoom
 from gateway.logs import last_four
 from gateway.memory.identity import identifier
 from gateway.metrics import REFUSED
+from gateway.session import CallKey, EndReason, VoiceSession
 from gateway.speech import model_files
 
 TICK_SECONDS: Final = 0.1
@@ -82,7 +82,7 @@ class CallDesk:
     def __init__(
         self,
         *,
-        agents: AgentBook,
+        agents: AgentDirectory,
         allowed: AllowList,
         engine: EngineAccess | None,
         controls: Mapping[str, CallControl],

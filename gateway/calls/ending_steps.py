@@ -14,7 +14,6 @@ from gateway.calls.archive import Archive
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.call_document import archive_text, call_document, speakers, spoken_lines
 from gateway.calls.endings import Ending, EndingStore
-from gateway.calls.session import VoiceSession
 from gateway.errors import StoreUnavailable
 from gateway.llm.summary import CallSummary, SpokenLine
 from gateway.llm.topics import KnownTopic
@@ -26,6 +25,7 @@ from gateway.memory.pins import PinBook
 from gateway.memory.remem import RememClient
 from gateway.memory.state import CallerState, listed
 from gateway.metrics import DAYS_BETWEEN_CALLS, RECALL_USED, REPEAT_CALLERS, STATE_KEYS
+from gateway.session import VoiceSession
 
 EXTRACTIVE: Final = "extractive"
 REMOTE_TIMEOUT: Final = 10.0

@@ -7,12 +7,12 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from gateway.calls.session import VoiceSession
 from gateway.calls.session_merge import merged
 from gateway.errors import StoreUnavailable, TakenOver
 from gateway.llm.summary import CallSummary
 from gateway.memory.database import Connection
 from gateway.memory.store import MemoryStore
+from gateway.session import VoiceSession
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS endings (

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway.calls.event_log import Cursor, Entry, EventLog, EventSource
-from gateway.calls.session import Turn, VoiceSession
+from gateway.session import Turn, VoiceSession
 
 EVENTS: Final[Mapping[str, str]] = {
     "dialling": "we call somebody; it is answered when they pick up",

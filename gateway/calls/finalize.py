@@ -21,7 +21,6 @@ from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import HANDED_OVER, Ending, Endings
 from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.journal import Journal
-from gateway.calls.session import EndReason, VoiceSession
 from gateway.errors import (
     BoardUnavailable,
     DocumentNotFound,
@@ -34,8 +33,9 @@ from gateway.errors import (
 )
 from gateway.links.recorder import CallRecorder
 from gateway.llm.summary import CallSummary
-from gateway.logs import CallLog
+from gateway.logs import CallLogger
 from gateway.metrics import ENDING_SECONDS, WATCHDOG
+from gateway.session import EndReason, VoiceSession
 
 if TYPE_CHECKING:  # Redis' client takes a while to import, and one node needs none
     from gateway.calls.nodes.ending_stream import EndingStream
@@ -423,7 +423,7 @@ class _Work:
     def __init__(
         self, steps: EndingSteps, ending: Ending, sleep: Callable[[float], Awaitable[None]], feed: CallFeed
     ) -> None:
-        self.log = CallLog(logging.getLogger(__name__), {"call": ending.session.uuid[:8]})
+        self.log = CallLogger(logging.getLogger(__name__), {"call": ending.session.uuid[:8]})
         self.feed = feed
         self._steps = steps
         self._ending = ending

@@ -23,7 +23,6 @@ from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.call_document import SOURCE as CALL_SOURCE
 from gateway.calls.endings import Endings
 from gateway.calls.event_log import forget_events, told_of
-from gateway.calls.session import VoiceSession
 from gateway.calls.thinking import hashed_caller
 from gateway.errors import BoardUnavailable, StoreUnavailable
 from gateway.memory.database import Connection
@@ -34,6 +33,7 @@ from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
 from gateway.memory.store import MemoryStore
+from gateway.session import VoiceSession
 from gateway.settings import Secret, Settings
 
 PATIENCE: Final = 10.0

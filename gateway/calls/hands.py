@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from gateway.calls.agents import Agent
+from gateway.agents import Agent
 from gateway.calls.farewell import Farewell
 from gateway.calls.feed import CallFeed
 from gateway.calls.functions import builtin
@@ -13,13 +13,13 @@ from gateway.calls.functions.conversation import Conversation
 from gateway.calls.functions.kit import Kit
 from gateway.calls.functions.runner import Builtin, FunctionRunner, is_error
 from gateway.calls.journal import TurnLog
-from gateway.calls.session import EndReason, Turn, VoiceSession
 from gateway.engines.brief import AgentFunction
 from gateway.engines.events import FunctionCall
 from gateway.errors import CarrierRefused
 from gateway.links.engine import EngineLink
 from gateway.memory.state import Value
 from gateway.metrics import FUNCTIONS
+from gateway.session import EndReason, Turn, VoiceSession
 
 NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
 NOT_WANTED: Final = "Not done: the caller has been answered already. Say nothing more."

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.calls.write_behind import WriteBehind, private_database
+from gateway.session import Speaker, Turn, VoiceSession
 
 _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, header TEXT NOT NULL, node TEXT NOT NULL) WITHOUT ROWID",

@@ -15,10 +15,10 @@ import orjson
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
-from gateway.calls.agents import Agent, AgentBook
+from gateway.agents import Agent, AgentDirectory
 from gateway.calls.nodes.board import Board
-from gateway.calls.prompt import with_context
-from gateway.calls.session import new_session_id
+from gateway.prompts import with_context
+from gateway.session import new_session_id
 from gateway.settings import Secret
 
 ORDER_SECONDS: Final = 15 * 60.0
@@ -50,7 +50,7 @@ class Order:
         return cls(**stored) if stored else None
 
 
-def speaker(agents: AgentBook, called: str, order: Order | None) -> Agent:
+def speaker(agents: AgentDirectory, called: str, order: Order | None) -> Agent:
     """Who speaks in a call; one that we place knows why."""
     agent = agents.answering(called)
     if order is None:

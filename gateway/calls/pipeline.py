@@ -15,7 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gateway.calls.agents import Agent, FillerChoice
+from gateway.agents import Agent, FillerSettings
 from gateway.calls.audience import Audience
 from gateway.calls.briefing import Briefing
 from gateway.calls.caller_on_line import CallerOnLine, LookUp
@@ -29,7 +29,6 @@ from gateway.calls.journal import TurnLog, circumstances
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
 from gateway.calls.replies import Replies
-from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.calls.stand_in import StandIn
 from gateway.calls.transcript import Transcript
 from gateway.calls.turn_timing import TurnClock, TurnTiming, observe
@@ -54,10 +53,11 @@ from gateway.engines.events import (
 from gateway.errors import CarrierRefused, EngineError, EngineRefused
 from gateway.links.carrier import CarrierLink
 from gateway.links.recorder import CallRecorder
-from gateway.logs import CallLog, call_name
+from gateway.logs import CallLogger, call_name
 from gateway.memory.trust import Clearance
 from gateway.memory.voice_commands import Command
 from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
+from gateway.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.sounds import bundled_sound
 
 MEDIA_SILENCE_SECONDS: Final = 30.0
@@ -122,7 +122,7 @@ class Call:
         self._line = line
         self._apology = apology
         self._loop = asyncio.get_running_loop()
-        self._log = CallLog(logging.getLogger(__name__), {"call": self.name, "agent": agent.name})
+        self._log = CallLogger(logging.getLogger(__name__), {"call": self.name, "agent": agent.name})
         self._tasks = asyncio.TaskGroup()
         self._work: list[asyncio.Task[None]] = []
         self._over: asyncio.Future[EndReason] = self._loop.create_future()
@@ -446,9 +446,9 @@ class Call:
         self._carrier.send_mark(self._playback.next_mark())
         self._filler.phrase_over()
 
-    def _make_filler(self, choice: FillerChoice | None) -> Filler:
+    def _make_filler(self, choice: FillerSettings | None) -> Filler:
         if choice is None:
-            choice = FillerChoice(after=math.inf)
+            choice = FillerSettings(after=math.inf)
         return Filler(
             choice.after,
             bundled_sound(choice.sound) if choice.sound else None,

@@ -8,11 +8,11 @@ from gateway.calls.functions.kit import Kit, KitRoom
 from gateway.calls.journal import Journal, JournaledCall, Share, TurnLog, restore, turns_of
 from gateway.calls.remembering import Remembering
 from gateway.calls.ring import Ring
-from gateway.calls.session import VoiceSession
 from gateway.calls.wishes import Forget
 from gateway.links.recorder import CallRecorder, RecordingRoom
 from gateway.memory.recall import Recall, render_known
 from gateway.memory.trust import Tier
+from gateway.session import VoiceSession
 
 SEARCH_TOKENS: Final = 600
 """How much an agent that searches its memory gets to read."""

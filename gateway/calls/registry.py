@@ -6,7 +6,7 @@ from typing import Final
 
 from gateway.calls.pipeline import Call
 from gateway.calls.ring import Ring
-from gateway.calls.session import CallKey
+from gateway.session import CallKey
 
 TOKEN_SECONDS: Final = 30.0
 """From the webhook to the media socket it takes a second or two; a token older than this is dead."""

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from urllib.parse import quote
 
-from gateway.calls.agents import Agent, AgentBook
+from gateway.agents import Agent, AgentDirectory
 from gateway.calls.functions.kit import Kit
 from gateway.calls.journal import JournaledCall
 from gateway.calls.nodes.commons import CallRecord
 from gateway.calls.orders import Order, speaker
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import CallKey, VoiceSession, new_session_id
 from gateway.links.recorder import FORMAT, CallRecorder
 from gateway.memory.trust import Clearance, Tier
+from gateway.session import CallKey, VoiceSession, new_session_id
 
 _RECORDED: Final = ("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak", "engine_thinks")
 """What a replay must know of an agent."""
@@ -144,7 +144,7 @@ class Ring:
         )
 
 
-def ring_of_journal(left: JournaledCall, agents: AgentBook) -> Ring:
+def ring_of_journal(left: JournaledCall, agents: AgentDirectory) -> Ring:
     """A call as the journal of a dead process knows it."""
     header = left.header
     carrier, call_id = header["key"]
@@ -165,7 +165,7 @@ def ring_of_journal(left: JournaledCall, agents: AgentBook) -> Ring:
     )
 
 
-def ring_of_record(record: CallRecord, session: VoiceSession | None, agents: AgentBook, *, expires: float) -> Ring:
+def ring_of_record(record: CallRecord, session: VoiceSession | None, agents: AgentDirectory, *, expires: float) -> Ring:
     """A call as another node knows it."""
     order = Order.from_json(record.order)
     return Ring(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
+from gateway.session import EndReason, Speaker, Turn, VoiceSession
 
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
 

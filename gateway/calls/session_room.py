@@ -17,7 +17,7 @@ from gateway.calls.call_lines import STAGES, CallLines, Measured, percentiles
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.event_log import events_of
 from gateway.calls.own_store import OwnStores
-from gateway.calls.session import EndReason
+from gateway.session import EndReason
 
 _RANKS: Final = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
 STEPS_IN_TIME: Final = 24

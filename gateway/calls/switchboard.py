@@ -6,7 +6,7 @@ from gateway.calls.nodes.commons import Word
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.pipeline import Call
 from gateway.calls.registry import Registry
-from gateway.calls.session import EndReason, VoiceSession
+from gateway.session import EndReason, VoiceSession
 
 
 class Switchboard:

@@ -13,9 +13,9 @@ from typing import Any, Final, Protocol
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.journal import entries_of
 from gateway.calls.playback import MARK_BYTES, Answer, Playback
-from gateway.calls.session import Speaker, Turn
 from gateway.engines.brief import Spoken, Used
 from gateway.llm.redaction import redact
+from gateway.session import Speaker, Turn
 
 _MOST_USED: Final = 20
 """Functions that a new connection is told of, the last ones: a result may be long."""

@@ -6,14 +6,14 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime
 from typing import Final, Protocol
 
-from gateway.calls.agents import Agent
+from gateway.agents import Agent
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.calls.transcript import Transcript
 from gateway.errors import StoreError
 from gateway.memory.recall import as_speech
 from gateway.memory.trust import Clearance, Tier
 from gateway.memory.voice_commands import Command, Step, VoiceCommands, Wish
+from gateway.session import Speaker, Turn, VoiceSession
 
 PATIENCE: Final = 8.0
 """How long the caller waits for what they asked to be done."""

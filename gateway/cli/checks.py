@@ -19,7 +19,7 @@ import httpx
 import websockets.asyncio.client
 import websockets.exceptions
 
-from gateway.calls.agents import AgentBook
+from gateway.agents import AgentDirectory
 from gateway.calls.own_store import store_path
 from gateway.carriers.numbers import AllowList
 from gateway.carriers.signatures import TelnyxVerifier
@@ -124,7 +124,7 @@ def _settings(settings: Settings) -> list[Finding]:
 
 
 def _agents(settings: Settings) -> str:
-    return f"agents: {', '.join(agent.name for agent in AgentBook(settings.agents, settings.folder))}"
+    return f"agents: {', '.join(agent.name for agent in AgentDirectory(settings.agents, settings.folder))}"
 
 
 def _allow_list(settings: Settings) -> None:

@@ -15,7 +15,7 @@ import httpx
 import orjson
 
 from gateway import settings
-from gateway.calls.agents import DEFAULT_AGENT
+from gateway.agents import DEFAULT_AGENT
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.dossier import Dossier, DossierRoom
 from gateway.calls.forgetting import Forgetting, Places, Undone

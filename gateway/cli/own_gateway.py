@@ -3,9 +3,9 @@
 import contextlib
 from collections.abc import AsyncIterator
 
+from gateway.app import create_app
 from gateway.replay.loopback import served
 from gateway.settings import Settings
-from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol
 
 

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import uvicorn
 
 from gateway import logs, settings
+from gateway.app import create_app
 from gateway.calls.desk import CallDesk
 from gateway.calls.endings import Endings
 from gateway.calls.own_store import open_own_stores
@@ -27,7 +28,6 @@ from gateway.memory.embedding import Embedder
 from gateway.settings import Secret, Settings
 from gateway.speech import model_files
 from gateway.web.admin_token import admin_token
-from gateway.web.app import create_app
 from gateway.web.front import FrontProtocol, HttpProtocol
 
 SWITCH_SECONDS: Final = 0.0005

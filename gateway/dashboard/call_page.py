@@ -15,12 +15,12 @@ from gateway.calls.dossier import Changed, DossierRoom
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.event_log import events_of
 from gateway.calls.own_store import OwnStores
-from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.dashboard import timeline
 from gateway.dashboard.sound import Sound, SoundShelf
 from gateway.dashboard.timeline import SpokenTurn, Stretch, Timeline, Who
 from gateway.memory.call_notes import PastCall, read_call
 from gateway.memory.facts import FactBook
+from gateway.session import Speaker, Turn, VoiceSession
 
 _CUT_OFF: Final = " —"
 _STAGES: Final = {

@@ -10,9 +10,9 @@ from typing import Final
 from markupsafe import Markup
 
 from gateway.calls.call_lines import CallLines, Measured, percentiles
-from gateway.calls.session import EndReason
 from gateway.dashboard import svg
 from gateway.dashboard.words import count, milliseconds
+from gateway.session import EndReason
 
 TROUBLE: Final = frozenset(
     {

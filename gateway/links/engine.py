@@ -8,13 +8,7 @@ from typing import Final, Protocol
 
 from gateway.engines.brief import Brief
 from gateway.engines.deepgram import KEEP_ALIVE, DeepgramCodec
-from gateway.engines.events import (
-    EngineEvent,
-    EngineFailed,
-    EngineGreeted,
-    FunctionCall,
-    SettingsApplied,
-)
+from gateway.engines.events import EngineEvent, EngineFailed, EngineGreeted, FunctionCall, SettingsApplied
 from gateway.errors import EngineRefused, EngineUnavailable, RemoteProtocolError
 from gateway.links.recorder import CallRecorder
 from gateway.links.sockets import NORMAL, Connector, Socket

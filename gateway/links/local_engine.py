@@ -14,14 +14,7 @@ from gateway.audio import seconds_of
 from gateway.engines import local
 from gateway.engines.brief import AgentFunction
 from gateway.engines.events import FunctionCall
-from gateway.engines.local import (
-    Configured,
-    FunctionAnswered,
-    PromptAdded,
-    SayWanted,
-    ThinkReplaced,
-    TurnForced,
-)
+from gateway.engines.local import Configured, FunctionAnswered, PromptAdded, SayWanted, ThinkReplaced, TurnForced
 from gateway.engines.mind import Mind
 from gateway.engines.sentences import Sentences
 from gateway.links.mouth import Mouth

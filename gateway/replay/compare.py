@@ -15,12 +15,12 @@ from typing import Any, Final
 import orjson
 
 from gateway.calls.call_document import archive_text, call_document, spoken_lines
-from gateway.calls.session import EndReason
 from gateway.replay.checksum import crc32_of_both
 from gateway.replay.inbox import Arrival
 from gateway.replay.player import GATEWAY_ENDS, SILENCE, Outcome
 from gateway.replay.recording import Content, Message, Peer, RawText, Recording, Sound, SoundPrint, Step
 from gateway.replay.remembered import Remembered
+from gateway.session import EndReason
 
 NOTHING: Final = "nothing"
 _VOLATILE_KEYS: Final = frozenset({"streamSid", "stream_id"})

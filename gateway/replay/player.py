@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gateway.audio import FRAME_BYTES, SILENCE_FRAME
-from gateway.calls.session import EndReason
 from gateway.replay.carrier_player import Carrier, CarrierCall, GatewayAddress
 from gateway.replay.engine_player import EnginePlayer
 from gateway.replay.inbox import Arrival
 from gateway.replay.recording import Message, Peer, Recording, SoundPrint, Step
+from gateway.session import EndReason
 
 PATIENCE: Final = 10.0
 """How long something recorded is waited for. The gateway itself tries 7 s to get a lost engine back."""

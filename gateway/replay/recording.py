@@ -22,13 +22,13 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from gateway.calls.session import EndReason, VoiceSession
 from gateway.errors import RecordingError
 from gateway.links.recorder import FORMAT
 from gateway.llm.summary import CallSummary
 from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
 from gateway.memory.pins import Pin, PinEvent
+from gateway.session import EndReason, VoiceSession
 
 Peer = Literal["carrier", "engine"]
 Direction = Literal["from", "to"]

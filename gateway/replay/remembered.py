@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from gateway.calls.call_document import call_document
-from gateway.calls.session import VoiceSession
 from gateway.llm.summary import CallSummary
 from gateway.memory import facts, pin_log
 from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
 from gateway.memory.pins import Pin
 from gateway.replay.recording import CallHeader, Recording
+from gateway.session import VoiceSession
 
 
 @dataclass(frozen=True)

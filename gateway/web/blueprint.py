@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from gateway.calls.agents import AgentBook, find_text
+from gateway.agents import AgentDirectory, find_text
 from gateway.calls.brains import Accounts, Brain, build_brains
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.functions.kit import shelves_of
@@ -33,7 +33,7 @@ class Blueprint:
     """What can be made, and can be wrong, before anything runs."""
 
     settings: Settings
-    agents: AgentBook
+    agents: AgentDirectory
     allowed: AllowList
     verifier: TelnyxVerifier | None
     engine: EngineAccess | None
@@ -52,7 +52,7 @@ class Blueprint:
         sharing.check(settings)
         traces.check(settings)
         own_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
-        agents = AgentBook(settings.agents, settings.folder)
+        agents = AgentDirectory(settings.agents, settings.folder)
         is_local = _engine_is_local(settings)
         return cls(
             settings=settings,
@@ -127,7 +127,7 @@ def _accounts(settings: Settings) -> Accounts:
     )
 
 
-def _text_agents(settings: Settings, agents: AgentBook) -> dict[str, OpenClawUpstream]:
+def _text_agents(settings: Settings, agents: AgentDirectory) -> dict[str, OpenClawUpstream]:
     """Those that are OpenClaw's, by how they are written; the others are webhooks."""
     names = {agent.text_agent for agent in agents if agent.text_agent.startswith("openclaw")}
     if names and not (settings.openclaw_gateway_url and settings.openclaw_gateway_token):

@@ -16,15 +16,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway.errors import DocumentNotFound, StoreUnavailable
-from gateway.memory.documents import (
-    Document,
-    DocumentStore,
-    Hit,
-    NewDocument,
-    parse_tags,
-    parse_time,
-    wire_time,
-)
+from gateway.memory.documents import Document, DocumentStore, Hit, NewDocument, parse_tags, parse_time, wire_time
 from gateway.settings import Secret
 from gateway.web.keys import is_admitted
 

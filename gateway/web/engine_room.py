@@ -11,9 +11,9 @@ from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.local_mind import LocalMinds
 from gateway.links.local_engine import URL, LocalEngine
 from gateway.links.speech_process import SpeechHost
+from gateway.maintenance import at_work
 from gateway.settings import Settings
 from gateway.web.blueprint import Blueprint
-from gateway.web.upkeep import at_work
 
 CALLS_PER_CORE: Final = 4
 """What a core carries with the local engine, recognition and voice included (gateway bench --engine local)."""

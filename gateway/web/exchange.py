@@ -13,15 +13,7 @@ from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.nodes.crew_metrics import CrewMetrics
 from gateway.calls.provisions import Memory
 from gateway.links.carrier_rest import CallControl, TelnyxControl
-from gateway.memory.facts import FactBook
-from gateway.memory.pins import PinBook
-from gateway.memory.recall import Recall
-from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTING
-from gateway.web.blueprint import Blueprint, carriers, controls, telnyx_control
-from gateway.web.engine_room import EngineRoom, engine_room
-from gateway.web.ground import Ground
-from gateway.web.rooms import brain_room, kit_room, make_finalizer
-from gateway.web.upkeep import (
+from gateway.maintenance import (
     at_work,
     collect_garbage,
     delete_old,
@@ -31,6 +23,14 @@ from gateway.web.upkeep import (
     retention_of,
     sweep,
 )
+from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook
+from gateway.memory.recall import Recall
+from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTING
+from gateway.web.blueprint import Blueprint, carriers, controls, telnyx_control
+from gateway.web.engine_room import EngineRoom, engine_room
+from gateway.web.ground import Ground
+from gateway.web.rooms import brain_room, kit_room, make_finalizer
 
 CLOSING_SECONDS: Final = 10.0
 """How long endings may take at shutdown; what is left is taken up at the next start."""

@@ -13,13 +13,13 @@ from gateway.calls.journal import Journal
 from gateway.calls.levels import Levels
 from gateway.calls.own_store import OwnStores, open_own_stores
 from gateway.links.recorder import RecordingRoom
+from gateway.maintenance import at_work
 from gateway.memory.embedding import Embedder
 from gateway.memory.remem import RememClient
 from gateway.memory.store import MemoryStore
 from gateway.web import sharing, traces
 from gateway.web.blueprint import Blueprint, remem
 from gateway.web.sharing import Sharing
-from gateway.web.upkeep import at_work
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.calls.agents import AgentBook
+from gateway.agents import AgentDirectory
 from gateway.calls.desk import CallDesk
 from gateway.calls.orders import Order, OrderBook
 from gateway.carriers.numbers import e164
@@ -42,7 +42,7 @@ class OutboundDoor:
     public: PublicAddress
     admin_token: Secret
     orders: OrderBook
-    agents: AgentBook
+    agents: AgentDirectory
     controls: Mapping[str, CallControl]
 
     def routes(self) -> list[Route]:

@@ -6,7 +6,7 @@ from typing import Final
 
 import httpx
 
-from gateway.calls.agents import Agent
+from gateway.agents import Agent
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import close as close_brains
 from gateway.calls.call_book import CallBook
@@ -18,6 +18,7 @@ from gateway.calls.functions.kit import KitRoom
 from gateway.calls.functions.text_side import OpenClawAgent, Recipient, Webhook
 from gateway.calls.provisions import Memory
 from gateway.calls.thinking import hashed_caller
+from gateway.maintenance import at_work
 from gateway.memory.facts import FactBook
 from gateway.memory.knowledge import Knowledge
 from gateway.memory.personas import PersonaBook
@@ -27,7 +28,6 @@ from gateway.memory.store import MemoryStore
 from gateway.web.blueprint import Blueprint
 from gateway.web.ground import Ground
 from gateway.web.sharing import Sharing
-from gateway.web.upkeep import at_work
 
 KNOWLEDGE_SECONDS: Final = 5.0
 """How soon a changed file of an agent's knowledge is found."""

@@ -16,13 +16,13 @@ from gateway.calls.archive import Archive
 from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.finalize import Finalizer
-from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.errors import LlmError
 from gateway.llm.summary import CallSummary
 from gateway.llm.writer import SummaryWriter
 from gateway.memory.documents import Document
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
+from gateway.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem
 from tests.stage import until

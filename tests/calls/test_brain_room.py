@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.calls.agents import Agent
+from gateway.agents import Agent
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import Brain
 from gateway.calls.nodes.commons import Commons

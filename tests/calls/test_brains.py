@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.calls.agents import Agent
+from gateway.agents import Agent
 from gateway.calls.brains import Accounts, Brain, build_brains, close, keep_warm
 from gateway.errors import SettingsError
 from gateway.llm.anthropic_chat import AnthropicUpstream

@@ -3,16 +3,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.calls.agents import Agent
+from gateway.agents import Agent
 from gateway.calls.briefing import NO_NOTES, Briefing
 from gateway.calls.playback import Playback
 from gateway.calls.remembering import Remembering
-from gateway.calls.session import VoiceSession
 from gateway.calls.transcript import Transcript
 from gateway.engines.brief import AgentFunction, Spoken
 from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
 from gateway.memory.pins import Pin
+from gateway.session import VoiceSession
 
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 CALLER = "+12025550143"

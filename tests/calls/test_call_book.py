@@ -9,8 +9,8 @@ import pytest
 
 from gateway.calls.call_book import CallBook, newest_query
 from gateway.calls.own_store import open_own_store
-from gateway.calls.session import EndReason, VoiceSession
 from gateway.memory.sqlite import SqliteStore
+from gateway.session import EndReason, VoiceSession
 
 START = datetime(2026, 2, 6, 12, tzinfo=UTC)
 CALLERS = ("+12025550143", "+12025550144")

@@ -4,10 +4,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gateway.calls.call_document import archive_text, call_document, spoken_lines
-from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.llm.summary import CallSummary, SpokenLine
 from gateway.memory.call_notes import read_call
 from gateway.memory.documents import Document
+from gateway.session import Speaker, Turn, VoiceSession
 
 START = datetime(2026, 2, 7, 4, 15, tzinfo=UTC)
 NEW_YORK = ZoneInfo("America/New_York")

@@ -7,7 +7,7 @@ import pytest
 from gateway.calls.call_book import CallBook
 from gateway.calls.call_lines import CallerLine, CallLines, Wanted
 from gateway.calls.own_store import open_own_store
-from gateway.calls.session import EndReason
+from gateway.session import EndReason
 from tests.calls.aftermath import CALLER, START, a_session
 
 OTHER = "+12025550188"

@@ -2,11 +2,11 @@ import logging
 
 import pytest
 
-from gateway.calls.agents import Agent
+from gateway.agents import Agent
 from gateway.calls.caller_on_line import PIN_REMOVED, CallerOnLine
-from gateway.calls.session import VoiceSession
 from gateway.memory.identity import IdentifierSource, RepeatCallerSettings
 from gateway.memory.trust import Clearance, Tier, TrustPolicy
+from gateway.session import VoiceSession
 from gateway.settings import Secret
 
 NUMBER = "+12025550143"

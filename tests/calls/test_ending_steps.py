@@ -10,7 +10,6 @@ from gateway.calls.archive import Archive
 from gateway.calls.ending_steps import REMOTE_TIMEOUT, EndingSteps
 from gateway.calls.endings import Ending, Endings, retold
 from gateway.calls.own_store import open_own_store
-from gateway.calls.session import Speaker, Turn
 from gateway.errors import LlmUnavailable, StoreRefused, StoreUnavailable
 from gateway.llm.facts import CallerFact
 from gateway.llm.topics import TopicNote
@@ -18,6 +17,7 @@ from gateway.llm.writer import SummaryWriter
 from gateway.memory import facts, pin_log
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
+from gateway.session import Speaker, Turn
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
 from tests.fakes.remem import FakeRemem, Fault
 

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from gateway.calls.event_log import Cursor, EventLog, events_of
 from gateway.calls.feed import Feed
-from gateway.calls.session import VoiceSession
+from gateway.session import VoiceSession
 
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 STAGES = {"transcript": 0.1, "first_frame": 0.84}

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from gateway.audio import BYTES_PER_SECOND, FRAME_BYTES, mulaw_to_linear
 from gateway.calls.filler import QUEUED_SECONDS, Filler
 from gateway.calls.playback import MARK_BYTES, Playback
-from gateway.calls.session import Speaker, Turn
 from gateway.calls.transcript import Transcript
+from gateway.session import Speaker, Turn
 from tests.fakes.carrier import Playback as Phone
 
 AT = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)

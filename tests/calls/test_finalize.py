@@ -7,9 +7,9 @@ import pytest
 from gateway.calls.ending_steps import EXTRACTIVE
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.finalize import PAUSES
-from gateway.calls.session import Speaker, Turn
 from gateway.errors import BoardUnavailable, LlmRefused, LlmUnavailable
 from gateway.links.recorder import RecordingRoom
+from gateway.session import Speaker, Turn
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
 from tests.fakes.remem import FakeRemem, Fault
 from tests.stage import until, until_it

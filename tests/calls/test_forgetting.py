@@ -22,7 +22,6 @@ from gateway.calls.nodes.commons import Commons
 from gateway.calls.nodes.event_stream import EventStream
 from gateway.calls.nodes.shared_traces import SharedTraces
 from gateway.calls.own_store import OwnStores, open_own_stores
-from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.errors import StoreUnavailable
 from gateway.llm.facts import CallerFact
 from gateway.llm.topics import TopicNote
@@ -32,6 +31,7 @@ from gateway.memory.pins import PinBook
 from gateway.memory.remem import RememClient
 from gateway.memory.state import CallerState
 from gateway.memory.store import MemoryStore
+from gateway.session import Speaker, Turn, VoiceSession
 from gateway.settings import Secret
 from tests.calls.aftermath import CALLER, START, SUMMARY, a_session
 from tests.fakes.remem import FakeRemem

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from gateway.calls.journal import Journal, circumstances, entries_of, turns_of
 from gateway.calls.playback import MARK_BYTES, Playback
-from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.calls.transcript import Transcript
+from gateway.session import Speaker, Turn, VoiceSession
 from tests.stage import until
 
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)

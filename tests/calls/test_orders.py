@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from gateway.calls.agents import AgentBook
+from gateway.agents import AgentDirectory
 from gateway.calls.nodes.file_board import FileBoard
 from gateway.calls.orders import Order, OrderBook, speaker
-from gateway.calls.prompt import with_context
+from gateway.prompts import with_context
 from gateway.settings import Secret
 
 ORDER = Order("+12025550143", "maya", "The bike is ready.", {"customer_id": "C-17"}, "Your bike is ready.")
@@ -24,7 +24,7 @@ def test_context_has_its_place_in_the_prompt():
 
 def test_speaker_knows_why_it_calls(tmp_path: Path):
     (tmp_path / "maya.md").write_text("You are Maya.")
-    agents = AgentBook({"maya": {"prompt": "maya.md", "greeting": "Hello."}}, tmp_path)
+    agents = AgentDirectory({"maya": {"prompt": "maya.md", "greeting": "Hello."}}, tmp_path)
     told = speaker(agents, "maya", ORDER)
     assert (told.greeting, told.prompt) == (
         "Your bike is ready.",

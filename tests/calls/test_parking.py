@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
+from gateway.agents import Agent
 from gateway.calls import parking
-from gateway.calls.agents import Agent
 from gateway.calls.errands import Errands
 from gateway.calls.parking import Parking
 from gateway.calls.registry import Registry
 from gateway.calls.ring import Ring
-from gateway.calls.session import CallKey
+from gateway.session import CallKey
 
 KEY = ("telnyx", "v3:1")
 

@@ -7,13 +7,13 @@ from typing import cast
 
 import pytest
 
-from gateway.calls.agents import Agent
+from gateway.agents import Agent
 from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess
 from gateway.calls.pipeline import MEDIA_SILENCE_SECONDS, Call
-from gateway.calls.session import EndReason, VoiceSession
 from gateway.errors import CarrierRefused
 from gateway.links.carrier import CarrierLink
 from gateway.links.sockets import Socket, SocketOwner
+from gateway.session import EndReason, VoiceSession
 
 
 class Carrier:

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.calls.agents import Agent
+from gateway.agents import Agent
 from gateway.calls.registry import ASK_SECONDS, MEMORY_OF_ENDED, MOST_EVENTS, Registry
 from gateway.calls.ring import Ring
 

@@ -3,19 +3,19 @@ from pathlib import Path
 
 import pytest
 
-from gateway.calls.agents import Agent, AgentBook
+from gateway.agents import Agent, AgentDirectory
 from gateway.calls.journal import JournaledCall
 from gateway.calls.nodes.commons import CallRecord, CallState
 from gateway.calls.ring import Ring, ring_of_journal, ring_of_record
-from gateway.calls.session import VoiceSession
 from gateway.memory.trust import Clearance, Tier
+from gateway.session import VoiceSession
 
 MAYA = Agent("maya", "You are Maya.")
 
 
 @pytest.fixture
-def agents(tmp_path: Path) -> AgentBook:
-    return AgentBook({}, tmp_path)
+def agents(tmp_path: Path) -> AgentDirectory:
+    return AgentDirectory({}, tmp_path)
 
 
 def a_ring() -> Ring:
@@ -55,7 +55,7 @@ def test_session_keeps_the_number_beside_the_caller() -> None:
     assert ring.new_session().number == ""
 
 
-def test_journal_makes_the_same_ring(agents: AgentBook) -> None:
+def test_journal_makes_the_same_ring(agents: AgentDirectory) -> None:
     ring = a_ring()
     ring.handed_over = True
     again = ring_of_journal(JournaledCall(ring.new_session(), ring.journal_header, ""), agents)
@@ -63,7 +63,7 @@ def test_journal_makes_the_same_ring(agents: AgentBook) -> None:
     assert (again.caller, again.session_id) == (ring.caller, ring.session_id)
 
 
-def test_other_nodes_make_the_same_ring(agents: AgentBook) -> None:
+def test_other_nodes_make_the_same_ring(agents: AgentDirectory) -> None:
     ring = a_ring()
     record = CallRecord(
         ring.key,

@@ -3,8 +3,8 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.calls.session import EndReason, Speaker, Turn
 from gateway.calls.session_merge import merged, merged_turns
+from gateway.session import EndReason, Speaker, Turn
 from tests.calls.aftermath import START, a_session
 
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gateway.calls.registry import Registry
-from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.calls.switchboard import Switchboard
+from gateway.session import EndReason, Speaker, Turn, VoiceSession
 
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 

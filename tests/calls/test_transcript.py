@@ -1,10 +1,10 @@
 from datetime import UTC, datetime
 
 from gateway.calls.playback import MARK_BYTES, Playback
-from gateway.calls.session import Speaker, Turn
 from gateway.calls.transcript import Transcript
 from gateway.engines.brief import Spoken, Used
 from gateway.engines.events import FunctionCall
+from gateway.session import Speaker, Turn
 
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 SENTENCE = "one two three four"

@@ -14,13 +14,13 @@ from gateway.calls.call_book import CallBook
 from gateway.calls.call_document import archive_text, call_document, spoken_lines
 from gateway.calls.call_lines import CallLines
 from gateway.calls.own_store import open_own_store
-from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.llm.facts import CallerFact
 from gateway.llm.summary import CallSummary
 from gateway.memory.facts import FactBook
 from gateway.memory.index import index_text
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
+from gateway.session import EndReason, Speaker, Turn, VoiceSession
 
 RECORDED = Path("gateway/replay/calls/first.jsonl")
 BARGE_IN = Path("tests/recordings/barge-in.jsonl")

@@ -7,9 +7,9 @@ import pytest
 from gateway.calls.call_book import CallBook
 from gateway.calls.call_lines import CallLines
 from gateway.calls.own_store import open_own_store
-from gateway.calls.session import EndReason
 from gateway.dashboard.svg import ticks
 from gateway.dashboard.vitals import PERIODS, VitalRoom, calls_plot, latency_plot
+from gateway.session import EndReason
 from tests.calls.aftermath import CALLER, a_session
 
 NOW = datetime(2026, 2, 7, 12, tzinfo=UTC)

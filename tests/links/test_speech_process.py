@@ -6,8 +6,8 @@ import pytest
 
 from gateway.errors import EngineRefused
 from gateway.links.speech_process import SpeechHost
+from gateway.maintenance import at_work
 from gateway.phone import voices
-from gateway.web.upkeep import at_work
 from tests.stage import until
 
 QUIET = b"".join(voices.line_noise(100))

@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway.audio import SILENCE_FRAME
-from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.llm.summary import CallSummary
 from gateway.replay.compare import Difference, compare, compare_remembered
 from gateway.replay.inbox import Arrival
 from gateway.replay.player import Outcome
 from gateway.replay.recording import CallHeader, Message, Recording, Sound, SoundPrint, Step
 from gateway.replay.remembered import Remembered
+from gateway.session import EndReason, Speaker, Turn, VoiceSession
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
 HEADER = CallHeader("twilio", "+12025550143", "+12025550100", "voice-session:1", NOON, {"name": "maya"})

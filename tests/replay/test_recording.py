@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.calls.session import EndReason
 from gateway.errors import RecordingError
 from gateway.links.recorder import RecordingRoom
 from gateway.replay.recording import Message, RawText, Sound, SoundPrint, read
+from gateway.session import EndReason
 
 HEADER = {
     "format": 1,

@@ -9,7 +9,7 @@ import pytest
 from gateway.calls.event_log import Cursor, EventLog
 from gateway.calls.feed import EVENTS, Feed
 from gateway.calls.levels import Levels
-from gateway.calls.session import VoiceSession
+from gateway.session import VoiceSession
 from gateway.settings import Secret
 from gateway.web import live
 from gateway.web.live import LiveDoor

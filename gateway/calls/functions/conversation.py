@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from gateway.calls.session import Turn, VoiceSession
 from gateway.carriers.numbers import transfer_target
-from gateway.logs import CallLog
+from gateway.logs import CallLogger
 from gateway.memory.state import MOST_KEYS, Scalar, Value, check_value
+from gateway.session import Turn, VoiceSession
 
 ANSWER_SECONDS: Final = 5.0
 """How long a function waits for the loop to tell it something; normally that takes less than a millisecond."""
@@ -96,7 +96,9 @@ class Conversation:
         self.memory = Memory(memory)
         self.state = State(state)
         """Text, numbers, true and false, or flat objects of these."""
-        self.log = CallLog(logging.getLogger("gateway.functions"), {"call": session.uuid[:8], "agent": session.agent})
+        self.log = CallLogger(
+            logging.getLogger("gateway.functions"), {"call": session.uuid[:8], "agent": session.agent}
+        )
         """A logger that names the call. Like every log here, it is no place for what was said."""
         self._session = session
         self._host = host

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, Protocol
 
-from gateway.calls import prompt
-from gateway.calls.agents import Agent
+from gateway import prompts
+from gateway.agents import Agent
 from gateway.calls.functions import builtin
 from gateway.calls.functions.runner import Builtin
 from gateway.calls.functions.schema import FunctionSchema
@@ -105,7 +105,7 @@ class KitRoom:
         return Kit(toolbox, self._threads, await recall() or {}, builtins, personas, recall)
 
     async def _wanted_personas(self, agent: Agent) -> dict[str, str]:
-        names = prompt.wanted_personas(agent.prompt)
+        names = prompts.wanted_personas(agent.prompt)
         if self._personas is None or not names:
             return {}
         try:

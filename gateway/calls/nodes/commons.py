@@ -21,8 +21,8 @@ from typing import Any, Final
 import orjson
 
 from gateway.calls.nodes.board import Board
-from gateway.calls.session import CallKey
 from gateway.errors import BoardUnavailable
+from gateway.session import CallKey
 
 BEAT_SECONDS: Final = 1.0
 ALIVE_SECONDS: Final = 4.0

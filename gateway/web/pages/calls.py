@@ -18,13 +18,13 @@ from gateway.calls.call_lines import CallLine, CallLines, Wanted
 from gateway.calls.endings import Endings
 from gateway.calls.forgetting import Forgetting
 from gateway.calls.own_store import OwnStores
-from gateway.calls.session import EndReason
 from gateway.dashboard.call_page import CallRoom
 from gateway.dashboard.sound import SoundShelf
 from gateway.dashboard.visitors import Envelope, Visit
 from gateway.dashboard.vitals import TROUBLE
 from gateway.errors import StoreError
 from gateway.memory.call_notes import PastCall, read_call
+from gateway.session import EndReason
 from gateway.web.pages.entrance import Entrance, Form
 
 PAGE_ROWS: Final = 50

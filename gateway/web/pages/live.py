@@ -17,12 +17,12 @@ from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.call_lines import CallLine, CallLines, Wanted
 from gateway.calls.feed import Feed
 from gateway.calls.pipeline import Call
-from gateway.calls.session import Turn, VoiceSession
 from gateway.calls.switchboard import Switchboard
 from gateway.dashboard.sound import endless_wav_header
 from gateway.dashboard.visitors import Envelope, Visit
 from gateway.dashboard.vitals import TROUBLE
 from gateway.memory.store import MemoryStore
+from gateway.session import Turn, VoiceSession
 from gateway.web.live import LiveDoor
 from gateway.web.pages.entrance import Entrance, Form
 

@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.calls.agents import Agent
+from gateway.agents import Agent
 from gateway.dashboard.passes import CallPass, PassBook, WatchPass
 from gateway.dashboard.visitors import Envelope, Visit
 from gateway.memory.call_notes import PastCall

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.calls.functions.conversation import Conversation
-from gateway.calls.session import Speaker, Turn, VoiceSession
 from gateway.memory.state import MOST_KEYS
+from gateway.session import Speaker, Turn, VoiceSession
 
 CALLER = "+12025550143"
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)

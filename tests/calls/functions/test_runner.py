@@ -17,8 +17,8 @@ from gateway.calls.functions.runner import (
 from gateway.calls.functions.schema import FunctionSchema
 from gateway.calls.functions.threads import Workers
 from gateway.calls.functions.toolbox import load_toolbox
-from gateway.calls.session import VoiceSession
 from gateway.engines.events import FunctionCall
+from gateway.session import VoiceSession
 from tests.stage import until
 
 SECRET = "Ana's card is 4111"

@@ -12,8 +12,8 @@ import pytest
 
 from gateway.calls.nodes.board import Board
 from gateway.calls.nodes.commons import CallRecord, CallState, Commons, Word
-from gateway.calls.session import VoiceSession
 from gateway.errors import BoardUnavailable
+from gateway.session import VoiceSession
 from tests.calls.grounds import Ground, prepared
 from tests.stage import until_it
 

@@ -12,8 +12,8 @@ from gateway.calls.endings import Ending
 from gateway.calls.nodes.ending_stream import EndingStream
 from gateway.calls.nodes.redis_board import connect
 from gateway.calls.nodes.shared_traces import SharedTraces
-from gateway.calls.session import EndReason, Speaker, Turn
 from gateway.errors import TakenOver
+from gateway.session import EndReason, Speaker, Turn
 from tests.calls.aftermath import START, a_session
 from tests.redis_server import running_redis
 

@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.app import create_app
 from gateway.calls.own_store import open_own_store
-from gateway.calls.session import VoiceSession
 from gateway.memory.sqlite import SqliteStore
+from gateway.session import VoiceSession
 from gateway.settings import Secret, Settings
-from gateway.web.app import create_app
 from tests.dashboard.examples import fill
 
 TOKEN = "admin-token-of-the-tests"

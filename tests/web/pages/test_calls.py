@@ -9,8 +9,8 @@ import pytest
 
 from gateway.calls.call_book import CallBook
 from gateway.calls.endings import Ending, Endings
-from gateway.calls.session import EndReason, Speaker, Turn
 from gateway.llm.summary import CallSummary
+from gateway.session import EndReason, Speaker, Turn
 from tests.calls.aftermath import a_session
 from tests.dashboard.examples import keep
 from tests.web.pages.conftest import Visitor

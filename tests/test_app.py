@@ -4,9 +4,9 @@ import contextlib
 
 import pytest
 
+from gateway.app import create_app
 from gateway.errors import SettingsError
 from gateway.settings import Secret, Settings
-from gateway.web.app import create_app
 from tests.redis_server import running_redis
 from tests.stage import patient_client, running_gateway, until_it
 

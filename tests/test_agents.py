@@ -2,7 +2,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.calls.agents import DEFAULT_AGENT, AgentBook
+from gateway.agents import DEFAULT_AGENT, AgentDirectory
 from gateway.errors import SettingsError
 
 MAYA, TOM = "+12025550100", "+12025550101"
@@ -19,12 +19,12 @@ def folder(tmp_path):
 
 
 def agent(folder, **table):
-    return AgentBook({"maya": table}, folder).answering(MAYA)
+    return AgentDirectory({"maya": table}, folder).answering(MAYA)
 
 
 def problem(folder, name="maya", **table):
     with pytest.raises(SettingsError) as raised:
-        AgentBook({name: table}, folder)
+        AgentDirectory({name: table}, folder)
     return str(raised.value).removeprefix(f"gateway.toml, [agents.{name}]: ")
 
 
@@ -32,35 +32,35 @@ def problem(folder, name="maya", **table):
 
 
 def test_each_number_has_its_agent(folder):
-    book = AgentBook({"maya": {"numbers": [MAYA]}, "tom": {"numbers": TOM}}, folder)
+    book = AgentDirectory({"maya": {"numbers": [MAYA]}, "tom": {"numbers": TOM}}, folder)
     assert [book.answering(number).name for number in (MAYA, TOM)] == ["maya", "tom"]
     assert [agent.name for agent in book] == ["maya", "tom"]
 
 
 def test_numbers_are_compared_as_e164(folder):
-    book = AgentBook({"maya": {}, "tom": {"numbers": ["+1 (202) 555-0101"]}}, folder)
+    book = AgentDirectory({"maya": {}, "tom": {"numbers": ["+1 (202) 555-0101"]}}, folder)
     assert book.answering("+1 202 555 0101").name == "tom"
 
 
 def test_agent_without_numbers_answers_the_rest(folder):
-    book = AgentBook({"maya": {"numbers": [MAYA]}, "tom": {}}, folder)
+    book = AgentDirectory({"maya": {"numbers": [MAYA]}, "tom": {}}, folder)
     assert [book.answering(called).name for called in (MAYA, TOM, "sip:desk@example.com", "")] == ["maya", *["tom"] * 3]
 
 
 def test_first_agent_answers_where_all_have_numbers(folder):
-    book = AgentBook({"tom": {"numbers": [TOM]}, "maya": {"numbers": [MAYA]}}, folder)
+    book = AgentDirectory({"tom": {"numbers": [TOM]}, "maya": {"numbers": [MAYA]}}, folder)
     assert book.answering("+12025550199").name == "tom"
 
 
 def test_no_table_means_the_default_agent(tmp_path):
-    (only,) = AgentBook({}, tmp_path)
+    (only,) = AgentDirectory({}, tmp_path)
     assert only.name == DEFAULT_AGENT
     assert "{{memory}}" in only.prompt  # the one that comes with the program
 
 
 def test_number_of_two_agents_is_a_mistake(folder):
     with pytest.raises(SettingsError) as raised:
-        AgentBook({"maya": {"numbers": [MAYA]}, "tom": {"numbers": [MAYA]}}, folder)
+        AgentDirectory({"maya": {"numbers": [MAYA]}, "tom": {"numbers": [MAYA]}}, folder)
     assert str(raised.value) == f"gateway.toml: {MAYA} belongs to maya and to tom"
 
 

@@ -6,8 +6,7 @@ import weakref
 
 import pytest
 
-from gateway.web import upkeep
-from gateway.web.upkeep import at_work, collect_garbage
+from gateway.maintenance import at_work, collect_garbage
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from uuid import UUID
 import orjson
 import pytest
 
-from gateway.calls.session import EndReason, Speaker, Turn, VoiceSession
+from gateway.session import EndReason, Speaker, Turn, VoiceSession
 
 START = datetime(2026, 2, 6, 23, 15, 0, 250_000, tzinfo=UTC)
 

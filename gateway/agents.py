@@ -19,7 +19,7 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True)
-class FillerChoice:
+class FillerSettings:
     """What is heard while the agent thinks: a sound that comes with us, or one of a few phrases."""
 
     after: float
@@ -66,7 +66,7 @@ class Agent:
     """Where the agent may transfer a caller: names, and numbers or SIP addresses."""
     text_agent: str = ""
     """Who does what the agent hands over in a call: openclaw/AGENT, or a webhook's address."""
-    filler: FillerChoice | None = None
+    filler: FillerSettings | None = None
     repeat_caller: RepeatCallerSettings = RepeatCallerSettings()
     """Who counts as the same caller, and what functions may keep of one from call to call."""
     trust: TrustPolicy = TrustPolicy()
@@ -75,7 +75,7 @@ class Agent:
     """How long facts are told, 0 for ever; None for what all agents have."""
 
 
-class AgentBook:
+class AgentDirectory:
     """All agents, looked up by the number that was dialled. Files are read once, when it is made."""
 
     def __init__(self, tables: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
@@ -235,7 +235,7 @@ def _text_agent(value: Any, where: str, folder: Path) -> str:
     return text
 
 
-def _filler(value: Any, where: str, folder: Path) -> FillerChoice:
+def _filler(value: Any, where: str, folder: Path) -> FillerSettings:
     table = {"sound": value} if isinstance(value, str) else _table(value, where)
     if unknown := sorted(set(table) - {"after", "sound", "say"}):
         raise SettingsError(f"{where}: unknown key {unknown[0]}; known are after, say, sound")
@@ -244,7 +244,7 @@ def _filler(value: Any, where: str, folder: Path) -> FillerChoice:
     sound = _text(table.get("sound", ""), where, folder)
     if sound not in ("", "typing") or bool(sound) == bool(phrases):
         raise SettingsError(f'{where} must be sound = "typing", or say = ["Let me see.", "One second."]')
-    return FillerChoice(_seconds(table.get("after", 2.0), f"{where}.after", folder), sound, phrases)
+    return FillerSettings(_seconds(table.get("after", 2.0), f"{where}.after", folder), sound, phrases)
 
 
 def _memory(value: Any, where: str, folder: Path) -> dict[str, Any]:

@@ -3,7 +3,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.calls.prompt import render, spoken_time, wanted_personas, wants_memory
+from gateway.prompts import render, spoken_time, wanted_personas, wants_memory
 
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=ZoneInfo("America/New_York"))
 

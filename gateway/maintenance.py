@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gateway.calls.agents import Agent
+from gateway.agents import Agent
 from gateway.calls.archive import Archive
 from gateway.calls.event_log import Cursor, EventLog
 from gateway.calls.forgetting import Forgetting

@@ -18,6 +18,7 @@ from gateway.calls.own_store import open_own_stores
 from gateway.calls.session_room import SessionRoom
 from gateway.links import picows_sockets, websockets_sockets
 from gateway.links.sockets import Connector
+from gateway.maintenance import retention_of
 from gateway.memory.notes import CallerNotes
 from gateway.memory.personas import PersonaBook
 from gateway.memory.pins import PinBook
@@ -37,7 +38,6 @@ from gateway.web.phone import PhoneBooth
 from gateway.web.public import PublicAddress
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
-from gateway.web.upkeep import retention_of
 
 
 def create_app(
