@@ -8,11 +8,11 @@ from typing import Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import gateway
-from gateway.carriers.numbers import e164, transfer_target
 from gateway.errors import SettingsError
 from gateway.memory.identity import RepeatCallerSettings, read_repeat_caller
 from gateway.memory.trust import TrustPolicy, read_trust
 from gateway.settings import is_url
+from gateway.telephony.phone_numbers import e164, transfer_target
 
 DEFAULT_AGENT: Final = "maya"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from gateway.carriers.numbers import e164
-from gateway.links.carrier_rest import CallControl
+from gateway.telephony.phone_numbers import e164
+from gateway.telephony.rest import CallControl
 
 
 @dataclass(frozen=True)

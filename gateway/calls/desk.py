@@ -39,18 +39,18 @@ from gateway.calls.provisions import Memory, Provisions
 from gateway.calls.registry import TOKEN_SECONDS, Registry
 from gateway.calls.ring import Ring, ring_of_journal, ring_of_record
 from gateway.calls.switchboard import Switchboard
-from gateway.carriers.attestation import Attestation
-from gateway.carriers.events import StreamStarted
-from gateway.carriers.numbers import AllowList, caller_id
 from gateway.errors import BoardUnavailable
-from gateway.links.carrier import CarrierLink
-from gateway.links.carrier_rest import CallControl
 from gateway.links.recorder import RecordingRoom
 from gateway.logs import last_four
 from gateway.memory.identity import identifier
 from gateway.metrics import REFUSED
 from gateway.session import CallKey, EndReason, VoiceSession
 from gateway.speech import model_files
+from gateway.telephony.attestation import Attestation
+from gateway.telephony.events import StreamStarted
+from gateway.telephony.media_stream import MediaStream
+from gateway.telephony.phone_numbers import AllowList, caller_id
+from gateway.telephony.rest import CallControl
 
 TICK_SECONDS: Final = 0.1
 TICK_GROUPS: Final = 10
@@ -114,7 +114,7 @@ class CallDesk:
             self, self._registry, controls, self._provisions, self._departures, self._errands, neighbours
         )
         self.switchboard = Switchboard(self._registry, neighbours)
-        self._pending: dict[CarrierLink, None] = {}
+        self._pending: dict[MediaStream, None] = {}
         self._conducted: dict[Call, asyncio.Task[None]] = {}
         self._loop_watch = LoopWatch()
         self._quiet = asyncio.Event()
@@ -389,7 +389,7 @@ class CallDesk:
 
     # The media sockets' side
 
-    def expect(self, link: CarrierLink) -> None:
+    def expect(self, link: MediaStream) -> None:
         """A media socket opened; it has yet to show which call it is."""
         self._pending[link] = None
         if len(self._pending) > PENDING_SOCKETS:
@@ -398,10 +398,10 @@ class CallDesk:
             _log.warning("too many media sockets without a start", extra={"carrier": oldest.carrier})
             oldest.close()
 
-    def gone(self, link: CarrierLink) -> None:
+    def gone(self, link: MediaStream) -> None:
         self._pending.pop(link, None)
 
-    async def admit(self, started: StreamStarted, link: CarrierLink) -> Call | None:
+    async def admit(self, started: StreamStarted, link: MediaStream) -> Call | None:
         """Judge a `start`: with the call's unspent token it becomes the call's media, else it is a stranger's."""
         self._pending.pop(link, None)
         key = (link.carrier, started.call_id)
@@ -477,7 +477,7 @@ class CallDesk:
 
     # A call's life
 
-    def _call(self, ring: Ring, link: CarrierLink, engine: EngineAccess, kit: Kit, thought: Thought | None) -> Call:
+    def _call(self, ring: Ring, link: MediaStream, engine: EngineAccess, kit: Kit, thought: Thought | None) -> Call:
         carrier, call_id = ring.key
         session = ring.session or ring.new_session()
         if not session.turns:

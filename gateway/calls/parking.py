@@ -14,9 +14,9 @@ from gateway.calls.provisions import Provisions
 from gateway.calls.registry import ASK_SECONDS, RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, UNHEARD_SECONDS, Registry
 from gateway.calls.ring import Ring
 from gateway.errors import CarrierRefused, StreamInUse
-from gateway.links.carrier_rest import CallControl
 from gateway.metrics import WATCHDOG
 from gateway.session import CallKey, EndReason, VoiceSession
+from gateway.telephony.rest import CallControl
 
 HANGUP_GRACE: Final = 1.0
 """A stream that stopped is usually the first sign of a hangup; the carrier gets so long to say so."""

@@ -51,7 +51,6 @@ from gateway.engines.events import (
     UserStartedSpeaking,
 )
 from gateway.errors import CarrierRefused, EngineError, EngineRefused
-from gateway.links.carrier import CarrierLink
 from gateway.links.recorder import CallRecorder
 from gateway.logs import CallLogger, call_name
 from gateway.memory.trust import Clearance
@@ -59,6 +58,7 @@ from gateway.memory.voice_commands import Command
 from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.sounds import bundled_sound
+from gateway.telephony.media_stream import MediaStream
 
 MEDIA_SILENCE_SECONDS: Final = 30.0
 """A carrier that sends nothing at all for this long has gone. Mutes and holds are shorter, or send silence."""
@@ -92,7 +92,7 @@ class Call:
         self,
         session: VoiceSession,
         agent: Agent,
-        carrier: CarrierLink,
+        carrier: MediaStream,
         engine: EngineAccess,
         *,
         line: Line,

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway import settings
-from gateway.carriers.numbers import e164
 from gateway.phone.line import Listen, PhoneLine, Speak, phone_line
 from gateway.settings import Secret, Settings
+from gateway.telephony.phone_numbers import e164
 from gateway.web.admin_token import admin_token
 
 DEFAULT_CALLER: Final = "+12025550199"

@@ -21,12 +21,12 @@ import websockets.exceptions
 
 from gateway.agents import AgentDirectory
 from gateway.calls.own_store import store_path
-from gateway.carriers.numbers import AllowList
-from gateway.carriers.signatures import TelnyxVerifier
 from gateway.errors import GatewayError
 from gateway.settings import Secret, Settings, is_url
 from gateway.speech import model_files
 from gateway.speech.choices import SpeechChoices
+from gateway.telephony.phone_numbers import AllowList
+from gateway.telephony.signatures import TelnyxVerifier
 from gateway.web import sharing, traces
 from gateway.web.public import webhook_urls
 

@@ -20,12 +20,12 @@ from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.dossier import Dossier, DossierRoom
 from gateway.calls.forgetting import Forgetting, Places, Undone
 from gateway.calls.own_store import OwnStores, open_own_stores, store_path
-from gateway.carriers.numbers import e164
 from gateway.cli import memory_text
 from gateway.errors import SettingsError
 from gateway.memory.pins import PinBook
 from gateway.memory.store import MemoryStore
 from gateway.settings import Settings
+from gateway.telephony.phone_numbers import e164
 from gateway.web.admin_token import admin_token
 from gateway.web.blueprint import remem
 from gateway.web.sharing import shared_traces

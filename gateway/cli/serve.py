@@ -23,10 +23,10 @@ from gateway.calls.own_store import open_own_stores
 from gateway.cli import workers
 from gateway.errors import SettingsError
 from gateway.links import picows_sockets, websockets_sockets
-from gateway.links.carrier import MAX_FRAME_BYTES
 from gateway.memory.embedding import Embedder
 from gateway.settings import Secret, Settings
 from gateway.speech import model_files
+from gateway.telephony.media_stream import MAX_FRAME_BYTES
 from gateway.web.admin_token import admin_token
 from gateway.web.front import FrontProtocol, HttpProtocol
 

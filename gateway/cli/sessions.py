@@ -14,13 +14,13 @@ from gateway import settings
 from gateway.calls.endings import Endings
 from gateway.calls.own_store import OwnStores, open_own_stores, store_path
 from gateway.calls.session_room import SessionRoom, Wanted
-from gateway.carriers.numbers import e164
 from gateway.cli import sessions_text
 from gateway.cli.console import Paint, Remote, add_remote
 from gateway.errors import SettingsError
 from gateway.logs import last_four
 from gateway.session import EndReason
 from gateway.settings import Settings
+from gateway.telephony.phone_numbers import e164
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 
 from gateway import settings
-from gateway.carriers.numbers import e164
 from gateway.errors import SettingsError
-from gateway.links.carrier_accounts import Redirection, TelnyxAccount, TwilioAccount
 from gateway.settings import Settings
+from gateway.telephony.number_setup import Redirection, TelnyxAccount, TwilioAccount
+from gateway.telephony.phone_numbers import e164
 from gateway.web.public import webhook_urls
 
 

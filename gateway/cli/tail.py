@@ -14,10 +14,10 @@ import httpx
 import orjson
 
 from gateway import settings
-from gateway.carriers.numbers import e164
 from gateway.cli.console import Paint, Remote, add_remote, moment
 from gateway.cli.tail_text import line
 from gateway.errors import SettingsError
+from gateway.telephony.phone_numbers import e164
 
 PATH: Final = "/v1/live"
 RETRY_SECONDS: Final = 0.5

@@ -14,8 +14,8 @@ from typing import Any, Final
 import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from gateway.carriers.numbers import readable
 from gateway.dashboard.words import ago, cleaned, count, duration, milliseconds, percent
+from gateway.telephony.phone_numbers import readable
 
 _STATIC: Final = resources.files("gateway.dashboard") / "static"
 

@@ -14,8 +14,8 @@ from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import quote
 
-from gateway.carriers.numbers import ANONYMOUS, caller_id
 from gateway.errors import SettingsError
+from gateway.telephony.phone_numbers import ANONYMOUS, caller_id
 
 MOST_CHARACTERS: Final = 200
 """Of an identifier behind its source. What is longer is no identifier of a person."""

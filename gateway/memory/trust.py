@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from gateway.carriers.attestation import Attestation
 from gateway.errors import SettingsError
 from gateway.settings import Secret
+from gateway.telephony.attestation import Attestation
 
 MOST_TRIES: Final = 3
 KEY_PAUSE: Final = 10.0

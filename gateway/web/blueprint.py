@@ -11,11 +11,7 @@ from gateway.calls.brains import Accounts, Brain, build_brains
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.functions.kit import shelves_of
 from gateway.calls.functions.toolbox import ToolboxShelf
-from gateway.carriers.numbers import AllowList
-from gateway.carriers.signatures import TelnyxVerifier
-from gateway.carriers.softphone import SoftphoneCodec
 from gateway.errors import SettingsError
-from gateway.links.carrier_rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.links.sockets import Connector, tls_context
 from gateway.llm.openclaw_chat import OpenClawUpstream
 from gateway.llm.writer import SummaryWriter, build_writer
@@ -24,6 +20,10 @@ from gateway.settings import Secret, Settings
 from gateway.sounds import bundled_sound
 from gateway.speech import model_files
 from gateway.speech.choices import SpeechChoices
+from gateway.telephony.phone_numbers import AllowList
+from gateway.telephony.rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
+from gateway.telephony.signatures import TelnyxVerifier
+from gateway.telephony.softphone import SoftphoneCodec
 from gateway.web import sharing, traces
 from gateway.web.admin_token import admin_token
 

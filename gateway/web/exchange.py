@@ -12,7 +12,6 @@ from gateway.calls.finalize import Finalizer
 from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.nodes.crew_metrics import CrewMetrics
 from gateway.calls.provisions import Memory
-from gateway.links.carrier_rest import CallControl, TelnyxControl
 from gateway.maintenance import (
     at_work,
     collect_garbage,
@@ -27,6 +26,7 @@ from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
 from gateway.memory.recall import Recall
 from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTING
+from gateway.telephony.rest import CallControl, TelnyxControl
 from gateway.web.blueprint import Blueprint, carriers, controls, telnyx_control
 from gateway.web.engine_room import EngineRoom, engine_room
 from gateway.web.ground import Ground

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from gateway.links import picows_sockets
-from gateway.links.carrier import MAX_FRAME_BYTES
+from gateway.telephony.media_stream import MAX_FRAME_BYTES
 from gateway.web.media import CODECS
 
 _FIRST_LINE_SECONDS: Final = 10.0

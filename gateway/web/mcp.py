@@ -21,13 +21,13 @@ from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
 from gateway.calls.functions.schema import FunctionSchema
-from gateway.carriers.numbers import e164
 from gateway.errors import GatewayError, StoreUnavailable
 from gateway.memory.documents import Hit, wire_time
 from gateway.memory.identity import is_identifier
 from gateway.memory.personas import MOST_MEMORIES, Fact, MemoryType, PersonaBook, PersonaMemory, domain_of
 from gateway.memory.pins import Pin, PinBook
 from gateway.settings import Secret
+from gateway.telephony.phone_numbers import e164
 from gateway.web.keys import is_admitted
 
 if TYPE_CHECKING:

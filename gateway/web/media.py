@@ -5,11 +5,11 @@ from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from gateway.calls.desk import CallDesk
-from gateway.carriers.codec import CarrierCodec
-from gateway.carriers.softphone import SoftphoneCodec
-from gateway.carriers.telnyx import TelnyxCodec
-from gateway.carriers.twilio import TwilioCodec
-from gateway.links.carrier import CarrierLink
+from gateway.telephony.codec import CarrierCodec
+from gateway.telephony.media_stream import MediaStream
+from gateway.telephony.softphone import SoftphoneCodec
+from gateway.telephony.telnyx import TelnyxCodec
+from gateway.telephony.twilio import TwilioCodec
 from gateway.web import phone, telnyx, twilio
 
 CODECS: Final[Mapping[str, Callable[[str], CarrierCodec]]] = {
@@ -26,7 +26,7 @@ class MediaDoor:
         self._desk = desk
         self._carriers = carriers | {SoftphoneCodec.name}
 
-    def __call__(self, target: str, headers: Mapping[str, str]) -> CarrierLink | int:
+    def __call__(self, target: str, headers: Mapping[str, str]) -> MediaStream | int:
         """The owner of a socket asked for at `target` (path and query), or the status of a refusal."""
         parts = urlsplit(target)
         make_codec = CODECS.get(parts.path)
@@ -35,6 +35,6 @@ class MediaDoor:
         codec = make_codec(parse_qs(parts.query).get("token", [""])[0])
         if codec.name not in self._carriers:
             return 503
-        link = CarrierLink(codec, self._desk.admit, gone=self._desk.gone)
+        link = MediaStream(codec, self._desk.admit, gone=self._desk.gone)
         self._desk.expect(link)
         return link

@@ -17,11 +17,11 @@ from starlette.routing import Route
 from gateway.agents import AgentDirectory
 from gateway.calls.desk import CallDesk
 from gateway.calls.orders import Order, OrderBook
-from gateway.carriers.numbers import e164
-from gateway.carriers.softphone import SoftphoneCodec
 from gateway.errors import BoardUnavailable, CarrierRefused
-from gateway.links.carrier_rest import CallControl
 from gateway.settings import Secret
+from gateway.telephony.phone_numbers import e164
+from gateway.telephony.rest import CallControl
+from gateway.telephony.softphone import SoftphoneCodec
 from gateway.web.placing import NotPlaced, text_of, wanted
 from gateway.web.public import PublicAddress
 

@@ -18,12 +18,12 @@ from starlette.routing import Route
 from gateway.calls.desk import CallDesk, Refusal
 from gateway.calls.nodes.board import Board
 from gateway.calls.registry import TOKEN_SECONDS
-from gateway.carriers.attestation import Attestation
-from gateway.carriers.numbers import e164
-from gateway.carriers.softphone import ACCOUNT, SoftphoneCodec
 from gateway.dashboard.passes import LINK_SECONDS, WATCH_SECONDS, CallPass, PassBook, WatchPass
 from gateway.errors import BoardUnavailable
 from gateway.settings import Secret
+from gateway.telephony.attestation import Attestation
+from gateway.telephony.phone_numbers import e164
+from gateway.telephony.softphone import ACCOUNT, SoftphoneCodec
 from gateway.web.placing import NotPlaced, text_of, wanted
 from gateway.web.public import PublicAddress
 

@@ -13,11 +13,11 @@ from starlette.routing import Route
 from gateway.calls.desk import CallDesk, Refusal
 from gateway.calls.orders import OrderBook
 from gateway.calls.ring import Ring
-from gateway.carriers.attestation import telnyx_attestation, telnyx_sip_headers
-from gateway.carriers.signatures import TelnyxVerifier
-from gateway.carriers.telnyx import WebhookEvent, read_webhook
 from gateway.errors import CarrierRefused, RemoteProtocolError, SignatureRejected
-from gateway.links.carrier_rest import TelnyxControl
+from gateway.telephony.attestation import telnyx_attestation, telnyx_sip_headers
+from gateway.telephony.rest import TelnyxControl
+from gateway.telephony.signatures import TelnyxVerifier
+from gateway.telephony.telnyx import WebhookEvent, read_webhook
 from gateway.web.outbound import close_order, ordered
 from gateway.web.public import PublicAddress, read_body
 

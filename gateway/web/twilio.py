@@ -12,11 +12,11 @@ from starlette.routing import Route
 from gateway.calls.desk import CallDesk, Refusal
 from gateway.calls.orders import OrderBook
 from gateway.calls.ring import Ring
-from gateway.carriers import twilio
-from gateway.carriers.attestation import twilio_attestation, twilio_sip_headers
-from gateway.carriers.signatures import check_twilio
 from gateway.errors import SignatureRejected
 from gateway.settings import Secret
+from gateway.telephony import twilio
+from gateway.telephony.attestation import twilio_attestation, twilio_sip_headers
+from gateway.telephony.signatures import check_twilio
 from gateway.web.outbound import close_order, ordered
 from gateway.web.public import PublicAddress, read_body
 

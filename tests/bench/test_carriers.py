@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.bench.carriers import stream_of
-from gateway.carriers import twilio
+from gateway.telephony import twilio
 
 
 def test_stream_and_token_are_read():

@@ -11,9 +11,9 @@ from gateway.agents import Agent
 from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess
 from gateway.calls.pipeline import MEDIA_SILENCE_SECONDS, Call
 from gateway.errors import CarrierRefused
-from gateway.links.carrier import CarrierLink
 from gateway.links.sockets import Socket, SocketOwner
 from gateway.session import EndReason, VoiceSession
+from gateway.telephony.media_stream import MediaStream
 
 
 class Carrier:
@@ -49,7 +49,7 @@ class Line:
         self.call = Call(
             self.session,
             Agent("maya", "You are Maya."),
-            cast(CarrierLink, self.carrier),
+            cast(MediaStream, self.carrier),
             EngineAccess(never_connects, ""),
             line=self,
             apology=b"",

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.carriers.codec import CarrierCodec
-from gateway.carriers.telnyx import TelnyxCodec
-from gateway.carriers.twilio import TwilioCodec
+from gateway.telephony.codec import CarrierCodec
+from gateway.telephony.telnyx import TelnyxCodec
+from gateway.telephony.twilio import TwilioCodec
 
 CALL_ID = "CA22222222222222222222222222222222"
 STREAM_ID = "MZ33333333333333333333333333333333"

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.carriers.attestation import Attestation
 from gateway.errors import SettingsError
 from gateway.memory.trust import KEY_PAUSE, PinPad, PinResult, Tier, TrustPolicy, read_trust
 from gateway.settings import Secret
+from gateway.telephony.attestation import Attestation
 
 WHERE = "gateway.toml, [agents.maya]: memory.trust"
 RIGHT, WRONG, LOCKED = PinResult.RIGHT, PinResult.WRONG, PinResult.LOCKED

@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequenc
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from gateway.carriers.numbers import transfer_target
 from gateway.logs import CallLogger
 from gateway.memory.state import MOST_KEYS, Scalar, Value, check_value
 from gateway.session import Turn, VoiceSession
+from gateway.telephony.phone_numbers import transfer_target
 
 ANSWER_SECONDS: Final = 5.0
 """How long a function waits for the loop to tell it something; normally that takes less than a millisecond."""

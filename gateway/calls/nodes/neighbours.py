@@ -13,11 +13,11 @@ from typing import Any, Final, Protocol
 from gateway.calls.journal import circumstances, entries_of, restore
 from gateway.calls.nodes.commons import BEAT_SECONDS, CallRecord, CallState, Commons, Message, Word
 from gateway.calls.ring import Ring
-from gateway.carriers.events import StreamStarted
 from gateway.errors import BoardUnavailable
 from gateway.logs import call_name
 from gateway.metrics import WATCHDOG
 from gateway.session import CallKey, VoiceSession
+from gateway.telephony.events import StreamStarted
 
 KNOWN_PATIENCE: Final = 0.1
 """How long the board is asked about a call that this node knows itself: its settings leave within 150 ms."""

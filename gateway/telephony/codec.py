@@ -13,16 +13,16 @@ from typing import Any, ClassVar, Final
 
 import orjson
 
-from gateway.carriers.events import (
+from gateway.errors import LocalProtocolError, RemoteProtocolError
+from gateway.telephony.events import (
     AudioReceived,
-    CarrierComplained,
+    CarrierErrorReported,
     CarrierEvent,
     DigitPressed,
     MarkReached,
     StreamStarted,
     StreamStopped,
 )
-from gateway.errors import LocalProtocolError, RemoteProtocolError
 
 Message = Mapping[str, Any]
 
@@ -129,10 +129,10 @@ class CarrierCodec(ABC):
     def _held_back(self) -> list[CarrierEvent]:
         return []
 
-    def _complaint(self, message: Message) -> CarrierComplained:
+    def _complaint(self, message: Message) -> CarrierErrorReported:
         payload = message.get("payload")
         details = payload if isinstance(payload, dict) else {}
-        return CarrierComplained(code=str(details.get("code", "")), title=str(details.get("title", "")))
+        return CarrierErrorReported(code=str(details.get("code", "")), title=str(details.get("title", "")))
 
     # Reading, with blame
 

@@ -43,11 +43,11 @@ class StreamStopped:
 
 
 @dataclass(frozen=True, slots=True)
-class CarrierComplained:
+class CarrierErrorReported:
     """The carrier did not like something we sent; the stream goes on."""
 
     code: str
     title: str
 
 
-CarrierEvent = StreamStarted | AudioReceived | MarkReached | DigitPressed | StreamStopped | CarrierComplained
+CarrierEvent = StreamStarted | AudioReceived | MarkReached | DigitPressed | StreamStopped | CarrierErrorReported

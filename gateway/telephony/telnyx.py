@@ -9,9 +9,9 @@ from urllib.parse import parse_qs
 import orjson
 
 from gateway.audio import FRAME_BYTES, SILENCE_BYTE, alaw_to_mulaw
-from gateway.carriers.codec import CarrierCodec, Message, audio_events, text_parameters
-from gateway.carriers.events import CarrierEvent, StreamStarted
 from gateway.errors import RemoteProtocolError
+from gateway.telephony.codec import CarrierCodec, Message, audio_events, text_parameters
+from gateway.telephony.events import CarrierEvent, StreamStarted
 
 REORDER_FRAMES: Final = 3
 """How many later frames we hold back for a missing one: 60 ms, then we go on without it."""

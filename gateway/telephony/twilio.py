@@ -8,8 +8,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 import orjson
 
-from gateway.carriers.codec import CarrierCodec, Message, audio_events, text_parameters
-from gateway.carriers.events import CarrierEvent, StreamStarted
+from gateway.telephony.codec import CarrierCodec, Message, audio_events, text_parameters
+from gateway.telephony.events import CarrierEvent, StreamStarted
 
 
 class TwilioCodec(CarrierCodec):

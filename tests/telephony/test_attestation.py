@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.carriers.attestation import (
+from gateway.telephony.attestation import (
     Attestation,
     telnyx_attestation,
     telnyx_sip_headers,

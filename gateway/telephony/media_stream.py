@@ -6,20 +6,20 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from gateway.carriers.codec import CarrierCodec, StreamState
-from gateway.carriers.events import (
+from gateway.errors import RemoteProtocolError
+from gateway.links.recorder import CallRecorder
+from gateway.links.sockets import NORMAL, POLICY_VIOLATION, Socket
+from gateway.metrics import ADDED_DELAY, WATCHDOG
+from gateway.telephony.codec import CarrierCodec, StreamState
+from gateway.telephony.events import (
     AudioReceived,
-    CarrierComplained,
+    CarrierErrorReported,
     CarrierEvent,
     DigitPressed,
     MarkReached,
     StreamStarted,
     StreamStopped,
 )
-from gateway.errors import RemoteProtocolError
-from gateway.links.recorder import CallRecorder
-from gateway.links.sockets import NORMAL, POLICY_VIOLATION, Socket
-from gateway.metrics import ADDED_DELAY, WATCHDOG
 
 START_SECONDS: Final = 5.0
 """A socket that has not sent a valid `start` by then is closed."""
@@ -38,7 +38,7 @@ _STREAMING: Final = StreamState.STREAMING
 _log = logging.getLogger(__name__)
 
 
-class CallerSide(Protocol):
+class MediaStreamEvents(Protocol):
     """The call, as its carrier sees it."""
 
     recorder: CallRecorder | None
@@ -54,19 +54,19 @@ class CallerSide(Protocol):
     def on_stream_lost(self) -> None: ...
 
 
-Admit = Callable[[StreamStarted, "CarrierLink"], Awaitable[CallerSide | None]]
+Admit = Callable[[StreamStarted, "MediaStream"], Awaitable[MediaStreamEvents | None]]
 """Judges a `start`: the call it belongs to, or None for a stranger. May have to ask another machine."""
 
 
-class CarrierLink:
+class MediaStream:
     """One media stream. Nothing passes before `admit` has let its `start` in."""
 
-    def __init__(self, codec: CarrierCodec, admit: Admit, *, gone: Callable[["CarrierLink"], None]) -> None:
+    def __init__(self, codec: CarrierCodec, admit: Admit, *, gone: Callable[["MediaStream"], None]) -> None:
         self._codec = codec
         self._admit = admit
         self._gone = gone
         self._socket: Socket | None = None
-        self._call: CallerSide | None = None
+        self._call: MediaStreamEvents | None = None
         self._start_timer: asyncio.TimerHandle | None = None
         self._judging: asyncio.Task[None] | None = None
         self._held: list[bytes] = []
@@ -191,7 +191,7 @@ class CarrierLink:
                 call.on_stream_stopped()
             case StreamStarted():
                 self._started(event)
-            case CarrierComplained(code, title):
+            case CarrierErrorReported(code, title):
                 fields = {**self._whose, "carrier": self.carrier, "code": code, "title": title}
                 _log.warning("carrier complained", extra=fields)
 

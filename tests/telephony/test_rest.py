@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from gateway.carriers.telnyx import read_webhook
-from gateway.carriers.twilio import picked_up, was_put_through
 from gateway.errors import CarrierRefused, StreamInUse
-from gateway.links.carrier_rest import TelnyxControl, TwilioControl
 from gateway.settings import Secret
+from gateway.telephony.rest import TelnyxControl, TwilioControl
+from gateway.telephony.telnyx import read_webhook
+from gateway.telephony.twilio import picked_up, was_put_through
 from tests.fakes.telnyx import FakeTelnyx
 from tests.fakes.twilio import FakeTwilio
 

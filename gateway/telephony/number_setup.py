@@ -22,7 +22,7 @@ _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 
 
 @dataclass(frozen=True)
-class Change:
+class NumberChange:
     """One setting at a carrier, as it is and as it shall be."""
 
     what: str
@@ -35,7 +35,7 @@ class Redirection:
     """What has to be changed for a number's calls to come here; nothing where they do."""
 
     number: str
-    changes: tuple[Change, ...]
+    changes: tuple[NumberChange, ...]
     steps: tuple[Callable[[], None], ...] = field(default=(), repr=False)
 
     def apply(self) -> None:
@@ -67,7 +67,9 @@ class TwilioAccount:
             "voice_application_sid": "",  # else Twilio asks that application and not us
         }
         before = {name: getattr(one, name) or "" for name in wanted}
-        changes = tuple(Change(name, before[name], after) for name, after in wanted.items() if before[name] != after)
+        changes = tuple(
+            NumberChange(name, before[name], after) for name, after in wanted.items() if before[name] != after
+        )
         return Redirection(one.phone_number, changes, (lambda: self._asked(lambda: one.update(**wanted)),))
 
     def _asked(self, ask: Callable[[], Any]) -> Any:
@@ -103,7 +105,9 @@ class TelnyxAccount:
             return self._with_new_application(one, webhook_url)
         wanted = {"webhook_event_url": webhook_url, "webhook_api_version": "2"}
         before = {name: str(application.get(name) or "") for name in wanted}
-        changes = tuple(Change(name, before[name], after) for name, after in wanted.items() if before[name] != after)
+        changes = tuple(
+            NumberChange(name, before[name], after) for name, after in wanted.items() if before[name] != after
+        )
         body = {"application_name": application["application_name"], **wanted}
         path = f"/call_control_applications/{application['id']}"
         return Redirection(one["phone_number"], changes, (lambda: self._do("PATCH", path, body),))
@@ -127,9 +131,9 @@ class TelnyxAccount:
 
         before = str(number.get("connection_name") or number.get("connection_id") or "")
         changes = (
-            Change("connection", before, APPLICATION),
-            Change("webhook_event_url", "", webhook_url),
-            Change("webhook_api_version", "", "2"),
+            NumberChange("connection", before, APPLICATION),
+            NumberChange("webhook_event_url", "", webhook_url),
+            NumberChange("webhook_api_version", "", "2"),
         )
         return Redirection(number["phone_number"], changes, (make,))
 

@@ -1,7 +1,7 @@
 import pytest
 
-from gateway.carriers.numbers import ANONYMOUS, AllowList, caller_id
 from gateway.errors import SettingsError
+from gateway.telephony.phone_numbers import ANONYMOUS, AllowList, caller_id
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.audio import alaw_to_mulaw
-from gateway.carriers.codec import CarrierCodec
-from gateway.carriers.events import AudioReceived, CarrierComplained, StreamStarted, StreamStopped
-from gateway.carriers.telnyx import REORDER_FRAMES, WebhookEvent, read_webhook, stream_command, transfer_command
 from gateway.errors import RemoteProtocolError
+from gateway.telephony.codec import CarrierCodec
+from gateway.telephony.events import AudioReceived, CarrierErrorReported, StreamStarted, StreamStopped
+from gateway.telephony.telnyx import REORDER_FRAMES, WebhookEvent, read_webhook, stream_command, transfer_command
 from tests.carriers.dialects import TELNYX
 
 
@@ -98,7 +98,7 @@ def test_clear_drops_the_remainder() -> None:
 
 def test_complaint_is_told_not_raised() -> None:
     frame = '{"event": "error", "payload": {"code": 100004, "title": "invalid_media", "detail": "…"}}'
-    assert TELNYX.streaming().receive(frame) == [CarrierComplained("100004", "invalid_media")]
+    assert TELNYX.streaming().receive(frame) == [CarrierErrorReported("100004", "invalid_media")]
 
 
 def test_answer_asks_for_mu_law_both_ways() -> None:

@@ -10,10 +10,10 @@ from urllib.parse import quote, urljoin
 
 import httpx
 
-from gateway.carriers import twilio
-from gateway.carriers.telnyx import dial_command, stream_command, transfer_command
 from gateway.errors import CarrierRefused, StreamInUse
 from gateway.settings import Secret
+from gateway.telephony import twilio
+from gateway.telephony.telnyx import dial_command, stream_command, transfer_command
 
 RING_SECONDS: Final = 30
 """How long somebody whom the caller is put through to may take to pick up. Twilio adds about 5."""

@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 import pytest
 from twilio.twiml.voice_response import VoiceResponse
 
-from gateway.carriers import twilio
-from gateway.carriers.events import StreamStarted
+from gateway.telephony import twilio
+from gateway.telephony.events import StreamStarted
 from tests.carriers.dialects import STREAM_ID, TWILIO
 
 

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Final
 
-from gateway.carriers.twilio import TwilioCodec
+from gateway.telephony.twilio import TwilioCodec
 
 ACCOUNT: Final = "softphone"
 """What stands in place of an account in its `start`."""

@@ -3,8 +3,8 @@ import base64
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from gateway.carriers.signatures import TelnyxVerifier, check_twilio
 from gateway.errors import SettingsError, SignatureRejected
+from gateway.telephony.signatures import TelnyxVerifier, check_twilio
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 URL = "https://voice.example.com/twilio/voice"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.carriers.codec import CarrierCodec, StreamState
-from gateway.carriers.events import AudioReceived, DigitPressed, MarkReached, StreamStarted, StreamStopped
 from gateway.errors import LocalProtocolError, RemoteProtocolError
+from gateway.telephony.codec import CarrierCodec, StreamState
+from gateway.telephony.events import AudioReceived, DigitPressed, MarkReached, StreamStarted, StreamStopped
 from tests.carriers.dialects import CALL_ID, STREAM_ID, TELNYX, TWILIO, Dialect
 
 CARRIERS = pytest.mark.parametrize("carrier", [TWILIO, TELNYX], ids=lambda carrier: carrier.name)
