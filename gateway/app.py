@@ -16,8 +16,6 @@ from gateway.calls.forgetting import Forgetting
 from gateway.calls.orders import OrderBook
 from gateway.calls.own_store import open_own_stores
 from gateway.calls.session_room import SessionRoom
-from gateway.links import picows_sockets, websockets_sockets
-from gateway.links.sockets import Connector
 from gateway.maintenance import retention_of
 from gateway.memory.notes import CallerNotes
 from gateway.memory.personas import PersonaBook
@@ -38,11 +36,11 @@ from gateway.web.phone import PhoneBooth
 from gateway.web.public import PublicAddress
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
+from gateway.websocket import picows, portable
+from gateway.websocket.interface import Connector
 
 
-def create_app(
-    settings: Settings, *, connect: Connector = picows_sockets.connect, is_worker: bool = False
-) -> Starlette:
+def create_app(settings: Settings, *, connect: Connector = picows.connect, is_worker: bool = False) -> Starlette:
     """
     The gateway as an ASGI application. SettingsError at once for what a person got wrong.
 
@@ -116,7 +114,7 @@ async def _doors(blueprint: Blueprint, under: Ground, calls: Exchange) -> AsyncI
             *health.routes(state, lambda: calls.is_ready, counted),
             *pages,
             # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
-            *websockets_sockets.routes(media_door, CODECS),
+            *portable.routes(media_door, CODECS),
         ]
         yield _Parts(routes, media_door, desk, under.feed)
 

@@ -16,9 +16,9 @@ from gateway import settings
 from gateway.app import create_app
 from gateway.calls import brains, engine_keeper, replies
 from gateway.calls.functions import kit
-from gateway.links import picows_sockets
-from gateway.links.sockets import Connector
-from gateway.web.front import FrontProtocol
+from gateway.websocket import picows
+from gateway.websocket.interface import Connector
+from gateway.websocket.port_mux import PortMux
 from tests.fakes.deepgram import Conversation, FakeDeepgram, speech
 from tests.fakes.telnyx import FakeTelnyx
 from tests.fakes.twilio import FakeTwilio
@@ -35,13 +35,13 @@ GREETING_SOUND = speech("Hello, this is Maya.") + speech("How can I help you?")
 
 @contextlib.asynccontextmanager
 async def running_gateway(
-    environ: dict[str, str], folder: Path, *, hurries: bool = False, connect: Connector = picows_sockets.connect
+    environ: dict[str, str], folder: Path, *, hurries: bool = False, connect: Connector = picows.connect
 ) -> AsyncIterator[str]:
     """The gateway with these settings, started and stopped; yields its address. `hurries`: see `takes_its_time`."""
     with in_a_hurry() if hurries else takes_its_time():
         app = create_app(settings.load(environ, folder), connect=connect)
         listener = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(app, http=FrontProtocol, ws="none", log_config=None, access_log=False, lifespan="on")
+        config = uvicorn.Config(app, http=PortMux, ws="none", log_config=None, access_log=False, lifespan="on")
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
@@ -185,7 +185,7 @@ async def staged(
     *,
     engine: FakeDeepgram | None = None,
     hurries: bool = False,
-    connect: Connector = picows_sockets.connect,
+    connect: Connector = picows.connect,
     **environ: str,
 ) -> AsyncIterator[Stage]:
     """A gateway between this carrier and an engine, with everything else at its defaults."""

@@ -19,9 +19,9 @@ from gateway.calls.feed import CallFeed, Feed
 from gateway.engines.deepgram import KEEP_ALIVE_SECONDS
 from gateway.errors import EngineUnavailable
 from gateway.links.engine import AgentSide, EngineLink
-from gateway.links.sockets import Connector
 from gateway.metrics import ENGINE_LOSSES, MEMORY_LOAD, WATCHDOG
 from gateway.settings import Secret
+from gateway.websocket.interface import Connector
 
 MEMORY_SECONDS: Final = 0.08
 """The longest that Settings wait for memory after `start`; they leave within 150 ms."""

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from gateway.app import create_app
 from gateway.replay.loopback import served
 from gateway.settings import Settings
-from gateway.web.front import FrontProtocol
+from gateway.websocket.port_mux import PortMux
 
 
 @contextlib.asynccontextmanager
 async def own_gateway(settings: Settings) -> AsyncIterator[str]:
     """Run a gateway with these settings while the block runs; gives its address."""
-    async with served(create_app(settings), http=FrontProtocol, ws="none", lifespan="on") as url:
+    async with served(create_app(settings), http=PortMux, ws="none", lifespan="on") as url:
         yield url

@@ -22,13 +22,13 @@ from gateway.calls.endings import Endings
 from gateway.calls.own_store import open_own_stores
 from gateway.cli import workers
 from gateway.errors import SettingsError
-from gateway.links import picows_sockets, websockets_sockets
 from gateway.memory.embedding import Embedder
 from gateway.settings import Secret, Settings
 from gateway.speech import model_files
 from gateway.telephony.media_stream import MAX_FRAME_BYTES
 from gateway.web.admin_token import admin_token
-from gateway.web.front import FrontProtocol, HttpProtocol
+from gateway.websocket import picows, portable
+from gateway.websocket.port_mux import HttpProtocol, PortMux
 
 SWITCH_SECONDS: Final = 0.0005
 ANSWER_SECONDS: Final = 5
@@ -135,14 +135,14 @@ class DrainingServer(uvicorn.Server):
 
 def _picows(loaded: Settings, is_worker: bool) -> uvicorn.Config:
     """Signals, shutdown order and HTTP are uvicorn's; media sockets leave it at the front."""
-    app = create_app(loaded, connect=picows_sockets.connect, is_worker=is_worker)
-    return uvicorn.Config(app, http=FrontProtocol, ws="none", **_COMMON)
+    app = create_app(loaded, connect=picows.connect, is_worker=is_worker)
+    return uvicorn.Config(app, http=PortMux, ws="none", **_COMMON)
 
 
 def _websockets(loaded: Settings, is_worker: bool) -> uvicorn.Config:
     """uvicorn for everything."""
     return uvicorn.Config(
-        create_app(loaded, connect=websockets_sockets.connect, is_worker=is_worker),
+        create_app(loaded, connect=portable.connect, is_worker=is_worker),
         http=HttpProtocol,
         ws="websockets-sansio",
         ws_max_size=MAX_FRAME_BYTES,

@@ -11,9 +11,9 @@ from gateway.engines.deepgram import KEEP_ALIVE, DeepgramCodec
 from gateway.engines.events import EngineEvent, EngineFailed, EngineGreeted, FunctionCall, SettingsApplied
 from gateway.errors import EngineRefused, EngineUnavailable, RemoteProtocolError
 from gateway.links.recorder import CallRecorder
-from gateway.links.sockets import NORMAL, Connector, Socket
 from gateway.metrics import ADDED_DELAY
 from gateway.settings import Secret
+from gateway.websocket.interface import NORMAL, Connector, Socket
 
 CONNECT_SECONDS: Final = 5.0
 GREETING_SECONDS: Final = 0.08

@@ -18,8 +18,8 @@ from gateway.engines.local import Configured, FunctionAnswered, PromptAdded, Say
 from gateway.engines.mind import Mind
 from gateway.engines.sentences import Sentences
 from gateway.links.mouth import Mouth
-from gateway.links.sockets import NORMAL, Socket, SocketOwner
 from gateway.links.speech_process import SpeechHost
+from gateway.websocket.interface import NORMAL, Socket, SocketOwner
 
 URL: Final = "local:"
 BUSY: Final = "I'm sorry, all lines are busy right now. Please call again in a few minutes. Goodbye."

@@ -8,7 +8,6 @@ from typing import Final, Protocol
 
 from gateway.errors import RemoteProtocolError
 from gateway.links.recorder import CallRecorder
-from gateway.links.sockets import NORMAL, POLICY_VIOLATION, Socket
 from gateway.metrics import ADDED_DELAY, WATCHDOG
 from gateway.telephony.codec import CarrierCodec, StreamState
 from gateway.telephony.events import (
@@ -20,6 +19,7 @@ from gateway.telephony.events import (
     StreamStarted,
     StreamStopped,
 )
+from gateway.websocket.interface import NORMAL, POLICY_VIOLATION, Socket
 
 START_SECONDS: Final = 5.0
 """A socket that has not sent a valid `start` by then is closed."""

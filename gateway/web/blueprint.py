@@ -12,7 +12,6 @@ from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.functions.kit import shelves_of
 from gateway.calls.functions.toolbox import ToolboxShelf
 from gateway.errors import SettingsError
-from gateway.links.sockets import Connector, tls_context
 from gateway.llm.openclaw_chat import OpenClawUpstream
 from gateway.llm.writer import SummaryWriter, build_writer
 from gateway.memory.remem import RememClient
@@ -26,6 +25,7 @@ from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.softphone import SoftphoneCodec
 from gateway.web import sharing, traces
 from gateway.web.admin_token import admin_token
+from gateway.websocket.interface import Connector, tls_context
 
 
 @dataclass(frozen=True)

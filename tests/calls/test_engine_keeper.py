@@ -14,7 +14,7 @@ from gateway.calls.engine_keeper import ANSWER_SECONDS, STALLED_BYTES, EngineAcc
 from gateway.engines.deepgram import KEEP_ALIVE_SECONDS
 from gateway.errors import EngineUnavailable
 from gateway.links.engine import AgentSide, EngineLink
-from gateway.links.sockets import Connector
+from gateway.websocket.interface import Connector
 
 SOUND = bytes(range(160))
 

@@ -11,9 +11,9 @@ from gateway.agents import Agent
 from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess
 from gateway.calls.pipeline import MEDIA_SILENCE_SECONDS, Call
 from gateway.errors import CarrierRefused
-from gateway.links.sockets import Socket, SocketOwner
 from gateway.session import EndReason, VoiceSession
 from gateway.telephony.media_stream import MediaStream
+from gateway.websocket.interface import Socket, SocketOwner
 
 
 class Carrier:

@@ -13,7 +13,7 @@ from websockets.asyncio.server import serve as listen
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.errors import EngineRefused, EngineUnavailable
-from gateway.links import picows_sockets, websockets_sockets
+from gateway.websocket import picows, portable
 
 MAX_BYTES = 4096
 
@@ -43,14 +43,14 @@ class Echo:
 @contextlib.asynccontextmanager
 async def picows_server(door):
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: picows_sockets.server_protocol(door, max_bytes=MAX_BYTES), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: picows.server_protocol(door, max_bytes=MAX_BYTES), "127.0.0.1", 0)
     async with server:
         yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
 @contextlib.asynccontextmanager
 async def uvicorn_server(door):
-    app = Starlette(routes=websockets_sockets.routes(door, ["/media"]))
+    app = Starlette(routes=portable.routes(door, ["/media"]))
     server = uvicorn.Server(
         uvicorn.Config(app, ws="websockets-sansio", ws_max_size=MAX_BYTES, lifespan="off", log_config=None)
     )

@@ -22,7 +22,7 @@ from picows import (
 from picows.picows import WSAutoPingStrategy, WSProtocol  # type: ignore[attr-defined]  # left out of its stubs
 
 from gateway.errors import EngineUnavailable
-from gateway.links.sockets import (
+from gateway.websocket.interface import (
     ABNORMAL,
     NO_STATUS,
     NORMAL,

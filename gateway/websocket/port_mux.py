@@ -13,9 +13,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from gateway.links import picows_sockets
 from gateway.telephony.media_stream import MAX_FRAME_BYTES
 from gateway.web.media import CODECS
+from gateway.websocket import picows
 
 _FIRST_LINE_SECONDS: Final = 10.0
 _MEDIA: Final = tuple(f"GET {path}{end}".encode() for path in CODECS for end in (" ", "?"))
@@ -30,7 +30,7 @@ class HttpProtocol(HttpToolsProtocol):
         super().shutdown()
 
 
-class FrontProtocol(asyncio.Protocol):
+class PortMux(asyncio.Protocol):
     """Reads until it knows, then hands the connection over, bytes and all."""
 
     def __init__(
@@ -61,7 +61,7 @@ class FrontProtocol(asyncio.Protocol):
             self._hand_to_http()
 
     def _hand_to_media(self) -> None:
-        protocol = picows_sockets.server_protocol(self._app_state["media_door"], max_bytes=MAX_FRAME_BYTES)
+        protocol = picows.server_protocol(self._app_state["media_door"], max_bytes=MAX_FRAME_BYTES)
         transport = self._hand_over(protocol)
         # A buffered protocol takes bytes in its own memory; the first ones are copied there by hand.
         while self._first and not transport.is_closing():

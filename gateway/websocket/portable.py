@@ -19,7 +19,15 @@ from websockets.asyncio.client import connect as open_connection
 from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
 
 from gateway.errors import EngineUnavailable
-from gateway.links.sockets import ABNORMAL, NORMAL, PING_SECONDS, Door, SocketOwner, handshake_refused, tls_context
+from gateway.websocket.interface import (
+    ABNORMAL,
+    NORMAL,
+    PING_SECONDS,
+    Door,
+    SocketOwner,
+    handshake_refused,
+    tls_context,
+)
 
 _GOODBYE_SECONDS: Final = 2.0
 """A peer that has not taken what was queued, and our goodbye, by then is left."""
