@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from gateway.links.local_engine import BUSY
+from gateway.engines.local import BUSY
 from gateway.phone import voices
 from gateway.phone.caller import PreparedCaller
 from gateway.phone.line import phone_line

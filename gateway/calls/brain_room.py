@@ -13,7 +13,7 @@ from gateway.calls.brains import Brain
 from gateway.calls.nodes.commons import Commons
 from gateway.calls.thinking import CallThinker, hashed_caller
 from gateway.calls.turn_memory import Search, TurnMemory
-from gateway.engines.brief import ThinkEndpoint
+from gateway.engines.agent_settings import ThinkEndpoint
 from gateway.errors import BoardUnavailable
 from gateway.memory.trust import Clearance, Tier
 from gateway.settings import Secret

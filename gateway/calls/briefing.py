@@ -10,7 +10,7 @@ from gateway import prompts
 from gateway.agents import Agent
 from gateway.calls.remembering import Remembering
 from gateway.calls.transcript import Transcript
-from gateway.engines.brief import AgentFunction, Brief, ThinkEndpoint
+from gateway.engines.agent_settings import AgentFunction, AgentSettings, ThinkEndpoint
 from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
 from gateway.memory.pins import Pin
@@ -63,7 +63,7 @@ class Briefing:
         self._opening.append(text)
         return True
 
-    async def brief(self, memory_seconds: float) -> Brief:
+    async def brief(self, memory_seconds: float) -> AgentSettings:
         """The brief as of now, waiting so long for memory and no longer."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + memory_seconds
@@ -83,11 +83,11 @@ class Briefing:
         self._pins = memory.pins if memory is not None else []
         self._told = len(self._notes) if self._clearance.allows(Tier.SUMMARIES) else 0
 
-    def as_of_now(self) -> Brief:
+    def as_of_now(self) -> AgentSettings:
         """The brief with what is known, and may be told, at this moment."""
         history, opening = self._transcript.conversation, self._opening or []
         has_begun = history or self._transcript.has_sound
-        return Brief(
+        return AgentSettings(
             agent=self._agent.name,
             prompt=self._prompt(),
             greeting="" if has_begun else " ".join(filter(None, [self._agent.greeting, *opening])),

@@ -16,9 +16,9 @@ from gateway.audio import BYTES_PER_SECOND, SILENCE_FRAME
 from gateway.calls.briefing import Briefing
 from gateway.calls.farewell import happens
 from gateway.calls.feed import CallFeed, Feed
-from gateway.engines.deepgram import KEEP_ALIVE_SECONDS
+from gateway.engines.deepgram import DeepgramSession, EngineEvents
+from gateway.engines.deepgram_codec import KEEP_ALIVE_SECONDS
 from gateway.errors import EngineUnavailable
-from gateway.links.engine import AgentSide, EngineLink
 from gateway.metrics import ENGINE_LOSSES, MEMORY_LOAD, WATCHDOG
 from gateway.settings import Secret
 from gateway.websocket.interface import Connector
@@ -63,7 +63,7 @@ class EngineKeeper:
 
     def __init__(
         self,
-        call: AgentSide,
+        call: EngineEvents,
         access: EngineAccess,
         briefing: Briefing,
         *,
@@ -87,7 +87,7 @@ class EngineKeeper:
         self._brief_is_void = False
         self._filled_at = self._heard_at = self._away_since = self._loop.time()
         self._taken = asyncio.Event()
-        self.link: EngineLink | None = None
+        self.link: DeepgramSession | None = None
         self.ready = False
         """Whether the engine takes audio."""
         self.answer_due_since: float | None = None
@@ -113,7 +113,7 @@ class EngineKeeper:
 
     async def _converse(self) -> None:
         """One connection, from handshake to loss. Ends with an EngineError."""
-        link = EngineLink(self._call, self._access.name)
+        link = DeepgramSession(self._call, self._access.name)
         started = self._loop.time()
         try:
             await link.open(self._access.connect, self._access.url, self._access.headers)
@@ -230,11 +230,11 @@ class EngineKeeper:
         elif now - self.link.sent_at > KEEP_ALIVE_SECONDS:
             self.link.keep_alive(at=now)
 
-    def _unanswered(self, link: EngineLink, now: float) -> bool:
+    def _unanswered(self, link: DeepgramSession, now: float) -> bool:
         since = self.answer_due_since
         return since is not None and now - max(since, link.received_at) > ANSWER_SECONDS
 
-    def _fill_silence(self, link: EngineLink, now: float) -> None:
+    def _fill_silence(self, link: DeepgramSession, now: float) -> None:
         frames = int((now - self._filled_at) * BYTES_PER_SECOND / len(SILENCE_FRAME))
         for _ in range(frames):
             link.send_silence(SILENCE_FRAME, at=now)

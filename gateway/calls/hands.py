@@ -13,10 +13,10 @@ from gateway.calls.functions.conversation import Conversation
 from gateway.calls.functions.kit import Kit
 from gateway.calls.functions.runner import Builtin, FunctionRunner, is_error
 from gateway.calls.journal import TurnLog
-from gateway.engines.brief import AgentFunction
+from gateway.engines.agent_settings import AgentFunction
+from gateway.engines.deepgram import DeepgramSession
 from gateway.engines.events import FunctionCall
 from gateway.errors import CarrierRefused
-from gateway.links.engine import EngineLink
 from gateway.memory.state import Value
 from gateway.metrics import FUNCTIONS
 from gateway.session import EndReason, Turn, VoiceSession
@@ -106,7 +106,7 @@ class Hands:
         self._journal = journal
         self._feed = feed
         self._log = log
-        self._asked: dict[FunctionCall, tuple[EngineLink, float]] = {}
+        self._asked: dict[FunctionCall, tuple[DeepgramSession, float]] = {}
         self._conv = Conversation(body.session, self, memory=kit.memory, state=body.session.state)
         self._recall = kit.recall
         self._runner = FunctionRunner(
@@ -134,7 +134,7 @@ class Hands:
         starting.add_done_callback(lambda _: self._keep_state())
         return starting
 
-    def use(self, call: FunctionCall, link: EngineLink | None, *, answered_already: bool = False) -> None:
+    def use(self, call: FunctionCall, link: DeepgramSession | None, *, answered_already: bool = False) -> None:
         """The agent calls a function, over this connection: not for an answer that another one stands in for."""
         if link is not None and answered_already:
             link.function_result(call, NOT_WANTED)

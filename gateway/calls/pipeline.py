@@ -33,7 +33,7 @@ from gateway.calls.stand_in import StandIn
 from gateway.calls.transcript import Transcript
 from gateway.calls.turn_timing import TurnClock, TurnTiming, observe
 from gateway.calls.wishes import Forget, Wishes
-from gateway.engines.brief import ThinkEndpoint, Used
+from gateway.engines.agent_settings import HistoryToolCall, ThinkEndpoint
 from gateway.engines.events import (
     AgentAudioDone,
     AgentSaid,
@@ -476,7 +476,7 @@ class Call:
         self._caller.state_changed()
 
     def function_answered(self, call: FunctionCall, content: str) -> None:
-        self._transcript.function_used(Used(call, content))
+        self._transcript.function_used(HistoryToolCall(call, content))
 
     # Whose memory it is
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.journal import entries_of
 from gateway.calls.playback import MARK_BYTES, Answer, Playback
-from gateway.engines.brief import Spoken, Used
+from gateway.engines.agent_settings import HistoryMessage, HistoryToolCall
 from gateway.llm.redaction import redact
 from gateway.session import Speaker, Turn
 
@@ -60,7 +60,7 @@ class Transcript:
             feed.record_is(off=off_record)
         # No answer before had a higher number: each of them became a turn.
         self._number = len(self.turns)
-        self._used: list[tuple[int, Used]] = []
+        self._used: list[tuple[int, HistoryToolCall]] = []
         self._answer: Answer | None = None
         self._answer_at: datetime | None = None
         self._audible_since = self._sent_at = 0.0
@@ -82,7 +82,7 @@ class Transcript:
         for listener in self._listeners():
             listener.agent_said(self._number, text, at)
 
-    def function_used(self, used: Used) -> None:
+    def function_used(self, used: HistoryToolCall) -> None:
         """For an engine that has to be told the conversation so far; it is written nowhere."""
         self._used = [*self._used, (len(self.turns), used)][-_MOST_USED:]
 
@@ -146,12 +146,16 @@ class Transcript:
         return [*self.turns, Turn(Speaker.AGENT, self._answer.text, self._answer_at, kept=not self.off_record)]
 
     @property
-    def conversation(self) -> list[Spoken | Used]:
+    def conversation(self) -> list[HistoryMessage | HistoryToolCall]:
         """The same for an engine: what was heard, and the functions where they were used."""
-        items: list[tuple[float, Spoken | Used]] = [(place - 0.5, used) for place, used in self._used]
+        items: list[tuple[float, HistoryMessage | HistoryToolCall]] = [
+            (place - 0.5, used) for place, used in self._used
+        ]
         for place, turn in enumerate(self.so_far):
             if turn.text:
-                items.append((place, Spoken("user" if turn.speaker is Speaker.CALLER else "assistant", turn.text)))
+                items.append(
+                    (place, HistoryMessage("user" if turn.speaker is Speaker.CALLER else "assistant", turn.text))
+                )
         return [item for _, item in sorted(items, key=lambda item: item[0])]
 
     @property

@@ -1,236 +1,217 @@
-"""
-Deepgram's Voice Agent dialect, without I/O: text in, events out; intent in, text out.
+"""The voice engine's socket and its codec, as the other end of a call. Decides nothing about the conversation."""
 
-Audio is binary both ways and needs no codec. The transcript comes from ConversationText alone; History repeats the
-same words. A type we don't know is ignored: Deepgram adds them without notice.
-"""
-
+import asyncio
+import logging
+import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final, Protocol
 
-import orjson
+from gateway.engines.agent_settings import AgentSettings
+from gateway.engines.deepgram_codec import KEEP_ALIVE, DeepgramCodec
+from gateway.engines.events import EngineEvent, EngineFailed, EngineGreeted, FunctionCall, SettingsApplied
+from gateway.errors import EngineRefused, EngineUnavailable, RemoteProtocolError
+from gateway.links.recorder import CallRecorder
+from gateway.metrics import ADDED_DELAY
+from gateway.settings import Secret
+from gateway.websocket.interface import NORMAL, Connector, Socket
 
-from gateway.engines.brief import AgentFunction, Brief, Spoken, Used
-from gateway.engines.events import (
-    AgentAudioDone,
-    AgentSaid,
-    EngineEvent,
-    EngineFailed,
-    EngineGreeted,
-    EngineWarned,
-    FunctionCall,
-    FunctionsCancelled,
-    FunctionsRequested,
-    InjectionRefused,
-    LatencyReported,
-    PromptUpdated,
-    SettingsApplied,
-    TurnEnded,
-    UserSaid,
-    UserStartedSpeaking,
-)
-from gateway.errors import RemoteProtocolError
+CONNECT_SECONDS: Final = 5.0
+GREETING_SECONDS: Final = 0.08
+"""How long we wait for Welcome before Settings go out all the same; it comes 10 ms after the handshake."""
+APPLY_SECONDS: Final = 10.0
+MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
+MEASURED_FRAMES: Final = 50
+"""Of so many pieces of sound one is timed."""
 
-KEEP_ALIVE: Final = b'{"type":"KeepAlive"}'
-KEEP_ALIVE_SECONDS: Final = 8.0
-"""Deepgram closes a connection that is silent for 10 s; its documentation advises 8."""
-
-# Errors that the same settings would meet again (section 9 of the protocol); every other one is worth a new try.
-_FINAL_ERRORS: Final = frozenset(
-    {
-        "NON_SETTINGS_MESSAGE_BEFORE_SETTINGS",
-        "SETTINGS_ALREADY_APPLIED",
-        "UNPARSABLE_CLIENT_MESSAGE",
-        "INVALID_SETTINGS",
-        "USER_AUDIO_FORMAT",
-        "AGENT_ID_NOT_SUPPORTED",
-        "INVALID_AGENT_ID",
-    }
-)
-_REFUSED_INJECTIONS: Final = frozenset(
-    {"INJECT_AGENT_MESSAGE_DURING_USER_SPEECH", "INJECT_AGENT_MESSAGE_DURING_AGENT_SPEECH"}
-)
-# Known, and of no consequence here.
-_QUIET: Final = frozenset(
-    {
-        "History",
-        "AgentThinking",
-        "AgentStartedSpeaking",
-        "FunctionCallResponse",
-        "SpeakUpdated",
-        "ThinkUpdated",
-        "ListenUpdated",
-        "ThinkLiveUpdated",
-        "FrustrationDetected",
-        "__customFromThinkProvider",
-    }
-)
+_log = logging.getLogger(__name__)
 
 
-_OWN_PROVIDER: Final = {"type": "open_ai", "model": "voice-gateway"}
-"""How an own endpoint is spoken to. The model is only a word that is passed on to it."""
+class EngineEvents(Protocol):
+    """The call, as its engine sees it."""
+
+    recorder: CallRecorder | None
+
+    def on_agent_audio(self, audio: bytes) -> None: ...
+    def on_engine_event(self, event: EngineEvent) -> None: ...
 
 
-class DeepgramCodec:
-    """One connection. Counts the types it did not know, so that its owner can log them once."""
+class DeepgramSession:
+    """One connection to the engine, from handshake to close. Made for one call, used once."""
 
-    name: Final = "deepgram"
+    def __init__(self, call: EngineEvents, name: str) -> None:
+        """`name` is the engine's, for those who count."""
+        self._call: EngineEvents | None = call
+        self._name = name
+        self._codec = DeepgramCodec()
+        self._frames = 0
+        self._socket: Socket | None = None
+        loop = asyncio.get_running_loop()
+        self._greeted: asyncio.Future[None] = loop.create_future()
+        self._applied: asyncio.Future[None] = loop.create_future()
+        self._closed: asyncio.Future[None] = loop.create_future()
+        self._failure: EngineFailed | None = None
+        self._complained = False
+        self.sent_at = loop.time()
+        """When we last sent anything; the engine gives up on a silent client."""
+        self.received_at = loop.time()
+        """When the engine last said anything."""
+        self._clock = loop.time
 
-    def __init__(self) -> None:
-        self.unknown_types: set[str] = set()
+    # Life, in order
 
-    # What Deepgram sends
+    async def open(self, connect: Connector, url: str, headers: Mapping[str, Secret]) -> None:
+        """Connect, and wait a moment for the engine's greeting. EngineRefused or EngineUnavailable if it fails."""
+        revealed = {name: value.reveal() for name, value in headers.items()}
+        await connect(url, revealed, self, max_bytes=MAX_MESSAGE_BYTES, timeout=CONNECT_SECONDS)
+        await asyncio.wait({self._greeted, self._closed}, timeout=GREETING_SECONDS, return_when="FIRST_COMPLETED")
+        self._raise_if_closed()
 
-    def receive(self, frame: bytes | str) -> list[EngineEvent]:
-        """The events in one text frame; RemoteProtocolError if it is not a message."""
-        message = self._parse(frame)
-        match message["type"]:
-            case "ConversationText":
-                return self._conversation_text(message)
-            case "UserStartedSpeaking":
-                return [UserStartedSpeaking()]
-            case "AgentAudioDone":
-                return [AgentAudioDone()]
-            case "LatencyReport":
-                return [LatencyReported({k: float(v) for k, v in message.items() if isinstance(v, int | float)})]
-            case "EndOfTurn":
-                return [TurnEnded()]
-            case "Welcome":
-                return [EngineGreeted(request_id=str(message.get("request_id", "")))]
-            case "SettingsApplied":
-                return [SettingsApplied()]
-            case "FunctionCallRequest":
-                return self._functions_requested(message)
-            case "FunctionCallCancelled":
-                return [FunctionsCancelled(tuple(str(call.get("id", "")) for call in _objects(message)))]
-            case "PromptUpdated":
-                return [PromptUpdated()]
-            case "InjectionRefused":
-                return [InjectionRefused()]
-            case "Error":
-                code = str(message.get("code", ""))
-                return [EngineFailed(code, retryable=code not in _FINAL_ERRORS)]
-            case "Warning":
-                code = str(message.get("code", ""))
-                return [InjectionRefused() if code in _REFUSED_INJECTIONS else EngineWarned(code)]
-            case unknown:
-                if unknown not in _QUIET:
-                    self.unknown_types.add(unknown)
-                return []
+    async def configure(self, brief: AgentSettings) -> None:
+        """Send Settings, and wait until the engine takes audio."""
+        self._send(self._codec.settings(brief))
+        done, _ = await asyncio.wait(
+            {self._applied, self._closed}, timeout=APPLY_SECONDS, return_when="FIRST_COMPLETED"
+        )
+        if self._applied not in done:
+            self._raise_if_closed()
+            raise EngineUnavailable(f"the engine did not apply its settings within {APPLY_SECONDS:.0f} s")
 
-    def _parse(self, frame: bytes | str) -> Mapping[str, Any]:
+    async def lost(self) -> None:
+        """Wait until the connection is gone, then say why: raises EngineRefused or EngineUnavailable."""
+        await asyncio.shield(self._closed)
+        self._raise_if_closed()
+
+    def close(self) -> None:
+        """End the connection. Nothing it still sends reaches the call."""
+        self._call = None
+        if self._socket is not None:
+            self._socket.close(NORMAL)
+
+    def drop(self) -> None:
+        """Give this connection up as lost."""
+        if self._socket is not None:
+            self._socket.close(NORMAL)
+
+    def _raise_if_closed(self) -> None:
+        if not self._closed.done():
+            return
+        if self._failure is None:
+            raise EngineUnavailable("the engine closed the connection")
+        kind = EngineUnavailable if self._failure.retryable else EngineRefused
+        raise kind(f"the engine gave up: {self._failure.code or 'no reason given'}")
+
+    # The call's side
+
+    @property
+    def buffered_bytes(self) -> int:
+        return self._socket.buffered_bytes if self._socket is not None else 0
+
+    def send_audio(self, audio: bytes, *, at: float) -> None:
+        if self._socket is not None:
+            self._socket.send_binary(audio)
+            self.sent_at = at
+            if self._call is not None and self._call.recorder is not None:
+                self._call.recorder.audio_to_engine(audio)
+
+    def send_silence(self, audio: bytes, *, at: float) -> None:
+        """Sound that the carrier did not send, so that the engine can hear that nobody speaks. Not recorded."""
+        if self._socket is not None:
+            self._socket.send_binary(audio)
+            self.sent_at = at
+
+    def keep_alive(self, *, at: float) -> None:
+        if self._socket is not None:
+            self._socket.send_text(KEEP_ALIVE)
+            self.sent_at = at
+
+    def update_prompt(self, addition: str) -> None:
+        self._send(self._codec.update_prompt(addition))
+
+    def update_think(self, brief: AgentSettings) -> None:
+        self._send(self._codec.update_think(brief))
+
+    def say(self, text: str) -> None:
+        self._send(self._codec.say(text))
+
+    def say_instead(self, text: str) -> None:
+        self._send(self._codec.say_instead(text))
+
+    def force_end_turn(self) -> None:
+        self._send(self._codec.force_end_turn())
+
+    def function_result(self, call: FunctionCall, content: str) -> None:
+        self._send(self._codec.function_result(call, content))
+
+    def _send(self, frame: bytes) -> None:
+        if self._socket is not None:
+            self._socket.send_text(frame)
+            if self._call is not None and self._call.recorder is not None:
+                self._call.recorder.to_engine(frame)
+
+    # The socket's side
+
+    def on_open(self, socket: Socket) -> None:
+        self._socket = socket
+
+    def on_binary(self, data: bytes) -> None:
+        self._frames += 1
+        if self._frames % MEASURED_FRAMES:
+            self._take_audio(data)
+            return
+        began = time.perf_counter()
+        self._take_audio(data)
+        ADDED_DELAY.observe(time.perf_counter() - began, "to carrier", self._name)
+
+    def _take_audio(self, data: bytes) -> None:
+        self.received_at = self._clock()
+        if self._call is not None:
+            if self._call.recorder is not None:
+                self._call.recorder.audio_from_engine(data)
+            self._call.on_agent_audio(data)
+
+    def on_text(self, data: bytes) -> None:
+        self.received_at = self._clock()
+        call = self._call
+        if call is None:
+            return
+        if call.recorder is not None:
+            call.recorder.from_engine(data)
         try:
-            message = orjson.loads(frame)
-        except orjson.JSONDecodeError:
-            raise RemoteProtocolError(self.name, "sent text that is not JSON") from None
-        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-            raise RemoteProtocolError(self.name, "sent a message without a type")
-        return message
+            events = self._codec.receive(data)
+        except RemoteProtocolError as error:
+            self._complain(error)
+            return
+        for event in events:
+            self._deliver(event, call)
 
-    def _conversation_text(self, message: Mapping[str, Any]) -> list[EngineEvent]:
-        content = message.get("content")
-        text = content.replace("\0", "").strip() if isinstance(content, str) else ""  # no database takes that one
-        if message.get("role") == "user":
-            return [UserSaid(text) if text else TurnEnded()]  # a turn without words is over all the same
-        return [AgentSaid(text)] if text else []
+    def on_closed(self, code: int) -> None:
+        self._socket = None
+        _settle(self._closed)
+        for unknown in sorted(self._codec.unknown_types):
+            _log.info("engine sent a type we do not know", extra={"engine": self._codec.name, "type": unknown})
 
-    def _functions_requested(self, message: Mapping[str, Any]) -> list[EngineEvent]:
-        ours = tuple(
-            FunctionCall(
-                str(call.get("id", "")),
-                str(call.get("name", "")),
-                str(call.get("arguments") or ""),
-                str(call.get("thought_signature") or ""),
-            )
-            for call in _objects(message)
-            if call.get("client_side") is not False  # the others are run by Deepgram, and only told
-        )
-        return [FunctionsRequested(ours)] if ours else []
+    def _deliver(self, event: EngineEvent, call: EngineEvents) -> None:
+        match event:
+            case EngineGreeted(request_id):
+                _log.debug("engine connected", extra={"request_id": request_id})
+                _settle(self._greeted)
+            case SettingsApplied():
+                _settle(self._applied)
+            case EngineFailed():
+                # Deepgram closes soon after; we do not wait for it.
+                self._failure = self._failure or event
+                if self._socket is not None:
+                    self._socket.close(NORMAL)
+            case _:
+                pass
+        call.on_engine_event(event)
 
-    # What we send
-
-    def settings(self, brief: Brief) -> bytes:
-        """The first message. A conversation that goes on has a history and no greeting."""
-        block: dict[str, Any] = {
-            "listen": {"provider": brief.listen},
-            "think": self._think(brief),
-            "speak": {"provider": brief.speak},
-        }
-        if brief.history:
-            block["context"] = {"messages": [_history(item) for item in brief.history]}
-        if brief.greeting:
-            block["greeting"] = brief.greeting
-        return orjson.dumps(
-            {
-                "type": "Settings",
-                "tags": ["voice-gateway", f"agent:{brief.agent}"],
-                "flags": {"history": False},  # it would say everything twice
-                "audio": {
-                    "input": {"encoding": "mulaw", "sample_rate": 8000},
-                    "output": {"encoding": "mulaw", "sample_rate": 8000, "container": "none"},
-                },
-                "agent": block,
-            }
-        )
-
-    def _think(self, brief: Brief) -> dict[str, Any] | list[dict[str, Any]]:
-        """Who answers. A list is tried in order, for each request anew."""
-        common: dict[str, Any] = {"prompt": brief.prompt}
-        if brief.functions:
-            common["functions"] = [_function(function) for function in brief.functions]
-        thinks: list[dict[str, Any]] = []
-        if brief.endpoint is not None:
-            headers = {"authorization": f"Bearer {brief.endpoint.bearer}"}
-            endpoint = {"url": brief.endpoint.url, "headers": headers}
-            thinks.append({"provider": _OWN_PROVIDER, "endpoint": endpoint, "context_length": "max", **common})
-        if brief.think is not None:
-            thinks.append({"provider": brief.think, **common})
-        return thinks[0] if len(thinks) == 1 else thinks
-
-    def force_end_turn(self) -> bytes:
-        """Take the caller's turn for complete now: nothing more will come."""
-        return b'{"type":"ForceEndTurn"}'
-
-    def update_prompt(self, addition: str) -> bytes:
-        """Add to the prompt: Deepgram appends, it does not replace."""
-        return orjson.dumps({"type": "UpdatePrompt", "prompt": addition})
-
-    def say(self, text: str) -> bytes:
-        """Have the agent say this verbatim, after what it is saying."""
-        return orjson.dumps({"type": "InjectAgentMessage", "message": text, "behavior": "queue"})
-
-    def say_instead(self, text: str) -> bytes:
-        """Have the agent say this verbatim, now, and not what it is saying or was about to say."""
-        return orjson.dumps({"type": "InjectAgentMessage", "message": text, "behavior": "interrupt"})
-
-    def update_think(self, brief: Brief) -> bytes:
-        """Replace the prompt, and with it everything that decides on answers."""
-        return orjson.dumps({"type": "UpdateThink", "think": self._think(brief)})
-
-    def function_result(self, call: FunctionCall, content: str) -> bytes:
-        """Answer one function call; without an answer the agent stays silent."""
-        return orjson.dumps({"type": "FunctionCallResponse", "id": call.id, "name": call.name, "content": content})
+    def _complain(self, error: RemoteProtocolError) -> None:
+        if not self._complained:
+            self._complained = True
+            _log.warning("engine broke its protocol", extra={"engine": error.peer, "problem": error.problem})
 
 
-def _history(item: Spoken | Used) -> dict[str, Any]:
-    if isinstance(item, Spoken):
-        return {"type": "History", "role": item.role, "content": item.text}
-    call = item.call
-    used = {"id": call.id, "name": call.name, "client_side": True, "arguments": call.arguments, "response": item.answer}
-    signature = {"thought_signature": call.thought_signature} if call.thought_signature else {}
-    return {"type": "History", "function_calls": [used | signature]}
-
-
-def _function(function: AgentFunction) -> dict[str, Any]:
-    return {
-        "name": function.name,
-        "description": function.description,
-        "parameters": function.parameters,
-        # An effect must not happen on a guess that the caller had finished.
-        "defer_until_eot": not function.speculative,
-    }
-
-
-def _objects(message: Mapping[str, Any]) -> list[dict[str, Any]]:
-    functions = message.get("functions")
-    return [item for item in functions if isinstance(item, dict)] if isinstance(functions, list) else []
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

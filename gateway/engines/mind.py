@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Protocol
 
-from gateway.engines.brief import AgentFunction
+from gateway.engines.agent_settings import AgentFunction
 from gateway.engines.events import FunctionCall
 
 Message = Mapping[str, Any]

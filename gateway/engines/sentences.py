@@ -10,7 +10,7 @@ _LONG: Final = 140
 _NO_END: Final = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Prof|No|vs|approx|apt)|\b[A-Z]|\b[ap]\.m)\.$", re.I)
 
 
-class Sentences:
+class SentenceSplitter:
     """Cuts one answer."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from gateway.audio import SILENCE_FRAME
-from gateway.engines.deepgram import KEEP_ALIVE
+from gateway.engines.deepgram_codec import KEEP_ALIVE
 from gateway.errors import SettingsError
 from gateway.replay.carrier_player import ANSWER_SECONDS
 from gateway.replay.inbox import Inbox

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from gateway.calls.bearers import Bearers
 from gateway.calls.engine_keeper import EngineAccess
-from gateway.calls.local_mind import LocalMinds
-from gateway.links.local_engine import URL, LocalEngine
-from gateway.links.speech_process import SpeechHost
+from gateway.engines.local import URL, LocalEngine
+from gateway.engines.local_mind import LocalMinds
+from gateway.engines.speech_worker import SpeechWorkerClient
 from gateway.maintenance import at_work
 from gateway.settings import Settings
 from gateway.web.blueprint import Blueprint
@@ -24,7 +24,7 @@ class EngineRoom:
     """How calls reach the engine, and how it is."""
 
     access: EngineAccess | None
-    host: SpeechHost | None = None
+    host: SpeechWorkerClient | None = None
 
     @property
     def is_ready(self) -> bool:
@@ -44,7 +44,7 @@ async def engine_room(blueprint: Blueprint, bearers: Bearers) -> AsyncIterator[E
     if not blueprint.engine_is_local:
         yield EngineRoom(blueprint.engine)
         return
-    host = SpeechHost(_environ(blueprint.settings))
+    host = SpeechWorkerClient(_environ(blueprint.settings))
     most_calls = blueprint.settings.local_engine_calls or CALLS_PER_CORE * (os.cpu_count() or 1)
     engine = LocalEngine(host, LocalMinds(bearers).find, most_calls=most_calls)
     async with at_work(host.run()):

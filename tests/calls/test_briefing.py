@@ -8,7 +8,7 @@ from gateway.calls.briefing import NO_NOTES, Briefing
 from gateway.calls.playback import Playback
 from gateway.calls.remembering import Remembering
 from gateway.calls.transcript import Transcript
-from gateway.engines.brief import AgentFunction, Spoken
+from gateway.engines.agent_settings import AgentFunction, HistoryMessage
 from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
 from gateway.memory.pins import Pin
@@ -136,9 +136,9 @@ async def test_call_that_goes_on_has_history_and_no_greeting():
     brief = await a_briefing(transcript=transcript).brief(0)
     assert brief.greeting == ""
     assert brief.history == [
-        Spoken("assistant", "Hi, Maya here."),
-        Spoken("user", "A chain, please."),
-        Spoken("assistant", "Of course."),
+        HistoryMessage("assistant", "Hi, Maya here."),
+        HistoryMessage("user", "A chain, please."),
+        HistoryMessage("assistant", "Of course."),
     ]
 
 

@@ -11,9 +11,9 @@ from gateway.audio import SILENCE_FRAME
 from gateway.calls import engine_keeper
 from gateway.calls.briefing import Briefing
 from gateway.calls.engine_keeper import ANSWER_SECONDS, STALLED_BYTES, EngineAccess, EngineKeeper
-from gateway.engines.deepgram import KEEP_ALIVE_SECONDS
+from gateway.engines.deepgram import DeepgramSession, EngineEvents
+from gateway.engines.deepgram_codec import KEEP_ALIVE_SECONDS
 from gateway.errors import EngineUnavailable
-from gateway.links.engine import AgentSide, EngineLink
 from gateway.websocket.interface import Connector
 
 SOUND = bytes(range(160))
@@ -62,7 +62,7 @@ async def keeper() -> AsyncIterator[EngineKeeper]:
 
 def make_keeper(access: EngineAccess | None = None, **options: Any) -> EngineKeeper:
     return EngineKeeper(
-        cast(AgentSide, None),
+        cast(EngineEvents, None),
         access or EngineAccess(cast(Connector, None), ""),
         cast(Briefing, NothingUntold()),
         sorry="Sorry.",
@@ -74,7 +74,7 @@ def make_keeper(access: EngineAccess | None = None, **options: Any) -> EngineKee
 def connected(keeper: EngineKeeper) -> tuple[Link, float]:
     now = asyncio.get_running_loop().time()
     link = Link(now)
-    keeper.link, keeper.ready = cast(EngineLink, link), False
+    keeper.link, keeper.ready = cast(DeepgramSession, link), False
     return link, now
 
 

@@ -2,7 +2,7 @@ from datetime import UTC, datetime
 
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.transcript import Transcript
-from gateway.engines.brief import Spoken, Used
+from gateway.engines.agent_settings import HistoryMessage, HistoryToolCall
 from gateway.engines.events import FunctionCall
 from gateway.session import Speaker, Turn
 
@@ -144,7 +144,7 @@ def test_sound_without_words_is_no_turn() -> None:
 
 # Functions
 
-USED = Used(FunctionCall("f1", "order_status", ""), "ready")
+USED = HistoryToolCall(FunctionCall("f1", "order_status", ""), "ready")
 
 
 def test_engine_is_told_where_functions_were_used() -> None:
@@ -154,15 +154,15 @@ def test_engine_is_told_where_functions_were_used() -> None:
     talk.transcript.function_used(USED)
     talk.transcript.agent_said("It is.", NOW)
     assert talk.transcript.conversation == [
-        Spoken("user", "Is it ready?"),
+        HistoryMessage("user", "Is it ready?"),
         USED,
-        Spoken("assistant", "Let me see. It is."),
+        HistoryMessage("assistant", "Let me see. It is."),
     ]
 
 
 def test_only_the_last_functions_are_told() -> None:
     talk = Talk()
-    uses = [Used(FunctionCall(f"f{number}", "order_status", ""), "ready") for number in range(30)]
+    uses = [HistoryToolCall(FunctionCall(f"f{number}", "order_status", ""), "ready") for number in range(30)]
     for used in uses:
         talk.transcript.function_used(used)
     assert talk.transcript.conversation == uses[10:]

@@ -21,7 +21,7 @@ from gateway.calls.functions.conversation import Conversation
 from gateway.calls.functions.schema import ArgumentsRefused, FunctionSchema
 from gateway.calls.functions.threads import Worker, Workers, WorkersBusy, WorkFailed
 from gateway.calls.functions.toolbox import DEFAULT_TIMEOUT, Tool, Toolbox
-from gateway.engines.brief import AgentFunction
+from gateway.engines.agent_settings import AgentFunction
 from gateway.engines.events import FunctionCall
 
 START_SECONDS: Final = 2.0

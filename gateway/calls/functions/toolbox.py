@@ -24,7 +24,7 @@ import docstring_parser
 from gateway.calls.functions.conversation import Conversation
 from gateway.calls.functions.schema import FunctionSchema, described
 from gateway.calls.functions.threads import Worker
-from gateway.engines.brief import AgentFunction
+from gateway.engines.agent_settings import AgentFunction
 from gateway.errors import SettingsError
 
 DEFAULT_TIMEOUT: Final = 10.0

@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from gateway.calls.functions.toolbox import ToolboxShelf, load_toolbox
-from gateway.engines.brief import AgentFunction
+from gateway.engines.agent_settings import AgentFunction
 from gateway.errors import SettingsError
 from tests.stage import until, until_it
 

@@ -5,7 +5,7 @@ from contextlib import aclosing
 
 from gateway.calls.bearers import Bearers
 from gateway.calls.thinking import CallThinker
-from gateway.engines.brief import AgentFunction
+from gateway.engines.agent_settings import AgentFunction
 from gateway.engines.events import FunctionCall
 from gateway.engines.mind import Message
 from gateway.llm.chat import ChatRequest, TextDelta, ToolCallDelta

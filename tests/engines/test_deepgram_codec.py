@@ -7,8 +7,8 @@ from deepgram.agent.v1.types import AgentV1Settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.engines.brief import AgentFunction, Brief, Spoken, Used
-from gateway.engines.deepgram import DeepgramCodec
+from gateway.engines.agent_settings import AgentFunction, AgentSettings, HistoryMessage, HistoryToolCall
+from gateway.engines.deepgram_codec import DeepgramCodec
 from gateway.engines.events import (
     AgentAudioDone,
     AgentSaid,
@@ -29,7 +29,7 @@ from gateway.engines.events import (
 )
 from gateway.errors import RemoteProtocolError
 
-BRIEF = Brief(
+BRIEF = AgentSettings(
     agent="maya",
     prompt="You are Maya.",
     greeting="Hello, this is Maya.",
@@ -38,7 +38,7 @@ BRIEF = Brief(
     speak={"type": "deepgram", "model": "aura-2-thalia-en"},
     functions=(AgentFunction("end_call", "Hang up."), AgentFunction("hours", "Opening hours.", speculative=True)),
 )
-GOING_ON = Brief(
+GOING_ON = AgentSettings(
     agent="maya",
     prompt="You are Maya.",
     greeting="",
@@ -46,9 +46,9 @@ GOING_ON = Brief(
     think=BRIEF.think,
     speak=BRIEF.speak,
     history=(
-        Spoken("user", "Is my bike ready?"),
-        Used(FunctionCall("f1", "order_status", '{"order": "A12"}', "signed"), '{"state": "waiting"}'),
-        Spoken("assistant", "It will be on Friday."),
+        HistoryMessage("user", "Is my bike ready?"),
+        HistoryToolCall(FunctionCall("f1", "order_status", '{"order": "A12"}', "signed"), '{"state": "waiting"}'),
+        HistoryMessage("assistant", "It will be on Friday."),
     ),
 )
 
@@ -132,7 +132,7 @@ def test_odd_fields_never_break_it(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("brief", [BRIEF, GOING_ON])
-def test_settings_pass_the_sdk_unchanged(brief: Brief) -> None:
+def test_settings_pass_the_sdk_unchanged(brief: AgentSettings) -> None:
     """The official model takes our Settings and gives them back as they were."""
     settings = json.loads(DeepgramCodec().settings(brief))
     assert json.loads(json.dumps(AgentV1Settings.model_validate(settings).dict())) == settings

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.links.mouth import Mouth
+from gateway.engines.tts_queue import TtsQueue
 
 SECOND = b"\x01" * 8000
 
@@ -12,7 +12,7 @@ class Stage:
 
     def __init__(self):
         self.asked, self.hushes, self.now, self.out = [], 0, 0.0, []
-        self.mouth = Mouth(
+        self.mouth = TtsQueue(
             self,
             lambda: self.now,
             tell=lambda text: self.out.append(text),

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
+from gateway.engines.speech_worker import SpeechWorkerClient
 from gateway.errors import EngineRefused
-from gateway.links.speech_process import SpeechHost
 from gateway.maintenance import at_work
 from gateway.phone import voices
 from tests.stage import until
@@ -38,7 +38,7 @@ class Listener:
 
 @pytest.fixture
 async def host():
-    host = SpeechHost()
+    host = SpeechWorkerClient()
     async with at_work(host.run()):
         await host.ready()
         yield host
@@ -72,7 +72,7 @@ async def test_one_that_cannot_load_is_not_started_again(monkeypatch, tmp_path):
     (tmp_path / "hibari").mkdir()
     (tmp_path / "hibari" / "__init__.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    host = SpeechHost()
+    host = SpeechWorkerClient()
     await asyncio.wait_for(host.run(), 60)
     with pytest.raises(EngineRefused, match="hibari has no assets/hibari.onnx"):
         await host.ready()

@@ -8,7 +8,7 @@ from typing import Protocol
 from gateway.audio import seconds_of
 
 
-class Voice(Protocol):
+class Synthesizer(Protocol):
     """Makes sound of text. The sound of one may be ready before that of another that was asked for first."""
 
     def say(self, text: str) -> int: ...
@@ -16,7 +16,7 @@ class Voice(Protocol):
 
 
 @dataclass
-class _Saying:
+class _Utterance:
     number: int
     text: str
     is_last: bool
@@ -25,7 +25,7 @@ class _Saying:
     begun: bool = False
 
 
-class Mouth:
+class TtsQueue:
     """
     Says one text after another. `tell` is given each text when its sound begins, `play` the sound, and `done` is called
     after the last sound of an answer.
@@ -35,7 +35,7 @@ class Mouth:
 
     def __init__(
         self,
-        voice: Voice,
+        voice: Synthesizer,
         clock: Callable[[], float],
         *,
         tell: Callable[[str], None],
@@ -47,7 +47,7 @@ class Mouth:
         self._tell = tell
         self._play = play
         self._done = done
-        self._queue: deque[_Saying] = deque()
+        self._queue: deque[_Utterance] = deque()
         self._held: list[tuple[str, bool]] | None = None
         self._played: list[tuple[str, bool, float]] = []
         """Texts whose sound has begun, whether it was the last of its answer, and when it will have been played."""
@@ -59,7 +59,7 @@ class Mouth:
             self._held.append((text, is_last))
             return
         self._owes_end = not is_last
-        self._queue.append(_Saying(self._voice.say(text), text, is_last))
+        self._queue.append(_Utterance(self._voice.say(text), text, is_last))
 
     def finish(self) -> None:
         """The answer is complete."""
@@ -115,7 +115,7 @@ class Mouth:
             for audio in self._queue[0].sound if self._queue else ():
                 self._sound_of(self._queue[0], audio)
 
-    def _sound_of(self, saying: _Saying, audio: bytes) -> None:
+    def _sound_of(self, saying: _Utterance, audio: bytes) -> None:
         now = self._clock()
         if not saying.begun:
             saying.begun = True

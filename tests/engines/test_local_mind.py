@@ -1,9 +1,9 @@
 from gateway.calls.bearers import Bearers
 from gateway.calls.brains import Brain
-from gateway.calls.local_mind import LocalMinds
 from gateway.calls.thinking import CallThinker
-from gateway.engines.brief import AgentFunction
+from gateway.engines.agent_settings import AgentFunction
 from gateway.engines.events import FunctionCall
+from gateway.engines.local_mind import LocalMinds
 from gateway.llm.chat import ChatRequest, Finished, TextDelta, ToolCallDelta
 
 FUNCTION = AgentFunction("order_status", "Look an order up.", {"type": "object"})

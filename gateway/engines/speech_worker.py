@@ -42,10 +42,10 @@ class SpeechListener(Protocol):
         """The process is gone, and the seat with it."""
 
 
-class Seat:
+class SpeechChannel:
     """One call's place in the speech process."""
 
-    def __init__(self, host: "SpeechHost", call: int, listener: SpeechListener) -> None:
+    def __init__(self, host: "SpeechWorkerClient", call: int, listener: SpeechListener) -> None:
         self._host = host
         self._call = call
         self.listener = listener
@@ -75,14 +75,14 @@ class Seat:
         return self._host.buffered_bytes
 
 
-class SpeechHost:
+class SpeechWorkerClient:
     """Runs the speech process for as long as it is wanted."""
 
     def __init__(self, environ: Mapping[str, str] = MappingProxyType({})) -> None:
         """`environ` is for the process, beside what this one has."""
         self._environ = environ
         self._process: Process | None = None
-        self._seats: dict[int, Seat] = {}
+        self._seats: dict[int, SpeechChannel] = {}
         self._calls = 0
         self._ready = asyncio.Event()
         self.refusal = ""
@@ -130,9 +130,9 @@ class SpeechHost:
     def taken_seats(self) -> int:
         return len(self._seats)
 
-    def seat(self, listener: SpeechListener) -> Seat:
+    def seat(self, listener: SpeechListener) -> SpeechChannel:
         self._calls += 1
-        seat = self._seats[self._calls] = Seat(self, self._calls, listener)
+        seat = self._seats[self._calls] = SpeechChannel(self, self._calls, listener)
         self.send(SpeechMessage(Kind.OPEN, self._calls))
         return seat
 

@@ -8,7 +8,7 @@ from gateway.engines.events import FunctionCall
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class HistoryMessage:
     """One turn of the conversation so far, handed to a new connection."""
 
     role: Literal["user", "assistant"]
@@ -16,7 +16,7 @@ class Spoken:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
+class HistoryToolCall:
     """A function that the agent called in the conversation so far, and what it was answered."""
 
     call: FunctionCall
@@ -46,7 +46,7 @@ class ThinkEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Brief:
+class AgentSettings:
     """Who the agent is, what it knows, how it listens, thinks and speaks. A call that goes on has no greeting."""
 
     agent: str
@@ -57,5 +57,5 @@ class Brief:
     """The engine's own language model; beside an endpoint it answers when that one can't."""
     speak: Mapping[str, Any]
     functions: Sequence[AgentFunction] = ()
-    history: Sequence[Spoken | Used] = ()
+    history: Sequence[HistoryMessage | HistoryToolCall] = ()
     endpoint: ThinkEndpoint | None = None
