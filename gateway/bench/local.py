@@ -25,9 +25,9 @@ from gateway.phone.line import phone_line
 from gateway.phone.voices import CallerVoice
 from gateway.phone.word_error import WordError, total, word_error
 from gateway.settings import Secret
-from gateway.speech.ear import Ear, Ended, Wanted
 from gateway.speech.models import Models
-from gateway.speech.silero import SpeechMeter
+from gateway.speech.stt_stream import SpeechEnded, SttStream, TranscribeRequest
+from gateway.speech.vad import SpeechMeter
 
 TURNS: Final = 12
 """Of the one call whose answers are timed."""
@@ -110,15 +110,15 @@ def hearing(sentences: Sequence[str]) -> dict[str, WordError]:
 
 def _heard(sound: bytes, models: Models) -> str:
     quiet = b"".join(voices.line_noise(75))
-    ear, texts = Ear(SpeechMeter(models.silero)), []
+    ear, texts = SttStream(SpeechMeter(models.silero)), []
     line = quiet + sound + quiet
     for at in range(0, len(line), FRAME_BYTES):
         todo = ear.hear(line[at : at + FRAME_BYTES])
         while todo:
             event = todo.pop(0)
-            if isinstance(event, Wanted):
+            if isinstance(event, TranscribeRequest):
                 todo += ear.words_are(event.number, models.recogniser.text_of(event.samples))
-            elif isinstance(event, Ended):
+            elif isinstance(event, SpeechEnded):
                 texts.append(event.text)
     return " ".join(texts)
 

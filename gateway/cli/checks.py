@@ -24,7 +24,7 @@ from gateway.calls.own_store import store_path
 from gateway.errors import GatewayError
 from gateway.settings import Secret, Settings, is_url
 from gateway.speech import model_files
-from gateway.speech.choices import SpeechChoices
+from gateway.speech.config import SpeechConfig
 from gateway.telephony.phone_numbers import AllowList
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.web import sharing, traces
@@ -221,7 +221,7 @@ async def _local_engine(settings: Settings, net: _Net) -> list[Finding]:
     from gateway.speech.models import Models  # and with them arithmetic with sound
 
     try:
-        choices = SpeechChoices.read(settings.local_recogniser, settings.local_voice)
+        choices = SpeechConfig.read(settings.local_recogniser, settings.local_voice)
         await asyncio.to_thread(Models.load, choices)
     except GatewayError as error:
         return [Finding("engine", State.WRONG, str(error))]

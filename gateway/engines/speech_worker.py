@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from gateway.errors import EngineRefused, EngineUnavailable
-from gateway.speech.wire import Kind, SpeechMessage, SpeechReader
+from gateway.speech.protocol import MessageKind, SpeechMessage, SpeechReader
 
 START_SECONDS: Final = 30.0
 """To load the models takes two; a machine that is busy or has a slow disk may take longer."""
@@ -52,20 +52,20 @@ class SpeechChannel:
         self._said = 0
 
     def hear(self, audio: bytes) -> None:
-        self._host.send(SpeechMessage(Kind.AUDIO, self._call, body=audio))
+        self._host.send(SpeechMessage(MessageKind.AUDIO, self._call, body=audio))
 
     def say(self, text: str) -> int:
         """Have this made into sound; the number under which it comes."""
         self._said += 1
-        self._host.send(SpeechMessage(Kind.SAY, self._call, self._said, text.encode()))
+        self._host.send(SpeechMessage(MessageKind.SAY, self._call, self._said, text.encode()))
         return self._said
 
     def hush(self) -> None:
         """Nothing that was to be said so far is wanted any more."""
-        self._host.send(SpeechMessage(Kind.HUSH, self._call, self._said + 1))
+        self._host.send(SpeechMessage(MessageKind.HUSH, self._call, self._said + 1))
 
     def end_turn(self) -> None:
-        self._host.send(SpeechMessage(Kind.END_TURN, self._call))
+        self._host.send(SpeechMessage(MessageKind.END_TURN, self._call))
 
     def leave(self) -> None:
         self._host.left(self._call)
@@ -133,12 +133,12 @@ class SpeechWorkerClient:
     def seat(self, listener: SpeechListener) -> SpeechChannel:
         self._calls += 1
         seat = self._seats[self._calls] = SpeechChannel(self, self._calls, listener)
-        self.send(SpeechMessage(Kind.OPEN, self._calls))
+        self.send(SpeechMessage(MessageKind.OPEN, self._calls))
         return seat
 
     def left(self, call: int) -> None:
         if self._seats.pop(call, None) is not None:
-            self.send(SpeechMessage(Kind.CLOSE, call))
+            self.send(SpeechMessage(MessageKind.CLOSE, call))
 
     def send(self, message: SpeechMessage) -> None:
         if self._process is not None and self._process.stdin is not None and not self._process.stdin.is_closing():
@@ -156,7 +156,7 @@ class SpeechWorkerClient:
     async def _live(self) -> None:
         """One process, from its start to its end."""
         # In a session of its own: a Ctrl-C in the terminal is for the gateway, which lets calls come to an end.
-        arguments = ("-m", "gateway.speech.process")
+        arguments = ("-m", "gateway.speech.worker")
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *arguments,
@@ -178,21 +178,21 @@ class SpeechWorkerClient:
             await _stopped(process, STOP_SECONDS if self._ready.is_set() else 0.0)
 
     def _receive(self, message: SpeechMessage) -> None:
-        if message.kind is Kind.READY:
+        if message.kind is MessageKind.READY:
             self._ready.set()
-        elif message.kind is Kind.FAILED:
+        elif message.kind is MessageKind.FAILED:
             self.refusal = message.text
         elif seat := self._seats.get(message.call):
             match message.kind:
-                case Kind.BEGAN:
+                case MessageKind.BEGAN:
                     seat.listener.on_began()
-                case Kind.ENDED:
+                case MessageKind.ENDED:
                     seat.listener.on_ended(message.text)
-                case Kind.SOUND:
+                case MessageKind.SOUND:
                     seat.listener.on_sound(message.number, message.body)
-                case Kind.SPOKEN:
+                case MessageKind.SPOKEN:
                     seat.listener.on_spoken(message.number)
-                case Kind.BROKE:
+                case MessageKind.BROKE:
                     seat.listener.on_speech_broke(message.text)
 
     def _lose_seats(self) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gateway.audio import FRAME_BYTES, SILENCE_FRAME
 from gateway.errors import SettingsError
-from gateway.speech.sound import RATE, decode, encode
+from gateway.speech.samples import RATE, decode, encode
 
 _MOST_FRAMES: Final = 10
 """That wait on either side: 0.2 s. What is older is dropped, so that the talk stays in step."""

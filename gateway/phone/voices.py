@@ -7,7 +7,7 @@ import numpy as np
 
 from gateway.audio import FRAME_BYTES
 from gateway.speech.hibari_voice import HibariVoice
-from gateway.speech.sound import Samples, encode, slower, trimmed
+from gateway.speech.samples import Samples, encode, slower, trimmed
 
 CallerVoice = Callable[[str], bytes]
 

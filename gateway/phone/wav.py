@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from gateway.errors import SettingsError
-from gateway.speech.sound import RATE, Samples, decode, encode, resampled
+from gateway.speech.samples import RATE, Samples, decode, encode, resampled
 
 _FULL_SCALE: Final = {1: 128, 2: 32768, 4: 2147483648}
 

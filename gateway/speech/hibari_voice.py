@@ -4,7 +4,7 @@ import threading
 from typing import Any, Final
 
 from gateway.speech.model_files import verified
-from gateway.speech.sound import RATE, encode, slower, trimmed
+from gateway.speech.samples import RATE, encode, slower, trimmed
 
 _PACKAGE: Final = "hibari"
 _MODEL_RATE: Final = 24_000

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.speech.choices import DEFAULT_RECOGNISER, DEFAULT_VOICE, SpeechChoices
+from gateway.speech.config import DEFAULT_RECOGNISER, DEFAULT_VOICE, SpeechConfig
 from gateway.speech.hibari_voice import HibariVoice
 from gateway.speech.moonshine import Moonshine
 from gateway.speech.remote import RemoteRecogniser, RemoteVoice
-from gateway.speech.silero import Silero
-from gateway.speech.sound import Samples
+from gateway.speech.samples import Samples
+from gateway.speech.vad import Silero
 from gateway.speech.whisper import Whisper
 
 
@@ -30,9 +30,9 @@ class Models:
     voice: Voice
 
     @classmethod
-    def load(cls, choices: SpeechChoices | None = None, api_key: str = "") -> "Models":
+    def load(cls, choices: SpeechConfig | None = None, api_key: str = "") -> "Models":
         """EngineRefused where one is missing or another than it should be. `api_key` is for those at an address."""
-        choices = choices or SpeechChoices()
+        choices = choices or SpeechConfig()
         return cls(Silero(), _recogniser(choices, api_key), _voice(choices, api_key))
 
     @property
@@ -41,7 +41,7 @@ class Models:
         return isinstance(self.recogniser, RemoteRecogniser) or isinstance(self.voice, RemoteVoice)
 
 
-def _recogniser(choices: SpeechChoices, api_key: str) -> Recogniser:
+def _recogniser(choices: SpeechConfig, api_key: str) -> Recogniser:
     if choices.recogniser == DEFAULT_RECOGNISER:
         return Moonshine()
     if choices.recogniser == "whisper":
@@ -49,7 +49,7 @@ def _recogniser(choices: SpeechChoices, api_key: str) -> Recogniser:
     return RemoteRecogniser(choices.recogniser, choices.recogniser_model, api_key)
 
 
-def _voice(choices: SpeechChoices, api_key: str) -> Voice:
+def _voice(choices: SpeechConfig, api_key: str) -> Voice:
     if choices.voice == DEFAULT_VOICE:
         return HibariVoice()
     return RemoteVoice(choices.voice, choices.voice_model, choices.voice_name, api_key)

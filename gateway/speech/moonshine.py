@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from gateway.speech.model_files import session, verified
-from gateway.speech.sound import RATE, Samples, faster
+from gateway.speech.samples import RATE, Samples, faster
 
 _PACKAGE: Final = "moonshine_voice"
 _ENCODER: Final = "94e90a4654fc45cdfedb77c4c08e1739f48862998e58fada384b25118134f221"

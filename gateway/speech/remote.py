@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from gateway.speech.sound import RATE, Samples, encode, resampled, trimmed
+from gateway.speech.samples import RATE, Samples, encode, resampled, trimmed
 
 _SECONDS: Final = 10.0
 _MOST_BYTES: Final = 16 * 1024 * 1024

@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from gateway.errors import EngineRefused
 from gateway.speech.model_files import INSTALL
-from gateway.speech.sound import RATE, Samples, faster
+from gateway.speech.samples import RATE, Samples, faster
 
 _MODEL_RATE: Final = 16_000
 

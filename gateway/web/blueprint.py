@@ -18,7 +18,7 @@ from gateway.memory.remem import RememClient
 from gateway.settings import Secret, Settings
 from gateway.sounds import bundled_sound
 from gateway.speech import model_files
-from gateway.speech.choices import SpeechChoices
+from gateway.speech.config import SpeechConfig
 from gateway.telephony.phone_numbers import AllowList
 from gateway.telephony.rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.telephony.signatures import TelnyxVerifier
@@ -94,7 +94,7 @@ def _engine_is_local(settings: Settings) -> bool:
         return False
     if settings.voice_engine and not model_files.are_installed():
         raise SettingsError(f"VOICE_ENGINE is local but its packages are missing; run: {model_files.INSTALL}")
-    SpeechChoices.read(settings.local_recogniser, settings.local_voice)
+    SpeechConfig.read(settings.local_recogniser, settings.local_voice)
     return model_files.are_installed()
 
 

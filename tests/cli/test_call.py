@@ -12,7 +12,7 @@ from gateway.cli.main import main
 from gateway.phone import voices
 from gateway.phone.wav import read_wav, write_wav
 from gateway.replay.loopback import served
-from gateway.speech.sound import decode
+from gateway.speech.samples import decode
 from tests.stage import ADMIN, patient_client, running_gateway, until, until_it
 
 

@@ -19,7 +19,7 @@ from tests.fakes.deepgram_settings import (
     check_message,
     parse,
 )
-from tests.fakes.deepgram_speech import Ear
+from tests.fakes.deepgram_speech import SttStream
 from tests.fakes.deepgram_think import Thinker
 
 
@@ -32,7 +32,7 @@ class Conversation(Dialogue):
         super().__init__(socket, manners)
         self.request_id = request_id
         self._thinker = Thinker(self, llm)
-        self._ear = Ear()
+        self._ear = SttStream()
         self._patience: asyncio.Timeout | None = None
 
     @property

@@ -49,7 +49,7 @@ def frames(audio: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
         start += size
 
 
-class Ear:
+class SttStream:
     """Finds speech in mu-law by loudness. Time is counted in audio received, so a silent line leaves a turn open."""
 
     ONSET_BYTES = 480

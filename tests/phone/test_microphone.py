@@ -6,7 +6,7 @@ import pytest
 from gateway.audio import SILENCE_FRAME
 from gateway.errors import SettingsError
 from gateway.phone.microphone import Handset, handset
-from gateway.speech.sound import encode
+from gateway.speech.samples import encode
 
 LOUD = np.full((160, 1), 0.5, np.float32)
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.errors import SettingsError
 from gateway.phone.wav import check_place, read_wav, write_wav
-from gateway.speech.sound import decode, encode
+from gateway.speech.samples import decode, encode
 
 
 def tone(rate, seconds=0.5):

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from gateway.errors import EngineRefused
-from gateway.speech.choices import SpeechChoices
+from gateway.speech.config import SpeechConfig
 from gateway.speech.models import Models
 from gateway.speech.remote import RemoteRecogniser, RemoteVoice
-from gateway.speech.sound import decode
+from gateway.speech.samples import decode
 from gateway.speech.whisper import Whisper
 from tests.fakes.audio_server import FakeAudioServer
 
@@ -57,7 +57,7 @@ def test_a_wrong_key_is_an_error_like_any(server):
 
 
 def test_choices_decide(server):
-    models = Models.load(SpeechChoices.read(server.url, f"{server.url}#tts-1/alloy"), "audio-key")
+    models = Models.load(SpeechConfig.read(server.url, f"{server.url}#tts-1/alloy"), "audio-key")
     assert models.recogniser.text_of(np.zeros(800, np.float32)) == "Is it ready?"
     assert isinstance(models.voice, RemoteVoice)
 

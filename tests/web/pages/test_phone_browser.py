@@ -15,7 +15,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, async_playwright, expect
 
 from gateway.phone import voices
-from gateway.speech.sound import decode, faster
+from gateway.speech.samples import decode, faster
 from tests.firefox import FIREFOX, PULSEAUDIO, running_firefox
 from tests.link import Link
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until_it

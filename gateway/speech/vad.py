@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 
 from gateway.speech.model_files import session, verified
-from gateway.speech.sound import RATE, Samples
+from gateway.speech.samples import RATE, Samples
 
 FRAME_SAMPLES: Final = 256
 _CONTEXT_SAMPLES: Final = 32

@@ -36,7 +36,7 @@ _LAST_WORD: Final = re.compile(r"([\w',-]+)[^\w]*$")
 _ENDS_IN_DIGITS: Final = re.compile(r"(\d[\d -]*|\b(zero|one|two|three|four|five|six|seven|eight|nine))[.,]?$", re.I)
 
 
-class Moment(enum.Enum):
+class TurnBoundary(enum.Enum):
     """What a frame has brought."""
 
     BEGAN = enum.auto()
@@ -59,7 +59,7 @@ class TurnDetector:
         self._between = math.inf
         """Since the caller was last heard, in the turn before."""
 
-    def hear(self, probability: float) -> Moment | None:
+    def hear(self, probability: float) -> TurnBoundary | None:
         return self._in_turn(probability) if self.speaking else self._between_turns(probability)
 
     def over(self) -> None:
@@ -72,7 +72,7 @@ class TurnDetector:
         """How long a silence means that a turn with this text is complete."""
         return max(wait_after(text), min(self._habit * _HABIT_FACTOR, _LONGEST_HABIT))
 
-    def _between_turns(self, probability: float) -> Moment | None:
+    def _between_turns(self, probability: float) -> TurnBoundary | None:
         self._run = self._run + 1 if probability >= _BEGINS_AT else max(0, self._run - 1)
         self._between += FRAME_SECONDS
         if self._run < _FRAMES_TO_BEGIN:
@@ -82,19 +82,19 @@ class TurnDetector:
             self._habit = max(pause, self._habit)
         self.speaking, self.silence = True, 0.0
         self.voiced_frames, self._run = self._run, 0
-        return Moment.BEGAN
+        return TurnBoundary.BEGAN
 
-    def _in_turn(self, probability: float) -> Moment | None:
+    def _in_turn(self, probability: float) -> TurnBoundary | None:
         self._run = self._run + 1 if probability >= _GOES_ON_AT else 0
         if not self._run or (self._run < _FRAMES_TO_GO_ON and self.silence):  # a click in a pause is no speech
             self.silence += FRAME_SECONDS
-            return Moment.PAUSED if round(self.silence / FRAME_SECONDS) == _PAUSE_FRAMES else None
+            return TurnBoundary.PAUSED if round(self.silence / FRAME_SECONDS) == _PAUSE_FRAMES else None
         self.voiced_frames += 1
         pause, self.silence = self.silence, 0.0
         if pause < _PAUSE_FRAMES * FRAME_SECONDS:
             return None
         self._habit = max(pause, self._habit * 0.9)
-        return Moment.WENT_ON
+        return TurnBoundary.WENT_ON
 
 
 def wait_after(text: str) -> float:

@@ -1,7 +1,7 @@
 import pytest
 
 from gateway.errors import SettingsError
-from gateway.speech.choices import SpeechChoices
+from gateway.speech.config import SpeechConfig
 
 ADDRESS = "http://127.0.0.1:8001/v1"
 
@@ -17,7 +17,7 @@ ADDRESS = "http://127.0.0.1:8001/v1"
     ],
 )
 def test_recognisers(text, name, model):
-    choices = SpeechChoices.read(text, "hibari")
+    choices = SpeechConfig.read(text, "hibari")
     assert (choices.recogniser, choices.recogniser_model) == (name, model)
 
 
@@ -30,7 +30,7 @@ def test_recognisers(text, name, model):
     ],
 )
 def test_voices(text, address, model, name):
-    choices = SpeechChoices.read("moonshine", text)
+    choices = SpeechConfig.read("moonshine", text)
     assert (choices.voice, choices.voice_model, choices.voice_name) == (address, model, name)
 
 
@@ -38,6 +38,6 @@ def test_mistakes_say_what_to_write():
     with pytest.raises(
         SettingsError, match="LOCAL_RECOGNISER is 'vosk'; write moonshine, whisper/base.en, or an address"
     ):
-        SpeechChoices.read("vosk", "hibari")
+        SpeechConfig.read("vosk", "hibari")
     with pytest.raises(SettingsError, match="LOCAL_VOICE is 'alloy'; write hibari, or an address like"):
-        SpeechChoices.read("moonshine", "alloy")
+        SpeechConfig.read("moonshine", "alloy")

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gateway.speech.sound import RATE, decode, encode, faster, slower, trimmed
+from gateway.speech.samples import RATE, decode, encode, faster, slower, trimmed
 
 
 def tone(hertz, seconds=0.5, rate=RATE):

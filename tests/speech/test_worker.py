@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from gateway.phone import voices
-from gateway.speech.process import SpeechProcess
+from gateway.speech.protocol import MessageKind, SpeechMessage
 from gateway.speech.remote import RemoteRecogniser, RemoteVoice
-from gateway.speech.sound import decode
-from gateway.speech.wire import Kind, SpeechMessage
+from gateway.speech.samples import decode
+from gateway.speech.worker import SpeechProcess
 from tests.fakes.audio_server import FakeAudioServer
 
 QUIET = b"".join(voices.line_noise(100))
@@ -46,55 +46,55 @@ def told(process):
 
 def test_calls_are_heard_apart(process):
     for call, text in ((1, "My name is Anna."), (2, "I have a question.")):
-        tell(process, Kind.OPEN, call)
-        tell(process, Kind.AUDIO, call, body=QUIET + voices.pico(text) + QUIET)
+        tell(process, MessageKind.OPEN, call)
+        tell(process, MessageKind.AUDIO, call, body=QUIET + voices.pico(text) + QUIET)
     heard = [told(process) for _ in range(4)]
-    ended = {message.call: message.text for message in heard if message.kind is Kind.ENDED}
+    ended = {message.call: message.text for message in heard if message.kind is MessageKind.ENDED}
     assert ended == {1: "My name is Anna.", 2: "I have a question."}
 
 
 def test_what_is_said_can_be_understood(process, models):
-    tell(process, Kind.OPEN)
-    tell(process, Kind.SAY, number=7, body=b"How can I help you?")
+    tell(process, MessageKind.OPEN)
+    tell(process, MessageKind.SAY, number=7, body=b"How can I help you?")
     sound = b""
-    while (message := told(process)).kind is Kind.SOUND:
+    while (message := told(process)).kind is MessageKind.SOUND:
         assert message.number == 7
         sound += message.body
-    assert message == SpeechMessage(Kind.SPOKEN, 1, 7)
+    assert message == SpeechMessage(MessageKind.SPOKEN, 1, 7)
     assert models.recogniser.text_of(decode(sound)) == "How can I help you?"
 
 
 def test_hushed_texts_make_no_sound(process):
-    tell(process, Kind.OPEN)
-    tell(process, Kind.HUSH, number=3)
+    tell(process, MessageKind.OPEN)
+    tell(process, MessageKind.HUSH, number=3)
     for number in (1, 2, 3):
-        tell(process, Kind.SAY, number=number, body=b"Hello.")
+        tell(process, MessageKind.SAY, number=number, body=b"Hello.")
     sounding, spoken = set(), set()
     while spoken != {1, 2, 3}:
         message = told(process)
-        (sounding if message.kind is Kind.SOUND else spoken).add(message.number)
+        (sounding if message.kind is MessageKind.SOUND else spoken).add(message.number)
     assert sounding == {3}
 
 
 def test_what_breaks_is_told(process):
     """The caller of a recogniser that does not answer is not left waiting, nor taken for silent."""
     process._models = replace(process._models, recogniser=RemoteRecogniser("http://127.0.0.1:1/v1", "whisper-1", ""))
-    tell(process, Kind.OPEN)
-    tell(process, Kind.AUDIO, body=QUIET + voices.pico("Is anybody there?") + QUIET)
+    tell(process, MessageKind.OPEN)
+    tell(process, MessageKind.AUDIO, body=QUIET + voices.pico("Is anybody there?") + QUIET)
     assert [told(process).kind, told(process)] == [
-        Kind.BEGAN,
-        SpeechMessage(Kind.BROKE, 1, body=b"recogniser failed: URLError"),
+        MessageKind.BEGAN,
+        SpeechMessage(MessageKind.BROKE, 1, body=b"recogniser failed: URLError"),
     ]
-    assert told(process) == SpeechMessage(Kind.ENDED, 1)
+    assert told(process) == SpeechMessage(MessageKind.ENDED, 1)
 
 
 def test_a_text_that_cannot_be_said_is_told(process):
     with FakeAudioServer() as server:
         process._models = replace(process._models, voice=RemoteVoice(server.url, "tts-1", "alloy", "wrong"))
-        tell(process, Kind.OPEN)
-        tell(process, Kind.SAY, number=1, body=b"Hello.")
-        assert told(process) == SpeechMessage(Kind.BROKE, 1, body=b"voice failed: HTTPError 401")
-        assert told(process) == SpeechMessage(Kind.SPOKEN, 1, 1)
+        tell(process, MessageKind.OPEN)
+        tell(process, MessageKind.SAY, number=1, body=b"Hello.")
+        assert told(process) == SpeechMessage(MessageKind.BROKE, 1, body=b"voice failed: HTTPError 401")
+        assert told(process) == SpeechMessage(MessageKind.SPOKEN, 1, 1)
 
 
 def test_a_slow_server_does_not_hold_up_others(models):
@@ -103,15 +103,15 @@ def test_a_slow_server_does_not_hold_up_others(models):
         remote = replace(models, voice=RemoteVoice(server.url, "tts-1", "alloy", server.key))
         with running(remote) as process:
             for call in range(8):
-                tell(process, Kind.OPEN, call)
-                tell(process, Kind.SAY, call, number=1, body=b"Hello.")
+                tell(process, MessageKind.OPEN, call)
+                tell(process, MessageKind.SAY, call, number=1, body=b"Hello.")
             kinds = [told(process).kind for _ in range(16)]
-    assert set(kinds) == {Kind.SOUND, Kind.SPOKEN}
+    assert set(kinds) == {MessageKind.SOUND, MessageKind.SPOKEN}
 
 
 def test_a_call_that_is_over_is_forgotten(process):
-    tell(process, Kind.OPEN)
-    tell(process, Kind.CLOSE)
-    tell(process, Kind.AUDIO, body=QUIET + voices.pico("Is anybody there?") + QUIET)
-    tell(process, Kind.SAY, number=1, body=b"Hello.")
-    assert told(process) == SpeechMessage(Kind.SPOKEN, 1, 1)
+    tell(process, MessageKind.OPEN)
+    tell(process, MessageKind.CLOSE)
+    tell(process, MessageKind.AUDIO, body=QUIET + voices.pico("Is anybody there?") + QUIET)
+    tell(process, MessageKind.SAY, number=1, body=b"Hello.")
+    assert told(process) == SpeechMessage(MessageKind.SPOKEN, 1, 1)

@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from gateway.speech.sound import RATE, Samples
+from gateway.speech.samples import RATE, Samples
 
 _ROWS: Final = (697, 770, 852, 941)
 _COLUMNS: Final = (1209, 1336, 1477, 1633)
@@ -16,7 +16,7 @@ _TWIST: Final = 8.0  # how much stronger one of the two may be, in energy
 _QUIETEST: Final = 1e-5  # mean square; about -50 dB
 
 
-class KeypadTones:
+class DtmfFilter:
     """Judges frames of one length."""
 
     def __init__(self, frame_samples: int) -> None:

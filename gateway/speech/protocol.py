@@ -14,7 +14,7 @@ _HEAD: Final = struct.Struct("<IBII")
 _LONGEST_BODY: Final = 16 * 1024 * 1024
 
 
-class Kind(enum.IntEnum):
+class MessageKind(enum.IntEnum):
     # To the speech process
     OPEN = 1
     AUDIO = 2
@@ -36,7 +36,7 @@ class Kind(enum.IntEnum):
 class SpeechMessage:
     """`number` is that of the thing said, where the message is about one."""
 
-    kind: Kind
+    kind: MessageKind
     call: int = 0
     number: int = 0
     body: bytes = b""
@@ -67,5 +67,5 @@ class SpeechReader:
                 break
             body = bytes(self._buffer[_HEAD.size : _HEAD.size + length])
             del self._buffer[: _HEAD.size + length]
-            messages.append(SpeechMessage(Kind(kind), call, number, body))
+            messages.append(SpeechMessage(MessageKind(kind), call, number, body))
         return messages

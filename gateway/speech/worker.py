@@ -1,7 +1,7 @@
 """
 The speech process: all models of the local engine, for all calls of one gateway.
 
-It is started by the gateway as `python -m gateway.speech.process`, hears it on stdin and answers on stdout. One thread
+It is started by the gateway as `python -m gateway.speech.worker`, hears it on stdin and answers on stdout. One thread
 owns the ears; the models that take long, recognition and voice, run in a few more. When stdin ends, it ends.
 """
 
@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import BinaryIO, Final
 
 from gateway.errors import GatewayError
-from gateway.speech.choices import DEFAULT_RECOGNISER, DEFAULT_VOICE, SpeechChoices
-from gateway.speech.ear import Began, Ear, Ended, Heard, Wanted
+from gateway.speech.config import DEFAULT_RECOGNISER, DEFAULT_VOICE, SpeechConfig
 from gateway.speech.models import Models
-from gateway.speech.silero import SpeechMeter
-from gateway.speech.wire import Kind, SpeechMessage, SpeechReader
+from gateway.speech.protocol import MessageKind, SpeechMessage, SpeechReader
+from gateway.speech.stt_stream import Heard, SpeechEnded, SpeechStarted, SttStream, TranscribeRequest
+from gateway.speech.vad import SpeechMeter
 
 _PIECE_BYTES: Final = 8000
 """Sound goes out in pieces of a second, so that another call's need not wait behind a long one."""
@@ -40,7 +40,7 @@ class SpeechProcess:
     def __init__(self, models: Models, put: Callable[[SpeechMessage], None]) -> None:
         self._models = models
         self._put = put
-        self._ears: dict[int, Ear] = {}
+        self._ears: dict[int, SttStream] = {}
         self._wanted: dict[int, int] = {}
         """For each call the first thing said that is still wanted: a hush voids all before."""
         self._inbox: queue.SimpleQueue[SpeechMessage | tuple[int, int, str] | None] = queue.SimpleQueue()
@@ -62,18 +62,18 @@ class SpeechProcess:
     def _handle(self, message: SpeechMessage) -> None:
         call = message.call
         match message.kind:
-            case Kind.OPEN:
-                self._ears[call] = Ear(SpeechMeter(self._models.silero))
+            case MessageKind.OPEN:
+                self._ears[call] = SttStream(SpeechMeter(self._models.silero))
                 self._wanted[call] = 0
-            case Kind.AUDIO if ear := self._ears.get(call):
+            case MessageKind.AUDIO if ear := self._ears.get(call):
                 self._tell(call, ear.hear(message.body))
-            case Kind.END_TURN if ear := self._ears.get(call):
+            case MessageKind.END_TURN if ear := self._ears.get(call):
                 self._tell(call, ear.end_turn())
-            case Kind.SAY:
+            case MessageKind.SAY:
                 self._work.submit(self._say, call, message.number, message.text)
-            case Kind.HUSH:
+            case MessageKind.HUSH:
                 self._wanted[call] = message.number
-            case Kind.CLOSE:
+            case MessageKind.CLOSE:
                 self._ears.pop(call, None)
                 self._wanted.pop(call, None)
             case _:
@@ -82,22 +82,22 @@ class SpeechProcess:
     def _tell(self, call: int, heard: list[Heard]) -> None:
         for event in heard:
             match event:
-                case Began():
-                    self._put(SpeechMessage(Kind.BEGAN, call))
-                case Ended(text):
-                    self._put(SpeechMessage(Kind.ENDED, call, body=text.encode()))
-                case Wanted():
+                case SpeechStarted():
+                    self._put(SpeechMessage(MessageKind.BEGAN, call))
+                case SpeechEnded(text):
+                    self._put(SpeechMessage(MessageKind.ENDED, call, body=text.encode()))
+                case TranscribeRequest():
                     self._work.submit(self._recognise, call, event)
 
     # On the working threads
 
-    def _recognise(self, call: int, wanted: Wanted) -> None:
+    def _recognise(self, call: int, wanted: TranscribeRequest) -> None:
         text = ""
         try:
             if (ear := self._ears.get(call)) and ear.wants(wanted.number):
                 text = self._models.recogniser.text_of(wanted.samples)
         except Exception as error:  # the edge of a request: the call is told, and takes it from there
-            self._put(SpeechMessage(Kind.BROKE, call, body=_trouble("recogniser", error)))
+            self._put(SpeechMessage(MessageKind.BROKE, call, body=_trouble("recogniser", error)))
         self._inbox.put((call, wanted.number, text))
 
     def _say(self, call: int, number: int, text: str) -> None:
@@ -106,11 +106,11 @@ class SpeechProcess:
             if self._is_wanted(call, number):
                 sound = self._models.voice.say(text)
         except Exception as error:  # the edge of a request, as above
-            self._put(SpeechMessage(Kind.BROKE, call, body=_trouble("voice", error)))
+            self._put(SpeechMessage(MessageKind.BROKE, call, body=_trouble("voice", error)))
         for at in range(0, len(sound), _PIECE_BYTES):
             if self._is_wanted(call, number):
-                self._put(SpeechMessage(Kind.SOUND, call, number, sound[at : at + _PIECE_BYTES]))
-        self._put(SpeechMessage(Kind.SPOKEN, call, number))
+                self._put(SpeechMessage(MessageKind.SOUND, call, number, sound[at : at + _PIECE_BYTES]))
+        self._put(SpeechMessage(MessageKind.SPOKEN, call, number))
 
     def _is_wanted(self, call: int, number: int) -> bool:
         first = self._wanted.get(call)
@@ -135,14 +135,14 @@ def main() -> None:
 
     ears, mouth, api_key = (os.environ.get(name, default) for name, default in ENVIRONMENT.items())
     try:
-        models = Models.load(SpeechChoices.read(ears, mouth), api_key)
+        models = Models.load(SpeechConfig.read(ears, mouth), api_key)
     except Exception as error:  # also what a library raises: another start would come to the same end
         told = str(error) if isinstance(error, GatewayError | ImportError) else f"no models: {type(error).__name__}"
-        put(SpeechMessage(Kind.FAILED, body=told.encode()))
+        put(SpeechMessage(MessageKind.FAILED, body=told.encode()))
         return
     process = SpeechProcess(models, put)
     threading.Thread(target=_read, args=(sys.stdin.buffer, process), daemon=True).start()
-    put(SpeechMessage(Kind.READY))
+    put(SpeechMessage(MessageKind.READY))
     try:
         process.run()
     except BrokenPipeError:

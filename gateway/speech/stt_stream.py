@@ -11,10 +11,10 @@ from typing import Final
 
 import numpy as np
 
-from gateway.speech.silero import FRAME_SAMPLES, SpeechMeter
-from gateway.speech.sound import RATE, Samples, decode
-from gateway.speech.tones import KeypadTones
-from gateway.speech.turns import Moment, TurnDetector
+from gateway.speech.dtmf_filter import DtmfFilter
+from gateway.speech.endpointing import TurnBoundary, TurnDetector
+from gateway.speech.samples import RATE, Samples, decode
+from gateway.speech.vad import FRAME_SAMPLES, SpeechMeter
 
 _LEAD_FRAMES: Final = 12
 """Sound up to the first certain speech that belongs to it: 0.4 s."""
@@ -32,34 +32,34 @@ _SILENT: Final = np.zeros(FRAME_SAMPLES, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
-class Began:
+class SpeechStarted:
     """The caller speaks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class SpeechEnded:
     """The caller has finished, with these words; none where it was no speech after all."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class TranscribeRequest:
     """The words in this stretch. The answer is given back with its number, whenever it is there."""
 
     number: int
     samples: Samples
 
 
-Heard = Began | Ended | Wanted
+Heard = SpeechStarted | SpeechEnded | TranscribeRequest
 
 
-class Ear:
+class SttStream:
     """Listens to one call."""
 
     def __init__(self, meter: SpeechMeter) -> None:
         self._meter = meter
-        self._tones = KeypadTones(FRAME_SAMPLES)
+        self._tones = DtmfFilter(FRAME_SAMPLES)
         self._turn = TurnDetector()
         self._rest = b""
         self._lead: deque[Samples] = deque(maxlen=_LEAD_FRAMES)
@@ -110,21 +110,21 @@ class Ear:
             probability = 0.0
         moment = self._turn.hear(probability)
         self._lead.append(sound)
-        if moment is Moment.BEGAN:
+        if moment is TurnBoundary.BEGAN:
             self._stretch = list(self._lead)
             self._forced = False
-            return [Began()]
+            return [SpeechStarted()]
         if not self._turn.speaking:
             return []
         self._stretch.append(sound)
         return self._in_turn(moment)
 
-    def _in_turn(self, moment: Moment | None) -> list[Heard]:
+    def _in_turn(self, moment: TurnBoundary | None) -> list[Heard]:
         length = len(self._stretch) * FRAME_SAMPLES
-        if moment is Moment.WENT_ON:
+        if moment is TurnBoundary.WENT_ON:
             self._number += 1  # the words of the pause are not all of them
             self._guess = None
-        elif moment is Moment.PAUSED:
+        elif moment is TurnBoundary.PAUSED:
             looks = self._look()
             if length > _LONG_STRETCH:
                 self._close_stretch()
@@ -143,7 +143,7 @@ class Ear:
         self._number += 1
         self._guess = None
         silent_frames = max(0, round(self._turn.silence * RATE / FRAME_SAMPLES) - _TAIL_FRAMES)
-        return [Wanted(self._number, np.concatenate(self._stretch[: len(self._stretch) - silent_frames]))]
+        return [TranscribeRequest(self._number, np.concatenate(self._stretch[: len(self._stretch) - silent_frames]))]
 
     def _close_stretch(self) -> None:
         self._final[self._number] = self._guess
@@ -159,4 +159,4 @@ class Ear:
         self._turn.over()
         self._number += 1
         self._stretch, self._final, self._guess = [], {}, None
-        return [Ended(text)]
+        return [SpeechEnded(text)]

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from gateway.speech.sound import RATE, decode, encode
-from gateway.speech.tones import KeypadTones
+from gateway.speech.dtmf_filter import DtmfFilter
+from gateway.speech.samples import RATE, decode, encode
 
 ROWS, COLUMNS = (697, 770, 852, 941), (1209, 1336, 1477, 1633)
 AT = np.arange(256) / RATE
@@ -16,18 +16,18 @@ def wave(*frequencies, level=0.2):
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("column", COLUMNS)
 def test_every_key_is_known(row, column):
-    tones = KeypadTones(256)
+    tones = DtmfFilter(256)
     assert tones.sound_in(wave(row, column))
     assert tones.sound_in(wave(row * 1.015, column * 0.985, level=0.05))
 
 
 @pytest.mark.parametrize("frequencies", [(697,), (1336,), (697, 770), (440, 480), (200, 400, 600, 770, 1336)])
 def test_other_tones_are_none(frequencies):
-    assert not KeypadTones(256).sound_in(wave(*frequencies))
+    assert not DtmfFilter(256).sound_in(wave(*frequencies))
 
 
 def test_noise_and_silence_are_none():
-    tones = KeypadTones(256)
+    tones = DtmfFilter(256)
     noise = np.random.default_rng(1).normal(0, 0.1, (200, 256)).astype(np.float32)
     assert not any(tones.sound_in(frame) for frame in noise)
     assert not tones.sound_in(np.zeros(256, np.float32))

@@ -1,6 +1,15 @@
 import pytest
 
-from gateway.speech.turns import COMPLETE, DICTATING, FRAME_SECONDS, HANGING, OPEN, Moment, TurnDetector, wait_after
+from gateway.speech.endpointing import (
+    COMPLETE,
+    DICTATING,
+    FRAME_SECONDS,
+    HANGING,
+    OPEN,
+    TurnBoundary,
+    TurnDetector,
+    wait_after,
+)
 
 
 def hear(turn, probability, seconds):
@@ -12,7 +21,7 @@ def hear(turn, probability, seconds):
 
 def test_speech_is_noticed_within_a_fifth_of_a_second():
     [(moment, after)] = hear(TurnDetector(), 0.9, 1.0)
-    assert moment is Moment.BEGAN
+    assert moment is TurnBoundary.BEGAN
     assert after < 0.2
 
 
@@ -26,8 +35,8 @@ def test_a_click_is_no_speech():
 def test_a_pause_is_told_once_and_its_end():
     turn = TurnDetector()
     hear(turn, 0.9, 1.0)
-    assert [moment for moment, _ in hear(turn, 0.0, 0.4)] == [Moment.PAUSED]
-    assert [moment for moment, _ in hear(turn, 0.9, 0.4)] == [Moment.WENT_ON]
+    assert [moment for moment, _ in hear(turn, 0.0, 0.4)] == [TurnBoundary.PAUSED]
+    assert [moment for moment, _ in hear(turn, 0.9, 0.4)] == [TurnBoundary.WENT_ON]
 
 
 @pytest.mark.parametrize("before", range(8))
@@ -35,7 +44,7 @@ def test_a_click_does_not_hide_a_pause(before):
     turn = TurnDetector()
     hear(turn, 0.9, 1.0)
     heard = hear(turn, 0.0, before * FRAME_SECONDS) + hear(turn, 0.9, FRAME_SECONDS) + hear(turn, 0.0, 1.0)
-    assert [moment for moment, _ in heard] == [Moment.PAUSED]
+    assert [moment for moment, _ in heard] == [TurnBoundary.PAUSED]
 
 
 def test_soft_endings_belong_to_the_turn():

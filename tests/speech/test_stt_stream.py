@@ -5,9 +5,9 @@ import pytest
 
 from gateway.audio import SILENCE_BYTE
 from gateway.phone import voices
-from gateway.speech.ear import Began, Ear, Ended, Wanted
-from gateway.speech.silero import SpeechMeter
-from gateway.speech.sound import RATE, encode
+from gateway.speech.samples import RATE, encode
+from gateway.speech.stt_stream import SpeechEnded, SpeechStarted, SttStream, TranscribeRequest
+from gateway.speech.vad import SpeechMeter
 
 QUIET = b"".join(voices.line_noise(100))  # two seconds
 
@@ -17,11 +17,11 @@ def listen(models):
     """Everything heard in some sound, with when it was; recognition takes no time."""
 
     def listen(sound, *, frame_bytes=160, end=False):
-        ear, heard = Ear(SpeechMeter(models.silero)), []
+        ear, heard = SttStream(SpeechMeter(models.silero)), []
 
         def take(events, at):
             for event in events:
-                if isinstance(event, Wanted):
+                if isinstance(event, TranscribeRequest):
                     heard.append((at, len(event.samples) / RATE))
                     take(ear.words_are(event.number, models.recogniser.text_of(event.samples)), at)
                 else:
@@ -37,7 +37,7 @@ def listen(models):
 
 
 def texts(heard):
-    return [event.text for _, event in heard if isinstance(event, Ended)]
+    return [event.text for _, event in heard if isinstance(event, SpeechEnded)]
 
 
 def keypad(row, column, seconds, level=0.25):
@@ -48,7 +48,7 @@ def keypad(row, column, seconds, level=0.25):
 def test_a_sentence_is_heard(listen):
     heard = listen(QUIET + voices.pico("I would like to book an appointment.") + QUIET)
     assert texts(heard) == ["I would like to book an appointment."]
-    assert isinstance(heard[0][1], Began)
+    assert isinstance(heard[0][1], SpeechStarted)
 
 
 def test_frames_of_any_length_say_the_same(listen):
@@ -101,12 +101,12 @@ def test_noise_never_reaches_the_recogniser(listen):
 
 
 def test_signs_for_music_are_no_words(models):
-    ear, ended = Ear(SpeechMeter(models.silero)), []
+    ear, ended = SttStream(SpeechMeter(models.silero)), []
     for event in ear.hear(QUIET + voices.pico("I would like to book an appointment.") + QUIET):
-        assert not isinstance(event, Ended)
-        if isinstance(event, Wanted):
+        assert not isinstance(event, SpeechEnded)
+        if isinstance(event, TranscribeRequest):
             ended += ear.words_are(event.number, "♪ ♪")
-    assert ended == [Ended("")]
+    assert ended == [SpeechEnded("")]
 
 
 def test_who_is_cut_off_is_heard_so_far(listen):

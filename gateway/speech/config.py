@@ -18,7 +18,7 @@ _WHISPER_MODEL: Final = "base.en"
 
 
 @dataclass(frozen=True)
-class SpeechChoices:
+class SpeechConfig:
     """Both, read and checked: a name, or an address with what stands behind its #."""
 
     recogniser: str = DEFAULT_RECOGNISER
@@ -28,7 +28,7 @@ class SpeechChoices:
     voice_name: str = ""
 
     @classmethod
-    def read(cls, recogniser: str, voice: str) -> "SpeechChoices":
+    def read(cls, recogniser: str, voice: str) -> "SpeechConfig":
         """SettingsError for what is neither."""
         ears, ears_model = _recogniser(recogniser)
         mouth, model_and_name = _address(voice) if _is_address(voice) else (voice, "")

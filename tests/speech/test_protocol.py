@@ -2,12 +2,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.speech.wire import Kind, SpeechMessage, SpeechReader
+from gateway.speech.protocol import MessageKind, SpeechMessage, SpeechReader
 
 MESSAGES = st.lists(
     st.builds(
         SpeechMessage,
-        st.sampled_from(Kind),
+        st.sampled_from(MessageKind),
         st.integers(0, 2**32 - 1),
         st.integers(0, 2**32 - 1),
         st.binary(max_size=300),
