@@ -12,11 +12,11 @@ __all__ = ["Conversation", "speculative", "timeout"]
 def __getattr__(name: str) -> Any:
     """Loaded when asked for: most of the program, and every command, does without."""
     if name == "Conversation":
-        from gateway.calls.functions.conversation import Conversation
+        from gateway.tools.conversation import Conversation
 
         return Conversation
     if name in ("speculative", "timeout"):
-        from gateway.calls.functions import toolbox
+        from gateway.tools import module
 
         return getattr(toolbox, name)
     raise AttributeError(f"module 'gateway' has no attribute {name!r}")

@@ -4,12 +4,12 @@ import functools
 
 from gateway.calls.feed import Feed
 from gateway.calls.finalize import Finalizer
-from gateway.calls.hands import wind_up
 from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.provisions import Provisions
 from gateway.calls.ring import Ring
 from gateway.links.recorder import CallRecorder
 from gateway.session import CallKey, EndReason, VoiceSession
+from gateway.tools.executor import run_end_function
 
 
 class Departures:
@@ -67,7 +67,7 @@ class Departures:
         self._finalizer.contribute(session, functools.partial(neighbours.until_over, key))
 
     async def _wind_up(self, ring: Ring, session: VoiceSession) -> None:
-        await wind_up(session, await self._provisions.kit_for(ring, session.caller))
+        await run_end_function(session, await self._provisions.kit_for(ring, session.caller))
 
     def _tell_end(self, session: VoiceSession) -> None:
         seconds, turns = round(session.seconds, 1), len(session.turns)

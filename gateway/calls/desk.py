@@ -26,7 +26,6 @@ from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.errands import Errands
 from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.finalize import Finalizer
-from gateway.calls.functions.kit import Kit, KitRoom
 from gateway.calls.journal import JournaledCall
 from gateway.calls.levels import Levels
 from gateway.calls.loop_watch import LoopWatch
@@ -51,6 +50,7 @@ from gateway.telephony.events import StreamStarted
 from gateway.telephony.media_stream import MediaStream
 from gateway.telephony.phone_numbers import AllowList, caller_id
 from gateway.telephony.rest import CallControl
+from gateway.tools.prepared import CallTools, ToolLoader
 
 TICK_SECONDS: Final = 0.1
 TICK_GROUPS: Final = 10
@@ -90,7 +90,7 @@ class CallDesk:
         finalizer: Finalizer,
         recordings: RecordingRoom,
         apology: bytes,
-        kits: KitRoom | None = None,
+        kits: ToolLoader | None = None,
         brains: BrainRoom | None = None,
         neighbours: Neighbours | None = None,
         feed: Feed | None = None,
@@ -106,7 +106,7 @@ class CallDesk:
         self._feed = feed or Feed()
         self._levels = levels or Levels()
         share = neighbours.commons.said if neighbours is not None else None
-        self._provisions = Provisions(memory, kits or KitRoom(), recordings, self._feed, share)
+        self._provisions = Provisions(memory, kits or ToolLoader(), recordings, self._feed, share)
         self._departures = Departures(finalizer, self._provisions, self._feed, neighbours)
         self._registry = Registry()
         self._errands = Errands()
@@ -477,7 +477,9 @@ class CallDesk:
 
     # A call's life
 
-    def _call(self, ring: Ring, link: MediaStream, engine: EngineAccess, kit: Kit, thought: Thought | None) -> Call:
+    def _call(
+        self, ring: Ring, link: MediaStream, engine: EngineAccess, kit: CallTools, thought: Thought | None
+    ) -> Call:
         carrier, call_id = ring.key
         session = ring.session or ring.new_session()
         if not session.turns:

@@ -23,8 +23,6 @@ from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess, EngineKeepe
 from gateway.calls.farewell import FAREWELL_SECONDS, Farewell, happens
 from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.filler import Filler
-from gateway.calls.functions.kit import Kit
-from gateway.calls.hands import NOT_TRANSFERRED, Hands, Line
 from gateway.calls.journal import TurnLog, circumstances
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
@@ -59,6 +57,8 @@ from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.sounds import bundled_sound
 from gateway.telephony.media_stream import MediaStream
+from gateway.tools.executor import NOT_TRANSFERRED, CallLeg, ToolExecutor
+from gateway.tools.prepared import CallTools
 
 MEDIA_SILENCE_SECONDS: Final = 30.0
 """A carrier that sends nothing at all for this long has gone. Mutes and holds are shorter, or send silence."""
@@ -95,11 +95,11 @@ class Call:
         carrier: MediaStream,
         engine: EngineAccess,
         *,
-        line: Line,
+        line: CallLeg,
         apology: bytes,
         memory: Remembering | None = None,
         clearance: Clearance | None = None,
-        kit: Kit | None = None,
+        kit: CallTools | None = None,
         endpoint: ThinkEndpoint | None = None,
         journal: TurnLog | None = None,
         recorder: CallRecorder | None = None,
@@ -137,9 +137,9 @@ class Call:
             feed=self._feed,
             off_record=session.off_record,
         )
-        kit = kit or Kit()
+        kit = kit or CallTools()
         self._farewell = Farewell(self._tasks, self._everything_played)
-        self._hands = Hands(
+        self._hands = ToolExecutor(
             self,
             self._tasks,
             agent,

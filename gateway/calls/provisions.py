@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.calls.feed import CallFeed, Feed
-from gateway.calls.functions.kit import Kit, KitRoom
 from gateway.calls.journal import Journal, JournaledCall, Share, TurnLog, restore, turns_of
 from gateway.calls.remembering import Remembering
 from gateway.calls.ring import Ring
@@ -13,6 +12,7 @@ from gateway.links.recorder import CallRecorder, RecordingRoom
 from gateway.memory.recall import Recall, render_known
 from gateway.memory.trust import Tier
 from gateway.session import VoiceSession
+from gateway.tools.prepared import CallTools, ToolLoader
 
 SEARCH_TOKENS: Final = 600
 """How much an agent that searches its memory gets to read."""
@@ -39,7 +39,7 @@ class Provisions:
     """Hands it out. Without `memory` nothing is kept or read of anybody. `share` tells other nodes every turn."""
 
     def __init__(
-        self, memory: Memory | None, kits: KitRoom, recordings: RecordingRoom, feed: Feed, share: Share | None
+        self, memory: Memory | None, kits: ToolLoader, recordings: RecordingRoom, feed: Feed, share: Share | None
     ) -> None:
         self._memory = memory
         self._kits = kits
@@ -75,14 +75,14 @@ class Provisions:
 
     # With its media
 
-    async def kit(self, ring: Ring) -> Kit:
+    async def kit(self, ring: Ring) -> CallTools:
         return await (ring.kit or self._kits.pack(ring.agent, ring.caller, ring.clearance))
 
-    async def kit_for(self, ring: Ring, caller: str) -> Kit:
+    async def kit_for(self, ring: Ring, caller: str) -> CallTools:
         """Another one, for this caller."""
         return await self._kits.pack(ring.agent, caller, ring.clearance)
 
-    def recorder(self, session: VoiceSession, ring: Ring, kit: Kit) -> CallRecorder | None:
+    def recorder(self, session: VoiceSession, ring: Ring, kit: CallTools) -> CallRecorder | None:
         recorder = self._recordings.record(session.uuid)
         if recorder is not None:
             known = {"remembers": self.has_memory, "functions": kit.function_names}

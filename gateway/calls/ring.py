@@ -13,7 +13,6 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from gateway.agents import Agent, AgentDirectory
-from gateway.calls.functions.kit import Kit
 from gateway.calls.journal import JournaledCall
 from gateway.calls.nodes.commons import CallRecord
 from gateway.calls.orders import Order, speaker
@@ -21,6 +20,7 @@ from gateway.calls.remembering import Remembering
 from gateway.links.recorder import FORMAT, CallRecorder
 from gateway.memory.trust import Clearance, Tier
 from gateway.session import CallKey, VoiceSession, new_session_id
+from gateway.tools.prepared import CallTools
 
 _RECORDED: Final = ("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak", "engine_thinks")
 """What a replay must know of an agent."""
@@ -43,7 +43,7 @@ class Ring:
     media_url: str
     expires: float
     memory: Remembering | None = None
-    kit: asyncio.Task[Kit] | None = None
+    kit: asyncio.Task[CallTools] | None = None
     session: VoiceSession | None = None
     session_id: str = field(default_factory=new_session_id)
     """What its session has as id, or will have."""

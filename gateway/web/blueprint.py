@@ -9,8 +9,6 @@ import httpx
 from gateway.agents import AgentDirectory, find_text
 from gateway.calls.brains import Accounts, Brain, build_brains
 from gateway.calls.engine_keeper import EngineAccess
-from gateway.calls.functions.kit import shelves_of
-from gateway.calls.functions.toolbox import ToolboxShelf
 from gateway.errors import SettingsError
 from gateway.llm.openclaw_chat import OpenClawUpstream
 from gateway.llm.writer import SummaryWriter, build_writer
@@ -23,6 +21,8 @@ from gateway.telephony.phone_numbers import AllowList
 from gateway.telephony.rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.softphone import SoftphoneCodec
+from gateway.tools.module import ReloadingToolModule
+from gateway.tools.prepared import shelves_of
 from gateway.web import sharing, traces
 from gateway.web.admin_token import admin_token
 from gateway.websocket.interface import Connector, tls_context
@@ -42,7 +42,7 @@ class Blueprint:
     writer: SummaryWriter
     apology: bytes
     store_keys: tuple[Secret, ...]
-    shelves: Mapping[str, ToolboxShelf]
+    shelves: Mapping[str, ReloadingToolModule]
     text_agents: Mapping[str, OpenClawUpstream]
     brains: Mapping[str, Brain]
 

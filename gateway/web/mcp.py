@@ -20,7 +20,6 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
-from gateway.calls.functions.schema import FunctionSchema
 from gateway.errors import GatewayError, StoreUnavailable
 from gateway.memory.documents import Hit, wire_time
 from gateway.memory.identity import is_identifier
@@ -28,6 +27,7 @@ from gateway.memory.personas import MOST_MEMORIES, Fact, MemoryType, PersonaBook
 from gateway.memory.pins import Pin, PinBook
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
+from gateway.tools.schema import FunctionSchema
 from gateway.web.keys import is_admitted
 
 if TYPE_CHECKING:

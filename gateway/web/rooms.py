@@ -14,8 +14,6 @@ from gateway.calls.ending_steps import EndingSteps
 from gateway.calls.endings import Endings
 from gateway.calls.finalize import Finalizer
 from gateway.calls.forgetting import Forgetting
-from gateway.calls.functions.kit import KitRoom
-from gateway.calls.functions.text_side import OpenClawAgent, Recipient, Webhook
 from gateway.calls.provisions import Memory
 from gateway.calls.thinking import hashed_caller
 from gateway.maintenance import at_work
@@ -25,6 +23,8 @@ from gateway.memory.personas import PersonaBook
 from gateway.memory.pins import PinBook
 from gateway.memory.state import CallerState
 from gateway.memory.store import MemoryStore
+from gateway.tools.delegation import Delegate, OpenClawAgent, Webhook
+from gateway.tools.prepared import ToolLoader
 from gateway.web.blueprint import Blueprint
 from gateway.web.ground import Ground
 from gateway.web.sharing import Sharing
@@ -52,7 +52,7 @@ async def brain_room(blueprint: Blueprint, memory: Memory | None, others: Sharin
 @contextlib.asynccontextmanager
 async def kit_room(
     blueprint: Blueprint, store: MemoryStore, memory: Memory | None, http: httpx.AsyncClient
-) -> AsyncIterator[KitRoom]:
+) -> AsyncIterator[ToolLoader]:
     """What agents have at hand in calls, and what keeps it up to date."""
     async with contextlib.AsyncExitStack() as stack:
         folders = {agent.name: agent.knowledge for agent in blueprint.agents if agent.knowledge is not None}
@@ -61,7 +61,7 @@ async def kit_room(
             knowledge = await Knowledge.open(blueprint.settings.data_dir / "knowledge.db", folders)
             stack.push_async_callback(knowledge.close)
             await stack.enter_async_context(at_work(knowledge.watch(KNOWLEDGE_SECONDS)))
-        kits = KitRoom(
+        kits = ToolLoader(
             blueprint.shelves,
             personas=PersonaBook(store),
             state=CallerState(store) if memory is not None else None,
@@ -73,7 +73,7 @@ async def kit_room(
         yield kits
 
 
-def _recipient(blueprint: Blueprint, http: httpx.AsyncClient, agent: Agent, caller: str) -> Recipient:
+def _recipient(blueprint: Blueprint, http: httpx.AsyncClient, agent: Agent, caller: str) -> Delegate:
     if upstream := blueprint.text_agents.get(agent.text_agent):
         return OpenClawAgent(upstream, hashed_caller(agent.name, caller, blueprint.store_keys[0]))
     return Webhook(http, agent.text_agent)

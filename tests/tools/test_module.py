@@ -4,9 +4,9 @@ import textwrap
 
 import pytest
 
-from gateway.calls.functions.toolbox import ToolboxShelf, load_toolbox
 from gateway.engines.agent_settings import AgentFunction
 from gateway.errors import SettingsError
+from gateway.tools.module import ReloadingToolModule, load_toolbox
 from tests.stage import until, until_it
 
 
@@ -28,10 +28,10 @@ BISTRO = '''
     from os.path import join
     from typing import TYPE_CHECKING, Annotated
 
-    from gateway.calls.functions.toolbox import speculative, timeout
+    from gateway.tools.module import speculative, timeout
 
     if TYPE_CHECKING:
-        from gateway.calls.functions.conversation import Conversation
+        from gateway.tools.conversation import Conversation
 
     LIMIT = 8
 
@@ -194,13 +194,13 @@ SLOW = """
 
 
 async def test_unchanged_file_is_loaded_once(write):
-    shelf = ToolboxShelf(write("def book(): ..."))
+    shelf = ReloadingToolModule(write("def book(): ..."))
     assert await shelf.current() is await shelf.current()
 
 
 async def test_changed_file_serves_new_calls(write):
     """The very next one, and whoever comes with it."""
-    shelf = ToolboxShelf(write("def book(): ..."), patience=LONG)
+    shelf = ReloadingToolModule(write("def book(): ..."), patience=LONG)
     before = await shelf.current()
     write("def order(): ...")
     assert await asyncio.gather(names(shelf), names(shelf)) == [["order"], ["order"]]
@@ -208,7 +208,7 @@ async def test_changed_file_serves_new_calls(write):
 
 
 async def test_file_that_changes_while_it_loads_is_loaded_again(write, tmp_path):
-    shelf = ToolboxShelf(write("def book(): ..."), patience=LONG)
+    shelf = ReloadingToolModule(write("def book(): ..."), patience=LONG)
     begun, go_on = tmp_path / "begun", tmp_path / "go on"
     write(SLOW.format(begun=str(begun), go_on=str(go_on)))
     call = asyncio.create_task(names(shelf))
@@ -220,7 +220,7 @@ async def test_file_that_changes_while_it_loads_is_loaded_again(write, tmp_path)
 
 async def test_broken_version_is_told_once_and_passed_over(write, caplog):
     path = write("def book(): ...")
-    shelf = ToolboxShelf(path, patience=LONG)
+    shelf = ReloadingToolModule(path, patience=LONG)
     path.unlink()
     write("def order(:")
     assert [await names(shelf) for _ in range(3)] == [["book"]] * 3
@@ -234,12 +234,12 @@ async def test_broken_version_is_told_once_and_passed_over(write, caplog):
 async def test_new_version_may_not_take_a_reserved_name(write):
     path = write("def book(): ...")
     with pytest.raises(SettingsError):
-        ToolboxShelf(path, reserved=frozenset({"book"}))
+        ReloadingToolModule(path, reserved=frozenset({"book"}))
 
 
 async def test_slow_file_holds_up_no_call(write, tmp_path):
     """The call gets the functions there were; those after it the new ones."""
-    shelf = ToolboxShelf(write("def book(): ..."), patience=0.01)
+    shelf = ReloadingToolModule(write("def book(): ..."), patience=0.01)
     begun, go_on = tmp_path / "begun", tmp_path / "go on"
     write(SLOW.format(begun=str(begun), go_on=str(go_on)))
     assert [await names(shelf) for _ in range(2)] == [["book"], ["book"]]

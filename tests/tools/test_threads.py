@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from gateway.calls.functions.threads import Workers, WorkersBusy, WorkFailed
+from gateway.tools.threads import ToolThreadFailed, ToolThreads, ToolThreadsBusy
 from tests.stage import until
 
 
@@ -18,7 +18,7 @@ def threads(name):
 
 
 async def test_work_is_done_in_a_daemon_thread():
-    thread = await Workers().run(Function(), lambda _: threading.current_thread(), name="lookup")
+    thread = await ToolThreads().run(Function(), lambda _: threading.current_thread(), name="lookup")
     assert thread is not threading.main_thread()
     assert (thread.name, thread.daemon) == ("lookup", True)
 
@@ -28,8 +28,8 @@ async def test_no_error_gets_out_as_itself(error):
     def fail(_):
         raise error
 
-    with pytest.raises(WorkFailed) as raised:
-        await Workers().run(Function(), fail, name="fails")
+    with pytest.raises(ToolThreadFailed) as raised:
+        await ToolThreads().run(Function(), fail, name="fails")
     assert isinstance(raised.value.error, error)
 
 
@@ -37,7 +37,7 @@ async def test_coroutine_has_a_loop_of_its_own():
     async def which():
         return asyncio.get_running_loop()
 
-    loop = await Workers().run(Function(), lambda worker: worker.complete(which()), name="which")
+    loop = await ToolThreads().run(Function(), lambda worker: worker.complete(which()), name="which")
     assert loop is not asyncio.get_running_loop()
     assert loop.is_closed()
 
@@ -52,7 +52,7 @@ async def test_given_up_coroutine_is_cancelled():
         finally:
             cleaned_up.set()
 
-    run = asyncio.create_task(Workers().run(Function(), lambda worker: worker.complete(wait()), name="waits"))
+    run = asyncio.create_task(ToolThreads().run(Function(), lambda worker: worker.complete(wait()), name="waits"))
     await until(started.is_set)
     run.cancel()
     await until(cleaned_up.is_set)
@@ -71,7 +71,7 @@ async def test_coroutine_given_up_early_never_starts():
         go_on.wait()
         return worker.complete(effect())
 
-    run = asyncio.create_task(Workers().run(Function(), work, name="late"))
+    run = asyncio.create_task(ToolThreads().run(Function(), work, name="late"))
     await until(ready.is_set)
     run.cancel()
     await asyncio.wait({run})
@@ -92,7 +92,7 @@ def spin(worker):
 
 @pytest.mark.parametrize("work", [spin, lambda worker: worker.complete(spin_for_ever())], ids=["plain", "coroutine"])
 async def test_endless_loop_is_broken_off(work):
-    workers = Workers(break_off_after=0)
+    workers = ToolThreads(break_off_after=0)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
             await workers.run(Function(), work, name="spins")
@@ -106,7 +106,7 @@ async def test_given_up_work_may_finish():
         go_on.wait()
         finished.set()
 
-    run = asyncio.create_task(Workers().run(Function(), work, name="slow"))
+    run = asyncio.create_task(ToolThreads().run(Function(), work, name="slow"))
     await until(lambda: threads("slow"))
     run.cancel()
     await asyncio.wait({run})
@@ -115,12 +115,12 @@ async def test_given_up_work_may_finish():
 
 
 async def test_hung_function_uses_up_its_own_share():
-    workers, hung, healthy, gate = Workers(most_per_function=2), Function(), Function(), threading.Event()
+    workers, hung, healthy, gate = ToolThreads(most_per_function=2), Function(), Function(), threading.Event()
     for _ in range(2):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.01):
                 await workers.run(hung, lambda _: gate.wait(), name="hung")
-    with pytest.raises(WorkersBusy):
+    with pytest.raises(ToolThreadsBusy):
         await workers.run(hung, lambda _: "never", name="hung")
     assert await workers.run(healthy, lambda _: "fine", name="healthy") == "fine"
     gate.set()
@@ -136,7 +136,7 @@ async def test_lost_error_is_logged_by_its_kind(caplog):
         task = asyncio.ensure_future(fail())
         await asyncio.wait({task})
 
-    await Workers().run(Function(), lambda worker: worker.complete(leave_behind()), name="leaves")
+    await ToolThreads().run(Function(), lambda worker: worker.complete(leave_behind()), name="leaves")
     (record,) = caplog.records
     assert (record.message, record.error) == ("a task of a function failed", "ValueError")
     assert "secret" not in caplog.text
@@ -145,7 +145,7 @@ async def test_lost_error_is_logged_by_its_kind(caplog):
 def test_hung_work_does_not_hold_up_the_end_of_the_process():
     program = """if True:
         import asyncio, threading
-        from gateway.calls.functions.threads import Workers
+        from gateway.tools.threads import Workers
 
         class Function: pass
 

@@ -8,10 +8,6 @@ from typing import Any, Final, Protocol
 from gateway.agents import Agent
 from gateway.calls.farewell import Farewell
 from gateway.calls.feed import CallFeed
-from gateway.calls.functions import builtin
-from gateway.calls.functions.conversation import Conversation
-from gateway.calls.functions.kit import Kit
-from gateway.calls.functions.runner import Builtin, FunctionRunner, is_error
 from gateway.calls.journal import TurnLog
 from gateway.engines.agent_settings import AgentFunction
 from gateway.engines.deepgram import DeepgramSession
@@ -20,15 +16,19 @@ from gateway.errors import CarrierRefused
 from gateway.memory.state import Value
 from gateway.metrics import FUNCTIONS
 from gateway.session import EndReason, Turn, VoiceSession
+from gateway.tools import builtin
+from gateway.tools.conversation import Conversation
+from gateway.tools.prepared import CallTools
+from gateway.tools.runner import Builtin, FunctionRunner, is_error
 
 NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
 NOT_WANTED: Final = "Not done: the caller has been answered already. Say nothing more."
 GOODBYE_DUE: Final = {"status": "ok", "next": "say a short goodbye; the call ends after it"}
 
 
-async def wind_up(session: VoiceSession, kit: Kit) -> None:
+async def run_end_function(session: VoiceSession, kit: CallTools) -> None:
     """Run `end_function` for a call that ended when it had no media. What it sets is kept."""
-    conv = Conversation(session, _Nobody(session), memory=kit.memory, state=session.state)
+    conv = Conversation(session, _EndedCallHost(session), memory=kit.memory, state=session.state)
     runner = FunctionRunner(
         asyncio.TaskGroup(), conv, toolbox=kit.toolbox, workers=kit.threads, answer=lambda call, content: None
     )
@@ -37,7 +37,7 @@ async def wind_up(session: VoiceSession, kit: Kit) -> None:
         session.state = conv.state.fields()
 
 
-class _Nobody:
+class _EndedCallHost:
     """A call that is over, as its last function sees it: all that is left is what was said."""
 
     def __init__(self, session: VoiceSession) -> None:
@@ -53,7 +53,7 @@ class _Nobody:
         return self._session.turns
 
 
-class Line(Protocol):
+class CallLeg(Protocol):
     """What can be done about the call itself, at its carrier. Both raise CarrierRefused."""
 
     @property
@@ -66,7 +66,7 @@ class Line(Protocol):
         """Put the caller through to a number or SIP address; the stream ends."""
 
 
-class Body(Protocol):
+class ToolHost(Protocol):
     """The call that these hands belong to."""
 
     session: VoiceSession
@@ -82,17 +82,17 @@ class Body(Protocol):
     def function_answered(self, call: FunctionCall, content: str) -> None: ...
 
 
-class Hands:
+class ToolExecutor:
     """The functions of one call, and what they do to it. Used on the gateway's loop."""
 
     def __init__(
         self,
-        body: Body,
+        body: ToolHost,
         tasks: asyncio.TaskGroup,
         agent: Agent,
-        kit: Kit,
+        kit: CallTools,
         *,
-        line: Line,
+        line: CallLeg,
         farewell: Farewell,
         journal: TurnLog | None,
         feed: CallFeed,

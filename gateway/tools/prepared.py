@@ -9,18 +9,18 @@ from typing import Any, Final, Protocol
 
 from gateway import prompts
 from gateway.agents import Agent
-from gateway.calls.functions import builtin
-from gateway.calls.functions.runner import Builtin
-from gateway.calls.functions.schema import FunctionSchema
-from gateway.calls.functions.text_side import Errand, Recipient, TextSide
-from gateway.calls.functions.threads import Workers
-from gateway.calls.functions.toolbox import Toolbox, ToolboxShelf
 from gateway.engines.events import FunctionCall
 from gateway.errors import StoreError
 from gateway.memory.knowledge import Knowledge, rendered
 from gateway.memory.personas import PersonaBook
 from gateway.memory.state import CallerState, Value
 from gateway.memory.trust import Clearance, Tier
+from gateway.tools import builtin
+from gateway.tools.delegation import Delegate, DelegatedTask, Delegator
+from gateway.tools.module import ReloadingToolModule, ToolModule
+from gateway.tools.runner import Builtin
+from gateway.tools.schema import FunctionSchema
+from gateway.tools.threads import ToolThreads
 
 PATIENCE: Final = 0.3
 """What is not there by then is done without: a store that does not answer."""
@@ -38,11 +38,11 @@ class SearchMemory(Protocol):
 
 
 @dataclass(frozen=True)
-class Kit:
+class CallTools:
     """An agent's functions for one call, and what earlier calls have kept for them."""
 
-    toolbox: Toolbox = Toolbox()
-    threads: Workers = field(default_factory=Workers)
+    toolbox: ToolModule = ToolModule()
+    threads: ToolThreads = field(default_factory=ToolThreads)
     memory: Mapping[str, Value] = field(default_factory=dict)
     builtins: tuple[Builtin, ...] = ()
     personas: Mapping[str, str] = field(default_factory=dict)
@@ -56,27 +56,27 @@ class Kit:
         return sorted([*self.toolbox.tools, *(builtin.schema.definition.name for builtin in self.builtins)])
 
 
-def shelves_of(agents: Iterable[Agent]) -> dict[str, ToolboxShelf]:
+def shelves_of(agents: Iterable[Agent]) -> dict[str, ReloadingToolModule]:
     """Each agent's functions, loaded. SettingsError for a mistake in them."""
     return {
-        agent.name: ToolboxShelf(agent.functions, reserved=builtin.NAMES)
+        agent.name: ReloadingToolModule(agent.functions, reserved=builtin.NAMES)
         for agent in agents
         if agent.functions is not None
     }
 
 
-class KitRoom:
+class ToolLoader:
     """Packs kits, for all agents and calls."""
 
     def __init__(
         self,
-        shelves: Mapping[str, ToolboxShelf] | None = None,
+        shelves: Mapping[str, ReloadingToolModule] | None = None,
         *,
         personas: PersonaBook | None = None,
         state: CallerState | None = None,
         search_memory: SearchMemory | None = None,
         knowledge: Knowledge | None = None,
-        recipient: Callable[[Agent, str], Recipient] | None = None,
+        recipient: Callable[[Agent, str], Delegate] | None = None,
     ) -> None:
         self._shelves = shelves or {}
         self._personas = personas
@@ -84,8 +84,8 @@ class KitRoom:
         self._search_memory = search_memory
         self._knowledge = knowledge
         self._recipient = recipient
-        self._text_side = TextSide()
-        self._threads = Workers()
+        self._text_side = Delegator()
+        self._threads = ToolThreads()
 
     def pack(self, agent: Agent, caller: str, clearance: Clearance) -> "asyncio.Task[Kit]":
         """Begin at once: the call needs it when its media comes."""
@@ -94,15 +94,15 @@ class KitRoom:
     async def close(self) -> None:
         await self._text_side.close()
 
-    async def _pack(self, agent: Agent, caller: str, clearance: Clearance) -> Kit:
+    async def _pack(self, agent: Agent, caller: str, clearance: Clearance) -> CallTools:
         shelf = self._shelves.get(agent.name)
-        toolbox = await shelf.current() if shelf is not None else Toolbox()
+        toolbox = await shelf.current() if shelf is not None else ToolModule()
         personas = await self._wanted_personas(agent)
         builtins = tuple(self._builtins(agent, caller, clearance))
         if self._state is None or not agent.repeat_caller.state_keys:
-            return Kit(toolbox, self._threads, {}, builtins, personas)
+            return CallTools(toolbox, self._threads, {}, builtins, personas)
         recall = partial(self._remembered, self._state, agent.name, caller, clearance)
-        return Kit(toolbox, self._threads, await recall() or {}, builtins, personas, recall)
+        return CallTools(toolbox, self._threads, await recall() or {}, builtins, personas, recall)
 
     async def _wanted_personas(self, agent: Agent) -> dict[str, str]:
         names = prompts.wanted_personas(agent.prompt)
@@ -134,10 +134,10 @@ class KitRoom:
             yield Builtin(builtin.SEARCH_KNOWLEDGE, _knowledge_search(self._knowledge, agent.name))
         if self._recipient is not None and agent.text_agent:
             to = self._recipient(agent, caller)
-            yield self._handing_over(builtin.SPAWN_TASK, to, Errand("task", agent.name, caller))
-            yield self._handing_over(builtin.MESSAGE_AGENT, to, Errand("message", agent.name, caller))
+            yield self._handing_over(builtin.SPAWN_TASK, to, DelegatedTask("task", agent.name, caller))
+            yield self._handing_over(builtin.MESSAGE_AGENT, to, DelegatedTask("message", agent.name, caller))
 
-    def _handing_over(self, schema: FunctionSchema, to: Recipient, errand: Errand) -> Builtin:
+    def _handing_over(self, schema: FunctionSchema, to: Delegate, errand: DelegatedTask) -> Builtin:
         async def hand_over(call: FunctionCall, arguments: dict[str, Any]) -> str:
             [text] = arguments.values()
             self._text_side.hand_over(to, replace(errand, text=text))

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Final, Literal
 
-from gateway.calls.functions.schema import FunctionSchema
+from gateway.tools.schema import FunctionSchema
 
 END_CALL: Final = FunctionSchema.of(
     "end_call", "Hang up. Use it when the caller says goodbye or wants to end the call; then say a short goodbye."

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from gateway.calls.functions.schema import ArgumentsRefused, FunctionSchema
 from gateway.errors import SettingsError
+from gateway.tools.schema import ArgumentsRefused, FunctionSchema
 
 
 class Size(enum.Enum):

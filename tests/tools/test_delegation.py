@@ -2,14 +2,14 @@
 
 import pytest
 
-from gateway.calls.functions.text_side import Errand, OpenClawAgent, TextSide
 from gateway.llm.openclaw_chat import OpenClawUpstream
 from gateway.settings import Secret
+from gateway.tools.delegation import DelegatedTask, Delegator, OpenClawAgent
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, Pace
 from tests.stage import until
 
-ERRAND = Errand("task", "maya", "+12025550143", "Order a tube.")
+ERRAND = DelegatedTask("task", "maya", "+12025550143", "Order a tube.")
 
 
 @pytest.fixture(params=["openclaw-old", "openclaw-new"])
@@ -21,7 +21,7 @@ async def llm(request):
 async def delivered(llm, caplog, *, pauses=(0.0, 0.0)):
     """What was logged of it in the end."""
     caplog.set_level("INFO", logger="gateway")
-    upstream, side = OpenClawUpstream(llm.url, "", Secret("test-key")), TextSide(pauses)
+    upstream, side = OpenClawUpstream(llm.url, "", Secret("test-key")), Delegator(pauses)
     side.hand_over(OpenClawAgent(upstream, "caller-1"), ERRAND)
     await until(lambda: caplog.records)
     await side.close()

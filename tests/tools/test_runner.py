@@ -6,19 +6,13 @@ from typing import Annotated
 
 import pytest
 
-from gateway.calls.functions.conversation import Conversation
-from gateway.calls.functions.runner import (
-    MOST_BETWEEN_TURNS,
-    MOST_RESULT_CHARACTERS,
-    Builtin,
-    FunctionRunner,
-    LoopBreaker,
-)
-from gateway.calls.functions.schema import FunctionSchema
-from gateway.calls.functions.threads import Workers
-from gateway.calls.functions.toolbox import load_toolbox
 from gateway.engines.events import FunctionCall
 from gateway.session import VoiceSession
+from gateway.tools.conversation import Conversation
+from gateway.tools.module import load_toolbox
+from gateway.tools.runner import MOST_BETWEEN_TURNS, MOST_RESULT_CHARACTERS, Builtin, FunctionRunner, LoopBreaker
+from gateway.tools.schema import FunctionSchema
+from gateway.tools.threads import ToolThreads
 from tests.stage import until
 
 SECRET = "Ana's card is 4111"
@@ -33,7 +27,7 @@ class Line:
         self.conv = Conversation(VoiceSession("maya", "+12025550143", "twilio"), self, memory=memory)
         self.names = next(iter(toolbox.tools.values())).function.__globals__ if toolbox.tools else {}
         self.runner = FunctionRunner(
-            tasks, self.conv, toolbox=toolbox, workers=workers or Workers(), answer=self._answer, builtins=builtins
+            tasks, self.conv, toolbox=toolbox, workers=workers or ToolThreads(), answer=self._answer, builtins=builtins
         )
         self._asked = 0
 
@@ -204,7 +198,7 @@ BLOCKING = """
 @pytest.mark.parametrize("name", ["block", "block_the_loop"])
 async def test_blocking_function_holds_up_nothing(lines, name):
     """Neither its own call's other functions nor another call's; and the gateway's loop runs this test meanwhile."""
-    workers = Workers()
+    workers = ToolThreads()
     line, other = lines(BLOCKING, workers=workers), lines(BLOCKING, workers=workers)
     blocked = line.call(name)
     line.runner.start(blocked)
@@ -242,7 +236,7 @@ async def test_function_that_never_ends_is_left(lines, caplog, kind, body):
 async def test_function_that_hangs_everywhere_is_refused_at_once(lines):
     line = lines(
         "gate = threading.Event()\ndef hang(call: int): gate.wait()\nhang.timeout = 0.05\ndef quick(): return 'quick'",
-        workers=Workers(most_per_function=2),
+        workers=ToolThreads(most_per_function=2),
     )
     for number in range(2):
         assert "took too long" in await line.ask("hang", call=number)

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Errand:
+class DelegatedTask:
     """What the agent hands over, and in whose name."""
 
     kind: Literal["task", "message"]
@@ -32,24 +32,24 @@ class Errand:
     text: str = field(default="", repr=False)
 
 
-class Undelivered(Exception):
+class DelegationFailed(Exception):
     """It could not be handed over this time."""
 
 
-class Recipient(Protocol):
+class Delegate(Protocol):
     """Takes one piece of work. Raises Undelivered."""
 
-    async def __call__(self, errand: Errand) -> None: ...
+    async def __call__(self, errand: DelegatedTask) -> None: ...
 
 
-class TextSide:
+class Delegator:
     """Hands work over in the background. One for all calls; `close` waits a moment for what is under way."""
 
     def __init__(self, pauses: Sequence[float] = PAUSES) -> None:
         self._pauses = pauses
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def hand_over(self, to: Recipient, errand: Errand) -> None:
+    def hand_over(self, to: Delegate, errand: DelegatedTask) -> None:
         task = asyncio.get_running_loop().create_task(self._deliver(to, errand), name="errand")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -60,14 +60,14 @@ class TextSide:
         for task in self._tasks:
             task.cancel()
 
-    async def _deliver(self, to: Recipient, errand: Errand) -> None:
+    async def _deliver(self, to: Delegate, errand: DelegatedTask) -> None:
         fields = {"agent": errand.agent, "kind": errand.kind}
         for pause in (*self._pauses, None):
             try:
                 await to(errand)
                 _log.info("handed over to the text side", extra=fields)
                 return
-            except Undelivered as error:
+            except DelegationFailed as error:
                 if pause is None:
                     _log.error("could not be handed over", extra=fields | {"reason": str(error)})
                 else:
@@ -81,13 +81,13 @@ class Webhook:
         self._http = http
         self._url = url
 
-    async def __call__(self, errand: Errand) -> None:
+    async def __call__(self, errand: DelegatedTask) -> None:
         try:
             answer = await self._http.post(self._url, json=asdict(errand), timeout=WEBHOOK_SECONDS)
         except httpx.HTTPError as error:
-            raise Undelivered(type(error).__name__) from None
+            raise DelegationFailed(type(error).__name__) from None
         if answer.status_code >= 300:
-            raise Undelivered(f"status {answer.status_code}")
+            raise DelegationFailed(f"status {answer.status_code}")
 
 
 class OpenClawAgent:
@@ -97,8 +97,8 @@ class OpenClawAgent:
         self._upstream = upstream
         self._caller_key = caller_key
 
-    async def __call__(self, errand: Errand) -> None:
+    async def __call__(self, errand: DelegatedTask) -> None:
         try:
             await self._upstream.hand_over(f"A {errand.kind} from a phone call: {errand.text}", self._caller_key)
         except LlmError as error:
-            raise Undelivered(str(error)) from None
+            raise DelegationFailed(str(error)) from None

@@ -17,12 +17,12 @@ from typing import Any, Final
 import orjson
 from pydantic_core import to_jsonable_python
 
-from gateway.calls.functions.conversation import Conversation
-from gateway.calls.functions.schema import ArgumentsRefused, FunctionSchema
-from gateway.calls.functions.threads import Worker, Workers, WorkersBusy, WorkFailed
-from gateway.calls.functions.toolbox import DEFAULT_TIMEOUT, Tool, Toolbox
 from gateway.engines.agent_settings import AgentFunction
 from gateway.engines.events import FunctionCall
+from gateway.tools.conversation import Conversation
+from gateway.tools.module import DEFAULT_TIMEOUT, Tool, ToolModule
+from gateway.tools.schema import ArgumentsRefused, FunctionSchema
+from gateway.tools.threads import ToolThread, ToolThreadFailed, ToolThreads, ToolThreadsBusy
 
 START_SECONDS: Final = 2.0
 """The caller waits for the greeting meanwhile."""
@@ -66,8 +66,8 @@ class FunctionRunner:
         tasks: asyncio.TaskGroup,
         conv: Conversation,
         *,
-        toolbox: Toolbox,
-        workers: Workers,
+        toolbox: ToolModule,
+        workers: ToolThreads,
         answer: Callable[[FunctionCall, str], None],
         builtins: Iterable[Builtin] = (),
     ) -> None:
@@ -176,7 +176,7 @@ class FunctionRunner:
     async def _in_thread(self, tool: Tool, arguments: str) -> str:
         conv = self._conv.handle()
 
-        def work(worker: Worker[str]) -> str:
+        def work(worker: ToolThread[str]) -> str:
             result = tool.call(conv, arguments)
             return as_content(worker.complete(result) if inspect.iscoroutine(result) else result)
 
@@ -189,7 +189,7 @@ class FunctionRunner:
     def _explain(self, function: Tool | Builtin, error: Exception) -> str:
         """What the agent is told; the log gets what may be written down."""
         name = function.schema.definition.name
-        cause = error.error if isinstance(error, WorkFailed) else error
+        cause = error.error if isinstance(error, ToolThreadFailed) else error
         fields: dict[str, object] = {"function": name, "error": type(cause).__name__}
         match cause:
             case ArgumentsRefused():
@@ -198,7 +198,7 @@ class FunctionRunner:
             case TimeoutError():
                 self._conv.log.warning("function took too long", extra={"function": name})
                 return f"{name} took too long; it may or may not have worked; tell the caller"
-            case WorkersBusy():
+            case ToolThreadsBusy():
                 self._conv.log.error("function hangs in too many calls", extra={"function": name})
                 return f"{name} does not work at the moment; tell the caller"
         if isinstance(function, Tool):

@@ -21,11 +21,11 @@ from typing import Any, Final, TypeVar
 
 import docstring_parser
 
-from gateway.calls.functions.conversation import Conversation
-from gateway.calls.functions.schema import FunctionSchema, described
-from gateway.calls.functions.threads import Worker
 from gateway.engines.agent_settings import AgentFunction
 from gateway.errors import SettingsError
+from gateway.tools.conversation import Conversation
+from gateway.tools.schema import FunctionSchema, described
+from gateway.tools.threads import ToolThread
 
 DEFAULT_TIMEOUT: Final = 10.0
 START_HOOK: Final = "start_function"
@@ -93,7 +93,7 @@ class Tool:
 
 
 @dataclass(frozen=True)
-class Toolbox:
+class ToolModule:
     """What a file holds. An empty one is an agent without functions of its own."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Toolbox:
         return tuple(tool.schema.definition for tool in self.tools.values())
 
 
-class ToolboxShelf:
+class ReloadingToolModule:
     """The toolbox of one file, loaded again for new calls when the file has changed."""
 
     def __init__(self, path: Path, *, reserved: frozenset[str] = frozenset(), patience: float = RELOAD_SECONDS) -> None:
@@ -118,7 +118,7 @@ class ToolboxShelf:
         self._loading: asyncio.Future[None] | None = None
         self._late_at = 0.0
 
-    async def current(self) -> Toolbox:
+    async def current(self) -> ToolModule:
         """The toolbox as the file is now; while it is broken or takes long to load, as it was."""
         clock = asyncio.get_running_loop().time
         until = clock() + self._patience
@@ -137,7 +137,7 @@ class ToolboxShelf:
             return None
         self._stamp = stamp  # a broken version is tried, and told of, once
         self._late_at = clock() + self._patience  # whoever comes then need not wait
-        self._loading = Worker(lambda _: self._load(), name="toolbox").result
+        self._loading = ToolThread(lambda _: self._load(), name="toolbox").result
         return self._loading
 
     def _load(self) -> None:
@@ -150,7 +150,7 @@ class ToolboxShelf:
             _log.info("functions loaded again", extra={"file": self._path.name})
 
 
-def load_toolbox(path: Path, *, reserved: frozenset[str] = frozenset()) -> Toolbox:
+def load_toolbox(path: Path, *, reserved: frozenset[str] = frozenset()) -> ToolModule:
     """Run the file as a module of its own and take its functions. SettingsError for a mistake in it."""
     module = _run(path)
     found = {
@@ -164,7 +164,7 @@ def load_toolbox(path: Path, *, reserved: frozenset[str] = frozenset()) -> Toolb
             raise SettingsError(f"{_where(path, hook.function)}, {hook.name}: takes the conversation and nothing else")
     for name in sorted(reserved & found.keys()):
         raise SettingsError(f"{_where(path, found[name].function)}, {name}: the gateway has a function of this name")
-    return Toolbox(found, start, end)
+    return ToolModule(found, start, end)
 
 
 # The file

@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class WorkFailed(GatewayError):
+class ToolThreadFailed(GatewayError):
     """Foreign code raised something; `error` is it. Wrapped, as it could be SystemExit or CancelledError."""
 
     def __init__(self, error: BaseException) -> None:
@@ -36,11 +36,11 @@ class WorkFailed(GatewayError):
         self.error = error
 
 
-class WorkersBusy(GatewayError):
+class ToolThreadsBusy(GatewayError):
     """All threads of this function are taken, probably by runs that hang."""
 
 
-class Worker(Generic[T]):
+class ToolThread(Generic[T]):
     """One piece of work in a daemon thread. It is given its worker, and may leave a coroutine to `complete`."""
 
     def __init__(self, work: "Callable[[Worker[T]], T]", *, name: str) -> None:
@@ -92,7 +92,7 @@ class Worker(Generic[T]):
             try:
                 result = work(self)
             except BaseException as error:
-                self._report(self.result.set_exception, WorkFailed(error))
+                self._report(self.result.set_exception, ToolThreadFailed(error))
             else:
                 self._report(self.result.set_result, result)
             with self._ending:
@@ -107,7 +107,7 @@ class Worker(Generic[T]):
             self._home.call_soon_threadsafe(arrive)
 
 
-class Workers:
+class ToolThreads:
     """The threads of all calls. A function that hangs uses up its own share of them and nobody else's."""
 
     def __init__(
@@ -115,14 +115,14 @@ class Workers:
     ) -> None:
         self._most = most_per_function
         self._break_off_after = break_off_after
-        self._workers: WeakKeyDictionary[object, list[Worker[Any]]] = WeakKeyDictionary()
+        self._workers: WeakKeyDictionary[object, list[ToolThread[Any]]] = WeakKeyDictionary()
 
-    async def run(self, function: object, work: Callable[[Worker[T]], T], *, name: str) -> T:
-        """The result of `work`, done for `function`. Raises WorkFailed or WorkersBusy; cancelled, it gives up."""
+    async def run(self, function: object, work: Callable[[ToolThread[T]], T], *, name: str) -> T:
+        """The result of `work`, done for `function`. Raises ToolThreadFailed or ToolThreadsBusy; cancelled, it gives up."""
         alive = [worker for worker in self._workers.get(function, ()) if worker.alive]
         if len(alive) >= self._most:
-            raise WorkersBusy("all threads of this function are taken")
-        worker = Worker(work, name=name)
+            raise ToolThreadsBusy("all threads of this function are taken")
+        worker = ToolThread(work, name=name)
         self._workers[function] = [*alive, worker]
         try:
             return await worker.result

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.calls.functions.conversation import Conversation
 from gateway.memory.state import MOST_KEYS
 from gateway.session import Speaker, Turn, VoiceSession
+from gateway.tools.conversation import Conversation
 
 CALLER = "+12025550143"
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
