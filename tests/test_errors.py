@@ -5,13 +5,13 @@ import pytest
 
 from gateway import errors
 from gateway.errors import (
-    BoardUnavailable,
     CarrierRefused,
     DocumentNotFound,
     EngineUnavailable,
     GatewayError,
     LlmUnavailable,
     RemoteProtocolError,
+    SharedStoreUnavailable,
     StoreRefused,
     StoreUnavailable,
 )
@@ -36,7 +36,7 @@ def test_the_drawing_is_the_tree():
 
 def test_only_passing_faults_are_retryable():
     retryable = {kind for kind in CLASSES if kind.retryable}
-    assert retryable == {EngineUnavailable, LlmUnavailable, StoreUnavailable, BoardUnavailable}
+    assert retryable == {EngineUnavailable, LlmUnavailable, StoreUnavailable, SharedStoreUnavailable}
 
 
 def test_protocol_error_keeps_its_parts():

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.calls.nodes.commons import BEAT_SECONDS
+from gateway.cluster.directory import BEAT_SECONDS
 from tests.chaos.outside import HoldingRemem
 from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.link import Link, linked

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.calls.nodes.crew_metrics import WRITE_SECONDS
+from gateway.cluster.worker_metrics import WRITE_SECONDS
 from tests.chaos.outside import rows
 from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.live import watching

@@ -10,11 +10,11 @@ from gateway import prompts
 from gateway.agents import Agent
 from gateway.calls.bearers import Bearers, digest_of
 from gateway.calls.brains import Brain
-from gateway.calls.nodes.commons import Commons
 from gateway.calls.thinking import CallThinker, hashed_caller
 from gateway.calls.turn_memory import Search, TurnMemory
+from gateway.cluster.directory import CallDirectory
 from gateway.engines.agent_settings import ThinkEndpoint
-from gateway.errors import BoardUnavailable
+from gateway.errors import SharedStoreUnavailable
 from gateway.memory.trust import Clearance, Tier
 from gateway.settings import Secret
 
@@ -51,7 +51,7 @@ class BrainRoom:
         *,
         public_url: str = "",
         search: SearchMemory | None = None,
-        commons: Commons | None = None,
+        commons: CallDirectory | None = None,
     ) -> None:
         self._public_url = public_url
         self._agents = agents
@@ -104,7 +104,7 @@ class BrainRoom:
         assert self._commons is not None
         try:
             found = await self._commons.bearer(digest)
-        except BoardUnavailable:
+        except SharedStoreUnavailable:
             return None
         if found is None or found[0] not in self._agents:
             return None

@@ -4,9 +4,9 @@ import functools
 
 from gateway.calls.feed import Feed
 from gateway.calls.finalize import Finalizer
-from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.provisions import Provisions
 from gateway.calls.ring import Ring
+from gateway.cluster.node import ClusterNode
 from gateway.links.recorder import CallRecorder
 from gateway.session import CallKey, EndReason, VoiceSession
 from gateway.tools.executor import run_end_function
@@ -15,7 +15,9 @@ from gateway.tools.executor import run_end_function
 class Departures:
     """Sees each call off, once the registry knows that it is over."""
 
-    def __init__(self, finalizer: Finalizer, provisions: Provisions, feed: Feed, neighbours: Neighbours | None) -> None:
+    def __init__(
+        self, finalizer: Finalizer, provisions: Provisions, feed: Feed, neighbours: ClusterNode | None
+    ) -> None:
         self._finalizer = finalizer
         self._provisions = provisions
         self._feed = feed
@@ -62,7 +64,7 @@ class Departures:
         else:
             self._provisions.discard(ring.session.id)
 
-    def contribute(self, key: CallKey, session: VoiceSession, neighbours: Neighbours) -> None:
+    def contribute(self, key: CallKey, session: VoiceSession, neighbours: ClusterNode) -> None:
         """What this node knows of a call that goes on at another one."""
         self._finalizer.contribute(session, functools.partial(neighbours.until_over, key))
 

@@ -29,8 +29,6 @@ from gateway.calls.finalize import Finalizer
 from gateway.calls.journal import JournaledCall
 from gateway.calls.levels import Levels
 from gateway.calls.loop_watch import LoopWatch
-from gateway.calls.nodes.commons import CallRecord, CallState, Commons, Word
-from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.orders import Order, speaker
 from gateway.calls.parking import Parking
 from gateway.calls.pipeline import Call
@@ -38,7 +36,9 @@ from gateway.calls.provisions import Memory, Provisions
 from gateway.calls.registry import TOKEN_SECONDS, Registry
 from gateway.calls.ring import Ring, ring_of_journal, ring_of_record
 from gateway.calls.switchboard import Switchboard
-from gateway.errors import BoardUnavailable
+from gateway.cluster.directory import CallDirectory, CallRecord, CallState, NodeCommandKind
+from gateway.cluster.node import ClusterNode
+from gateway.errors import SharedStoreUnavailable
 from gateway.links.recorder import RecordingRoom
 from gateway.logs import last_four
 from gateway.memory.identity import identifier
@@ -92,7 +92,7 @@ class CallDesk:
         apology: bytes,
         kits: ToolLoader | None = None,
         brains: BrainRoom | None = None,
-        neighbours: Neighbours | None = None,
+        neighbours: ClusterNode | None = None,
         feed: Feed | None = None,
         levels: Levels | None = None,
     ) -> None:
@@ -191,7 +191,7 @@ class CallDesk:
             else:  # another node may have taken it over; to ask may take a while
                 self._errands.send(self._reclaim(left, self._neighbours))
 
-    async def _reclaim(self, left: JournaledCall, neighbours: Neighbours) -> None:
+    async def _reclaim(self, left: JournaledCall, neighbours: ClusterNode) -> None:
         ring = ring_of_journal(left, self._agents)
         ours = await neighbours.reclaim(ring.key, left.node)
         if ours:
@@ -326,7 +326,7 @@ class CallDesk:
             self._registry.ended(key, self._now())
             self._departures.settle(ring, EndReason.TRANSFERRED)
         else:
-            self._note_transfer(key, Word.TRANSFERRED)
+            self._note_transfer(key, NodeCommandKind.TRANSFERRED)
 
     def transfer_failed(self, key: CallKey) -> None:
         """Nobody has picked up, and the carrier leaves the caller in silence: back to the agent."""
@@ -334,13 +334,13 @@ class CallDesk:
             ring.handed_over = False
             self._parking.restart_stream(ring)
         else:
-            self._note_transfer(key, Word.TRANSFER_FAILED)
+            self._note_transfer(key, NodeCommandKind.TRANSFER_FAILED)
 
-    def _note_transfer(self, key: CallKey, word: Word) -> None:
+    def _note_transfer(self, key: CallKey, word: NodeCommandKind) -> None:
         """The outcome of a transfer is known before the call here has ended, or where it is not."""
         ring = self._registry.ring(key) if self._registry.live(key) else None
         if ring is not None:
-            ring.picked_up = word is Word.TRANSFERRED
+            ring.picked_up = word is NodeCommandKind.TRANSFERRED
         elif self._neighbours is not None:
             self._errands.send(self._pass_on(word, key, self._neighbours))
 
@@ -445,7 +445,7 @@ class CallDesk:
         """The call that this token opens, and no other node opens with it."""
         known = self._registry.ring(key)
         if self._neighbours is not None and (known is None or known.shared):
-            with contextlib.suppress(BoardUnavailable):  # then only what this node itself has given counts
+            with contextlib.suppress(SharedStoreUnavailable):  # then only what this node itself has given counts
                 record = await self._neighbours.redeem(key, started, known=known is not None)
                 if record is None:
                     return None
@@ -459,14 +459,14 @@ class CallDesk:
             self._neighbours.commons.answered(key)
         return ring
 
-    async def _came_too_late(self, record: CallRecord, neighbours: Neighbours) -> None:
+    async def _came_too_late(self, record: CallRecord, neighbours: ClusterNode) -> None:
         """The carrier said that the call is over while its media came here: it ends here."""
         if record.node == neighbours.commons.node:
             neighbours.commons.settled(record.key)
         else:
             self.take_up(replace(record, state=CallState.OVER), await neighbours.session_of(record))
 
-    async def _moved_here(self, record: CallRecord, neighbours: Neighbours) -> Ring:
+    async def _moved_here(self, record: CallRecord, neighbours: ClusterNode) -> Ring:
         """A call that rang at another node, and goes on here."""
         ring = self._ring_of(record, await neighbours.session_of(record))
         self._provisions.prepare(ring)
@@ -596,21 +596,23 @@ class CallDesk:
         if call := self._registry.live(key):
             call.say(words)
 
-    def checkpoint(self, commons: Commons) -> None:
+    def checkpoint(self, commons: CallDirectory) -> None:
         """Everything said so far in the live calls, for whoever may have to go on with them."""
         for key, call in self._registry.live_items():
             if call.session.caller and self._provisions.has_memory:
                 commons.checkpoint(key, call.session.id, call.journal_entries)
 
-    async def _pass_on(self, word: Word, key: CallKey, neighbours: Neighbours) -> None:
+    async def _pass_on(self, word: NodeCommandKind, key: CallKey, neighbours: ClusterNode) -> None:
         await neighbours.pass_on(self, word, key)
 
-    async def _pass_on_end(self, key: CallKey, neighbours: Neighbours) -> None:
-        if not await neighbours.pass_on(self, Word.ENDED, key):
+    async def _pass_on_end(self, key: CallKey, neighbours: ClusterNode) -> None:
+        if not await neighbours.pass_on(self, NodeCommandKind.ENDED, key):
             neighbours.commons.settled(key)  # if it rings yet, at whatever node, it is over
 
     async def _stream_failed_elsewhere(self, key: CallKey, token: str) -> None:
-        if self._neighbours is None or not await self._neighbours.pass_on(self, Word.STREAM_FAILED, key, token):
+        if self._neighbours is None or not await self._neighbours.pass_on(
+            self, NodeCommandKind.STREAM_FAILED, key, token
+        ):
             # An earlier process answered it and died, and nothing of it was kept: a nameless caller's.
             await self._parking.hang_up(key)
 

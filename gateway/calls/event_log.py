@@ -81,7 +81,7 @@ class EventSource(Protocol):
 
     async def after(self, place: Cursor, *, wait: float = 0.0) -> list[Entry]:
         """The next events, oldest first; none when there were none for so many seconds. StoreUnavailable, or
-        BoardUnavailable where it is shared."""
+        SharedStoreUnavailable where it is shared."""
 
 
 class EventLog:

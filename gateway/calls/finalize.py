@@ -22,11 +22,11 @@ from gateway.calls.endings import HANDED_OVER, Ending, Endings
 from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.journal import Journal
 from gateway.errors import (
-    BoardUnavailable,
     DocumentNotFound,
     GatewayError,
     LlmRefused,
     LlmUnavailable,
+    SharedStoreUnavailable,
     StoreRefused,
     StoreUnavailable,
     TakenOver,
@@ -174,7 +174,7 @@ class Finalizer:
         self.submit(session)
 
     async def _is_begun(self, session: VoiceSession) -> bool:
-        with contextlib.suppress(BoardUnavailable):
+        with contextlib.suppress(SharedStoreUnavailable):
             return self._stream is None or await self._stream.whereabouts(Ending(session)) != "lost"
         return False
 
@@ -201,7 +201,7 @@ class Finalizer:
         while self._stream is not None:
             try:
                 await self._take_from(self._stream)
-            except BoardUnavailable:
+            except SharedStoreUnavailable:
                 await asyncio.sleep(FOLLOW_SECONDS / 5)
 
     async def follow(self) -> None:
@@ -211,7 +211,7 @@ class Finalizer:
             try:
                 for ending in await self._endings.open_ones():
                     await self._follow_up(ending, self._stream)
-            except (BoardUnavailable, StoreUnavailable):
+            except (SharedStoreUnavailable, StoreUnavailable):
                 continue
 
     async def _take_up(self) -> frozenset[str]:
@@ -233,7 +233,7 @@ class Finalizer:
             return True
         try:
             dead = self._alive is None or not ending.node or not await self._alive(ending.node)
-        except BoardUnavailable:  # nobody can tell; there is a next time
+        except SharedStoreUnavailable:  # nobody can tell; there is a next time
             return False
         return dead and await self._endings.adopt(ending, self._node)
 
@@ -475,7 +475,7 @@ class _Work:
                     self._ending.problem = f"{step.__name__}: {error}"
                 self._tell(step, "refused", str(error))
                 return self.log.error("ending step refused", extra={"step": step.__name__, "reason": str(error)})
-            except (StoreUnavailable, LlmUnavailable, BoardUnavailable, OSError) as error:
+            except (StoreUnavailable, LlmUnavailable, SharedStoreUnavailable, OSError) as error:
                 if said != type(error).__name__:
                     said = type(error).__name__
                     WATCHDOG.count("ending step waits")

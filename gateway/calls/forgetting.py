@@ -24,7 +24,7 @@ from gateway.calls.call_document import SOURCE as CALL_SOURCE
 from gateway.calls.endings import Endings
 from gateway.calls.event_log import forget_events, told_of
 from gateway.calls.thinking import hashed_caller
-from gateway.errors import BoardUnavailable, StoreUnavailable
+from gateway.errors import SharedStoreUnavailable, StoreUnavailable
 from gateway.memory.database import Connection
 from gateway.memory.facts import FactBook
 from gateway.memory.index import carrying
@@ -120,7 +120,7 @@ class Undone:
 
 
 class SharedPlace(Protocol):
-    """Where nodes keep something of calls for each other. Raises BoardUnavailable."""
+    """Where nodes keep something of calls for each other. Raises SharedStoreUnavailable."""
 
     async def forget(self, sessions: Collection[str], caller: str, agent: str) -> int: ...
 
@@ -217,7 +217,7 @@ class Forgetting:
         if self._shared is not None:
             try:
                 deleted["entries in Redis"] = await self._shared.forget(traces.sessions, caller, agent)
-            except BoardUnavailable:
+            except SharedStoreUnavailable:
                 unscrubbed.append("Redis")
         return Undone(deleted, left, tuple(unscrubbed))
 
@@ -256,7 +256,7 @@ class Forgetting:
             await asyncio.to_thread(_forget_journal, self._places.journal, forgotten)
             await asyncio.to_thread(forget_events, self._places.events, forgotten)
             if self._shared is not None:
-                with contextlib.suppress(BoardUnavailable):  # it keeps nothing for long
+                with contextlib.suppress(SharedStoreUnavailable):  # it keeps nothing for long
                     await self._shared.forget(forgotten, "", "")
             if busy := await self._scrub_files():
                 _log.warning("freed pages may hold words of a forgotten call", extra={"databases": ", ".join(busy)})

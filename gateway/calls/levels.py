@@ -14,8 +14,8 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway.audio import BYTES_PER_SECOND
-from gateway.calls.nodes.board import Board
-from gateway.errors import BoardUnavailable
+from gateway.cluster.store import SharedStore
+from gateway.errors import SharedStoreUnavailable
 
 SHOW_SECONDS: Final = 0.2
 ASK_SECONDS: Final = 1.0
@@ -79,7 +79,7 @@ class Levels:
     """The levels of this node's calls and, where there is a board, of all nodes'."""
 
     def __init__(
-        self, board: Board | None = None, *, node: str = "", nodes: Callable[[], Sequence[str]] = lambda: ()
+        self, board: SharedStore | None = None, *, node: str = "", nodes: Callable[[], Sequence[str]] = lambda: ()
     ) -> None:
         self._board = board
         self._node = node
@@ -129,11 +129,11 @@ class Levels:
         while self._board is not None:
             try:
                 await self._exchange(self._board)
-            except BoardUnavailable:
+            except SharedStoreUnavailable:
                 self._wanted_elsewhere, self._others = False, []
             await asyncio.sleep(SHOW_SECONDS if self.wanted else ASK_SECONDS)
 
-    async def _exchange(self, board: Board) -> None:
+    async def _exchange(self, board: SharedStore) -> None:
         if self._watchers:
             await board.put(_WANTED, self._node.encode(), WANTED_SECONDS)
             found = [await board.get(_name(node)) for node in self._nodes() if node != self._node]

@@ -16,7 +16,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from gateway.agents import Agent, AgentDirectory
-from gateway.calls.nodes.board import Board
+from gateway.cluster.store import SharedStore
 from gateway.prompts import with_context
 from gateway.session import new_session_id
 from gateway.settings import Secret
@@ -59,9 +59,9 @@ def speaker(agents: AgentDirectory, called: str, order: Order | None) -> Agent:
 
 
 class OrderBook:
-    """Orders whose calls have not ended ringing. Every method raises BoardUnavailable."""
+    """Orders whose calls have not ended ringing. Every method raises SharedStoreUnavailable."""
 
-    def __init__(self, board: Board, token: Secret) -> None:
+    def __init__(self, board: SharedStore, token: Secret) -> None:
         self._board = board
         self._cipher = AESSIV(hmac.digest(token.reveal().encode(), b"orders", "sha512"))
 

@@ -9,10 +9,10 @@ from typing import Final, Protocol
 from gateway import logs
 from gateway.calls.departures import Departures
 from gateway.calls.errands import Errands
-from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.provisions import Provisions
 from gateway.calls.registry import ASK_SECONDS, RESUME_SECONDS, RESUME_TRIES, TOKEN_SECONDS, UNHEARD_SECONDS, Registry
 from gateway.calls.ring import Ring
+from gateway.cluster.node import ClusterNode
 from gateway.errors import CarrierRefused, StreamInUse
 from gateway.metrics import WATCHDOG
 from gateway.session import CallKey, EndReason, VoiceSession
@@ -44,7 +44,7 @@ class Parking:
         provisions: Provisions,
         departures: Departures,
         errands: Errands,
-        neighbours: Neighbours | None,
+        neighbours: ClusterNode | None,
     ) -> None:
         self._desk = desk
         self._registry = registry

@@ -14,9 +14,9 @@ from urllib.parse import quote
 
 from gateway.agents import Agent, AgentDirectory
 from gateway.calls.journal import JournaledCall
-from gateway.calls.nodes.commons import CallRecord
 from gateway.calls.orders import Order, speaker
 from gateway.calls.remembering import Remembering
+from gateway.cluster.directory import CallRecord
 from gateway.links.recorder import FORMAT, CallRecorder
 from gateway.memory.trust import Clearance, Tier
 from gateway.session import CallKey, VoiceSession, new_session_id

@@ -2,17 +2,17 @@
 
 from dataclasses import replace
 
-from gateway.calls.nodes.commons import Word
-from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.pipeline import Call
 from gateway.calls.registry import Registry
+from gateway.cluster.directory import NodeCommandKind
+from gateway.cluster.node import ClusterNode
 from gateway.session import EndReason, VoiceSession
 
 
 class Switchboard:
     """All calls that have their media."""
 
-    def __init__(self, registry: Registry, neighbours: Neighbours | None) -> None:
+    def __init__(self, registry: Registry, neighbours: ClusterNode | None) -> None:
         self._registry = registry
         self._neighbours = neighbours
 
@@ -34,11 +34,11 @@ class Switchboard:
         if call := self.here(session_id):
             call.end(EndReason.OPERATOR_HUNG_UP)
             return True
-        return self._neighbours is not None and await self._neighbours.have(Word.END, session_id)
+        return self._neighbours is not None and await self._neighbours.have(NodeCommandKind.END, session_id)
 
     async def have_said(self, session_id: str, words: str) -> bool:
         """Have the agent say this in a call; false where nobody has it."""
         if call := self.here(session_id):
             call.say(words)
             return True
-        return self._neighbours is not None and await self._neighbours.have(Word.SAY, session_id, words)
+        return self._neighbours is not None and await self._neighbours.have(NodeCommandKind.SAY, session_id, words)

@@ -316,18 +316,18 @@ async def _remem(settings: Settings, net: _Net) -> list[Finding]:
 async def _redis(settings: Settings, net: _Net) -> list[Finding]:
     if settings.redis_url is None:
         return []
-    from gateway.calls.nodes import redis_board
-    from gateway.errors import BoardUnavailable
+    from gateway.cluster import redis_store
+    from gateway.errors import SharedStoreUnavailable
 
     try:
         sharing.check(settings)
     except GatewayError:
         return []  # it was told among the settings
-    board = redis_board.RedisBoard(redis_board.connect(settings.redis_url.reveal()))
+    board = redis_store.RedisStore(redis_store.connect(settings.redis_url.reveal()))
     try:
         await board.get("doctor")
         return [Finding("redis", State.OK, "answers")]
-    except BoardUnavailable as error:
+    except SharedStoreUnavailable as error:
         return [Finding("redis", State.WRONG, f"can't be used ({error})", "start Redis, or mend REDIS_URL")]
     finally:
         await board.close()

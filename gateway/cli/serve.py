@@ -20,7 +20,7 @@ from gateway.app import create_app
 from gateway.calls.desk import CallDesk
 from gateway.calls.endings import Endings
 from gateway.calls.own_store import open_own_stores
-from gateway.cli import workers
+from gateway.cluster import supervisor
 from gateway.errors import SettingsError
 from gateway.memory.embedding import Embedder
 from gateway.settings import Secret, Settings
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     _announce(loaded, listener, options.workers)
     if options.workers > 1:
         environ = {**os.environ, **given}
-        return workers.supervise(options.workers, listener, options=["--sockets", options.sockets], environ=environ)
+        return supervisor.supervise(options.workers, listener, options=["--sockets", options.sockets], environ=environ)
     return _serve(server, listener)
 
 
@@ -114,7 +114,7 @@ class DrainingServer(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
         await super().startup(sockets)
         if self._is_worker:
-            workers.report_ready(self._start_draining)
+            supervisor.report_ready(self._start_draining)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if sig == signal.SIGTERM and self._draining is None and self._loop is not None and self.started:

@@ -10,8 +10,8 @@ from gateway.calls.brains import keep_warm
 from gateway.calls.desk import CallDesk
 from gateway.calls.finalize import Finalizer
 from gateway.calls.forgetting import Forgetting, Places
-from gateway.calls.nodes.crew_metrics import CrewMetrics
 from gateway.calls.provisions import Memory
+from gateway.cluster.worker_metrics import WorkerMetrics
 from gateway.maintenance import (
     at_work,
     collect_garbage,
@@ -51,7 +51,7 @@ class Exchange:
     telnyx: TelnyxControl | None
     controls: Mapping[str, CallControl]
     """The REST interface of each carrier that is set up."""
-    crew: CrewMetrics | None
+    crew: WorkerMetrics | None
     """What the workers have counted together, where there are several."""
 
     @property

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.calls.event_log import Cursor
 from gateway.calls.feed import Feed
 from gateway.calls.levels import SHOW_SECONDS, Levels
-from gateway.errors import BoardUnavailable, StoreUnavailable
+from gateway.errors import SharedStoreUnavailable, StoreUnavailable
 from gateway.settings import Secret
 from gateway.web.keys import is_admitted
 
@@ -124,7 +124,7 @@ class _Stream:
                     place = await self._feed.head()
                     await self._write(f"id: {place}\n: you are here\n\n")
                 entries = await self._feed.after(place, wait=SHOW_SECONDS if self._levels is not None else BEAT_SECONDS)
-            except (StoreUnavailable, BoardUnavailable):
+            except (StoreUnavailable, SharedStoreUnavailable):
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if entries:

@@ -17,7 +17,7 @@ from starlette.routing import Route
 from gateway.agents import AgentDirectory
 from gateway.calls.desk import CallDesk
 from gateway.calls.orders import Order, OrderBook
-from gateway.errors import BoardUnavailable, CarrierRefused
+from gateway.errors import CarrierRefused, SharedStoreUnavailable
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.telephony.rest import CallControl
@@ -69,7 +69,7 @@ class OutboundDoor:
     async def _dialled(self, request: Request, carrier: str, number: str, order: Order) -> str:
         try:
             await self.orders.keep(order)  # first: somebody may pick up before the carrier's answer is here
-        except BoardUnavailable:
+        except SharedStoreUnavailable:
             raise NotPlaced(503, "the order can't be kept now; try again in a moment") from None
         self.desk.dials(carrier, order)
         media_url = self.public.socket_url(request, f"/{carrier}/media")
@@ -110,7 +110,7 @@ async def ordered(orders: OrderBook, order_id: str) -> Order | None:
     """The order that a webhook speaks of. None also where nobody can tell now: then nobody is left waiting."""
     try:
         return await orders.find(order_id) if order_id else None
-    except BoardUnavailable as error:
+    except SharedStoreUnavailable as error:
         _log.warning("an order can't be looked up", extra={"reason": str(error)})
         return None
 
@@ -120,7 +120,7 @@ async def close_order(orders: OrderBook, order: Order | None) -> None:
     try:
         if order is not None:
             await orders.drop(order.id)
-    except BoardUnavailable:
+    except SharedStoreUnavailable:
         pass  # it expires
 
 

@@ -16,10 +16,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway.calls.desk import CallDesk, Refusal
-from gateway.calls.nodes.board import Board
 from gateway.calls.registry import TOKEN_SECONDS
+from gateway.cluster.store import SharedStore
 from gateway.dashboard.passes import LINK_SECONDS, WATCH_SECONDS, CallPass, PassBook, WatchPass
-from gateway.errors import BoardUnavailable
+from gateway.errors import SharedStoreUnavailable
 from gateway.settings import Secret
 from gateway.telephony.attestation import Attestation
 from gateway.telephony.phone_numbers import e164
@@ -55,7 +55,7 @@ class PhoneBooth:
     desk: CallDesk
     public: PublicAddress
     admin_token: Secret
-    board: Board
+    board: SharedStore
     passes: PassBook = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,7 +103,7 @@ class PhoneBooth:
             except NotPlaced:
                 await self.board.delete(spent)  # it was no call
                 raise
-        except BoardUnavailable:
+        except SharedStoreUnavailable:
             raise NotPlaced(503, "Nobody can tell now whether this link was used. Try again in a moment.") from None
 
     def link(self, request: Request, wish: Wish) -> str:

@@ -11,29 +11,29 @@ from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
 from gateway.calls.forgetting import SharedPlace
 from gateway.calls.levels import Levels
-from gateway.calls.nodes.board import Board
-from gateway.calls.nodes.commons import Commons
-from gateway.calls.nodes.crew_metrics import CrewMetrics
-from gateway.calls.nodes.file_board import FileBoard
-from gateway.calls.nodes.neighbours import Neighbours
 from gateway.calls.registry import TOKEN_SECONDS
+from gateway.cluster.directory import CallDirectory
+from gateway.cluster.file_store import FileStore
+from gateway.cluster.node import ClusterNode
+from gateway.cluster.store import SharedStore
+from gateway.cluster.worker_metrics import WorkerMetrics
 from gateway.errors import SettingsError
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.calls.nodes.ending_stream import EndingStream
-    from gateway.calls.nodes.event_stream import EventStream
+    from gateway.cluster.event_stream import EventStream
 
 
 @dataclass(frozen=True)
 class Sharing:
     """How a process knows of others. Without neighbours it is alone, and has no name."""
 
-    neighbours: Neighbours | None = None
+    neighbours: ClusterNode | None = None
     stream: "EndingStream | None" = None
     shares_disk: bool = False
     events: "EventStream | None" = None
-    board: Board | None = None
+    board: SharedStore | None = None
     traces: SharedPlace | None = None
 
     def feed(self, events: EventLog, listener: Callable[[Mapping[str, Any]], None] | None) -> Feed:
@@ -41,19 +41,19 @@ class Sharing:
         share = self.events.share if self.events is not None else None
         return Feed(events, self.events, share, listener=listener)
 
-    def metrics(self) -> CrewMetrics | None:
+    def metrics(self) -> WorkerMetrics | None:
         """What this process and the workers beside it have counted."""
         if self.neighbours is None or self.board is None or not self.shares_disk:
             return None
-        return CrewMetrics(self.board, self.neighbours.commons)
+        return WorkerMetrics(self.board, self.neighbours.commons)
 
     @contextlib.asynccontextmanager
-    async def own_board(self, data_dir: Path) -> AsyncIterator[Board]:
+    async def own_board(self, data_dir: Path) -> AsyncIterator[SharedStore]:
         """The board that is shared; for a process that is alone, one that outlives it."""
         if self.board is not None:
             yield self.board
             return
-        board = await FileBoard.open(data_dir / "workers.db")
+        board = await FileStore.open(data_dir / "workers.db")
         try:
             yield board
         finally:
@@ -94,26 +94,26 @@ async def shared(settings: Settings, *, shares_disk: bool) -> AsyncIterator[Shar
     sync_seconds = max(1, settings.voice_session_sync_interval)
     if settings.redis_url is not None:
         # Only here: its import takes 0.1 s, and one node needs none.
-        from gateway.calls.nodes import redis_board
         from gateway.calls.nodes.ending_stream import EndingStream
-        from gateway.calls.nodes.event_stream import EventStream
-        from gateway.calls.nodes.shared_traces import SharedTraces
+        from gateway.cluster import redis_store
+        from gateway.cluster.erasure import SharedErasure
+        from gateway.cluster.event_stream import EventStream
 
-        client = redis_board.connect(settings.redis_url.reveal())
-        board = redis_board.RedisBoard(client)
-        commons = Commons(board, token_seconds=TOKEN_SECONDS)
-        neighbours = Neighbours(commons, sync_seconds=sync_seconds, shares_disk=shares_disk)
+        client = redis_store.connect(settings.redis_url.reveal())
+        board = redis_store.RedisStore(client)
+        commons = CallDirectory(board, token_seconds=TOKEN_SECONDS)
+        neighbours = ClusterNode(commons, sync_seconds=sync_seconds, shares_disk=shares_disk)
         try:
             endings = EndingStream(client, commons.node, commons.alive)
             events = EventStream(client, commons)
-            yield Sharing(neighbours, endings, shares_disk, events, board, SharedTraces(client))
+            yield Sharing(neighbours, endings, shares_disk, events, board, SharedErasure(client))
         finally:
             await board.close()
     elif shares_disk:
-        file = await FileBoard.open(settings.data_dir / "workers.db")
-        commons = Commons(file, token_seconds=TOKEN_SECONDS)
+        file = await FileStore.open(settings.data_dir / "workers.db")
+        commons = CallDirectory(file, token_seconds=TOKEN_SECONDS)
         try:
-            yield Sharing(Neighbours(commons, sync_seconds=sync_seconds, shares_disk=True), None, True, board=file)
+            yield Sharing(ClusterNode(commons, sync_seconds=sync_seconds, shares_disk=True), None, True, board=file)
         finally:
             await file.close()
     else:
@@ -126,11 +126,11 @@ async def shared_traces(settings: Settings) -> AsyncIterator[SharedPlace | None]
     if settings.redis_url is None:
         yield None
         return
-    from gateway.calls.nodes import redis_board
-    from gateway.calls.nodes.shared_traces import SharedTraces
+    from gateway.cluster import redis_store
+    from gateway.cluster.erasure import SharedErasure
 
-    client = redis_board.connect(settings.redis_url.reveal())
+    client = redis_store.connect(settings.redis_url.reveal())
     try:
-        yield SharedTraces(client)
+        yield SharedErasure(client)
     finally:
         await client.aclose()

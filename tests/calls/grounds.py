@@ -6,14 +6,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Protocol
 
-from gateway.calls.nodes.board import Board
-from gateway.calls.nodes.file_board import FileBoard
-from gateway.calls.nodes.redis_board import RedisBoard, connect
+from gateway.cluster.file_store import FileStore
+from gateway.cluster.redis_store import RedisStore, connect
+from gateway.cluster.store import SharedStore
 from tests.redis_server import RedisServer, running_redis
 
 
 class Ground(Protocol):
-    async def open(self) -> Board: ...
+    async def open(self) -> SharedStore: ...
 
     async def ruin(self) -> None:
         """From here on nothing can be read or written."""
@@ -28,8 +28,8 @@ class FileGround:
         self._path = path
         self._stack = stack
 
-    async def open(self) -> Board:
-        board = await FileBoard.open(self._path)
+    async def open(self) -> SharedStore:
+        board = await FileStore.open(self._path)
         self._stack.push_async_callback(board.close)
         return board
 
@@ -52,8 +52,8 @@ class RedisGround:
         self._server = server
         self._stack = stack
 
-    async def open(self) -> Board:
-        board = RedisBoard(connect(self._server.url))
+    async def open(self) -> SharedStore:
+        board = RedisStore(connect(self._server.url))
         self._stack.push_async_callback(board.close)
         return board
 

@@ -10,8 +10,8 @@ import pytest
 from gateway.agents import Agent
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import Brain
-from gateway.calls.nodes.commons import Commons
-from gateway.calls.nodes.file_board import FileBoard
+from gateway.cluster.directory import CallDirectory
+from gateway.cluster.file_store import FileStore
 from gateway.memory.trust import Clearance
 from gateway.settings import Secret
 
@@ -20,20 +20,20 @@ MEDIA_URL = "wss://voice.example.com/prefix/twilio/media"
 CALLER = "+12025550143"
 
 
-def a_room(commons: Commons | None = None, public_url: str = "") -> BrainRoom:
+def a_room(commons: CallDirectory | None = None, public_url: str = "") -> BrainRoom:
     brain = Brain((), first_token_seconds=1, one_moment="One moment.", sorry="Sorry.", language="en")
     return BrainRoom({"maya": MAYA}, {"maya": brain}, Secret("secret"), public_url=public_url, commons=commons)
 
 
 @pytest.fixture
-async def commons(tmp_path: Path) -> AsyncIterator[tuple[Commons, Commons]]:
+async def commons(tmp_path: Path) -> AsyncIterator[tuple[CallDirectory, CallDirectory]]:
     """Two nodes that share a board."""
     async with contextlib.AsyncExitStack() as stack:
         made = []
         for _ in range(2):
-            board = await FileBoard.open(tmp_path / "board.db")
+            board = await FileStore.open(tmp_path / "board.db")
             stack.push_async_callback(board.close)
-            made.append(Commons(board, token_seconds=30))
+            made.append(CallDirectory(board, token_seconds=30))
         running = [asyncio.create_task(one.run()) for one in made]
         yield made[0], made[1]
         for task in running:
@@ -77,7 +77,7 @@ async def test_bearer_is_good_until_its_call_ends() -> None:
     assert await room.bearers.find(thought.endpoint.bearer) is None
 
 
-async def test_question_may_come_to_another_node(commons: tuple[Commons, Commons]) -> None:
+async def test_question_may_come_to_another_node(commons: tuple[CallDirectory, CallDirectory]) -> None:
     here, there = (a_room(one) for one in commons)
     thought = here.open(MAYA, CALLER, MEDIA_URL, Clearance())
     assert thought is not None

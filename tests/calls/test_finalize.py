@@ -7,7 +7,7 @@ import pytest
 from gateway.calls.ending_steps import EXTRACTIVE
 from gateway.calls.endings import Ending, Endings
 from gateway.calls.finalize import PAUSES
-from gateway.errors import BoardUnavailable, LlmRefused, LlmUnavailable
+from gateway.errors import LlmRefused, LlmUnavailable, SharedStoreUnavailable
 from gateway.links.recorder import RecordingRoom
 from gateway.session import Speaker, Turn
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
@@ -321,7 +321,7 @@ async def test_ending_of_a_worker_nobody_can_ask_after_is_left(after):
 
     async def alive(node: str) -> bool:
         if is_away:
-            raise BoardUnavailable("Redis: ConnectionError")
+            raise SharedStoreUnavailable("Redis: ConnectionError")
         return False
 
     await Endings(after.store, "other-worker").begin(Ending(session := a_session()))

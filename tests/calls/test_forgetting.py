@@ -17,11 +17,11 @@ from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
 from gateway.calls.forgetting import Forgetting, Places, holding
 from gateway.calls.journal import Journal
-from gateway.calls.nodes import redis_board
-from gateway.calls.nodes.commons import Commons
-from gateway.calls.nodes.event_stream import EventStream
-from gateway.calls.nodes.shared_traces import SharedTraces
 from gateway.calls.own_store import OwnStores, open_own_stores
+from gateway.cluster import redis_store
+from gateway.cluster.directory import CallDirectory
+from gateway.cluster.erasure import SharedErasure
+from gateway.cluster.event_stream import EventStream
 from gateway.errors import StoreUnavailable
 from gateway.llm.facts import CallerFact
 from gateway.llm.topics import TopicNote
@@ -123,8 +123,8 @@ async def another_gateway(tmp_path):
 
 async def test_forget_reaches_what_nodes_keep_for_each_other(house, tmp_path):
     async with running_redis(tmp_path / "redis") as server:
-        client = redis_board.connect(server.url)
-        commons = Commons(redis_board.RedisBoard(client), token_seconds=30)
+        client = redis_store.connect(server.url)
+        commons = CallDirectory(redis_store.RedisStore(client), token_seconds=30)
         writing = asyncio.create_task(commons.run())
         share = EventStream(client, commons).share
         sessions = {WORD: a_session(), OTHER_WORD: a_session(caller=OTHER)}
@@ -134,7 +134,7 @@ async def test_forget_reaches_what_nodes_keep_for_each_other(house, tmp_path):
             commons.said(session.id, word.encode())
         await commons.written()
         assert await kept_in(client, WORD) == ["voice-gateway:events", f"voice-gateway:journal:{sessions[WORD].id}"]
-        forgetting = house.forgetting(shared=SharedTraces(client))
+        forgetting = house.forgetting(shared=SharedErasure(client))
         undone = await forgetting.forget(await forgetting.traces(CALLER))
         assert (undone.is_complete, undone.deleted["entries in Redis"]) == (True, 2)
         assert await kept_in(client, WORD) == []

@@ -3,7 +3,7 @@ from pathlib import Path
 
 from gateway.audio import SILENCE_FRAME
 from gateway.calls.levels import SHOW_SECONDS, LevelMeter, Levels
-from gateway.calls.nodes.file_board import FileBoard
+from gateway.cluster.file_store import FileStore
 from tests.stage import until
 
 LOUD = bytes([0x80]) * 160
@@ -67,7 +67,7 @@ async def test_calls_are_measured_while_somebody_watches() -> None:
 
 
 async def test_nodes_see_each_others_levels(tmp_path: Path) -> None:
-    board = await FileBoard.open(tmp_path / "board.db")
+    board = await FileStore.open(tmp_path / "board.db")
     first, second = [Levels(board, node=name, nodes=lambda: ["a", "b"]) for name in ("a", "b")]
     running = [asyncio.create_task(levels.run()) for levels in (first, second)]
     shown = [{"session": "s", "caller": 0.5, "agent": 0.0}]

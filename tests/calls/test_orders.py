@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from gateway.agents import AgentDirectory
-from gateway.calls.nodes.file_board import FileBoard
 from gateway.calls.orders import Order, OrderBook, speaker
+from gateway.cluster.file_store import FileStore
 from gateway.prompts import with_context
 from gateway.settings import Secret
 
@@ -34,7 +34,7 @@ def test_speaker_knows_why_it_calls(tmp_path: Path):
 
 
 async def test_order_is_read_with_the_same_token_alone(tmp_path: Path):
-    board = await FileBoard.open(tmp_path / "board.db")
+    board = await FileStore.open(tmp_path / "board.db")
     book = OrderBook(board, Secret("right"))
     await book.keep(ORDER)
     assert await book.find(ORDER.id) == ORDER

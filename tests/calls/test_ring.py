@@ -5,8 +5,8 @@ import pytest
 
 from gateway.agents import Agent, AgentDirectory
 from gateway.calls.journal import JournaledCall
-from gateway.calls.nodes.commons import CallRecord, CallState
 from gateway.calls.ring import Ring, ring_of_journal, ring_of_record
+from gateway.cluster.directory import CallRecord, CallState
 from gateway.memory.trust import Clearance, Tier
 from gateway.session import VoiceSession
 

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from gateway.calls.nodes.commons import ALIVE_SECONDS, BEAT_SECONDS
+from gateway.cluster.directory import ALIVE_SECONDS, BEAT_SECONDS
 from tests.chaos.call import MOMENTS, ScriptedCall
 from tests.chaos.patience import happens, until, until_it
 from tests.chaos.points import Arrangement, Point, Surroundings

@@ -21,7 +21,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ResponseError
 
 from gateway.calls.endings import Ending, retold
-from gateway.calls.nodes.redis_board import ANSWER_SECONDS, PREFIX, foreign_errors
+from gateway.cluster.redis_store import ANSWER_SECONDS, PREFIX, foreign_errors
 from gateway.errors import TakenOver
 
 STREAM: Final = f"{PREFIX}endings"

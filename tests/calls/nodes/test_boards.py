@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.calls.nodes.board import Board
-from gateway.calls.nodes.file_board import FileBoard
-from gateway.calls.nodes.redis_board import RedisBoard, connect
-from gateway.errors import BoardUnavailable
+from gateway.cluster.file_store import FileStore
+from gateway.cluster.redis_store import RedisStore, connect
+from gateway.cluster.store import SharedStore
+from gateway.errors import SharedStoreUnavailable
 from tests.calls.grounds import Ground, prepared
 from tests.link import linked
 from tests.redis_server import RedisServer, running_redis
@@ -28,17 +28,17 @@ async def ground(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 @pytest.fixture
-async def board(ground: Ground) -> Board:
+async def board(ground: Ground) -> SharedStore:
     return await ground.open()
 
 
-async def at_once(ground: Ground, work: Callable[[Board, int], Awaitable[Any]]) -> list[Any]:
+async def at_once(ground: Ground, work: Callable[[SharedStore, int], Awaitable[Any]]) -> list[Any]:
     """What many nodes get that do this at the same moment."""
     boards = [await ground.open() for _ in range(MANY)]
     return await asyncio.gather(*(work(board, number) for number, board in enumerate(boards)))
 
 
-async def gone(board: Board, name: str) -> None:
+async def gone(board: SharedStore, name: str) -> None:
     async def expired() -> bool:
         return await board.get(name) is None
 
@@ -48,13 +48,13 @@ async def gone(board: Board, name: str) -> None:
 # Values
 
 
-async def test_every_node_sees_a_value(ground: Ground, board: Board) -> None:
+async def test_every_node_sees_a_value(ground: Ground, board: SharedStore) -> None:
     await board.put("call:1", b"\x00\xff", 60)
     assert await (await ground.open()).get("call:1") == b"\x00\xff"
     assert await board.get("call:2") is None
 
 
-async def test_value_expires(board: Board) -> None:
+async def test_value_expires(board: SharedStore) -> None:
     await board.put("token", b"secret", 0.05)
     await gone(board, "token")
     assert not await board.swap("token", b"secret", b"other", 60)
@@ -62,7 +62,7 @@ async def test_value_expires(board: Board) -> None:
     assert await board.add("token", b"another", 60)
 
 
-async def test_writing_again_keeps_a_value_longer(board: Board) -> None:
+async def test_writing_again_keeps_a_value_longer(board: SharedStore) -> None:
     await board.put("alive", b"1", 0.05)
     await board.put("clock", b"1", 0.05)
     await board.put("alive", b"2", 60)
@@ -70,7 +70,7 @@ async def test_writing_again_keeps_a_value_longer(board: Board) -> None:
     assert await board.get("alive") == b"2"
 
 
-async def test_swap_needs_what_stands_there(board: Board) -> None:
+async def test_swap_needs_what_stands_there(board: SharedStore) -> None:
     await board.put("call", b"ringing", 60)
     assert not await board.swap("call", b"live", b"over", 60)
     assert await board.get("call") == b"ringing"
@@ -78,20 +78,20 @@ async def test_swap_needs_what_stands_there(board: Board) -> None:
     assert await board.get("call") == b"live"
 
 
-async def test_of_many_who_add_one_wins(ground: Ground, board: Board) -> None:
+async def test_of_many_who_add_one_wins(ground: Ground, board: SharedStore) -> None:
     added = await at_once(ground, lambda board, number: board.add("call", b"%d" % number, 60))
     assert added.count(True) == 1
     assert await board.get("call") == b"%d" % added.index(True)
 
 
-async def test_of_many_who_swap_one_wins(ground: Ground, board: Board) -> None:
+async def test_of_many_who_swap_one_wins(ground: Ground, board: SharedStore) -> None:
     await board.put("call", b"dead", 60)
     swapped = await at_once(ground, lambda board, number: board.swap("call", b"dead", b"%d" % number, 60))
     assert swapped.count(True) == 1
     assert await board.get("call") == b"%d" % swapped.index(True)
 
 
-async def test_of_many_who_delete_one_is_told(ground: Ground, board: Board) -> None:
+async def test_of_many_who_delete_one_is_told(ground: Ground, board: SharedStore) -> None:
     await board.put("token", b"secret", 60)
     deleted = await at_once(ground, lambda board, _: board.delete("token"))
     assert deleted.count(True) == 1
@@ -100,7 +100,7 @@ async def test_of_many_who_delete_one_is_told(ground: Ground, board: Board) -> N
 # Sets
 
 
-async def test_set_holds_who_joined(ground: Ground, board: Board) -> None:
+async def test_set_holds_who_joined(ground: Ground, board: SharedStore) -> None:
     await at_once(ground, lambda board, number: board.join("nodes", f"node-{number}"))
     await board.join("nodes", "node-0")
     await board.leave("nodes", "node-1")
@@ -112,7 +112,7 @@ async def test_set_holds_who_joined(ground: Ground, board: Board) -> None:
 # Lists
 
 
-async def test_items_stay_in_order(board: Board) -> None:
+async def test_items_stay_in_order(board: SharedStore) -> None:
     await board.append("journal", [b"1", b"2"], 60)
     await board.append("journal", [b"3"], 60)
     assert await board.items("journal") == [b"1", b"2", b"3"]
@@ -120,7 +120,7 @@ async def test_items_stay_in_order(board: Board) -> None:
     assert await board.items("journal") == [b"2", b"3"]
 
 
-async def test_each_item_is_taken_once(ground: Ground, board: Board) -> None:
+async def test_each_item_is_taken_once(ground: Ground, board: SharedStore) -> None:
     items = [b"%d" % number for number in range(MANY - 1)]
     await board.append("inbox", items, 60)
     taken = await at_once(ground, lambda board, _: board.take("inbox", 0))
@@ -128,17 +128,17 @@ async def test_each_item_is_taken_once(ground: Ground, board: Board) -> None:
     assert taken.count(None) == 1
 
 
-async def test_take_waits_for_an_item(ground: Ground, board: Board) -> None:
+async def test_take_waits_for_an_item(ground: Ground, board: SharedStore) -> None:
     waiting = asyncio.create_task(board.take("inbox", wait=20))
     await (await ground.open()).append("inbox", [b"hello"], 60)
     assert await waiting == b"hello"
 
 
-async def test_take_gives_up(board: Board) -> None:
+async def test_take_gives_up(board: SharedStore) -> None:
     assert await board.take("inbox", wait=0.05) is None
 
 
-async def test_list_expires_as_a_whole(board: Board) -> None:
+async def test_list_expires_as_a_whole(board: SharedStore) -> None:
     """What is written last says how long all of it is kept."""
     for name in ("kept", "lost", "clock"):
         await board.append(name, [b"1"], 2)
@@ -153,7 +153,7 @@ async def test_list_expires_as_a_whole(board: Board) -> None:
     assert not await board.delete("lost")
 
 
-async def test_rewritten_list_is_never_seen_half(ground: Ground, board: Board) -> None:
+async def test_rewritten_list_is_never_seen_half(ground: Ground, board: SharedStore) -> None:
     versions = [[b"%d" % number] * 50 for number in range(20)]
     seen: list[list[bytes]] = []
     other = await ground.open()
@@ -171,7 +171,7 @@ async def test_rewritten_list_is_never_seen_half(ground: Ground, board: Board) -
     assert await other.items("journal") == []
 
 
-async def test_deleted_list_is_gone(board: Board) -> None:
+async def test_deleted_list_is_gone(board: SharedStore) -> None:
     await board.append("inbox", [b"1"], 60)
     assert await board.delete("inbox")
     assert await board.items("inbox") == []
@@ -198,38 +198,40 @@ async def test_deleted_list_is_gone(board: Board) -> None:
     ],
     ids="get put add swap delete join leave members append rewrite items take".split(),
 )
-async def test_board_that_is_gone_says_so(ground: Ground, board: Board, work: Callable[[Board], Any]) -> None:
+async def test_board_that_is_gone_says_so(
+    ground: Ground, board: SharedStore, work: Callable[[SharedStore], Any]
+) -> None:
     await board.put("name", b"1", 60)
     await ground.ruin()
-    with pytest.raises(BoardUnavailable):
+    with pytest.raises(SharedStoreUnavailable):
         await work(board)
     await ground.mend()
     assert await board.get("name") == b"1"
 
 
 async def test_closed_file_is_unavailable(tmp_path: Path) -> None:
-    board = await FileBoard.open(tmp_path / "workers.db")
+    board = await FileStore.open(tmp_path / "workers.db")
     await board.close()
-    with pytest.raises(BoardUnavailable):
+    with pytest.raises(SharedStoreUnavailable):
         await board.get("name")
 
 
 async def test_file_that_is_no_board_is_refused(tmp_path: Path) -> None:
     (tmp_path / "workers.db").write_bytes(b"no database, whatever its name says" * 100)
-    with pytest.raises(BoardUnavailable, match=r"workers\.db: file is not a database"):
-        await FileBoard.open(tmp_path / "workers.db")
+    with pytest.raises(SharedStoreUnavailable, match=r"workers\.db: file is not a database"):
+        await FileStore.open(tmp_path / "workers.db")
 
 
 async def test_file_is_for_its_owner_only(tmp_path: Path) -> None:
-    board = await FileBoard.open(tmp_path / "data" / "workers.db")
+    board = await FileStore.open(tmp_path / "data" / "workers.db")
     await board.put("token", b"secret", 60)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "data").iterdir()} == {0o600}
     await board.close()
 
 
 async def test_redis_address_stays_out_of_errors() -> None:
-    board = RedisBoard(connect("redis://:hunter2@127.0.0.1:1/0"))
-    with pytest.raises(BoardUnavailable) as raised:
+    board = RedisStore(connect("redis://:hunter2@127.0.0.1:1/0"))
+    with pytest.raises(SharedStoreUnavailable) as raised:
         await board.get("name")
     assert "hunter2" not in str(raised.value)
     await board.close()
@@ -238,10 +240,10 @@ async def test_redis_address_stays_out_of_errors() -> None:
 async def test_redis_connections_that_fell_silent_cost_one_failure(tmp_path: Path) -> None:
     """Those that lie ready are dropped with the first that fails; the next command finds none of them."""
     async with running_redis(tmp_path) as server, linked(server.port) as link:
-        board = RedisBoard(connect(link.redis_url))
+        board = RedisStore(connect(link.redis_url))
         await asyncio.gather(*(board.put(f"name{number}", b"1", 60) for number in range(5)))
         link.falls_silent()
-        with pytest.raises(BoardUnavailable):
+        with pytest.raises(SharedStoreUnavailable):
             await board.get("name0")
         assert await board.get("name0") == b"1"
         await board.close()
@@ -279,10 +281,10 @@ class Twins:
     async def _answers(self, kind: str, steps: list[tuple[Any, ...]]) -> list[Any]:
         if kind == "file":
             (self._folder / "workers.db").unlink(missing_ok=True)
-            board: Any = await FileBoard.open(self._folder / "workers.db")
+            board: Any = await FileStore.open(self._folder / "workers.db")
         else:
             await self._server.empty()
-            board = RedisBoard(connect(self._server.url))
+            board = RedisStore(connect(self._server.url))
         answers = [await getattr(board, name)(*arguments) for name, *arguments in steps]
         await board.close()
         return answers
@@ -305,7 +307,7 @@ def test_both_boards_answer_alike(twins: Twins, steps: list[tuple[Any, ...]]) ->
     assert in_file == in_redis
 
 
-async def test_whoever_writes_can_be_stopped_at_any_moment(board: Board) -> None:
+async def test_whoever_writes_can_be_stopped_at_any_moment(board: SharedStore) -> None:
     async def write_for_ever() -> None:
         while True:
             await board.put("alive", b"1", 60)

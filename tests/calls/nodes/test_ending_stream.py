@@ -10,8 +10,8 @@ import pytest
 
 from gateway.calls.endings import Ending
 from gateway.calls.nodes.ending_stream import EndingStream
-from gateway.calls.nodes.redis_board import connect
-from gateway.calls.nodes.shared_traces import SharedTraces
+from gateway.cluster.erasure import SharedErasure
+from gateway.cluster.redis_store import connect
 from gateway.errors import TakenOver
 from gateway.session import EndReason, Speaker, Turn
 from tests.calls.aftermath import START, a_session
@@ -151,7 +151,7 @@ async def test_entry_of_a_dead_node_is_claimed(room: Room) -> None:
 
 async def test_forgotten_call_leaves_no_words_of_its_ending(room: Room) -> None:
     """Neither of one under way, whose worker is stopped, nor of one that is known for a day for who may add to it."""
-    one, other, traces = room.node("one"), room.node("other"), SharedTraces(room.clients[0])
+    one, other, traces = room.node("one"), room.node("other"), SharedErasure(room.clients[0])
     await one.hand_over(Ending(DIED))
     await finished(one, await taken(one))
     assert await holding(room, "One.") == [f"voice-gateway:ending-told:{DIED.id}"]

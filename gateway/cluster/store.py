@@ -2,14 +2,14 @@
 What several nodes share, as few plain operations: values that expire, sets, and lists.
 
 The calls' own logic stands above it once (`commons.py`), whether the board is Redis or, for workers on one machine, a
-file. Every method raises BoardUnavailable when the board can't be reached.
+file. Every method raises SharedStoreUnavailable when the board can't be reached.
 """
 
 from collections.abc import Sequence
 from typing import Protocol
 
 
-class Board(Protocol):
+class SharedStore(Protocol):
     """
     Names and values that all nodes see. `seconds` is how long a name is kept after this write.
 

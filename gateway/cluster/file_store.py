@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
-from gateway.errors import BoardUnavailable
+from gateway.errors import SharedStoreUnavailable
 
 LOOK_SECONDS: Final = 0.05
 SWEEP_SECONDS: Final = 60.0
@@ -31,7 +31,7 @@ _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 T = TypeVar("T")
 
 
-class FileBoard:
+class FileStore:
     """
     A Board in one SQLite file. Made by `open`.
 
@@ -51,7 +51,7 @@ class FileBoard:
             connection = await asyncio.get_running_loop().run_in_executor(thread, _connect, path)
         except (sqlite3.Error, OSError) as error:
             thread.shutdown(wait=False)
-            raise BoardUnavailable(f"can't open {path}: {error}") from error
+            raise SharedStoreUnavailable(f"can't open {path}: {error}") from error
         return cls(connection, thread)
 
     async def close(self) -> None:
@@ -143,7 +143,7 @@ class FileBoard:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work, self._connection)
         except (sqlite3.Error, RuntimeError) as error:
-            raise BoardUnavailable(f"the shared file failed: {error}") from error
+            raise SharedStoreUnavailable(f"the shared file failed: {error}") from error
 
     def _transact(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._connection as connection:

@@ -7,8 +7,8 @@ import orjson
 from redis.asyncio import Redis
 
 from gateway.calls.event_log import MOST_AT_ONCE, Cursor, Entry
-from gateway.calls.nodes.commons import Commons
-from gateway.calls.nodes.redis_board import ANSWER_SECONDS, PREFIX, foreign_errors
+from gateway.cluster.directory import CallDirectory
+from gateway.cluster.redis_store import ANSWER_SECONDS, PREFIX, foreign_errors
 
 STREAM: Final = f"{PREFIX}events"
 KEEP_SECONDS: Final = 3600
@@ -17,7 +17,7 @@ KEEP_SECONDS: Final = 3600
 class EventStream:
     """An EventSource over all nodes. Cursors are Redis' own ids."""
 
-    def __init__(self, client: Redis, commons: Commons) -> None:
+    def __init__(self, client: Redis, commons: CallDirectory) -> None:
         self._client: Any = client
         self._commons = commons
 

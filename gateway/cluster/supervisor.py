@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 def supervise(count: int, listener: socket.socket, *, options: Sequence[str], environ: Mapping[str, str]) -> int:
     """Run so many workers on the socket until a signal ends them; the exit code."""
     command = (*_PYTHON, "serve", "--fd", str(listener.fileno()), *options)
-    return asyncio.run(Crew(command, environ=environ, share=[listener.fileno()]).run(count))
+    return asyncio.run(Supervisor(command, environ=environ, share=[listener.fileno()]).run(count))
 
 
 def report_ready(drain: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ def pause_after(died_young: int) -> float:
     return PAUSES[min(died_young, len(PAUSES)) - 1] if died_young else 0.0
 
 
-class Crew:
+class Supervisor:
     """Worker processes that run the same command, with the same open files."""
 
     def __init__(self, command: Sequence[str], *, environ: Mapping[str, str], share: Sequence[int] = ()) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
-from gateway.cli.workers import pause_after
+from gateway.cluster.supervisor import pause_after
 from tests.stage import until
 
 SUPERVISOR = """
 import asyncio, os, sys
-from gateway.cli.workers import Crew
+from gateway.cluster.supervisor import Crew
 count, *command = sys.argv[1:]
 sys.exit(asyncio.run(Crew(command, environ=os.environ).run(int(count))))
 """

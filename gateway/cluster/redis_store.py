@@ -11,7 +11,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError, RedisError, ResponseError
 
-from gateway.errors import BoardUnavailable
+from gateway.errors import SharedStoreUnavailable
 
 PREFIX: Final = "voice-gateway:"
 ANSWER_SECONDS: Final = 2.0
@@ -75,7 +75,7 @@ def foreign_errors(
             if not isinstance(error, ResponseError):
                 with contextlib.suppress(RedisError, OSError, TimeoutError):
                     await self._client.connection_pool.disconnect(inuse_connections=False)
-            raise BoardUnavailable(f"Redis: {type(error).__name__}") from None
+            raise SharedStoreUnavailable(f"Redis: {type(error).__name__}") from None
         _end_if_cancelled(cancelled_before)
         return answer
 
@@ -92,7 +92,7 @@ def _end_if_cancelled(before: int) -> None:
         raise asyncio.CancelledError
 
 
-class RedisBoard:
+class RedisStore:
     """A Board whose names are keys of one Redis database."""
 
     def __init__(self, client: Redis) -> None:

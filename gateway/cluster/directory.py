@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.calls.nodes.board import Board
-from gateway.errors import BoardUnavailable
+from gateway.cluster.store import SharedStore
+from gateway.errors import SharedStoreUnavailable
 from gateway.session import CallKey
 
 BEAT_SECONDS: Final = 1.0
@@ -86,7 +86,7 @@ class CallRecord:
         return cls(key=(carrier, call_id), **{**values, "state": CallState(values["state"])})
 
 
-class Word(enum.StrEnum):
+class NodeCommandKind(enum.StrEnum):
     """What one node tells another about a call."""
 
     ENDED = "ended"
@@ -107,8 +107,8 @@ class Word(enum.StrEnum):
 
 
 @dataclass(frozen=True)
-class Message:
-    word: Word
+class NodeCommand:
+    word: NodeCommandKind
     key: CallKey
     text: str = field(default="", repr=False)
     id: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -120,13 +120,13 @@ class Message:
     def from_bytes(cls, stored: bytes) -> "Message":
         values = orjson.loads(stored)
         carrier, call_id = values["key"]
-        return cls(Word(values["word"]), (carrier, call_id), values.get("text", ""), values["id"])
+        return cls(NodeCommandKind(values["word"]), (carrier, call_id), values.get("text", ""), values["id"])
 
 
-class Commons:
+class CallDirectory:
     """One node's view of what all of them share. `run` writes what is queued, and shows that the node is alive."""
 
-    def __init__(self, board: Board, *, token_seconds: float, node: str = "") -> None:
+    def __init__(self, board: SharedStore, *, token_seconds: float, node: str = "") -> None:
         self.node = node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         self._board = board
         self._token_seconds = token_seconds
@@ -161,7 +161,7 @@ class Commons:
         """Spend a token. Of all sockets at all nodes one gets the call, as it was; it is this node's from then on."""
         record = await self.find(key)
         if record is None:  # it may have lost the call; who gave the token knows
-            raise BoardUnavailable("the call is not known")
+            raise SharedStoreUnavailable("the call is not known")
         if record.state is not CallState.RINGING or account_id not in ("", record.account_id):
             return None
         stored = await self._board.get(_token(key)) or b""
@@ -200,7 +200,7 @@ class Commons:
 
     async def release(self, record: CallRecord) -> bool:
         """Ask a call's node to let go of it, and wait until it has, or must be dead. Whether it has."""
-        if not await self.reached(record.node, Word.RELEASE, record.key):
+        if not await self.reached(record.node, NodeCommandKind.RELEASE, record.key):
             return False
         give_up = asyncio.get_running_loop().time() + RELEASE_SECONDS
         while asyncio.get_running_loop().time() < give_up:
@@ -210,9 +210,9 @@ class Commons:
             await asyncio.sleep(LOOK_SECONDS)
         return False
 
-    async def reached(self, node: str, word: Word, key: CallKey, text: str = "") -> bool:
+    async def reached(self, node: str, word: NodeCommandKind, key: CallKey, text: str = "") -> bool:
         """Tell a node about a call of its; whether it took the message, and so is alive."""
-        message = Message(word, key, text)
+        message = NodeCommand(word, key, text)
         await self._send(node, message)
         give_up = asyncio.get_running_loop().time() + ANSWER_SECONDS
         while message.as_bytes() in await self._board.items(_inbox(node)):
@@ -272,11 +272,11 @@ class Commons:
         """It is none of that node's calls."""
         await self._board.leave(f"calls:{node}", _name(key))
 
-    async def next_message(self) -> Message | None:
+    async def next_message(self) -> NodeCommand | None:
         """The next word for this node; None when there was none for a second, or one that only newer versions know."""
         stored = await self._board.take(_inbox(self.node), wait=1.0)
         with contextlib.suppress(ValueError, KeyError):
-            return Message.from_bytes(stored) if stored else None
+            return NodeCommand.from_bytes(stored) if stored else None
         return None
 
     # Written soon
@@ -352,7 +352,7 @@ class Commons:
         self._post(write)
 
     def post(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Something else that all nodes are to see, in its turn. `write` raises BoardUnavailable to be done again."""
+        """Something else that all nodes are to see, in its turn. `write` raises SharedStoreUnavailable to be done again."""
         self._post(write)
 
     async def written(self) -> None:
@@ -377,7 +377,7 @@ class Commons:
                     if not self._reachable:
                         await self.mend()
                     await self._queue[0]()
-                except BoardUnavailable as error:
+                except SharedStoreUnavailable as error:
                     self._tell(error)
                     await asyncio.sleep(RETRY_SECONDS)
                     continue
@@ -389,7 +389,7 @@ class Commons:
         self._figures = orjson.dumps(figures)
         try:
             await self._show_life()
-        except BoardUnavailable:
+        except SharedStoreUnavailable:
             self._gap_at = asyncio.get_running_loop().time()
             raise
         was_forgotten, self._was_forgotten = self._was_forgotten, False
@@ -408,7 +408,9 @@ class Commons:
                 await self._board.put(_call(key), record.as_bytes(), CALL_SECONDS)
                 await self._owns(record)
             elif there is not None and there.node != self.node:
-                await self._send(self.node, Message(Word.TAKEN, key))  # who took it may have said so in vain
+                await self._send(
+                    self.node, NodeCommand(NodeCommandKind.TAKEN, key)
+                )  # who took it may have said so in vain
                 self.lost(key)
 
     def lost(self, key: CallKey) -> None:
@@ -459,16 +461,16 @@ class Commons:
     async def _took(self, record: CallRecord, former: str) -> None:
         await self._board.join(f"calls:{self.node}", _name(record.key))
         if former != self.node:
-            await self._send(former, Message(Word.TAKEN, record.key))
+            await self._send(former, NodeCommand(NodeCommandKind.TAKEN, record.key))
             # Last: until here it is found among a dead node's calls, and taken again if this was interrupted.
             await self._board.leave(f"calls:{former}", _name(record.key))
         self._mine[record.key] = record
         self._foreign.pop(record.key, None)
 
-    async def _send(self, node: str, message: Message) -> None:
+    async def _send(self, node: str, message: NodeCommand) -> None:
         await self._board.append(_inbox(node), [message.as_bytes()], OVER_SECONDS)
 
-    def _tell(self, error: BoardUnavailable | None) -> None:
+    def _tell(self, error: SharedStoreUnavailable | None) -> None:
         """Once when the board is gone, once when it is back."""
         if error is not None and self._reachable:
             _log.error("shared storage can't be reached, this node goes on by itself", extra={"reason": str(error)})

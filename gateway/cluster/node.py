@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
 from gateway.calls.journal import circumstances, entries_of, restore
-from gateway.calls.nodes.commons import BEAT_SECONDS, CallRecord, CallState, Commons, Message, Word
 from gateway.calls.ring import Ring
-from gateway.errors import BoardUnavailable
+from gateway.cluster.directory import BEAT_SECONDS, CallDirectory, CallRecord, CallState, NodeCommand, NodeCommandKind
+from gateway.errors import SharedStoreUnavailable
 from gateway.logs import call_name
 from gateway.metrics import WATCHDOG
 from gateway.session import CallKey, VoiceSession
@@ -32,7 +32,7 @@ OVER_LOOK_SECONDS: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
-class Desk(Protocol):
+class LocalCalls(Protocol):
     """What is done at this node about calls that others tell of."""
 
     def carrier_ended(self, key: CallKey) -> None: ...
@@ -47,23 +47,23 @@ class Desk(Protocol):
     async def recollect(self, session: VoiceSession) -> None: ...
     async def may_go_on_there(self, record: CallRecord) -> bool: ...
     def has_media(self, key: CallKey) -> bool: ...
-    def checkpoint(self, commons: Commons) -> None: ...
+    def checkpoint(self, commons: CallDirectory) -> None: ...
 
 
-class Neighbours:
+class ClusterNode:
     """
     The other nodes, as one of them sees them.
 
     `nodes` are those alive at the last beat, this one among them, each with its figures; none while nobody can tell.
     """
 
-    def __init__(self, commons: Commons, *, sync_seconds: float, shares_disk: bool = False) -> None:
+    def __init__(self, commons: CallDirectory, *, sync_seconds: float, shares_disk: bool = False) -> None:
         self.commons = commons
         self.nodes: list[dict[str, Any]] = []
         self._figures: Callable[[], Mapping[str, int]] = dict
         self._sync_seconds = sync_seconds
         self._shares_disk = shares_disk
-        self._desk: Desk | None = None
+        self._desk: LocalCalls | None = None
 
     async def run(self) -> None:
         """Until cancelled: be alive, and tell what there is to tell."""
@@ -71,7 +71,7 @@ class Neighbours:
             group.create_task(self.commons.run())
             group.create_task(_again_and_again(self._beat, BEAT_SECONDS, retry=ASK_AGAIN_SECONDS))
 
-    async def listen(self, desk: Desk, figures: Callable[[], Mapping[str, int]]) -> None:
+    async def listen(self, desk: LocalCalls, figures: Callable[[], Mapping[str, int]]) -> None:
         """
         Until cancelled: hear what others say, take over what the dead leave, write checkpoints.
 
@@ -89,7 +89,7 @@ class Neighbours:
             async with asyncio.timeout(PATIENCE):
                 await self.commons.written()
                 await self.commons.leave()
-        except (BoardUnavailable, TimeoutError):
+        except (SharedStoreUnavailable, TimeoutError):
             _log.warning("other nodes could not be told that this one stops")
 
     # The desk's questions
@@ -100,7 +100,7 @@ class Neighbours:
         try:
             async with asyncio.timeout(PATIENCE):
                 there = await self.commons.open(record)
-        except (BoardUnavailable, TimeoutError):
+        except (SharedStoreUnavailable, TimeoutError):
             return None  # then it can only be answered here
         ring.shared = True
         return None if there == record else there
@@ -111,7 +111,7 @@ class Neighbours:
             async with asyncio.timeout(PATIENCE):
                 await self.commons.ring_again(self._record_of(ring, CallState.RINGING))
                 ring.shared = True
-        except (BoardUnavailable, TimeoutError):
+        except (SharedStoreUnavailable, TimeoutError):
             pass  # then it can only go on here
 
     def parked(self, ring: Ring) -> None:
@@ -122,12 +122,12 @@ class Neighbours:
             self.commons.checkpoint(ring.key, ring.session.id, entries)
 
     async def redeem(self, key: CallKey, started: StreamStarted, *, known: bool) -> CallRecord | None:
-        """Spend a token, whichever node gave it. BoardUnavailable when that can't be asked in time."""
+        """Spend a token, whichever node gave it. SharedStoreUnavailable when that can't be asked in time."""
         try:
             async with asyncio.timeout(KNOWN_PATIENCE if known else PATIENCE):
                 return await self.commons.redeem(key, started.token, started.account_id)
         except TimeoutError:
-            raise BoardUnavailable("no answer in time") from None
+            raise SharedStoreUnavailable("no answer in time") from None
 
     async def session_of(self, record: CallRecord) -> VoiceSession | None:
         """A call's session, with every turn that its node could share."""
@@ -144,7 +144,7 @@ class Neighbours:
         while True:
             try:
                 return await self._fetched(key)
-            except BoardUnavailable as error:
+            except SharedStoreUnavailable as error:
                 if asyncio.get_running_loop().time() > give_up:
                     _log.warning("other nodes can't be asked for a call", extra={"reason": str(error)})
                     return None
@@ -157,7 +157,7 @@ class Neighbours:
         heard = record.node == self.commons.node or await self.commons.release(record)
         return await self._adopted(key, record.node, heard=heard)
 
-    async def pass_on(self, desk: Desk, word: Word, key: CallKey, text: str = "") -> bool:
+    async def pass_on(self, desk: LocalCalls, word: NodeCommandKind, key: CallKey, text: str = "") -> bool:
         """
         Tell a call's node what its carrier says. If it is dead the call becomes ours. False: nobody knows it.
 
@@ -166,10 +166,10 @@ class Neighbours:
         while True:
             try:
                 return await self._passed_on(desk, word, key, text)
-            except BoardUnavailable:
+            except SharedStoreUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _passed_on(self, desk: Desk, word: Word, key: CallKey, text: str) -> bool:
+    async def _passed_on(self, desk: LocalCalls, word: NodeCommandKind, key: CallKey, text: str) -> bool:
         record = await self.commons.find(key)
         if record is None:
             return False
@@ -179,7 +179,7 @@ class Neighbours:
             return True
         if adopted := await self._adopted(key, record.node):
             desk.take_up(*adopted)
-            if word is Word.ENDED:
+            if word is NodeCommandKind.ENDED:
                 desk.carrier_ended(key)
         return True
 
@@ -189,7 +189,7 @@ class Neighbours:
             try:
                 record = await self.commons.find(key)
                 return record is None or record.node == self.commons.node
-            except BoardUnavailable:
+            except SharedStoreUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def is_ours_now(self, key: CallKey) -> bool:
@@ -203,7 +203,7 @@ class Neighbours:
     async def until_over(self, key: CallKey) -> None:
         """Wait until the call has ended, whoever had it last."""
         while True:
-            with contextlib.suppress(BoardUnavailable):
+            with contextlib.suppress(SharedStoreUnavailable):
                 record = await self.commons.find(key)
                 if record is None or record.state is CallState.OVER:
                     return
@@ -225,14 +225,14 @@ class Neighbours:
                 if record == claim or await self.commons.adopt(key, writer) is not None:
                     return True
                 return None if self._shares_disk or record.node == self.commons.node else False
-            except BoardUnavailable:
+            except SharedStoreUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def is_new_event(self, event_id: str) -> bool:
         try:
             async with asyncio.timeout(PATIENCE / 2):
                 return await self.commons.is_new_event(event_id)
-        except (BoardUnavailable, TimeoutError):
+        except (SharedStoreUnavailable, TimeoutError):
             return True
 
     # An operator's wishes
@@ -242,18 +242,18 @@ class Neighbours:
         try:
             async with asyncio.timeout(PATIENCE):
                 found = [await self.session_of(record) for record in await self.commons.live_elsewhere()]
-        except (BoardUnavailable, TimeoutError):
+        except (SharedStoreUnavailable, TimeoutError):
             return []  # it is a picture of what goes on here, then
         return sorted(filter(None, found), key=lambda session: session.started_at)
 
-    async def have(self, word: Word, session_id: str, text: str = "") -> bool:
+    async def have(self, word: NodeCommandKind, session_id: str, text: str = "") -> bool:
         """Have another node do this to a call of its; whether there is one, and it was told."""
         try:
             async with asyncio.timeout(PATIENCE):
                 for record in await self.commons.live_elsewhere():
                     if record.session is not None and record.session["id"] == session_id:
                         return await self.commons.reached(record.node, word, record.key, text)
-        except (BoardUnavailable, TimeoutError):
+        except (SharedStoreUnavailable, TimeoutError):
             pass
         return False
 
@@ -266,44 +266,44 @@ class Neighbours:
                 if self._desk is not None:
                     self._desk.checkpoint(self.commons)
             self.nodes = await self.commons.nodes()
-        except BoardUnavailable:
+        except SharedStoreUnavailable:
             self.nodes = []
             raise
 
-    async def _hear(self, desk: Desk, group: asyncio.TaskGroup) -> None:
+    async def _hear(self, desk: LocalCalls, group: asyncio.TaskGroup) -> None:
         message = await self.commons.next_message()
         if message is not None:  # to act may take seconds, and who sent the next one takes us for dead after one
             group.create_task(self._act(desk, message))
 
-    async def _act(self, desk: Desk, message: Message) -> None:
+    async def _act(self, desk: LocalCalls, message: NodeCommand) -> None:
         match message.word:
-            case Word.ENDED:
+            case NodeCommandKind.ENDED:
                 desk.carrier_ended(message.key)
-            case Word.STREAM_FAILED:
+            case NodeCommandKind.STREAM_FAILED:
                 desk.stream_failed(message.key, message.text)
-            case Word.TRANSFERRED:
+            case NodeCommandKind.TRANSFERRED:
                 desk.transferred(message.key)
-            case Word.TRANSFER_FAILED:
+            case NodeCommandKind.TRANSFER_FAILED:
                 desk.transfer_failed(message.key)
-            case Word.RELEASE:
+            case NodeCommandKind.RELEASE:
                 await desk.release(message.key)
-            case Word.END:
+            case NodeCommandKind.END:
                 desk.operator_ends(message.key)
-            case Word.SAY:
+            case NodeCommandKind.SAY:
                 desk.operator_says(message.key, message.text)
-            case Word.TAKEN:
+            case NodeCommandKind.TAKEN:
                 if not await self.is_ours(message.key) and not await self._taken_back(desk, message.key):
                     self.commons.lost(message.key)
                     desk.drop(message.key)
 
-    async def _taken_back(self, desk: Desk, key: CallKey) -> bool:
+    async def _taken_back(self, desk: LocalCalls, key: CallKey) -> bool:
         """A call that was taken from us while we were out of reach, but has its media here and nowhere else."""
         record = await self.commons.find(key)
         if record is None or record.state is not CallState.PARKED or not desk.has_media(key):
             return False
         return await self.commons.adopt(key, record.node, state=CallState.LIVE) is not None
 
-    async def _take_over(self, desk: Desk) -> None:
+    async def _take_over(self, desk: LocalCalls) -> None:
         for key, node in await self.commons.orphans():
             record = await self.commons.find(key)
             if record is None or record.node == self.commons.node:
@@ -311,14 +311,14 @@ class Neighbours:
             elif record.node == node or not await self.commons.alive(record.node):
                 await self._take_over_one(desk, record)
 
-    async def _finish_adoption(self, desk: Desk, key: CallKey, node: str) -> None:
+    async def _finish_adoption(self, desk: LocalCalls, key: CallKey, node: str) -> None:
         """It is no longer that node's; we may have been interrupted while we took it."""
         if adopted := await self._adopted(key, node):
             desk.take_up(*adopted)
         else:
             await self.commons.disown(key, node)
 
-    async def _take_over_one(self, desk: Desk, record: CallRecord) -> None:
+    async def _take_over_one(self, desk: LocalCalls, record: CallRecord) -> None:
         """
         A call whose node is silent. It may be dead, or only out of our reach and talking to the caller.
 
@@ -367,7 +367,7 @@ class Neighbours:
             ring.order.as_json() if ring.order is not None else None,
         )
 
-    async def _write_checkpoints(self, desk: Desk) -> None:
+    async def _write_checkpoints(self, desk: LocalCalls) -> None:
         while True:
             await asyncio.sleep(self._sync_seconds)
             desk.checkpoint(self.commons)
@@ -377,7 +377,7 @@ async def _again_and_again(work: Callable[[], Awaitable[None]], pause: float, *,
     while True:
         try:
             await work()
-        except BoardUnavailable:
+        except SharedStoreUnavailable:
             await asyncio.sleep(retry)  # the writer of the queue has said so
         else:
             await asyncio.sleep(pause)

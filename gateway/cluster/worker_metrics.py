@@ -13,18 +13,18 @@ from typing import Any, Final
 import orjson
 
 from gateway import metrics
-from gateway.calls.nodes.board import Board
-from gateway.calls.nodes.commons import Commons
-from gateway.errors import BoardUnavailable
+from gateway.cluster.directory import CallDirectory
+from gateway.cluster.store import SharedStore
+from gateway.errors import SharedStoreUnavailable
 
 WRITE_SECONDS: Final = 1.0
 KEEP_SECONDS: Final = 7 * 24 * 3600.0
 
 
-class CrewMetrics:
+class WorkerMetrics:
     """One worker among those that have the same parent process."""
 
-    def __init__(self, board: Board, commons: Commons) -> None:
+    def __init__(self, board: SharedStore, commons: CallDirectory) -> None:
         self._board = board
         self._commons = commons
         self._crew = f"crew:{socket.gethostname()}-{os.getppid()}"
@@ -35,7 +35,7 @@ class CrewMetrics:
         while True:
             try:
                 await self._write()
-            except BoardUnavailable:
+            except SharedStoreUnavailable:
                 pass  # the writer of the commons has said so
             await asyncio.sleep(WRITE_SECONDS)
 
@@ -43,7 +43,7 @@ class CrewMetrics:
         """The sum over all; this one's alone while the board can't be asked."""
         try:
             others = [await self._of(node) for node in await self._others()]
-        except BoardUnavailable:
+        except SharedStoreUnavailable:
             others = []
         return metrics.render(others)
 

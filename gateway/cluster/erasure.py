@@ -6,16 +6,16 @@ from typing import Any, Final
 import orjson
 from redis.asyncio import Redis
 
-from gateway.calls.nodes.commons import journal_name
 from gateway.calls.nodes.ending_stream import ending_names
-from gateway.calls.nodes.event_stream import STREAM
-from gateway.calls.nodes.redis_board import PREFIX, foreign_errors
+from gateway.cluster.directory import journal_name
+from gateway.cluster.event_stream import STREAM
+from gateway.cluster.redis_store import PREFIX, foreign_errors
 
 _AT_ONCE: Final = 500
 
 
-class SharedTraces:
-    """Takes it back. Raises BoardUnavailable."""
+class SharedErasure:
+    """Takes it back. Raises SharedStoreUnavailable."""
 
     def __init__(self, client: Redis) -> None:
         self._client: Any = client

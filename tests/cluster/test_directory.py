@@ -10,9 +10,9 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.calls.nodes.board import Board
-from gateway.calls.nodes.commons import CallRecord, CallState, Commons, Word
-from gateway.errors import BoardUnavailable
+from gateway.cluster.directory import CallDirectory, CallRecord, CallState, NodeCommandKind
+from gateway.cluster.store import SharedStore
+from gateway.errors import SharedStoreUnavailable
 from gateway.session import VoiceSession
 from tests.calls.grounds import Ground, prepared
 from tests.stage import until_it
@@ -29,15 +29,15 @@ class Nodes:
         self.ground = ground
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def start(self, name: str) -> Commons:
+    async def start(self, name: str) -> CallDirectory:
         return self.on(await self.ground.open(), name)
 
-    def on(self, board: Board, name: str) -> Commons:
-        commons = Commons(board, token_seconds=30, node=name)
+    def on(self, board: SharedStore, name: str) -> CallDirectory:
+        commons = CallDirectory(board, token_seconds=30, node=name)
         self._tasks.append(asyncio.create_task(commons.run()))
         return commons
 
-    async def many(self) -> list[Commons]:
+    async def many(self) -> list[CallDirectory]:
         return [await self.start(f"node-{number}") for number in range(6)]
 
     def stop(self) -> None:
@@ -53,13 +53,13 @@ async def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
         nodes.stop()
 
 
-def ringing(node: Commons, **fields: Any) -> CallRecord:
+def ringing(node: CallDirectory, **fields: Any) -> CallRecord:
     return replace(
         CallRecord(KEY, node.node, CallState.RINGING, "AC1", SESSION.caller, token="secret", session=HEADER), **fields
     )
 
 
-async def owner(node: Commons) -> tuple[str, CallState]:
+async def owner(node: CallDirectory) -> tuple[str, CallState]:
     record = await node.find(KEY)
     assert record is not None
     return record.node, record.state
@@ -68,14 +68,14 @@ async def owner(node: Commons) -> tuple[str, CallState]:
 class Unsteady:
     """A board that goes away after so many requests, once; the request that it fails was not carried out."""
 
-    def __init__(self, board: Board, requests: int) -> None:
+    def __init__(self, board: SharedStore, requests: int) -> None:
         self._board = board
         self._requests = requests
 
     def __getattr__(self, name: str) -> Any:
         self._requests -= 1
         if self._requests == -1:
-            raise BoardUnavailable("it went away")
+            raise SharedStoreUnavailable("it went away")
         return getattr(self._board, name)
 
 
@@ -113,7 +113,7 @@ async def test_call_is_adopted_by_one_of_many(nodes: Nodes) -> None:
     [winner] = [node for node, record in zip(others, adopted, strict=True) if record]
     assert await owner(dead) == (winner.node, CallState.RINGING)
     message = await dead.next_message()
-    assert message is not None and (message.word, message.key) == (Word.TAKEN, KEY)
+    assert message is not None and (message.word, message.key) == (NodeCommandKind.TAKEN, KEY)
 
 
 async def test_event_is_new_to_one_of_many(nodes: Nodes) -> None:
@@ -126,14 +126,14 @@ async def test_event_is_new_to_one_of_many(nodes: Nodes) -> None:
 
 async def test_message_reaches_a_living_node(nodes: Nodes) -> None:
     a, b = await nodes.start("a"), await nodes.start("b")
-    reached, message = await asyncio.gather(a.reached("b", Word.ENDED, KEY), b.next_message())
+    reached, message = await asyncio.gather(a.reached("b", NodeCommandKind.ENDED, KEY), b.next_message())
     assert reached and message is not None
-    assert (message.word, message.key) == (Word.ENDED, KEY)
+    assert (message.word, message.key) == (NodeCommandKind.ENDED, KEY)
 
 
 async def test_message_that_nobody_takes_shows_the_dead(nodes: Nodes) -> None:
     a = await nodes.start("a")
-    assert not await a.reached("b", Word.ENDED, KEY)
+    assert not await a.reached("b", NodeCommandKind.ENDED, KEY)
 
 
 async def test_released_call_comes_with_its_last_words(nodes: Nodes) -> None:
@@ -145,7 +145,7 @@ async def test_released_call_comes_with_its_last_words(nodes: Nodes) -> None:
 
     async def let_go() -> None:
         message = await a.next_message()
-        assert message is not None and message.word is Word.RELEASE
+        assert message is not None and message.word is NodeCommandKind.RELEASE
         a.said(SESSION.id, b'{"caller": "One more thing."}')
         a.parked(replace(live, state=CallState.PARKED))
 
@@ -195,7 +195,7 @@ async def test_interrupted_adoption_is_finished(nodes: Nodes, requests: int) -> 
     await a.beat({})
     await a.open(ringing(a))
     await a.leave()
-    with pytest.raises(BoardUnavailable):
+    with pytest.raises(SharedStoreUnavailable):
         await b.adopt(KEY, "a")
     await b.beat({})
     adopted = [await node.adopt(key, former) for node in (b, c) for key, former in await node.orphans()]
@@ -247,7 +247,7 @@ async def test_words_for_a_taken_call_are_not_the_boards(nodes: Nodes) -> None:
     await a.written()
     assert await b.turns(SESSION.id) == [{"caller": "One."}]
     message = await a.next_message()
-    assert message is not None and (message.word, message.key) == (Word.TAKEN, KEY)
+    assert message is not None and (message.word, message.key) == (NodeCommandKind.TAKEN, KEY)
 
 
 # A board that forgets
@@ -381,7 +381,7 @@ async def test_call_that_another_node_answered_stays_theirs(nodes: Nodes) -> Non
     assert await owner(a) == ("b", CallState.LIVE)
 
 
-async def not_written(node: Commons) -> None:
+async def not_written(node: CallDirectory) -> None:
     """The queue was tried, and waits."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(node.written(), 0.1)
