@@ -21,8 +21,8 @@ from gateway.llm.chat import Upstream
 from gateway.llm.openai_chat import OpenAiUpstream, xai_upstream
 from gateway.llm.openclaw_chat import OpenClawUpstream
 from gateway.llm.scripted import ScriptedUpstream
-from gateway.llm.spoken_text import load_rules, spoken
 from gateway.settings import Secret, is_url
+from gateway.text.spoken_text import load_rules, spoken
 
 WARM_SECONDS: Final = 30.0  # servers and firewalls drop a connection that is unused for a minute
 LOOK_SECONDS: Final = 1.0

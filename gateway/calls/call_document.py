@@ -6,11 +6,11 @@ from datetime import datetime, tzinfo
 from typing import Any, Final
 
 from gateway.llm.fact_rules import stated_name
-from gateway.llm.redaction import redact, redact_lines
 from gateway.llm.summary import CallSummary, SpokenLine
 from gateway.memory.documents import NewDocument
 from gateway.memory.identity import PersonOnLine
 from gateway.session import Speaker, Turn, VoiceSession
+from gateway.text.redaction import redact, redact_lines
 
 SOURCE: Final = "voice-call"
 _CUT_OFF: Final = " —"

@@ -16,7 +16,6 @@ from typing import Any, Final
 import orjson
 
 from gateway.calls.call_book import BookedCall, CallBook
-from gateway.llm.redaction import redact
 from gateway.memory.call_notes import SESSION_PREFIX
 from gateway.memory.database import Connection
 from gateway.memory.documents import Document
@@ -28,6 +27,7 @@ from gateway.memory.pin_log import SOURCE as TOPIC
 from gateway.memory.pins import Pin, PinBook
 from gateway.memory.state import CallerState, Value
 from gateway.memory.store import MemoryStore
+from gateway.text.redaction import redact
 
 _ALL: Final = 1_000_000
 _DAY: Final = 86_400

@@ -22,8 +22,8 @@ import orjson
 from gateway.calls.farewell import happens
 from gateway.calls.write_behind import WriteBehind, private_database
 from gateway.errors import StoreUnavailable
-from gateway.llm.redaction import redact_lines
 from gateway.llm.summary import SpokenLine
+from gateway.text.redaction import redact_lines
 
 LOOK_SECONDS: Final = 0.05
 """How often a file that other processes write too is looked into, while somebody watches."""

@@ -52,11 +52,11 @@ from gateway.errors import CarrierRefused, EngineError, EngineRefused
 from gateway.links.recorder import CallRecorder
 from gateway.logs import CallLogger, call_name
 from gateway.memory.trust import Clearance
-from gateway.memory.voice_commands import Command
 from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.sounds import bundled_sound
 from gateway.telephony.media_stream import MediaStream
+from gateway.text.voice_commands import VoiceCommand
 from gateway.tools.executor import NOT_TRANSFERRED, CallLeg, ToolExecutor
 from gateway.tools.prepared import CallTools
 
@@ -411,7 +411,7 @@ class Call:
             self._stand_in.begin()
             self._tasks.create_task(self._meet(command, text), name="wish")
 
-    async def _meet(self, command: Command, said: str) -> None:
+    async def _meet(self, command: VoiceCommand, said: str) -> None:
         """Do what the caller wants of their memory, and have them told; the agent's own answer is not heard."""
         reply = await self._wishes.carry_out(command)
         self._log.info("caller's wish met", extra={"wish": command.wish, "step": command.step.name.lower()})

@@ -30,9 +30,9 @@ from gateway.llm.chat import (
     Upstream,
     Usage,
 )
-from gateway.llm.spoken_text import LanguageRules, SpokenText, load_rules
 from gateway.logs import concerned_call, concerns
 from gateway.settings import Secret
+from gateway.text.spoken_text import LanguageRules, SpokenText, load_rules
 
 KEPT_SECONDS: Final = 1.0
 """How long a complete answer serves those who ask the same again."""

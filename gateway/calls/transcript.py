@@ -14,8 +14,8 @@ from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.journal import entries_of
 from gateway.calls.playback import MARK_BYTES, Answer, Playback
 from gateway.engines.agent_settings import HistoryMessage, HistoryToolCall
-from gateway.llm.redaction import redact
 from gateway.session import Speaker, Turn
+from gateway.text.redaction import redact
 
 _MOST_USED: Final = 20
 """Functions that a new connection is told of, the last ones: a result may be long."""

@@ -12,8 +12,8 @@ from gateway.calls.transcript import Transcript
 from gateway.errors import StoreError
 from gateway.memory.recall import as_speech
 from gateway.memory.trust import Clearance, Tier
-from gateway.memory.voice_commands import Command, Step, VoiceCommands, Wish
 from gateway.session import Speaker, Turn, VoiceSession
+from gateway.text.voice_commands import CommandStep, VoiceCommand, VoiceCommandKind, VoiceCommands
 
 PATIENCE: Final = 8.0
 """How long the caller waits for what they asked to be done."""
@@ -69,23 +69,27 @@ class Wishes:
         """Whether this is one, if the caller has said all they want to say."""
         return self._commands.may_be_meant(text, now)
 
-    def hear(self, text: str, at: datetime, now: float) -> Command | None:
+    def hear(self, text: str, at: datetime, now: float) -> VoiceCommand | None:
         """The caller said this: write it down, and tell what they wish, if that is what it is."""
         command = self._commands.heard(text, now)
-        if command is not None and command.wish in (Wish.OFF_RECORD, Wish.ON_RECORD) and not self._forgotten:
-            self._keeper.keep_nothing(command.wish is Wish.OFF_RECORD)
+        if (
+            command is not None
+            and command.wish in (VoiceCommandKind.OFF_RECORD, VoiceCommandKind.ON_RECORD)
+            and not self._forgotten
+        ):
+            self._keeper.keep_nothing(command.wish is VoiceCommandKind.OFF_RECORD)
         self._transcript.caller_said(text, at)
         if command is not None:
             self._wished.append(self._transcript.turns[-1])
         return command
 
-    async def carry_out(self, command: Command) -> str:
+    async def carry_out(self, command: VoiceCommand) -> str:
         """Do it, and tell what the caller is to be told."""
         if self._forget is None or not self._session.caller or self._forgotten:
             return command.nothing
         if not self._clearance.allows(command.wish.needs):
             return command.failed
-        if command.step is not Step.DO:
+        if command.step is not CommandStep.DO:
             return command.say
         try:
             async with asyncio.timeout(PATIENCE):
@@ -96,14 +100,14 @@ class Wishes:
             )
             return command.failed
 
-    async def _done(self, command: Command, forget: Forget) -> str:
+    async def _done(self, command: VoiceCommand, forget: Forget) -> str:
         match command.wish:
-            case Wish.TELL_KNOWN:
+            case VoiceCommandKind.TELL_KNOWN:
                 known = as_speech(self._known())
                 return f"{command.say} {known}" if known else command.nothing
-            case Wish.FORGET_THAT:
+            case VoiceCommandKind.FORGET_THAT:
                 return command.say if self._take_back() else command.nothing
-            case Wish.FORGET_EVERYTHING:
+            case VoiceCommandKind.FORGET_EVERYTHING:
                 await self._forget_everything(forget)
         return command.say
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gateway.llm.facts import CallerFact
-from gateway.llm.redaction import redact
 from gateway.llm.summary import SpokenLine
+from gateway.text.redaction import redact
 
 MAX_FACTS: Final = 5
 LEAST_CONFIDENCE: Final = 0.5

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.llm.chat import ChatEvent, ChatRequest, Finished, Message, TextDelta, ToolCallDelta
-from gateway.llm.redaction import spoken_numbers
+from gateway.text.redaction import spoken_numbers
 
 END_CALL: Final = "end_call"
 WHAT_I_AM: Final = "I'm a scripted agent, with no language model behind me."

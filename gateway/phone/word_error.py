@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gateway.llm.redaction import spoken_numbers
+from gateway.text.redaction import spoken_numbers
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.llm.spoken_text import WINDOW, LanguageRules, SpokenText, load_rules, spoken
+from gateway.text.spoken_text import WINDOW, LanguageRules, SpokenText, load_rules, spoken
 
 ENGLISH = load_rules("en")
 NEUTRAL = LanguageRules()

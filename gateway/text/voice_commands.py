@@ -24,7 +24,7 @@ _OPENING_CLAUSES: Final = 4
 """How far into a sentence we look for "off the record": beyond a few words of address it is talk."""
 
 
-class Wish(enum.StrEnum):
+class VoiceCommandKind(enum.StrEnum):
     """What the caller wants."""
 
     TELL_KNOWN = "tell_known"
@@ -40,13 +40,13 @@ class Wish(enum.StrEnum):
     @property
     def needs(self) -> Tier:
         """The lowest tier that may have it: who forges a number must not wipe out its owner's memory."""
-        return Tier.EVERYTHING if self is Wish.FORGET_EVERYTHING else Tier.NONE
+        return Tier.EVERYTHING if self is VoiceCommandKind.FORGET_EVERYTHING else Tier.NONE
 
 
-_ASKED_BACK: Final = frozenset({Wish.FORGET_THAT, Wish.FORGET_EVERYTHING})
+_ASKED_BACK: Final = frozenset({VoiceCommandKind.FORGET_THAT, VoiceCommandKind.FORGET_EVERYTHING})
 
 
-class Step(enum.Enum):
+class CommandStep(enum.Enum):
     """What is to be done about a wish now."""
 
     ASK = enum.auto()
@@ -57,11 +57,11 @@ class Step(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class VoiceCommand:
     """A wish, what to do about it, and what the caller is told."""
 
-    wish: Wish
-    step: Step
+    wish: VoiceCommandKind
+    step: CommandStep
     say: str
     """The question, or after it was done that it was. What is known follows it."""
     nothing: str
@@ -75,10 +75,10 @@ class VoiceCommands:
 
     def __init__(self, language: str = _DEFAULT_LANGUAGE, *, name: str = "") -> None:
         self._phrases = _load(language, " ".join(_words(name)))
-        self._asked: Wish | None = None
+        self._asked: VoiceCommandKind | None = None
         self._asked_at = 0.0
 
-    def heard(self, text: str, now: float) -> Command | None:
+    def heard(self, text: str, now: float) -> VoiceCommand | None:
         """
         What the caller said in one turn; None where that is talk.
 
@@ -90,16 +90,16 @@ class VoiceCommands:
         asked, self._asked = self._asked, None
         if asked is not None and now - self._asked_at <= CONFIRM_SECONDS:
             if self._phrases.yes.fullmatch(spoken):
-                return self._command(asked, Step.DO)
+                return self._command(asked, CommandStep.DO)
             if self._phrases.no.match(spoken):
-                return self._command(asked, Step.DROP)
+                return self._command(asked, CommandStep.DROP)
         wish = self._phrases.wish(text)
         if wish is None:
             return None
         if wish not in _ASKED_BACK:
-            return self._command(wish, Step.DO)
+            return self._command(wish, CommandStep.DO)
         self._asked, self._asked_at = wish, now
-        return self._command(wish, Step.ASK)
+        return self._command(wish, CommandStep.ASK)
 
     def may_be_meant(self, text: str, now: float) -> bool:
         """Whether `heard` would find something in this; the caller may not have finished yet."""
@@ -112,29 +112,31 @@ class VoiceCommands:
         """Whether a wish is all that was said."""
         return all(self._phrases.filler.fullmatch(_spoken(sentence)) for sentence in _sentences(text)[:-1])
 
-    def _command(self, wish: Wish, step: Step) -> Command:
+    def _command(self, wish: VoiceCommandKind, step: CommandStep) -> VoiceCommand:
         texts, common = self._phrases.texts[wish], self._phrases.common
-        say = {Step.ASK: texts.get("ask", ""), Step.DO: texts["done"], Step.DROP: common["kept"]}[step]
-        return Command(wish, step, say, texts["nothing"], common["failed"])
+        say = {CommandStep.ASK: texts.get("ask", ""), CommandStep.DO: texts["done"], CommandStep.DROP: common["kept"]}[
+            step
+        ]
+        return VoiceCommand(wish, step, say, texts["nothing"], common["failed"])
 
 
 @dataclass(frozen=True, slots=True)
 class _Phrases:
     """One language: its patterns, which match text as `_spoken` gives it, and its texts."""
 
-    wishes: Mapping[Wish, re.Pattern[str]]
+    wishes: Mapping[VoiceCommandKind, re.Pattern[str]]
     yes: re.Pattern[str]
     no: re.Pattern[str]
     filler: re.Pattern[str]
     """Sounds that answer nothing."""
-    texts: Mapping[Wish, Mapping[str, str]]
+    texts: Mapping[VoiceCommandKind, Mapping[str, str]]
     common: Mapping[str, str]
 
-    def wish(self, text: str) -> Wish | None:
+    def wish(self, text: str) -> VoiceCommandKind | None:
         """The wish that the last sentence is; what follows one, as in "Forget that. Make it two.", makes it talk."""
         sentences = _sentences(text)
         if any(map(self._goes_off_record, sentences)):
-            return Wish.OFF_RECORD
+            return VoiceCommandKind.OFF_RECORD
         last = _spoken(sentences[-1]) if sentences else ""
         return next((wish for wish, pattern in self.wishes.items() if pattern.fullmatch(last)), None)
 
@@ -142,7 +144,7 @@ class _Phrases:
         """Also before a comma, as in "Off the record, I have never liked it": the rest must not be kept either."""
         clauses = sentence.split(",")[:_OPENING_CLAUSES]
         openings = (" ".join(clauses[: end + 1]) for end in range(len(clauses)))
-        return any(self.wishes[Wish.OFF_RECORD].fullmatch(_spoken(opening)) for opening in openings)
+        return any(self.wishes[VoiceCommandKind.OFF_RECORD].fullmatch(_spoken(opening)) for opening in openings)
 
 
 @lru_cache(maxsize=64)
@@ -156,11 +158,11 @@ def _load(language: str, name: str) -> _Phrases:
     before = f"(?:{_any_of([*rules['before'], *names])}){{0,6}}"
     after = f"(?:{_any_of([*rules['after'], *names])}){{0,4}}"
     return _Phrases(
-        wishes={wish: re.compile(f"{before}(?:{_any_of(rules[wish]['phrases'])}){after}") for wish in Wish},
+        wishes={wish: re.compile(f"{before}(?:{_any_of(rules[wish]['phrases'])}){after}") for wish in VoiceCommandKind},
         yes=re.compile(f"{before}(?:{_any_of(rules['yes'])}){{1,4}}{after}"),
         no=re.compile(f"{before}(?:{_any_of(rules['no'])})"),
         filler=re.compile(before),
-        texts={wish: rules[wish] for wish in Wish},
+        texts={wish: rules[wish] for wish in VoiceCommandKind},
         common=rules,
     )
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.llm.redaction import redact, redact_lines
 from gateway.llm.summary import SpokenLine
+from gateway.text.redaction import redact, redact_lines
 
 # Published test numbers of the networks.
 CARDS = ["4111111111111111", "5555555555554444", "2223003122003222", "378282246310005", "6011111111111117"]

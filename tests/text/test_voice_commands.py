@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.memory.trust import Tier
-from gateway.memory.voice_commands import CONFIRM_SECONDS, Step, VoiceCommands, Wish
+from gateway.text.voice_commands import CONFIRM_SECONDS, CommandStep, VoiceCommandKind, VoiceCommands
 
 RULES = tomllib.loads((resources.files("gateway.memory") / "voice_commands.toml").read_text(encoding="utf-8"))
 
 SAID = {
-    ("en", Wish.TELL_KNOWN): [
+    ("en", VoiceCommandKind.TELL_KNOWN): [
         "What do you know about me?",
         "what do you remember about me",
         "Okay, Maya, what else do you know about me?",
@@ -26,7 +26,7 @@ SAID = {
         "I'd like to know what you know about me.",
         "I like that. What do you know about me?",
     ],
-    ("en", Wish.FORGET_THAT): [
+    ("en", VoiceCommandKind.FORGET_THAT): [
         "Forget that.",
         "forget this",
         "Please forget that, Maya.",
@@ -38,7 +38,7 @@ SAID = {
         "My sister is moving to Ulm. Forget that.",
         "Please delete that from your memory.",
     ],
-    ("en", Wish.FORGET_EVERYTHING): [
+    ("en", VoiceCommandKind.FORGET_EVERYTHING): [
         "Forget everything about me.",
         "Can you forget everything you know about me, please?",
         "I want you to forget all that you know about me.",
@@ -50,7 +50,7 @@ SAID = {
         "Let's start fresh, please.",
         "Can we start with a clean slate?",
     ],
-    ("en", Wish.OFF_RECORD): [
+    ("en", VoiceCommandKind.OFF_RECORD): [
         "Off the record.",
         "This is off the record.",
         "Let's go off the record.",
@@ -62,45 +62,49 @@ SAID = {
         "Please stop recording this.",
         "Don't save any of this.",
     ],
-    ("en", Wish.ON_RECORD): [
+    ("en", VoiceCommandKind.ON_RECORD): [
         "Back on the record.",
         "Okay, we're back on the record now.",
         "Let's go back on the record.",
         "You can remember things again.",
         "Resume recording again, please.",
     ],
-    ("de", Wish.TELL_KNOWN): [
+    ("de", VoiceCommandKind.TELL_KNOWN): [
         "Was weißt du über mich?",
         "Was wissen Sie alles über mich?",
         "was weisst du von mir",
         "Sagen Sie mir bitte, was Sie über mich wissen.",
     ],
-    ("de", Wish.FORGET_THAT): ["Vergiss das bitte.", "Vergessen Sie, was ich gerade gesagt habe."],
-    ("de", Wish.FORGET_EVERYTHING): [
+    ("de", VoiceCommandKind.FORGET_THAT): ["Vergiss das bitte.", "Vergessen Sie, was ich gerade gesagt habe."],
+    ("de", VoiceCommandKind.FORGET_EVERYTHING): [
         "Vergiss alles über mich.",
         "Lass uns ganz neu anfangen.",
         "Löschen Sie bitte alle meine Daten.",
     ],
-    ("de", Wish.OFF_RECORD): ["Das ist nicht fürs Protokoll.", "Off the record, ich mag ihn nicht."],
-    ("de", Wish.ON_RECORD): ["Jetzt wieder fürs Protokoll.", "Du darfst dir jetzt wieder alles merken."],
-    ("es", Wish.TELL_KNOWN): ["¿Qué sabes de mí?", "que sabe sobre mi", "Dígame todo lo que sabe de mí."],
-    ("es", Wish.FORGET_THAT): ["Olvida eso, por favor.", "Olvide lo que acabo de decir."],
-    ("es", Wish.FORGET_EVERYTHING): ["Olvida todo lo que sabes de mí.", "Borre todos mis datos.", "Empecemos de cero."],
-    ("es", Wish.OFF_RECORD): ["Esto es extraoficial.", "No guarde nada más."],
-    ("es", Wish.ON_RECORD): ["Puede volver a grabar."],
-    ("fr", Wish.TELL_KNOWN): [
+    ("de", VoiceCommandKind.OFF_RECORD): ["Das ist nicht fürs Protokoll.", "Off the record, ich mag ihn nicht."],
+    ("de", VoiceCommandKind.ON_RECORD): ["Jetzt wieder fürs Protokoll.", "Du darfst dir jetzt wieder alles merken."],
+    ("es", VoiceCommandKind.TELL_KNOWN): ["¿Qué sabes de mí?", "que sabe sobre mi", "Dígame todo lo que sabe de mí."],
+    ("es", VoiceCommandKind.FORGET_THAT): ["Olvida eso, por favor.", "Olvide lo que acabo de decir."],
+    ("es", VoiceCommandKind.FORGET_EVERYTHING): [
+        "Olvida todo lo que sabes de mí.",
+        "Borre todos mis datos.",
+        "Empecemos de cero.",
+    ],
+    ("es", VoiceCommandKind.OFF_RECORD): ["Esto es extraoficial.", "No guarde nada más."],
+    ("es", VoiceCommandKind.ON_RECORD): ["Puede volver a grabar."],
+    ("fr", VoiceCommandKind.TELL_KNOWN): [
         "Que sais-tu de moi ?",
         "Qu’est-ce que vous savez sur moi ?",
         "Dis-moi ce que tu sais de moi.",
     ],
-    ("fr", Wish.FORGET_THAT): ["Oublie ça, s'il te plaît.", "Oubliez ce que je viens de dire."],
-    ("fr", Wish.FORGET_EVERYTHING): [
+    ("fr", VoiceCommandKind.FORGET_THAT): ["Oublie ça, s'il te plaît.", "Oubliez ce que je viens de dire."],
+    ("fr", VoiceCommandKind.FORGET_EVERYTHING): [
         "Oubliez tout ce que vous savez sur moi.",
         "Efface toutes mes données.",
         "D'accord, repartons de zéro.",
     ],
-    ("fr", Wish.OFF_RECORD): ["C'est en off.", "N'enregistrez plus rien."],
-    ("fr", Wish.ON_RECORD): ["Reprenez l'enregistrement."],
+    ("fr", VoiceCommandKind.OFF_RECORD): ["C'est en off.", "N'enregistrez plus rien."],
+    ("fr", VoiceCommandKind.ON_RECORD): ["Reprenez l'enregistrement."],
 }
 
 TALK = {
@@ -196,7 +200,7 @@ TALK = {
 }
 
 
-def heard(text: str, language: str = "en") -> Wish | None:
+def heard(text: str, language: str = "en") -> VoiceCommandKind | None:
     command = VoiceCommands(language, name="Maya").heard(text, 100.0)
     return command.wish if command else None
 
@@ -237,20 +241,20 @@ def test_endless_repetition_is_talk(words):
 
 # Asking back
 
-ASKED_BACK = [Wish.FORGET_THAT, Wish.FORGET_EVERYTHING]
+ASKED_BACK = [VoiceCommandKind.FORGET_THAT, VoiceCommandKind.FORGET_EVERYTHING]
 
 
-def asked(wish: Wish, language: str = "en") -> VoiceCommands:
+def asked(wish: VoiceCommandKind, language: str = "en") -> VoiceCommands:
     commands = VoiceCommands(language)
     command = commands.heard(SAID[language, wish][0], 100.0)
-    assert (command.wish, command.step, command.say) == (wish, Step.ASK, RULES[language][wish]["ask"])
+    assert (command.wish, command.step, command.say) == (wish, CommandStep.ASK, RULES[language][wish]["ask"])
     return commands
 
 
-@pytest.mark.parametrize("wish", [wish for wish in Wish if wish not in ASKED_BACK])
+@pytest.mark.parametrize("wish", [wish for wish in VoiceCommandKind if wish not in ASKED_BACK])
 def test_harmless_wish_is_done_at_once(wish):
     command = VoiceCommands().heard(SAID["en", wish][0], 100.0)
-    assert (command.step, command.say) == (Step.DO, RULES["en"][wish]["done"])
+    assert (command.step, command.say) == (CommandStep.DO, RULES["en"][wish]["done"])
 
 
 @pytest.mark.parametrize("wish", ASKED_BACK)
@@ -270,16 +274,16 @@ def test_harmless_wish_is_done_at_once(wish):
 )
 def test_yes_has_it_done(wish, language, answer):
     command = asked(wish, language).heard(answer, 100.0 + CONFIRM_SECONDS)
-    assert (command.wish, command.step, command.say) == (wish, Step.DO, RULES[language][wish]["done"])
+    assert (command.wish, command.step, command.say) == (wish, CommandStep.DO, RULES[language][wish]["done"])
 
 
 @pytest.mark.parametrize(
     "answer", ["No.", "No, thanks.", "Nope, leave it.", "Don't.", "Um, no, yes was wrong", "Never mind."]
 )
 def test_no_drops_it(answer):
-    commands = asked(Wish.FORGET_EVERYTHING)
+    commands = asked(VoiceCommandKind.FORGET_EVERYTHING)
     command = commands.heard(answer, 101.0)
-    assert (command.wish, command.step) == (Wish.FORGET_EVERYTHING, Step.DROP)
+    assert (command.wish, command.step) == (VoiceCommandKind.FORGET_EVERYTHING, CommandStep.DROP)
     assert command.say == "All right, I leave everything as it is."
     assert commands.heard("Yes.", 102.0) is None
 
@@ -290,45 +294,45 @@ def test_no_drops_it(answer):
 )
 def test_only_a_plain_yes_counts(answer):
     """And after anything else, a yes is meant for somebody else."""
-    commands = asked(Wish.FORGET_EVERYTHING)
+    commands = asked(VoiceCommandKind.FORGET_EVERYTHING)
     assert commands.heard(answer, 101.0) is None
     assert commands.heard("Yes.", 102.0) is None
 
 
 def test_filler_leaves_the_question_open():
-    commands = asked(Wish.FORGET_THAT)
+    commands = asked(VoiceCommandKind.FORGET_THAT)
     assert commands.heard("Um...", 101.0) is None
     assert commands.heard("", 101.5) is None
-    assert commands.heard("Yes.", 102.0).step is Step.DO
+    assert commands.heard("Yes.", 102.0).step is CommandStep.DO
 
 
 def test_late_yes_does_nothing():
-    assert asked(Wish.FORGET_THAT).heard("Yes.", 100.1 + CONFIRM_SECONDS) is None
+    assert asked(VoiceCommandKind.FORGET_THAT).heard("Yes.", 100.1 + CONFIRM_SECONDS) is None
 
 
 def test_one_yes_does_one_thing():
-    commands = asked(Wish.FORGET_THAT)
-    assert commands.heard("Yes.", 101.0).step is Step.DO
+    commands = asked(VoiceCommandKind.FORGET_THAT)
+    assert commands.heard("Yes.", 101.0).step is CommandStep.DO
     assert commands.heard("Yes.", 102.0) is None
 
 
 def test_wish_said_again_is_asked_again():
-    commands = asked(Wish.FORGET_THAT)
-    assert commands.heard("Forget everything about me!", 120.0).step is Step.ASK
-    assert commands.heard("Yes", 120.0 + CONFIRM_SECONDS).wish is Wish.FORGET_EVERYTHING
+    commands = asked(VoiceCommandKind.FORGET_THAT)
+    assert commands.heard("Forget everything about me!", 120.0).step is CommandStep.ASK
+    assert commands.heard("Yes", 120.0 + CONFIRM_SECONDS).wish is VoiceCommandKind.FORGET_EVERYTHING
 
 
 # What comes with a command
 
 
 def test_forged_number_cannot_wipe_out_memory():
-    assert [wish for wish in Wish if wish.needs > Tier.NONE] == [Wish.FORGET_EVERYTHING]
-    assert Wish.FORGET_EVERYTHING.needs is Tier.EVERYTHING
+    assert [wish for wish in VoiceCommandKind if wish.needs > Tier.NONE] == [VoiceCommandKind.FORGET_EVERYTHING]
+    assert VoiceCommandKind.FORGET_EVERYTHING.needs is Tier.EVERYTHING
 
 
 @pytest.mark.parametrize("language", sorted(RULES))
 def test_every_language_can_say_everything(language):
-    for wish in Wish:
+    for wish in VoiceCommandKind:
         command = VoiceCommands(language).heard(SAID[language, wish][0], 0.0)
         assert command.say and command.nothing and command.failed
         assert ("ask" in RULES[language][wish]) == (wish in ASKED_BACK)

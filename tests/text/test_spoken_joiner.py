@@ -1,11 +1,11 @@
 import pytest
 
-from gateway.llm.speech import Joint, Speech
+from gateway.text.spoken_joiner import SentenceJoint, SpokenJoiner
 
 
 def said(*steps):
     """What a new speech says after these steps; text is said as it stands."""
-    speech = Speech()
+    speech = SpokenJoiner()
     for step in steps:
         if isinstance(step, str):
             speech.say(step)
@@ -16,11 +16,11 @@ def said(*steps):
 
 
 def comma(speech):
-    speech.pause(Joint.COMMA)
+    speech.pause(SentenceJoint.COMMA)
 
 
 def sentence_break(speech):
-    speech.pause(Joint.BREAK)
+    speech.pause(SentenceJoint.BREAK)
 
 
 def newline(speech):
@@ -38,11 +38,11 @@ def test_text_keeps_its_spaces():
 @pytest.mark.parametrize(
     ("steps", "expected"),
     [
-        (["one ", Speech.leave_out, " two"], "one two"),
-        (["one", Speech.leave_out, "two"], "one two"),
-        (["one ", Speech.leave_out, "."], "one."),
-        (["(", Speech.leave_out, "one"], "(one"),
-        ([Speech.leave_out, " one ", Speech.leave_out], "one"),
+        (["one ", SpokenJoiner.leave_out, " two"], "one two"),
+        (["one", SpokenJoiner.leave_out, "two"], "one two"),
+        (["one ", SpokenJoiner.leave_out, "."], "one."),
+        (["(", SpokenJoiner.leave_out, "one"], "(one"),
+        ([SpokenJoiner.leave_out, " one ", SpokenJoiner.leave_out], "one"),
     ],
 )
 def test_what_is_left_out_leaves_one_space(steps, expected):
@@ -70,7 +70,7 @@ def test_pause_is_settled_by_its_neighbours(steps, expected):
             'one.\ntwo!\n"three."\n(four).\n',
         ),
         (["one", newline, "two", newline, newline, "three"], "one\ntwo.\n\nthree"),
-        (["one", newline, "  ", Speech.begin_item, "two"], "one.\ntwo"),
+        (["one", newline, "  ", SpokenJoiner.begin_item, "two"], "one.\ntwo"),
         ([item_end, "one"], "\none"),
     ],
 )
@@ -79,7 +79,7 @@ def test_item_ends_as_sentence(steps, expected):
 
 
 def test_word_stands_apart():
-    speech = Speech()
+    speech = SpokenJoiner()
     speech.say("(R")
     speech.say_apart("and")
     speech.say("D) ")

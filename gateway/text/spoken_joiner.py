@@ -12,7 +12,7 @@ _LONGEST_GAP: Final = 200
 _REMEMBERED: Final = 8  # characters: a stop looks for punctuation behind a few quotes and brackets
 
 
-class Joint(Enum):
+class SentenceJoint(Enum):
     """What was between the last word and the next, beside white space."""
 
     REMOVED = ""
@@ -21,7 +21,7 @@ class Joint(Enum):
     """A full stop, but a comma where the sentence goes on."""
 
 
-class Speech:
+class SpokenJoiner:
     """Collects what is said. What stands before a word is settled when the word comes."""
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Speech:
         self._end = ""
         # White space before the next word: exact, unless there is a joint.
         self._gap = ""
-        self._joint: Joint | None = None
+        self._joint: SentenceJoint | None = None
 
     @property
     def left(self) -> str:
@@ -54,21 +54,21 @@ class Speech:
         if self.left and self.left not in _OPENING and not self._gap:
             self._gap = " "
         self.say(word)
-        self._gap, self._joint = " ", Joint.REMOVED
+        self._gap, self._joint = " ", SentenceJoint.REMOVED
 
     def leave_out(self) -> None:
         """Something is left out here: its neighbours must not run together, and keep no more than one space."""
-        self._joint = self._joint or Joint.REMOVED
+        self._joint = self._joint or SentenceJoint.REMOVED
 
-    def pause(self, joint: Joint) -> None:
-        if self.left and self._joint is not Joint.BREAK:
+    def pause(self, joint: SentenceJoint) -> None:
+        if self.left and self._joint is not SentenceJoint.BREAK:
             self._gap, self._joint = " ", joint
         else:
             self.leave_out()
 
     def end_line(self, *, full_stop: bool) -> None:
         """The line ends; with a full stop, or as a paragraph, its last sentence does too."""
-        if full_stop or "\n" in self._gap or self._joint is Joint.BREAK:
+        if full_stop or "\n" in self._gap or self._joint is SentenceJoint.BREAK:
             self._stop()
         self._gap = (self._gap.strip(_SPACES) + "\n")[:_LONGEST_GAP]
         self._joint = None
@@ -81,7 +81,7 @@ class Speech:
 
     def finish(self) -> None:
         """No word comes any more."""
-        if self._joint is Joint.BREAK:
+        if self._joint is SentenceJoint.BREAK:
             self._stop()
         elif self._joint is None:
             self._said.append(self._gap)
@@ -98,7 +98,7 @@ class Speech:
             self._said.append(".")
             self._end = (self._end + ".")[-_REMEMBERED:]
 
-    def _joined(self, text: str, joint: Joint) -> str:
+    def _joined(self, text: str, joint: SentenceJoint) -> str:
         """Settles the gap before a text and returns the rest of it; empty while only spaces have come."""
         words = text.lstrip(_SPACES)
         if words != text and not self._gap:
@@ -107,7 +107,7 @@ class Speech:
             return ""
         if not self._end or words[0] in _NO_SPACE_BEFORE:
             self._gap = self._gap.strip(_SPACES)
-        elif joint is not Joint.REMOVED and self._end[-1] not in _PUNCTUATION:
+        elif joint is not SentenceJoint.REMOVED and self._end[-1] not in _PUNCTUATION:
             self._gap = ", " if words[0].islower() else f"{joint.value} "
         elif not self._gap and self._end[-1].isalnum() and words[0].isalnum():
             self._gap = " "

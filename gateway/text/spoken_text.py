@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from importlib import resources
 from typing import Final
 
-from gateway.llm.speech import Joint, Speech
+from gateway.text.spoken_joiner import SentenceJoint, SpokenJoiner
 
 WINDOW: Final = 200
 """Characters that an unfinished mark can hold back; then it is taken as it stands."""
@@ -221,7 +221,7 @@ class SpokenText:
         self._rules = rules
         self._notable = rules.notable
         self._unfinished = rules.unfinished
-        self._speech = Speech()
+        self._speech = SpokenJoiner()
         # The last two characters that are done with, then those that wait.
         self._text = ""
         self._position = 0
@@ -403,7 +403,7 @@ class SpokenText:
             case "dotted":
                 self._speech.say(construct[0])
             case "ellipsis":
-                self._speech.pause(Joint.BREAK)
+                self._speech.pause(SentenceJoint.BREAK)
             case "citation":
                 self._pass_citation(construct)
             case "key":
@@ -432,7 +432,7 @@ class SpokenText:
     def _pass_tag(self, tag: re.Match[str]) -> None:
         name = (tag["name"] or "").lower()
         if name in _BREAKING_TAGS:
-            self._speech.pause(Joint.BREAK)
+            self._speech.pause(SentenceJoint.BREAK)
         else:
             self._speech.leave_out()
         if name.rpartition(":")[2] in _HIDDEN_TAGS and not tag[0].startswith("</") and not tag[0].endswith("/>"):
@@ -474,7 +474,7 @@ class SpokenText:
             case "dash":
                 self._say_dash(mark)
             case "pipe":
-                self._speech.pause(Joint.COMMA)
+                self._speech.pause(SentenceJoint.COMMA)
                 self._in_item = True
             case "bracket" if self._before.isalnum() and _after(mark).isalnum():
                 self._speech.say(" ")
@@ -486,7 +486,7 @@ class SpokenText:
             case "tilde" if _after(mark).isdecimal() and mark[0] == "~":
                 self._speech.say(mark[0])
             case "pause":
-                self._speech.pause(Joint.COMMA)
+                self._speech.pause(SentenceJoint.COMMA)
             case "picture":
                 self._speech.leave_out()
             case "as_is":
@@ -516,7 +516,7 @@ class SpokenText:
         elif line == "–" and after.isdecimal() and not spaced:
             self._speech.say("-")
         else:
-            self._speech.pause(Joint.COMMA)
+            self._speech.pause(SentenceJoint.COMMA)
 
     def _say_range(self, dash: str) -> None:
         if self._rules.to:

@@ -97,7 +97,7 @@ _NO_ANSWER: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Rule:
+class _RedactionRule:
     """A pattern whose group `secret` is replaced; tried only where one of the signs (lower case) occurs at all."""
 
     marker: str
@@ -106,30 +106,30 @@ class _Rule:
 
 
 _RULES: Final = (
-    _Rule(KEY, re.compile(r"(?P<secret>-----BEGIN [A-Z ]*PRIVATE KEY-----[^\[\]\x1e]*)"), ("private key",)),
-    _Rule(KEY, re.compile(r"\b(?P<secret>eyJ[\w-]{5,}\.[\w-]{5,}(?:\.[\w-]*)?)"), ("eyj",)),
-    _Rule(KEY, re.compile(rf"\bbearer{_SPACE}+(?P<secret>[\w.~+/-]{{16,}}=*)", re.IGNORECASE), ("bearer",)),
-    _Rule(
+    _RedactionRule(KEY, re.compile(r"(?P<secret>-----BEGIN [A-Z ]*PRIVATE KEY-----[^\[\]\x1e]*)"), ("private key",)),
+    _RedactionRule(KEY, re.compile(r"\b(?P<secret>eyJ[\w-]{5,}\.[\w-]{5,}(?:\.[\w-]*)?)"), ("eyj",)),
+    _RedactionRule(KEY, re.compile(rf"\bbearer{_SPACE}+(?P<secret>[\w.~+/-]{{16,}}=*)", re.IGNORECASE), ("bearer",)),
+    _RedactionRule(
         KEY,
         re.compile(r"\b(?P<secret>(?:sk|pk|rk)[-_](?:ant-|proj-|live_|test_)?[\w-]{16,})"),
         ("sk-", "sk_", "pk-", "pk_", "rk-", "rk_"),
     ),
-    _Rule(KEY, re.compile(r"\b(?P<secret>(?:AKIA|ASIA)[0-9A-Z]{16})\b"), ("akia", "asia")),
-    _Rule(
+    _RedactionRule(KEY, re.compile(r"\b(?P<secret>(?:AKIA|ASIA)[0-9A-Z]{16})\b"), ("akia", "asia")),
+    _RedactionRule(
         KEY,
         re.compile(r"\b(?P<secret>(?:gh[pousr]_|github_pat_|glpat-|xai-|xox[abprs]-)[\w-]{10,})"),
         ("gh", "glpat-", "xai-", "xox"),
     ),
-    _Rule(KEY, re.compile(r"\b(?P<secret>AIza[\w-]{35})"), ("aiza",)),
-    _Rule(KEY, re.compile(r"(?<![\w-])(?P<secret>(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{32,})\b", re.IGNORECASE)),
-    _Rule(
+    _RedactionRule(KEY, re.compile(r"\b(?P<secret>AIza[\w-]{35})"), ("aiza",)),
+    _RedactionRule(KEY, re.compile(r"(?<![\w-])(?P<secret>(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{32,})\b", re.IGNORECASE)),
+    _RedactionRule(
         KEY,
         re.compile(
             r"(?<![\w+/-])(?P<secret>(?=[^\s\d]*\d)(?=[^\sA-Z]*[A-Z])(?=[^\sa-z]*[a-z])[\w+/]{32,}={0,2})(?![\w+/-])",
             re.ASCII,
         ),
     ),
-    _Rule(
+    _RedactionRule(
         KEY,
         re.compile(
             rf"\b(?:api|secret|access|auth|license){_SPACE}+(?:key|token){_SPACE}*(?:is|was|=|:){_SPACE}*"
@@ -138,7 +138,7 @@ _RULES: Final = (
         ),
         ("key", "token"),
     ),
-    _Rule(
+    _RedactionRule(
         PASSWORD,
         re.compile(
             rf"(?<!\[)\b{_PASSWORD_NAME}(?: (?:for|to|on|of) [\w' ]{{1,30}}?)?"
@@ -149,7 +149,7 @@ _RULES: Final = (
         ),
         ("pass",),
     ),
-    _Rule(
+    _RedactionRule(
         PASSWORD,
         re.compile(
             rf"(?<![^\s\"'“‘]){_GUARD}(?!it's\b|here\b|that's\b)"
