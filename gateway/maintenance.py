@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.agents import Agent
-from gateway.calls.archive import Archive
 from gateway.calls.event_log import Cursor, EventLog
 from gateway.calls.forgetting import Forgetting
 from gateway.errors import StoreError
-from gateway.llm.writer import SummaryWriter
+from gateway.finalization.archive import Archive
+from gateway.finalization.summary.summarizer import Summarizer
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
 from gateway.memory.retention import Retention
@@ -32,7 +32,7 @@ _MANY_OBJECTS: Final = 1_000_000
 _log = logging.getLogger(__name__)
 
 
-async def prepare(writer: SummaryWriter) -> None:
+async def prepare(writer: Summarizer) -> None:
     """A provider's library takes seconds to load: after the start, and before the first call needs it."""
     await asyncio.sleep(PREPARE_AFTER)
     await writer.prepare()

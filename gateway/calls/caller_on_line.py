@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from gateway.agents import Agent
 from gateway.calls.journal import TurnLog
 from gateway.calls.remembering import Remembering
-from gateway.llm.fact_rules import stated_name
+from gateway.finalization.summary.fact_rules import stated_name
 from gateway.memory.identity import PersonOnLine, identifier, same_person
 from gateway.memory.trust import Clearance, PinPad, PinResult
 from gateway.session import VoiceSession

@@ -25,7 +25,6 @@ from gateway.calls.departures import Departures
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.errands import Errands
 from gateway.calls.feed import CallFeed, Feed
-from gateway.calls.finalize import Finalizer
 from gateway.calls.journal import JournaledCall
 from gateway.calls.levels import Levels
 from gateway.calls.loop_watch import LoopWatch
@@ -39,6 +38,7 @@ from gateway.calls.switchboard import Switchboard
 from gateway.cluster.directory import CallDirectory, CallRecord, CallState, NodeCommandKind
 from gateway.cluster.node import ClusterNode
 from gateway.errors import SharedStoreUnavailable
+from gateway.finalization.worker import FinalizationWorker
 from gateway.links.recorder import RecordingRoom
 from gateway.logs import last_four
 from gateway.memory.identity import identifier
@@ -87,7 +87,7 @@ class CallDesk:
         engine: EngineAccess | None,
         controls: Mapping[str, CallControl],
         memory: Memory | None,
-        finalizer: Finalizer,
+        finalizer: FinalizationWorker,
         recordings: RecordingRoom,
         apology: bytes,
         kits: ToolLoader | None = None,

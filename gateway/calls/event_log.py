@@ -22,7 +22,7 @@ import orjson
 from gateway.calls.farewell import happens
 from gateway.calls.write_behind import WriteBehind, private_database
 from gateway.errors import StoreUnavailable
-from gateway.llm.summary import SpokenLine
+from gateway.finalization.summary.call_summary import SpokenLine
 from gateway.text.redaction import redact_lines
 
 LOOK_SECONDS: Final = 0.05

@@ -20,11 +20,11 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway.calls.call_book import BookedCall, CallBook
-from gateway.calls.call_document import SOURCE as CALL_SOURCE
-from gateway.calls.endings import Endings
 from gateway.calls.event_log import forget_events, told_of
 from gateway.calls.thinking import hashed_caller
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
+from gateway.finalization.document import SOURCE as CALL_SOURCE
+from gateway.finalization.job_table import JobTable
 from gateway.memory.database import Connection
 from gateway.memory.facts import FactBook
 from gateway.memory.index import carrying
@@ -175,7 +175,7 @@ class Forgetting:
     async def traces(self, caller: str, agent: str = "") -> Traces:
         """Look for everything of a caller. Changes nothing."""
         sessions = await self._store.look(lambda connection: _sessions(connection, caller, agent))
-        open_ones = [ending.session.as_json() for ending in await Endings(self._local).open_ones()]
+        open_ones = [ending.session.as_json() for ending in await JobTable(self._local).open_ones()]
         journaled = await asyncio.to_thread(_journaled, self._places.journal)
         unfinished = {call["id"]: call["agent"] for call in open_ones + journaled if _is_of(call, caller, agent)}
         sessions |= unfinished

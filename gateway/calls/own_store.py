@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gateway.calls import call_book, call_lines, endings, forgetting
+from gateway.calls import call_book, call_lines, forgetting
+from gateway.finalization import job_table
 from gateway.memory import facts, personas, pin_log, state
 from gateway.memory.embedding import Embedder
 from gateway.memory.sqlite import SqliteStore
@@ -39,7 +40,7 @@ def store_path(data_dir: Path) -> Path:
 
 async def open_own_store(data_dir: Path, *, embedder: Embedder | None = None) -> SqliteStore:
     """Open the file, making it if need be; searched by meaning with an embedder. StoreUnavailable if it can't be."""
-    schema = (*endings.SCHEMA, *MEMORY_SCHEMA)
+    schema = (*job_table.SCHEMA, *MEMORY_SCHEMA)
     return await SqliteStore.open(store_path(data_dir), schema=schema, embedder=embedder)
 
 

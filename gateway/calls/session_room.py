@@ -14,9 +14,9 @@ from typing import Any, Final
 from gateway.calls import call_lines
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.call_lines import STAGES, CallLines, Measured, percentiles
-from gateway.calls.endings import Ending, Endings
 from gateway.calls.event_log import events_of
 from gateway.calls.own_store import OwnStores
+from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.session import EndReason
 
 _RANKS: Final = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
@@ -48,7 +48,7 @@ class SessionRoom:
     def __init__(self, stores: OwnStores, *, data_dir: Path, archive_dir: Path) -> None:
         self._book = CallBook(stores.memory)
         self._lines = CallLines(stores.memory)
-        self._endings = Endings(stores.local)
+        self._endings = JobTable(stores.local)
         self._events = data_dir / "events.db"
         self._archive_dir = archive_dir
 
@@ -147,7 +147,7 @@ def _finished(call: BookedCall) -> dict[str, Any]:
     }
 
 
-def _unfinished(ending: Ending) -> dict[str, Any]:
+def _unfinished(ending: FinalizationJob) -> dict[str, Any]:
     session = ending.session
     return {
         "session": session.id,
@@ -168,7 +168,7 @@ def _unfinished(ending: Ending) -> dict[str, Any]:
     }
 
 
-def _fits(ending: Ending, wanted: Wanted) -> bool:
+def _fits(ending: FinalizationJob, wanted: Wanted) -> bool:
     session = ending.session
     outcome = wanted.outcome in ("", "unfinished") or session.end_reason in wanted.outcomes
     started = session.started_at.astimezone(UTC).isoformat()

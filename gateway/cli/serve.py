@@ -18,10 +18,10 @@ import uvicorn
 from gateway import logs, settings
 from gateway.app import create_app
 from gateway.calls.desk import CallDesk
-from gateway.calls.endings import Endings
 from gateway.calls.own_store import open_own_stores
 from gateway.cluster import supervisor
 from gateway.errors import SettingsError
+from gateway.finalization.job_table import JobTable
 from gateway.memory.embedding import Embedder
 from gateway.settings import Secret, Settings
 from gateway.speech import model_files
@@ -157,7 +157,7 @@ async def _look_at_store(loaded: Settings) -> None:
     embedder = Embedder() if loaded.memory_vectors else None
     stores = await open_own_stores(loaded.data_dir, loaded.database_url, embedder=embedder)
     try:
-        await Endings(stores.local).open_ones()
+        await JobTable(stores.local).open_ones()
         await stores.memory.newest(tags=(), limit=1)
     finally:
         await stores.close()

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import orjson
 
 from gateway import settings
-from gateway.calls.endings import Endings
 from gateway.calls.own_store import OwnStores, open_own_stores, store_path
 from gateway.calls.session_room import SessionRoom, Wanted
 from gateway.cli import sessions_text
 from gateway.cli.console import Paint, Remote, add_remote
 from gateway.errors import SettingsError
+from gateway.finalization.job_table import JobTable
 from gateway.logs import last_four
 from gateway.session import EndReason
 from gateway.settings import Settings
@@ -106,7 +106,7 @@ def _retry(options: argparse.Namespace, loaded: Settings) -> int:
     if options.url:
         raise SettingsError("retry works where the gateway keeps its files; run it there, without --url")
     session = options.session
-    woken = _in_stores(loaded, lambda stores: Endings(stores.local).try_again(session))
+    woken = _in_stores(loaded, lambda stores: JobTable(stores.local).try_again(session))
     if session and not woken:
         raise SettingsError(f"no call {session} waits to be tried again; `gateway sessions` lists those that do")
     print(f"{woken} to be tried again, by the running gateway or at its next start")

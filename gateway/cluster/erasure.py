@@ -6,10 +6,10 @@ from typing import Any, Final
 import orjson
 from redis.asyncio import Redis
 
-from gateway.calls.nodes.ending_stream import ending_names
 from gateway.cluster.directory import journal_name
 from gateway.cluster.event_stream import STREAM
 from gateway.cluster.redis_store import PREFIX, foreign_errors
+from gateway.finalization.redis_queue import ending_names
 
 _AT_ONCE: Final = 500
 

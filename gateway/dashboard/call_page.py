@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from gateway.calls.archive import Archive
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.dossier import Changed, DossierRoom
-from gateway.calls.endings import Ending, Endings
 from gateway.calls.event_log import events_of
 from gateway.calls.own_store import OwnStores
 from gateway.dashboard import timeline
 from gateway.dashboard.sound import Sound, SoundShelf
 from gateway.dashboard.timeline import SpokenTurn, Stretch, Timeline, Who
+from gateway.finalization.archive import Archive
+from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.memory.call_notes import PastCall, read_call
 from gateway.memory.facts import FactBook
 from gateway.session import Speaker, Turn, VoiceSession
@@ -70,7 +70,7 @@ class CallRoom:
     ) -> None:
         self._store = store = stores.memory
         self._book = CallBook(store)
-        self._endings = Endings(stores.local)
+        self._endings = JobTable(stores.local)
         self._facts = FactBook(store)
         self._dossiers = DossierRoom(store)
         self._archive = archive
@@ -152,7 +152,7 @@ def _since(begin: str, at: str) -> float:
     return max((datetime.fromisoformat(at) - datetime.fromisoformat(begin)).total_seconds(), 0.0)
 
 
-def _turns(ending: Ending | None, sound: Sound | None, text: str | None) -> list[SpokenTurn]:
+def _turns(ending: FinalizationJob | None, sound: Sound | None, text: str | None) -> list[SpokenTurn]:
     """With times and what was not heard, where a recording or an open ending tells; else what the archive has."""
     if ending is not None:
         return [_turn(turn, ending.session.started_at) for turn in ending.session.turns]
@@ -209,7 +209,7 @@ def _drawn(
 # How it ended
 
 
-def _steps(call: BookedCall, ending: Ending | None, *, archived: bool, has_remote: bool) -> list[Step]:
+def _steps(call: BookedCall, ending: FinalizationJob | None, *, archived: bool, has_remote: bool) -> list[Step]:
     if ending is None:
         remote = [Step("Sent to the remote store", "done", "")] if has_remote else []
         kept = "" if archived else "deleted since, as VOICE_SESSION_RETENTION_DAYS says"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.errors import LlmError, LlmUnavailable
-from gateway.llm.anthropic import DEFAULT_MODEL, AnthropicClient, foreign_errors
+from gateway.finalization.summary.anthropic_summaries import DEFAULT_MODEL, AnthropicClient, foreign_errors
 from gateway.llm.chat import (
     LONGEST_SILENCE,
     TOKEN_TIMEOUT,

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.calls.call_document import archive_text, call_document, spoken_lines
+from gateway.finalization.document import archive_text, call_document, spoken_lines
 from gateway.replay.checksum import crc32_of_both
 from gateway.replay.inbox import Arrival
 from gateway.replay.player import GATEWAY_ENDS, SILENCE, Outcome

@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.llm.summary import CallSummary
+from gateway.finalization.summary.call_summary import CallSummary
 from gateway.settings import Secret
 
 

@@ -23,8 +23,8 @@ from typing import Any, Final, Literal
 import orjson
 
 from gateway.errors import RecordingError
+from gateway.finalization.summary.call_summary import CallSummary
 from gateway.links.recorder import FORMAT
-from gateway.llm.summary import CallSummary
 from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
 from gateway.memory.pins import Pin, PinEvent

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.calls.call_document import call_document
-from gateway.llm.summary import CallSummary
+from gateway.finalization.document import call_document
+from gateway.finalization.summary.call_summary import CallSummary
 from gateway.memory import facts, pin_log
 from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact

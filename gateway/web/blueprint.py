@@ -10,8 +10,8 @@ from gateway.agents import AgentDirectory, find_text
 from gateway.calls.brains import Accounts, Brain, build_brains
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.errors import SettingsError
+from gateway.finalization.summary.summarizer import Summarizer, build_writer
 from gateway.llm.openclaw_chat import OpenClawUpstream
-from gateway.llm.writer import SummaryWriter, build_writer
 from gateway.memory.remem import RememClient
 from gateway.settings import Secret, Settings
 from gateway.sounds import bundled_sound
@@ -39,7 +39,7 @@ class Blueprint:
     engine: EngineAccess | None
     """How Deepgram is reached, where it is the engine."""
     engine_is_local: bool
-    writer: SummaryWriter
+    writer: Summarizer
     apology: bytes
     store_keys: tuple[Secret, ...]
     shelves: Mapping[str, ReloadingToolModule]
@@ -98,7 +98,7 @@ def _engine_is_local(settings: Settings) -> bool:
     return model_files.are_installed()
 
 
-def _writer(settings: Settings) -> SummaryWriter:
+def _writer(settings: Settings) -> Summarizer:
     return build_writer(
         provider=settings.summary_provider,
         model=settings.summary_model,

@@ -8,10 +8,10 @@ from typing import Any, Final
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import keep_warm
 from gateway.calls.desk import CallDesk
-from gateway.calls.finalize import Finalizer
 from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.provisions import Memory
 from gateway.cluster.worker_metrics import WorkerMetrics
+from gateway.finalization.worker import FinalizationWorker
 from gateway.maintenance import (
     at_work,
     collect_garbage,
@@ -44,7 +44,7 @@ class Exchange:
     """What web handlers see of it."""
 
     desk: CallDesk
-    finalizer: Finalizer
+    finalizer: FinalizationWorker
     forgetting: Forgetting
     engine: EngineRoom
     brains: BrainRoom
@@ -159,7 +159,7 @@ def _works(blueprint: Blueprint, ground: Ground, made: Exchange) -> Iterable[Cor
         yield made.crew.run()
 
 
-def _measure(desk: CallDesk, finalizer: Finalizer) -> None:
+def _measure(desk: CallDesk, finalizer: FinalizationWorker) -> None:
     LIVE_CALLS.reads(lambda: desk.live_calls)
     ENDINGS.reads(lambda: finalizer.unfinished)
     OLDEST_ENDING.reads(lambda: finalizer.oldest_seconds)

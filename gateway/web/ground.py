@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import httpx
 
-from gateway.calls.archive import Archive
 from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
 from gateway.calls.journal import Journal
 from gateway.calls.levels import Levels
 from gateway.calls.own_store import OwnStores, open_own_stores
+from gateway.finalization.archive import Archive
 from gateway.links.recorder import RecordingRoom
 from gateway.maintenance import at_work
 from gateway.memory.embedding import Embedder

@@ -10,12 +10,12 @@ from gateway.agents import Agent
 from gateway.calls.brain_room import BrainRoom
 from gateway.calls.brains import close as close_brains
 from gateway.calls.call_book import CallBook
-from gateway.calls.ending_steps import EndingSteps
-from gateway.calls.endings import Endings
-from gateway.calls.finalize import Finalizer
 from gateway.calls.forgetting import Forgetting
 from gateway.calls.provisions import Memory
 from gateway.calls.thinking import hashed_caller
+from gateway.finalization.job_table import JobTable
+from gateway.finalization.steps import FinalizationSteps
+from gateway.finalization.worker import FinalizationWorker
 from gateway.maintenance import at_work
 from gateway.memory.facts import FactBook
 from gateway.memory.knowledge import Knowledge
@@ -79,10 +79,10 @@ def _recipient(blueprint: Blueprint, http: httpx.AsyncClient, agent: Agent, call
     return Webhook(http, agent.text_agent)
 
 
-def make_finalizer(blueprint: Blueprint, ground: Ground, forgetting: Forgetting) -> Finalizer:
+def make_finalizer(blueprint: Blueprint, ground: Ground, forgetting: Forgetting) -> FinalizationWorker:
     store, others, embedder = ground.store, ground.others, ground.embedder
-    table = Endings(ground.stores.local, others.node)
-    steps = EndingSteps(
+    table = JobTable(ground.stores.local, others.node)
+    steps = FinalizationSteps(
         store=store,
         endings=others.stream or table,
         remem=ground.remem,
@@ -98,7 +98,7 @@ def make_finalizer(blueprint: Blueprint, ground: Ground, forgetting: Forgetting)
         silences={agent.name: agent.repeat_caller.new_person_after for agent in blueprint.agents},
         is_forgotten=forgetting.is_forgotten,
     )
-    return Finalizer(
+    return FinalizationWorker(
         steps,
         table,
         journal=ground.journal,

@@ -21,8 +21,8 @@ from gateway.errors import SettingsError
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
-    from gateway.calls.nodes.ending_stream import EndingStream
     from gateway.cluster.event_stream import EventStream
+    from gateway.finalization.redis_queue import RedisJobQueue
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Sharing:
     """How a process knows of others. Without neighbours it is alone, and has no name."""
 
     neighbours: ClusterNode | None = None
-    stream: "EndingStream | None" = None
+    stream: "RedisJobQueue | None" = None
     shares_disk: bool = False
     events: "EventStream | None" = None
     board: SharedStore | None = None
@@ -94,17 +94,17 @@ async def shared(settings: Settings, *, shares_disk: bool) -> AsyncIterator[Shar
     sync_seconds = max(1, settings.voice_session_sync_interval)
     if settings.redis_url is not None:
         # Only here: its import takes 0.1 s, and one node needs none.
-        from gateway.calls.nodes.ending_stream import EndingStream
         from gateway.cluster import redis_store
         from gateway.cluster.erasure import SharedErasure
         from gateway.cluster.event_stream import EventStream
+        from gateway.finalization.redis_queue import RedisJobQueue
 
         client = redis_store.connect(settings.redis_url.reveal())
         board = redis_store.RedisStore(client)
         commons = CallDirectory(board, token_seconds=TOKEN_SECONDS)
         neighbours = ClusterNode(commons, sync_seconds=sync_seconds, shares_disk=shares_disk)
         try:
-            endings = EndingStream(client, commons.node, commons.alive)
+            endings = RedisJobQueue(client, commons.node, commons.alive)
             events = EventStream(client, commons)
             yield Sharing(neighbours, endings, shares_disk, events, board, SharedErasure(client))
         finally:

@@ -11,14 +11,14 @@ from typing import Any
 
 import httpx
 
-from gateway.calls import endings
-from gateway.calls.archive import Archive
-from gateway.calls.ending_steps import EndingSteps
-from gateway.calls.endings import Ending, Endings
-from gateway.calls.finalize import Finalizer
 from gateway.errors import LlmError
-from gateway.llm.summary import CallSummary
-from gateway.llm.writer import SummaryWriter
+from gateway.finalization import job_table
+from gateway.finalization.archive import Archive
+from gateway.finalization.job_table import FinalizationJob, JobTable
+from gateway.finalization.steps import FinalizationSteps
+from gateway.finalization.summary.call_summary import CallSummary
+from gateway.finalization.summary.summarizer import Summarizer
+from gateway.finalization.worker import FinalizationWorker
 from gateway.memory.documents import Document
 from gateway.memory.remem import RememClient
 from gateway.memory.sqlite import SqliteStore
@@ -86,21 +86,21 @@ class Pauses:
 class Aftermath:
     """The tools of endings, all real but the other end of the wire."""
 
-    steps: EndingSteps
+    steps: FinalizationSteps
     store: SqliteStore
-    endings: Endings
+    endings: JobTable
     folder: Path
     http: httpx.AsyncClient
     pauses: Pauses = field(default_factory=Pauses)
 
-    def finalizer(self, **options: Any) -> Finalizer:
-        return Finalizer(self.steps, self.endings, sleep=self.pauses, **options)
+    def finalizer(self, **options: Any) -> FinalizationWorker:
+        return FinalizationWorker(self.steps, self.endings, sleep=self.pauses, **options)
 
     def sends_to(self, remem: FakeRemem, key: str = "") -> None:
         self.steps = replace(self.steps, remem=RememClient(remem.url, Secret(key or remem.api_key), self.http))
 
     def asks(self, model: MoodyModel) -> None:
-        self.steps = replace(self.steps, writer=SummaryWriter([model], "Summarise.", tries_each=1))
+        self.steps = replace(self.steps, writer=Summarizer([model], "Summarise.", tries_each=1))
 
     async def finishes(self, session: VoiceSession) -> None:
         """Hand the call to a finalizer and wait until all is done."""
@@ -117,7 +117,7 @@ class Aftermath:
     async def documents(self) -> list[Document]:
         return await self.store.newest(tags=("voice-session",), limit=10)
 
-    async def open_endings(self) -> list[Ending]:
+    async def open_endings(self) -> list[FinalizationJob]:
         return await self.endings.open_ones()
 
     def archives(self) -> list[str]:
@@ -131,15 +131,15 @@ class Aftermath:
 @asynccontextmanager
 async def aftermath_in(folder: Path) -> AsyncIterator[Aftermath]:
     async with AsyncExitStack() as stack:
-        store = await SqliteStore.open(folder / "gateway.db", schema=endings.SCHEMA)
+        store = await SqliteStore.open(folder / "gateway.db", schema=job_table.SCHEMA)
         stack.push_async_callback(store.close)
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
-        table = Endings(store)
-        steps = EndingSteps(
+        table = JobTable(store)
+        steps = FinalizationSteps(
             store=store,
             endings=table,
             remem=None,
-            writer=SummaryWriter([], ""),
+            writer=Summarizer([], ""),
             archive=Archive(folder / "archive", retention_days=7),
             zones={"maya": UTC},
         )

@@ -4,10 +4,10 @@ from datetime import timedelta
 import pytest
 
 from gateway.calls.call_book import CallBook
-from gateway.calls.call_document import call_document
 from gateway.calls.dossier import Acquaintance, DossierRoom, Figures
 from gateway.calls.own_store import MEMORY_SCHEMA
-from gateway.llm.facts import CallerFact
+from gateway.finalization.document import call_document
+from gateway.finalization.summary.facts import CallerFact
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import FactBook
 from gateway.memory.state import CallerState

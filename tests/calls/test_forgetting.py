@@ -9,10 +9,7 @@ import httpx
 import orjson
 import pytest
 
-from gateway.calls.archive import Archive
 from gateway.calls.call_book import CallBook
-from gateway.calls.call_document import call_document
-from gateway.calls.endings import Ending, Endings
 from gateway.calls.event_log import EventLog
 from gateway.calls.feed import Feed
 from gateway.calls.forgetting import Forgetting, Places, holding
@@ -23,8 +20,11 @@ from gateway.cluster.directory import CallDirectory
 from gateway.cluster.erasure import SharedErasure
 from gateway.cluster.event_stream import EventStream
 from gateway.errors import StoreUnavailable
-from gateway.llm.facts import CallerFact
-from gateway.llm.topics import TopicNote
+from gateway.finalization.archive import Archive
+from gateway.finalization.document import call_document
+from gateway.finalization.job_table import FinalizationJob, JobTable
+from gateway.finalization.summary.facts import CallerFact
+from gateway.finalization.summary.topics import TopicNote
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
@@ -74,7 +74,7 @@ class House:
         summary = replace(SUMMARY, context=f"Wants {word}.")
         await self.store.create(call_document(session, summary, None))
         spoken = replace(session, turns=[Turn(Speaker.CALLER, word, START)])
-        await Endings(self.stores.local).save(Ending(spoken, summary=summary))
+        await JobTable(self.stores.local).save(FinalizationJob(spoken, summary=summary))
         self.journal.open_session(session, {}).caller_said(word, START)
         await self.journal.flushed()
         Feed(self.events).of(session).caller_said(word, START)
@@ -191,9 +191,9 @@ async def test_forget_clears_pages_that_were_freed_before(house):
     await house.remembers(session, OTHER_WORD)
     off = "PRAGMA secure_delete = OFF"  # some builds of SQLite have it on
     await house.stores.local.look(lambda connection: connection.execute(off).fetchall())
-    ending = Ending(replace(session, turns=[Turn(Speaker.CALLER, f"{WORD} " * 30_000, START)]))
-    await Endings(house.stores.local).save(ending)
-    await Endings(house.stores.local).finish(ending)
+    ending = FinalizationJob(replace(session, turns=[Turn(Speaker.CALLER, f"{WORD} " * 30_000, START)]))
+    await JobTable(house.stores.local).save(ending)
+    await JobTable(house.stores.local).finish(ending)
     assert await house.holding(WORD) != []
     await house.forgetting().forget(await house.forgetting().traces(CALLER))
     assert await house.holding(WORD) == []

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import orjson
 
-from gateway.calls.archive import Archive
 from gateway.calls.call_book import CallBook
-from gateway.calls.call_document import archive_text, call_document, spoken_lines
 from gateway.calls.call_lines import CallLines
 from gateway.calls.own_store import open_own_store
-from gateway.llm.facts import CallerFact
-from gateway.llm.summary import CallSummary
+from gateway.finalization.archive import Archive
+from gateway.finalization.document import archive_text, call_document, spoken_lines
+from gateway.finalization.summary.call_summary import CallSummary
+from gateway.finalization.summary.facts import CallerFact
 from gateway.memory.facts import FactBook
 from gateway.memory.index import index_text
 from gateway.memory.sqlite import SqliteStore

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.llm.facts import CallerFact
+from gateway.finalization.summary.facts import CallerFact
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import SCHEMA, FactBook, FactState, is_shown
 

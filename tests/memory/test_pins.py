@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.llm.topics import TopicNote
+from gateway.finalization.summary.topics import TopicNote
 from gateway.memory import facts, pin_log
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook, is_shown

@@ -2,7 +2,7 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.llm.facts import CallerFact
+from gateway.finalization.summary.facts import CallerFact
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import SCHEMA, FactBook
 from gateway.memory.pin_log import SCHEMA as PIN_SCHEMA

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gateway.audio import SILENCE_FRAME
-from gateway.llm.summary import CallSummary
+from gateway.finalization.summary.call_summary import CallSummary
 from gateway.replay.compare import Difference, compare, compare_remembered
 from gateway.replay.inbox import Arrival
 from gateway.replay.player import Outcome

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from gateway.llm.summary import CallSummary, parse_answer
+from gateway.finalization.summary.call_summary import CallSummary, parse_answer
 from gateway.replay.llm_player import LlmPlayer
 from gateway.settings import Settings
 

@@ -15,7 +15,6 @@ from starlette.routing import Route
 
 from gateway.calls.call_book import BookedCall
 from gateway.calls.call_lines import CallLine, CallLines, Wanted
-from gateway.calls.endings import Endings
 from gateway.calls.forgetting import Forgetting
 from gateway.calls.own_store import OwnStores
 from gateway.dashboard.call_page import CallRoom
@@ -23,6 +22,7 @@ from gateway.dashboard.sound import SoundShelf
 from gateway.dashboard.visitors import Envelope, Visit
 from gateway.dashboard.vitals import TROUBLE
 from gateway.errors import StoreError
+from gateway.finalization.job_table import JobTable
 from gateway.memory.call_notes import PastCall, read_call
 from gateway.session import EndReason
 from gateway.web.pages.entrance import Entrance, Form
@@ -69,7 +69,7 @@ class CallPages:
         self._entrance = entrance
         self._store = stores.memory
         self._lines = CallLines(stores.memory)
-        self._endings = Endings(stores.local)
+        self._endings = JobTable(stores.local)
         self._room = room
         self._sounds = sounds
         self._envelope = envelope

@@ -9,10 +9,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.calls.call_lines import CallLines
-from gateway.calls.endings import Endings
 from gateway.calls.own_store import OwnStores
 from gateway.dashboard import vitals
 from gateway.dashboard.visitors import Visit
+from gateway.finalization.job_table import JobTable
 from gateway.web.pages.entrance import Entrance
 
 _MOST_WAITING = 20
@@ -24,7 +24,7 @@ class VitalPages:
     def __init__(self, entrance: Entrance, stores: OwnStores, state: Callable[[], dict[str, Any]]) -> None:
         self._entrance = entrance
         self._room = vitals.VitalRoom(CallLines(stores.memory))
-        self._endings = Endings(stores.local)
+        self._endings = JobTable(stores.local)
         self._state = state
 
     def routes(self) -> list[Route]:

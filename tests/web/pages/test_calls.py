@@ -8,8 +8,8 @@ from io import BytesIO
 import pytest
 
 from gateway.calls.call_book import CallBook
-from gateway.calls.endings import Ending, Endings
-from gateway.llm.summary import CallSummary
+from gateway.finalization.job_table import FinalizationJob, JobTable
+from gateway.finalization.summary.call_summary import CallSummary
 from gateway.session import EndReason, Speaker, Turn
 from tests.calls.aftermath import a_session
 from tests.dashboard.examples import keep
@@ -83,12 +83,12 @@ async def test_call_tells_its_story(visitor: Visitor):
 async def test_words_that_were_not_heard_are_struck_out(visitor: Visitor):
     session = a_session(turns=[Turn(Speaker.AGENT, "I have ten", datetime(2026, 2, 6, 23, 15, tzinfo=UTC), "or four.")])
     await CallBook(visitor.store).write(session, document_id="", summary_by="")
-    await Endings(visitor.store).save(Ending(session, archived=True, problem="the remote store said 401"))
+    await JobTable(visitor.store).save(FinalizationJob(session, archived=True, problem="the remote store said 401"))
     page = await visitor.page(f"/calls/{session.uuid}")
     assert "I have ten" in page and "<s>or four.</s>" in page
     assert "Try again now" in page
     assert (await visitor.post(f"/calls/{session.uuid}/retry")).headers["location"].endswith("?done=retry")
-    ending = await Endings(visitor.store).of(session.id)
+    ending = await JobTable(visitor.store).of(session.id)
     assert ending is not None and ending.problem == ""
 
 
@@ -114,7 +114,7 @@ async def test_hostile_words_are_data(visitor: Visitor, words: str):
     )
     summary = CallSummary(words, (words,), (words,), (words,), (words,), words, words)
     await keep(visitor.store, session, summary)
-    await Endings(visitor.store).save(Ending(session, problem=words))
+    await JobTable(visitor.store).save(FinalizationJob(session, problem=words))
     found = await visitor.post("/calls/find", find=words)
     addresses = ["/calls", found.headers["location"], f"/calls/{session.uuid}", "/callers", "/vitals"]
     [caller] = re.findall(r'h1><a href="(/callers/[\w-]+)"', await visitor.page(f"/calls/{session.uuid}"))

@@ -1,0 +1,120 @@
+"""What a finished call leaves behind, as text: the archive's lines and the document of its summary."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import datetime, tzinfo
+from typing import Any, Final
+
+from gateway.finalization.summary.call_summary import CallSummary, SpokenLine
+from gateway.finalization.summary.fact_rules import stated_name
+from gateway.memory.documents import NewDocument
+from gateway.memory.identity import PersonOnLine
+from gateway.session import Speaker, Turn, VoiceSession
+from gateway.text.redaction import redact, redact_lines
+
+SOURCE: Final = "voice-call"
+_CUT_OFF: Final = " —"
+
+
+def spoken_lines(turns: Iterable[Turn]) -> list[SpokenLine]:
+    """What was said and heard, one line a turn, without cards, passwords and keys."""
+    return redact_lines([_line(turn, _one_line(turn)) for turn in turns if turn.text.strip()])
+
+
+def without_secrets(turns: Sequence[Turn]) -> list[Turn]:
+    """The turns without cards, passwords and keys, for whatever keeps them."""
+    lines = redact_lines([_line(turn, turn.text) for turn in turns])
+    return [
+        replace(turn, text=line.text, unheard=redact(turn.unheard)) for turn, line in zip(turns, lines, strict=True)
+    ]
+
+
+def speakers(turns: Iterable[Turn], *, silence: float) -> list[str]:
+    """Who spoke each line, of several people on one phone: a name as it was given, empty for no name."""
+    person = PersonOnLine(silence=silence)
+    stretches: list[tuple[int, str]] = [(0, "")]
+    said = [turn for turn in turns if turn.text.strip()]
+    for place, turn in enumerate(said):
+        name = stated_name(turn.text) if turn.speaker is Speaker.CALLER else ""
+        if turn.speaker is Speaker.CALLER and person.heard(turn.at.timestamp(), name):
+            stretches.append((place, name))
+        elif name:
+            stretches[-1] = stretches[-1][0], name
+    ends = [start for start, _ in stretches[1:]] + [len(said)]
+    return [name for (start, name), end in zip(stretches, ends, strict=True) for _ in range(start, end)]
+
+
+def archive_text(lines: Sequence[SpokenLine]) -> str:
+    """One `SPEAKER: text` line per turn, in the order spoken."""
+    return "".join(f"{line.speaker.upper()}: {line.text}\n" for line in lines)
+
+
+def call_document(
+    session: VoiceSession, summary: CallSummary, zone: tzinfo | None, *, with_facts: bool = False
+) -> NewDocument:
+    """
+    The document of one call; `source_id` is the session, so that there is never a second.
+
+    `with_facts`: for a store that has no other place for what the call taught of its caller.
+    """
+    learned = [fact.text for fact in summary.caller_facts] if with_facts else []
+    title = f"Voice Call Summary — {_wall_clock(session.started_at, zone)}"
+    caller = f"{summary.caller_name} ({session.caller})" if summary.caller_name else f"({session.caller})"
+    header = [
+        f"## {title}",
+        "",
+        f"**Session:** {session.id}",
+        f"**Duration:** {_duration(session.seconds)}",
+        f"**Caller:** {caller}",
+        f"**Agent:** {session.agent}",
+    ]
+    sections = [
+        _section("Topics Discussed", summary.topics),
+        _section("Key Decisions", summary.decisions),
+        _section("Action Items", summary.action_items),
+        _section("Important Facts", tuple(dict.fromkeys([*summary.facts, *learned]))),
+        ["", "### Context for Next Call", *([summary.context] if summary.context else [])],
+    ]
+    return NewDocument(
+        title=title,
+        content="\n".join(header + [line for section in sections for line in section]) + "\n",
+        source=SOURCE,
+        tags=("voice-session", "deepclaw", "phone-call", f"agent:{session.agent}", f"caller:{session.caller}"),
+        created_at=session.started_at,
+        metadata=_metadata(session, summary),
+        source_id=session.id,
+    )
+
+
+def _metadata(session: VoiceSession, summary: CallSummary) -> dict[str, Any]:
+    return {
+        "session_id": session.id,
+        "agent": session.agent,
+        "caller": session.caller,
+        "carrier": session.carrier,
+        "seconds": round(max(session.seconds, 0)),
+        "summary_by": summary.written_by,
+    }
+
+
+def _section(heading: str, items: Sequence[str]) -> list[str]:
+    return ["", f"### {heading}", *(f"- {item}" for item in items)]
+
+
+def _line(turn: Turn, text: str) -> SpokenLine:
+    return SpokenLine("caller" if turn.speaker is Speaker.CALLER else "agent", text)
+
+
+def _one_line(turn: Turn) -> str:
+    text = " ".join(turn.text.split())
+    return text if turn.heard else text + _CUT_OFF
+
+
+def _wall_clock(moment: datetime, zone: tzinfo | None) -> str:
+    return f"{moment.astimezone(zone):%Y-%m-%d %I:%M %p}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes}m {rest}s" if hours else f"{minutes}m {rest}s"

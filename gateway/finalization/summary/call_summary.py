@@ -1,0 +1,240 @@
+"""
+What a call summary is, and how it is read from a model's answer.
+
+Values and pure functions: no model is called here. Models bend the format they were given, so `parse_answer` takes
+whatever still says what was meant, and raises LlmRefused for the rest.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from gateway.errors import LlmRefused
+from gateway.finalization.summary.facts import FACT_SCHEMA, CallerFact, parse_facts
+from gateway.finalization.summary.plain_text import plain, trimmed
+from gateway.finalization.summary.topics import TOPIC_SCHEMA, TopicNote, parse_topics
+
+MAX_ITEMS: Final = 12
+MAX_ITEM_CHARACTERS: Final = 300
+MAX_CONTEXT_CHARACTERS: Final = 1200
+MAX_NAME_CHARACTERS: Final = 80
+
+_LIST: Final = {"type": "array", "items": {"type": "string"}}
+_FIELDS: Final[dict[str, dict[str, Any]]] = {
+    "caller_name": {"type": "string"},
+    "topics": _LIST,
+    "decisions": _LIST,
+    "action_items": _LIST,
+    "facts": _LIST,
+    "context": {"type": "string"},
+    "caller_facts": {"type": "array", "items": FACT_SCHEMA},
+    "running_topics": {"type": "array", "items": TOPIC_SCHEMA},
+}
+SCHEMA: Final[dict[str, Any]] = {
+    "type": "object",
+    "properties": _FIELDS,
+    "required": list(_FIELDS),
+    "additionalProperties": False,
+}
+
+# Names that models use for our fields, as keys and as Markdown headings.
+_ALIASES: Final = {
+    "caller": "caller_name",
+    "name": "caller_name",
+    "topics_discussed": "topics",
+    "key_decisions": "decisions",
+    "actions": "action_items",
+    "actionitems": "action_items",
+    "important_facts": "facts",
+    "key_facts": "facts",
+    "next_call": "context",
+    "context_for_next_call": "context",
+    "context_for_the_next_call": "context",
+    "facts_about_the_caller": "caller_facts",
+    "ongoing_topics": "running_topics",
+    **{field: field for field in _FIELDS},
+}
+
+# What models write where there is nothing to write: "None.", "No decisions were made".
+_NOTHING: Final = re.compile(
+    r"(?:none|n/?a|null|nothing|unknown|-+|not"
+    r"|no (?:topics|key decisions|decisions|action items|actions|facts|items|name))"
+    r"(?: (?:were|was|is|are|yet|in|this|the|call|made|mentioned|stated|given|provided|discussed"
+    r"|recorded|known|noted))*\.?",
+    re.IGNORECASE,
+)
+_MAX_JSON_STARTS: Final = 50
+_LEFT_OUT: Final = "[{} lines left out here]"
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenLine:
+    """One turn, by one speaker."""
+
+    speaker: Literal["caller", "agent"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallSummary:
+    """What is kept of a call. Each item is one plain line; `written_by` is "provider/model" or "extractive"."""
+
+    caller_name: str
+    topics: tuple[str, ...]
+    decisions: tuple[str, ...]
+    action_items: tuple[str, ...]
+    facts: tuple[str, ...]
+    context: str
+    written_by: str
+    caller_facts: tuple[CallerFact, ...] = ()
+    """What stays true of the caller beyond this call; kept on its own, not in the call's document."""
+    running_topics: tuple[TopicNote, ...] = ()
+    """What goes on after this call; kept on its own too."""
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "CallSummary":
+        """Of one as JSON; those of an older version have no caller facts or running topics."""
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
+        fields["caller_facts"] = tuple(CallerFact.from_json(fact) for fact in stored.get("caller_facts", ()))
+        fields["running_topics"] = tuple(TopicNote.from_json(note) for note in stored.get("running_topics", ()))
+        return cls(**fields)
+
+
+def transcript_of(lines: Sequence[SpokenLine], max_characters: int) -> str:
+    """
+    The call as lines: "[0] CALLER: …", "[1] AGENT: …"; of a very long one the beginning and, mostly, the end.
+
+    Lines keep their numbers when others are left out, so that a fact can name those it rests on.
+    """
+    # One turn stays one line: a caller can't speak a line of the agent's.
+    rendered = [
+        f"[{number}] {line.speaker.upper()}: {' '.join(line.text.split())}" for number, line in enumerate(lines)
+    ]
+    whole = "\n".join(rendered)
+    if len(whole) <= max_characters:
+        return whole
+    room = max(0, max_characters - len(_LEFT_OUT) - 10)
+    head = _fitting(rendered, room // 3)
+    rest = rendered[len(head) :]
+    tail = _fitting(rest[::-1], room - sum(len(line) + 1 for line in head))
+    note = _LEFT_OUT.format(len(rest) - len(tail))
+    return "\n".join([*head, note, *reversed(tail)])[:max_characters]
+
+
+def parse_answer(text: str, written_by: str) -> CallSummary:
+    """Read a model's answer: JSON, JSON among other text, or Markdown with our headings; else LlmRefused."""
+    fields = _json_fields(text) or _markdown_fields(text)
+    if not fields:
+        raise LlmRefused("the answer holds no summary")
+    summary = CallSummary(
+        caller_name=_name(fields.get("caller_name")),
+        topics=_items(fields.get("topics")),
+        decisions=_items(fields.get("decisions")),
+        action_items=_items(fields.get("action_items")),
+        facts=_items(fields.get("facts")),
+        context=trimmed(" ".join(_plain_lines(fields.get("context"))), MAX_CONTEXT_CHARACTERS),
+        written_by=written_by,
+        caller_facts=parse_facts(fields.get("caller_facts")),
+        running_topics=parse_topics(fields.get("running_topics")),
+    )
+    if not (summary.topics or summary.decisions or summary.action_items or summary.facts or summary.context):
+        raise LlmRefused("the answer is an empty summary")
+    return summary
+
+
+def _fitting(lines: Sequence[str], room: int) -> list[str]:
+    """As many lines as fit from the front; at least a piece of the first."""
+    kept: list[str] = []
+    for line in lines:
+        if len(line) + 1 > room:
+            break
+        kept.append(line)
+        room -= len(line) + 1
+    return kept or [trimmed(line, room) for line in lines[:1] if room > 1]
+
+
+def _json_fields(text: str) -> dict[str, Any]:
+    """The first JSON object in the text that has one of our fields."""
+    for candidate in _json_objects(text):
+        if fields := _known(candidate):
+            return fields
+    return {}
+
+
+def _json_objects(text: str) -> Iterator[dict[str, Any]]:
+    decoder = json.JSONDecoder()
+    start = text.find("{")
+    for _ in range(_MAX_JSON_STARTS):
+        if start < 0:
+            return
+        try:
+            yield decoder.raw_decode(text, start)[0]
+        except (ValueError, RecursionError):
+            pass  # prose with a brace in it, or JSON that was cut off
+        start = text.find("{", start + 1)
+
+
+def _known(pairs: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs.items():
+        if field := _ALIASES.get(_normalised(key)):
+            found.setdefault(field, value)
+    # A name alone is no summary; "name" is also what anything else in JSON may have.
+    return found if set(found) - {"caller_name"} else {}
+
+
+def _markdown_fields(text: str) -> dict[str, Any]:
+    sections: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in text.splitlines():
+        field = _ALIASES.get(_normalised(line)) if line.lstrip().startswith(("#", "**")) else None
+        if field:
+            current = sections.setdefault(field, [])
+        elif line.lstrip().startswith("#"):
+            current = None  # a section that is not ours
+        elif current is not None:
+            current.append(line)
+    return _known(sections)
+
+
+def _normalised(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_")
+
+
+def _name(value: Any) -> str:
+    return trimmed(" ".join(_plain_lines(value)[:1]), MAX_NAME_CHARACTERS)
+
+
+def _items(value: Any) -> tuple[str, ...]:
+    unique = dict.fromkeys(trimmed(line, MAX_ITEM_CHARACTERS) for line in _plain_lines(value))
+    return tuple(unique)[:MAX_ITEMS]
+
+
+def _plain_lines(value: Any) -> list[str]:
+    """Whatever stands in a field, as plain lines of text."""
+    return [line for raw in _raw_lines(value) if (line := plain(raw)) and not _NOTHING.fullmatch(line)]
+
+
+def _raw_lines(value: Any) -> list[str]:
+    match value:
+        case str():
+            return value.splitlines()
+        case bool():
+            return []
+        case int() | float():
+            return [str(value)]
+        case list():
+            return [_as_line(item) for item in value]
+        case dict():
+            return [f"{key}: {_as_line(item)}" for key, item in value.items() if _as_line(item)]
+        case _:
+            return []
+
+
+def _as_line(item: Any) -> str:
+    """One entry of a list; an object's parts in one line, as in {"task": …, "owner": …}."""
+    if isinstance(item, dict):
+        return "; ".join(part for part in map(_as_line, item.values()) if part)
+    return "" if isinstance(item, list) else " ".join(_raw_lines(item))

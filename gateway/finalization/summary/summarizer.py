@@ -1,0 +1,169 @@
+"""
+Who writes a call's summary, and with it the facts about the caller: the configured models in order, and the
+extractive writer when none of them answers.
+
+The lines that come in are redacted already. What a provider says is never logged, only what kind of failure it was.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from gateway.errors import LlmError, LlmUnavailable
+from gateway.finalization.summary import extractive, topic_checks
+from gateway.finalization.summary.anthropic_summaries import AnthropicSummaries
+from gateway.finalization.summary.call_summary import CallSummary, SpokenLine, transcript_of
+from gateway.finalization.summary.fact_checks import kept
+from gateway.finalization.summary.topics import KnownTopic, told
+from gateway.finalization.summary.xai_summaries import XaiSummaries
+from gateway.settings import Secret
+
+MAX_TRANSCRIPT_CHARACTERS: Final = 120_000  # some 30 000 tokens, more than two hours of talk
+LONGEST_WAIT: Final = 3.0
+FIRST_BACK_OFF: Final = 0.4
+
+log = logging.getLogger(__name__)
+
+
+class SummaryProvider(Protocol):
+    """A language model that can be asked for a summary. One question is one attempt."""
+
+    name: str
+
+    async def prepare(self) -> None: ...
+
+    async def summarise(self, instructions: str, transcript: str) -> CallSummary: ...
+
+    async def close(self) -> None: ...
+
+
+class Summarizer:
+    """Asks its providers in order; one that is down for a moment is asked again, one that refuses is not."""
+
+    def __init__(
+        self,
+        providers: Sequence[SummaryProvider],
+        instructions: str,
+        *,
+        deadline: float = 20.0,
+        attempt_timeout: float = 12.0,
+        tries_each: int = 2,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._providers = tuple(providers)
+        self._instructions = instructions
+        self._deadline = deadline
+        self._attempt_timeout = attempt_timeout
+        self._tries_each = tries_each
+        self._sleep = sleep
+
+    @property
+    def has_llm(self) -> bool:
+        return bool(self._providers)
+
+    async def prepare(self) -> None:
+        """Load what providers need, ahead of the first summary."""
+        for provider in self._providers:
+            await provider.prepare()
+
+    async def write(
+        self, lines: Sequence[SpokenLine], *, recited: Sequence[str] = (), topics: Sequence[KnownTopic] = ()
+    ) -> CallSummary:
+        """
+        A summary in any case, within the deadline: by a model, else an extractive one.
+
+        `recited` is what the agent was told of the caller; facts that it only said again are not learned anew.
+        `topics` are those of earlier calls, so that they are noted under the same name.
+        """
+        try:
+            return await self.ask(lines, recited=recited, topics=topics)
+        except LlmError:
+            # Sorting a long call takes a while: not on the loop that carries audio.
+            return await asyncio.to_thread(extractive.summarise, lines, topics)
+
+    async def ask(
+        self, lines: Sequence[SpokenLine], *, recited: Sequence[str] = (), topics: Sequence[KnownTopic] = ()
+    ) -> CallSummary:
+        """A summary by a model. Raises LlmUnavailable if a later try may succeed, else LlmRefused."""
+        summary = await self._ask_all(told(topics) + transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS))
+        caller_facts = await asyncio.to_thread(kept, summary.caller_facts, lines, recited)
+        running_topics = await asyncio.to_thread(topic_checks.kept, summary.running_topics, lines)
+        return replace(summary, caller_facts=caller_facts, running_topics=running_topics)
+
+    async def close(self) -> None:
+        for provider in self._providers:
+            await provider.close()
+
+    async def _ask_all(self, transcript: str) -> CallSummary:
+        failure: LlmError = LlmUnavailable("no language model is set up")
+        give_up_at = asyncio.get_running_loop().time() + self._deadline
+        for number, provider in enumerate(self._providers):
+            try:
+                return await self._ask_in_time(provider, transcript, give_up_at)
+            except LlmError as error:
+                log.warning("summary provider failed", extra={"provider": provider.name, "error": type(error).__name__})
+                if number == 0 or error.retryable:
+                    failure = error
+        raise failure
+
+    async def _ask_in_time(self, provider: SummaryProvider, transcript: str, give_up_at: float) -> CallSummary:
+        try:
+            async with asyncio.timeout_at(give_up_at):
+                return await self._ask_patiently(provider, transcript)
+        except TimeoutError:
+            raise LlmUnavailable(f"{provider.name} gave no summary in time") from None
+
+    async def _ask_patiently(self, provider: SummaryProvider, transcript: str) -> CallSummary:
+        """Repeat after a passing failure. Not after a silence: the time left is better spent on the next provider."""
+        for tried in range(1, self._tries_each):
+            try:
+                return await self._attempt(provider, transcript)
+            except LlmUnavailable as error:
+                wait = _wait(tried, error.retry_after)
+                if wait is None:
+                    raise
+            await self._sleep(wait)
+        return await self._attempt(provider, transcript)
+
+    async def _attempt(self, provider: SummaryProvider, transcript: str) -> CallSummary:
+        async with asyncio.timeout(self._attempt_timeout):
+            return await provider.summarise(self._instructions, transcript)
+
+
+def build_writer(
+    *,
+    provider: str,
+    model: str,
+    anthropic_api_key: Secret | None,
+    anthropic_base_url: str,
+    xai_api_key: Secret | None,
+    xai_api_url: str,
+    instructions: str,
+) -> Summarizer:
+    """
+    The writer that the settings describe.
+
+    `provider` is asked first ("" is the first that has a key), another with a key is its fallback, "extractive" uses
+    none. `model` is the first one's.
+    """
+    keys = {"anthropic": anthropic_api_key, "xai": xai_api_key}
+    wanted = () if provider == "extractive" else dict.fromkeys([provider, *keys])
+    names = [name for name in wanted if keys.get(name)]
+    models = dict.fromkeys(names[:1], model)
+    makers: dict[str, Callable[[Secret, str], SummaryProvider]] = {
+        "anthropic": lambda key, model: AnthropicSummaries(key, anthropic_base_url, model),
+        "xai": lambda key, model: XaiSummaries(key, xai_api_url, model),
+    }
+    providers = [makers[name](key, models.get(name, "")) for name in names if (key := keys[name])]
+    return Summarizer(providers, instructions)
+
+
+def _wait(tried: int, retry_after: float | None) -> float | None:
+    """Seconds until the next try, a little random so that callers do not come back in step; None: too long to wait."""
+    if retry_after is not None and retry_after > LONGEST_WAIT:
+        return None
+    back_off = FIRST_BACK_OFF * tried * random.uniform(0.75, 1.25)
+    return max(back_off, retry_after or 0.0)

@@ -1,0 +1,147 @@
+import asyncio
+
+import pydantic
+import pytest
+from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+
+from gateway.errors import LlmRefused, LlmUnavailable
+from gateway.finalization.summary.anthropic_summaries import AnthropicSummaries
+from gateway.finalization.summary.call_summary import SCHEMA
+from gateway.settings import Secret
+from tests.fakes.llm import FakeLlm
+from tests.fakes.llm_script import Answer, Pace
+
+
+@pytest.fixture
+async def llm():
+    async with FakeLlm() as llm:
+        yield llm
+
+
+async def ask(llm, *, key="test-key", path="", model="", **options):
+    provider = AnthropicSummaries(Secret(key), llm.url + path, model, **options)
+    try:
+        return await provider.summarise("Write notes.", "CALLER: Is it ready?")
+    finally:
+        await provider.close()
+
+
+async def test_request_fits_sdk_type(llm):
+    await ask(llm)
+    (request,) = llm.requests
+    pydantic.TypeAdapter(MessageCreateParamsNonStreaming).validate_python(request.body)
+    assert request.headers["anthropic-version"] == "2026-10-21"
+    assert request.body == {
+        "model": "claude-haiku-5-5",
+        "max_tokens": 2048,
+        "system": "Write notes.",
+        "messages": [{"role": "user", "content": "CALLER: Is it ready?"}],
+        "thinking": {"type": "disabled"},
+        "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
+    }
+
+
+async def test_answer_becomes_summary(llm):
+    summary = await ask(llm, model="claude-sonnet-5-5")
+    assert summary.topics == ("one of topics",)
+    assert summary.written_by == "anthropic/claude-sonnet-5-5"
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/"])
+async def test_base_url_may_end_in_version(llm, path):
+    await ask(llm, path=path)
+    assert llm.requests[0].path == "/v1/messages"
+
+
+@pytest.mark.parametrize("shape", ["fenced", "prose", "wrong types"])
+async def test_bent_json_is_read(llm, shape):
+    llm.shape = shape
+    assert (await ask(llm)).topics == ("one of topics",)
+
+
+async def test_whole_json_at_token_limit_is_read(llm):
+    llm.answers(Answer('{"topics": ["Order A12"]}', finish="length"))
+    assert (await ask(llm)).topics == ("Order A12",)
+
+
+@pytest.mark.parametrize("shape", ["cut", "refusal"])
+async def test_useless_answer_is_refused(llm, shape):
+    llm.shape = shape
+    with pytest.raises(LlmRefused):
+        await ask(llm)
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 504, 529])
+async def test_passing_failure_is_unavailable(llm, status):
+    llm.fails(status, retry_after="1.5")
+    with pytest.raises(LlmUnavailable) as raised:
+        await ask(llm)
+    assert (str(raised.value), raised.value.retry_after) == (f"anthropic answered {status}", 1.5)
+    assert len(llm.requests) == 1
+
+
+@pytest.mark.parametrize("status", [400, 402, 403, 404, 413])
+async def test_lasting_failure_is_refused(llm, status):
+    llm.fails(status)
+    with pytest.raises(LlmRefused, match=f"^anthropic answered {status}$"):
+        await ask(llm)
+
+
+async def test_wrong_key_is_refused_unquoted(llm):
+    with pytest.raises(LlmRefused) as raised:
+        await ask(llm, key="sk-wrong")
+    assert str(raised.value) == "anthropic answered 401"
+    assert raised.value.__suppress_context__
+
+
+async def test_unknown_model_is_refused(llm):
+    with pytest.raises(LlmRefused, match="404"):
+        await ask(llm, model="claude-gone")
+
+
+@pytest.mark.parametrize("body", ["<html>busy</html>", '{"half": ', "{}", "[]", '{"content": "text"}', '"text"', ""])
+async def test_nonsense_is_unavailable(llm, body):
+    llm.babbles(body)
+    with pytest.raises(LlmUnavailable):
+        await ask(llm)
+
+
+async def test_silence_is_unavailable(llm):
+    llm.pace = Pace(hangs="before headers")
+    with pytest.raises(LlmUnavailable, match="^anthropic did not answer in time$"):
+        await ask(llm, timeout=0.2)
+
+
+async def test_answer_cut_in_middle_is_unavailable(llm):
+    llm.pace = Pace(closes_after=1)
+    with pytest.raises(LlmUnavailable):
+        await ask(llm)
+
+
+async def test_closed_port_is_unavailable():
+    async with FakeLlm() as gone:
+        pass
+    with pytest.raises(LlmUnavailable, match="^anthropic can't be reached: APIConnectionError$"):
+        await ask(gone)
+
+
+async def test_cancelled_summary_leaves_server(llm):
+    llm.pace = Pace(hangs="before headers")
+    asking = asyncio.create_task(ask(llm))
+    await llm.received(1)
+    asking.cancel()
+    await llm.idle()
+    assert llm.requests[0].disconnected_at is not None
+
+
+async def test_parallel_summaries_share_client(llm):
+    provider = AnthropicSummaries(Secret("test-key"), llm.url)
+    await provider.prepare()
+    summaries = await asyncio.gather(*(provider.summarise("Write notes.", f"CALLER: {n}") for n in range(5)))
+    await provider.close()
+    assert len(summaries) == len(llm.requests) == 5
+
+
+async def test_closing_unused_provider_is_quiet(llm):
+    await AnthropicSummaries(Secret("test-key"), llm.url).close()
+    assert llm.requests == []

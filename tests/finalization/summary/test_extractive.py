@@ -1,0 +1,127 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.finalization.summary.call_summary import CallSummary, SpokenLine
+from gateway.finalization.summary.extractive import summarise
+from gateway.finalization.summary.facts import CallerFact
+from gateway.finalization.summary.topics import TopicNote
+
+CALL = [
+    SpokenLine("agent", "Thank you for calling Acme, this is Maya. How can I help you?"),
+    SpokenLine("caller", "Um, hi, my name is Ana Diaz. I'm calling about my order A12 that arrived broken."),
+    SpokenLine("agent", "I'm sorry to hear that."),
+    SpokenLine("caller", "Yeah, well, two of the six glasses were in pieces when I opened the box. Okay."),
+    SpokenLine("agent", "We can send new ones on Friday the 14th or refund 24 dollars."),
+    SpokenLine("caller", "Let's take the new glasses. I work until five, so the afternoon is bad."),
+    SpokenLine("agent", "Agreed, new glasses on Friday morning. I will send you the label by email."),
+    SpokenLine("caller", "Please call me back if it gets late. Thanks, have a nice day."),
+    SpokenLine("agent", "You're welcome. Goodbye!"),
+]
+
+
+def said_by(speaker, *texts):
+    return [SpokenLine(speaker, text) for text in texts]
+
+
+def test_call_is_sorted_into_sections():
+    assert summarise(CALL) == CallSummary(
+        caller_name="Ana Diaz",
+        topics=(
+            "Caller: I'm calling about my order A12 that arrived broken.",
+            "Caller: two of the six glasses were in pieces when I opened the box.",
+            "Caller: I work until five, so the afternoon is bad.",
+        ),
+        decisions=("Caller: Let's take the new glasses.", "Agent: Agreed, new glasses on Friday morning."),
+        action_items=(
+            "Agent: I will send you the label by email.",
+            "Caller: Please call me back if it gets late.",
+        ),
+        facts=(
+            "Caller: my name is Ana Diaz.",
+            "Caller: I'm calling about my order A12 that arrived broken.",
+            "Agent: We can send new ones on Friday the 14th or refund 24 dollars.",
+            "Caller: I work until five, so the afternoon is bad.",
+        ),
+        context=(
+            "Caller: I work until five, so the afternoon is bad. Agent: Agreed, new glasses on Friday morning."
+            " Agent: I will send you the label by email. Caller: Please call me back if it gets late."
+        ),
+        written_by="extractive",
+        caller_facts=(CallerFact("Is called Ana Diaz", "identity", 0.95, (1,)),),
+        running_topics=(
+            TopicNote("Order A12", status="Caller: I'm calling about my order A12 that arrived broken.", turns=(1,)),
+        ),
+    )
+
+
+def test_small_talk_leaves_nothing():
+    lines = [*said_by("agent", "Hello, how are you today?"), *said_by("caller", "Uh, fine, thanks. Good bye then!")]
+    assert summarise(lines) == CallSummary("", (), (), (), (), "", "extractive")
+
+
+def test_concern_after_greeting_is_kept():
+    said = "good morning I wanted to ask about my order A12 it has not arrived"
+    assert summarise(said_by("caller", said)).topics == (f"Caller: {said}",)
+
+
+def test_repeated_sentence_appears_once():
+    lines = said_by("caller", "My order is number 4471.", "my order is number 4471.")
+    assert summarise(lines).facts == ("Caller: My order is number 4471.",)
+
+
+def test_question_is_no_decision():
+    lines = said_by("agent", "Shall I book the table for Friday?")
+    assert summarise(lines).decisions == ()
+
+
+def test_long_sentence_is_cut():
+    (topic,) = summarise(said_by("caller", "word " * 200)).topics
+    assert len(topic) <= 300 and topic.endswith("word…")
+
+
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [
+        ("Hi, my name is Ana.", "Ana"),
+        ("my name's María José O'Neill, hello", "María José O'Neill"),
+        ("Hello, this is Ana Diaz calling about a bill.", "Ana Diaz"),
+        ("my name is ana and I have a question", "Ana"),
+        ("My name is Anne. No, my name is Ana.", "Anne"),
+        ("my name is spelled wrong on the bill", ""),
+        ("This is Monday's order.", ""),
+        ("I'm tired of calling.", ""),
+    ],
+)
+def test_name_comes_from_plain_statement(said, name):
+    assert summarise(said_by("caller", said)).caller_name == name
+
+
+def test_later_statement_of_name_counts():
+    assert summarise(said_by("caller", "My name is Anne.", "No, my name is Ana.")).caller_name == "Ana"
+
+
+def test_agents_name_is_not_callers():
+    assert summarise(said_by("agent", "Hello, my name is Maya.")).caller_name == ""
+
+
+WORDS = st.sampled_from("um I will book a table for 4 on Friday please send it? yes. Let's my name is Ana !".split())
+LINES = st.lists(
+    st.builds(
+        SpokenLine,
+        st.sampled_from(["caller", "agent"]),
+        st.one_of(st.text(), st.lists(WORDS, max_size=120).map(" ".join)),
+    ),
+    max_size=12,
+)
+
+
+@given(LINES)
+def test_every_item_was_said(lines):
+    summary = summarise(lines)
+    said = {speaker: "\n".join(" ".join(line.text.split()) for line in lines if line.speaker == speaker.lower())
+            for speaker in ("Caller", "Agent")}  # fmt: skip
+    for item in (*summary.topics, *summary.decisions, *summary.action_items, *summary.facts):
+        speaker, _, quote = item.partition(": ")
+        assert quote.removesuffix("…") in said[speaker]
+    assert len(summary.context) <= 1200

@@ -1,0 +1,136 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.finalization.summary.call_summary import SpokenLine
+from gateway.finalization.summary.fact_rules import extract
+from gateway.finalization.summary.facts import CallerFact
+
+
+def texts(*said):
+    return [fact.text for fact in extract([SpokenLine("caller", text) for text in said])]
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "type_"),
+    [
+        ("Hi, my name is Ana Diaz.", "Is called Ana Diaz", "identity"),
+        ("my name's María José O'Neill, hello", "Is called María José O'Neill", "identity"),
+        ("my name is ana and I have a question", "Is called Ana", "identity"),
+        ("This is Ana calling about my bike.", "Is called Ana", "identity"),
+        ("Please call me Annie.", "Wants to be called Annie", "identity"),
+        ("I live in Boston but it's cold.", "Lives in Boston", "identity"),
+        ("I live in the US.", "Lives in the US", "identity"),
+        ("I work for Acme, by the way.", "Works for Acme", "identity"),
+        ("I prefer a text message when it is ready.", "Prefers a text message when it is ready", "preference"),
+        ("Well, I prefer my coffee black.", "Prefers their coffee black", "preference"),
+        ("If you ask me, I prefer to pay by invoice", "Prefers to pay by invoice", "preference"),
+        ("My customer number is 4471 A2.", "Has customer number 4471 A2", "identifier"),
+        ("My booking code is XK-12.", "Has booking code XK-12", "identifier"),
+        ("my mobile number is 202-555-0143", "Has mobile number 202-555-0143", "identifier"),
+        ("Call me back on 202 555 0143, please.", "Can be reached on 202 555 0143", "identifier"),
+        ("You can reach me at +1 202 555 0143.", "Can be reached on +1 202 555 0143", "identifier"),
+        ("My email address is ana@example.com.", "Has email address ana@example.com", "identifier"),
+        ("I only speak Spanish.", "Speaks only Spanish", "constraint"),
+        ("I'm only available after five because of work", "Is only available after five", "constraint"),
+        ("I can't take calls at work.", "Can't take calls at work", "constraint"),
+        ("Please don't call me before nine.", "Does not want a call before nine", "constraint"),
+        ("I need a new filter every month.", "Needs a new filter every month", "need"),
+        ("I'll send you the form by Friday.", "Will send the form by Friday", "commitment"),
+        ("I will call you back on Monday.", "Will call back on Monday", "commitment"),
+    ],
+)
+def test_plain_statement_becomes_fact(said, text, type_):
+    (fact,) = extract([SpokenLine("caller", said)])
+    assert (fact.text, fact.type, fact.turns) == (text, type_, (0,))
+    assert 0.5 <= fact.confidence <= 1
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "My name is not important.",
+        "my name is important",
+        "my name is spelled wrong",
+        "I prefer not to say.",
+        "I prefer that one.",
+        "I prefer the second.",
+        "I would prefer Friday.",
+        "I don't prefer mornings.",
+        "I'd rather not say.",
+        "My account number is wrong.",
+        "Call me Monday.",
+        "Call me back on Monday at ten.",
+        "I can't take it any more.",
+        "I can't take calls right now.",
+        "I'll call you back when I know.",
+        "I'll pay you.",
+        "I used to live in Boston.",
+        "I prefer you call my wife.",
+    ],
+)
+def test_what_only_looks_like_a_statement_is_passed_over(said):
+    assert texts(said) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Is it true that my name is Ana?",
+        "Do you know if I prefer mornings?",
+        "She said my name is Ana.",
+        "My husband says I prefer tea.",
+        "The letter said: my customer number is 4471.",
+        'It goes "my name is Ana".',
+        "If my name is Ana then it is wrong.",
+        "Maybe I prefer mornings.",
+        "I think I prefer mornings.",
+        "I wish I live in Boston.",
+    ],
+)
+def test_questions_quotes_and_doubts_are_passed_over(said):
+    assert texts(said) == []
+
+
+@pytest.mark.parametrize(
+    "said", ["I prefer mornings and I'm allergic to nuts.", "I prefer mornings. I'm so happy today."]
+)
+def test_only_the_lasting_part_is_kept(said):
+    assert texts(said) == ["Prefers mornings"]
+
+
+@pytest.mark.parametrize("said", ["I need insulin every day.", "I work for the hospital.", "I prefer my credit card."])
+def test_sensitive_statement_is_dropped(said):
+    assert texts(said) == []
+
+
+def test_agent_states_nothing_about_the_caller():
+    assert extract([SpokenLine("agent", "My name is Maya. I prefer mornings.")]) == ()
+
+
+def test_each_fact_names_its_turn():
+    lines = [
+        SpokenLine("agent", "Hello."),
+        SpokenLine("caller", "My name is Ana. I prefer mornings."),
+        SpokenLine("caller", "I live in Boston."),
+    ]
+    assert extract(lines) == (
+        CallerFact("Is called Ana", "identity", 0.95, (1,)),
+        CallerFact("Prefers mornings", "preference", 0.9, (1,)),
+        CallerFact("Lives in Boston", "identity", 0.85, (2,)),
+    )
+
+
+def test_endless_statement_is_dropped():
+    assert texts("I prefer " + "word " * 500) == []
+
+
+WORDS = st.sampled_from(
+    "i prefer my name is not Ana mornings 202 555 0143 call me back on need every if you ? . ,".split()
+)
+
+
+@given(st.lists(WORDS, max_size=60).map(" ".join))
+def test_facts_keep_their_bounds(said):
+    facts = extract([SpokenLine("caller", said)])
+    assert len(facts) <= 5 and all(len(fact.text) <= 160 and fact.turns == (0,) for fact in facts)

@@ -1,0 +1,31 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.finalization.summary.plain_text import plain, trimmed
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("## **Bold** and `code`", "Bold and code"),
+        ("1. [Ana](https://example.com)\n\u200bcalls", "Ana calls"),
+        ("the [card number removed] stays", "the [card number removed] stays"),
+    ],
+)
+def test_markup_is_taken_out(raw, text):
+    assert plain(raw) == text
+
+
+@given(st.text())
+def test_plain_text_is_one_line(raw):
+    assert len(plain(raw).splitlines()) <= 1
+
+
+def test_text_is_cut_after_a_word():
+    assert trimmed("one two three", 10) == "one two…"
+
+
+@given(st.text(), st.integers(2, 50))
+def test_trimmed_text_fits(text, limit):
+    assert len(trimmed(text, limit)) <= limit

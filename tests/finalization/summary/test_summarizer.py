@@ -1,0 +1,248 @@
+import asyncio
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import LlmRefused, LlmUnavailable
+from gateway.finalization.summary.call_summary import CallSummary, SpokenLine
+from gateway.finalization.summary.facts import CallerFact
+from gateway.finalization.summary.summarizer import Summarizer, build_writer
+from gateway.settings import Secret
+from tests.fakes.llm import FakeLlm
+
+PROMPT = Path(__file__).parents[2] / "prompts" / "summary.md"
+LINES = [SpokenLine("caller", "My order A12 arrived broken on Friday.")]
+
+
+def summary_by(name):
+    return CallSummary("", ("Order A12",), (), (), (), "", name)
+
+
+class ScriptedProvider:
+    """Does one scripted thing a question: raises an error, hangs, or answers."""
+
+    def __init__(self, name, *script):
+        self.name = name
+        self.script = list(script)
+        self.asked = []
+        self.prepared = self.closed = False
+
+    async def prepare(self):
+        self.prepared = True
+
+    async def summarise(self, instructions, transcript):
+        self.asked.append((instructions, transcript))
+        step = self.script.pop(0) if self.script else None
+        if step == "hang":
+            await asyncio.Event().wait()
+        if step is not None:
+            raise step
+        return summary_by(self.name)
+
+    async def close(self):
+        self.closed = True
+
+
+class Naps:
+    """A sleep that takes no time and remembers how long it should have been."""
+
+    def __init__(self):
+        self.lengths = []
+
+    async def __call__(self, seconds):
+        self.lengths.append(seconds)
+
+
+def writer_of(*providers, **options):
+    return Summarizer(providers, "Write notes.", sleep=options.pop("sleep", Naps()), **options)
+
+
+def busy(retry_after=None):
+    return LlmUnavailable("busy", retry_after=retry_after)
+
+
+async def test_first_provider_writes():
+    first, second = ScriptedProvider("first"), ScriptedProvider("second")
+    assert (await writer_of(first, second).write(LINES)).written_by == "first"
+    assert first.asked == [("Write notes.", "[0] CALLER: My order A12 arrived broken on Friday.")]
+    assert second.asked == []
+
+
+async def test_busy_provider_is_asked_again():
+    provider, naps = ScriptedProvider("first", busy()), Naps()
+    assert (await writer_of(provider, sleep=naps).write(LINES)).written_by == "first"
+    assert len(naps.lengths) == 1 and 0.3 <= naps.lengths[0] <= 0.5
+
+
+async def test_small_retry_after_is_honoured():
+    naps = Naps()
+    await writer_of(ScriptedProvider("first", busy(2.5)), sleep=naps).write(LINES)
+    assert naps.lengths == [2.5]
+
+
+async def test_long_retry_after_means_next():
+    first, naps = ScriptedProvider("first", busy(30.0)), Naps()
+    assert (await writer_of(first, ScriptedProvider("second"), sleep=naps).write(LINES)).written_by == "second"
+    assert (len(first.asked), naps.lengths) == (1, [])
+
+
+async def test_tries_are_bounded():
+    first = ScriptedProvider("first", *[busy()] * 9)
+    assert (await writer_of(first, ScriptedProvider("second"), tries_each=3).write(LINES)).written_by == "second"
+    assert len(first.asked) == 3
+
+
+async def test_refusal_means_next_provider():
+    first = ScriptedProvider("first", LlmRefused("no"))
+    assert (await writer_of(first, ScriptedProvider("second")).write(LINES)).written_by == "second"
+    assert len(first.asked) == 1
+
+
+async def test_silent_provider_means_next():
+    first = ScriptedProvider("first", "hang")
+    writer = writer_of(first, ScriptedProvider("second"), attempt_timeout=0.01)
+    assert (await writer.write(LINES)).written_by == "second"
+    assert len(first.asked) == 1
+
+
+async def test_deadline_ends_in_extract():
+    providers = [ScriptedProvider("first", "hang"), ScriptedProvider("second", "hang")]
+    summary = await writer_of(*providers, deadline=0.01).write(LINES)
+    assert summary.written_by == "extractive"
+    assert summary.topics == ("Caller: My order A12 arrived broken on Friday.",)
+
+
+async def test_no_provider_writes_extract():
+    writer = writer_of()
+    assert writer.has_llm is False
+    assert (await writer.write(LINES)).written_by == "extractive"
+    with pytest.raises(LlmUnavailable, match="^no language model is set up$"):
+        await writer.ask(LINES)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "raised"),
+    [
+        (LlmRefused("no"), busy(9.0), LlmUnavailable),
+        (busy(9.0), LlmRefused("no"), LlmUnavailable),
+        (LlmRefused("no"), LlmRefused("no"), LlmRefused),
+    ],
+)
+async def test_ask_tells_whether_to_return(first, second, raised):
+    writer = writer_of(ScriptedProvider("first", first), ScriptedProvider("second", second))
+    with pytest.raises(raised):
+        await writer.ask(LINES)
+
+
+async def test_each_failed_provider_is_logged_once(caplog):
+    caplog.set_level(logging.WARNING)
+    failing = [ScriptedProvider("first", busy(), busy()), ScriptedProvider("second", LlmRefused("quotes A12"))]
+    await writer_of(*failing).write(LINES)
+    lines = [(record.getMessage(), record.provider, record.error) for record in caplog.records]
+    assert lines == [
+        ("summary provider failed", "first", "LlmUnavailable"),
+        ("summary provider failed", "second", "LlmRefused"),
+    ]
+    assert "A12" not in caplog.text
+
+
+async def test_cancelling_is_not_swallowed():
+    writing = asyncio.create_task(writer_of(ScriptedProvider("first", "hang")).write(LINES))
+    await asyncio.sleep(0)
+    writing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+
+
+async def test_providers_are_prepared_and_closed():
+    providers = [ScriptedProvider("first"), ScriptedProvider("second")]
+    writer = writer_of(*providers)
+    await writer.prepare()
+    await writer.close()
+    assert [(provider.prepared, provider.closed) for provider in providers] == [(True, True)] * 2
+
+
+def built(llm, *, provider="", model="", anthropic=True, xai=True):
+    key = Secret("test-key")
+    return build_writer(
+        provider=provider,
+        model=model,
+        anthropic_api_key=key if anthropic else None,
+        anthropic_base_url=llm.url,
+        xai_api_key=key if xai else None,
+        xai_api_url=f"{llm.url}/v1",
+        instructions=PROMPT.read_text(encoding="utf-8"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "written_by"),
+    [
+        ({}, "anthropic/claude-haiku-5-5"),
+        ({"model": "claude-sonnet-5-5"}, "anthropic/claude-sonnet-5-5"),
+        ({"anthropic": False}, "xai/grok-4.3"),
+        ({"provider": "xai", "model": "grok-4.5"}, "xai/grok-4.5"),
+        ({"provider": "anthropic", "xai": False}, "anthropic/claude-haiku-5-5"),
+        ({"provider": "extractive"}, "extractive"),
+        ({"anthropic": False, "xai": False}, "extractive"),
+    ],
+)
+async def test_settings_choose_the_provider(options, written_by):
+    async with FakeLlm(profile="xai") as llm:
+        writer = built(llm, **options)
+        assert (await writer.write(LINES)).written_by == written_by
+        await writer.close()
+
+
+async def test_other_provider_is_fallback():
+    """The model setting belongs to the first provider; the fallback uses its own default."""
+    async with FakeLlm(profile="xai") as llm:
+        llm.fails(401)
+        writer = built(llm, provider="anthropic", model="claude-sonnet-5-5")
+        assert (await writer.write(LINES)).written_by == "xai/grok-4.3"
+        await writer.close()
+    assert [request.path for request in llm.requests] == ["/v1/messages", "/v1/chat/completions"]
+
+
+RETURNING = [
+    SpokenLine("agent", "Hello Ana. Shall I send a text message again when the bike is ready?"),
+    SpokenLine("caller", "Yes please. And I moved to Boston."),
+]
+FACTS = [
+    {"text": "The caller prefers text messages.", "type": "preference", "confidence": 0.9, "turns": [0, 1]},
+    {"text": "Lives in Boston", "type": "identity", "confidence": 0.9, "turns": [1]},
+]
+
+
+@pytest.mark.parametrize("anthropic", [True, False])
+@pytest.mark.parametrize(
+    ("recited", "texts"),
+    [((), ["Prefers text messages", "Lives in Boston"]), (["Prefers text messages"], ["Lives in Boston"])],
+    ids=["confirmed", "recited"],
+)
+async def test_one_answer_carries_summary_and_facts(anthropic, recited, texts):
+    async with FakeLlm(profile="xai") as llm:
+        llm.answers(json.dumps({"topics": ["The bike"], "caller_facts": FACTS}))
+        writer = built(llm, anthropic=anthropic)
+        summary = await writer.write(RETURNING, recited=recited)
+        await writer.close()
+    assert len(llm.requests) == 1
+    assert summary.topics == ("The bike",)
+    assert [fact.text for fact in summary.caller_facts] == texts
+
+
+async def test_extract_has_facts_too():
+    lines = [SpokenLine("caller", "I prefer text messages.")]
+    summary = await writer_of(ScriptedProvider("first", LlmRefused("no"))).write(lines)
+    assert summary.caller_facts == (CallerFact("Prefers text messages", "preference", 0.9, (0,)),)
+
+
+async def test_overlong_answer_is_cut_to_size():
+    async with FakeLlm(profile="xai") as llm:
+        llm.answers(json.dumps({"topics": ["word " * 5000], "context": "word " * 5000}))
+        writer = built(llm, anthropic=False)
+        summary = await writer.write(LINES)
+        await writer.close()
+    assert (len(summary.topics[0]) <= 300, len(summary.context) <= 1200) == (True, True)

@@ -1,0 +1,173 @@
+"""Endings that several nodes carry out, on a real Redis server: each once, and again when more is known of the call."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.cluster.erasure import SharedErasure
+from gateway.cluster.redis_store import connect
+from gateway.errors import TakenOver
+from gateway.finalization.job_table import FinalizationJob
+from gateway.finalization.redis_queue import RedisJobQueue
+from gateway.session import EndReason, Speaker, Turn
+from tests.calls.aftermath import START, a_session
+from tests.redis_server import running_redis
+
+SESSION = a_session(
+    turns=[Turn(Speaker.CALLER, text, START + timedelta(seconds=at)) for at, text in enumerate(("One.", "Two."))]
+)
+DIED = replace(SESSION, turns=SESSION.turns[:1], end_reason=EndReason.GATEWAY_DIED, taken_over=True)
+
+
+class Room:
+    """Nodes on one server."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.dead: set[str] = set()
+        self.clients = [connect(url)]
+
+    def node(self, name: str) -> RedisJobQueue:
+        async def alive(other: str) -> bool:
+            return other not in self.dead
+
+        self.clients.append(connect(self._url))
+        return RedisJobQueue(self.clients[-1], name, alive)
+
+
+@pytest.fixture
+async def room(tmp_path: Path) -> AsyncIterator[Room]:
+    async with running_redis(tmp_path / "redis") as server:
+        room = Room(server.url)
+        yield room
+        for client in room.clients:
+            await client.aclose()
+
+
+async def taken(stream: RedisJobQueue) -> FinalizationJob:
+    async with asyncio.timeout(60):
+        while not (found := await stream.next()):
+            pass
+    [ending] = found
+    return ending
+
+
+async def finished(stream: RedisJobQueue, ending: FinalizationJob) -> None:
+    ending.document_id, ending.version = "doc", ending.version + 1
+    ending.remote_id, ending.remote_version = "remote", ending.version
+    await stream.save(ending)
+    await stream.finish(ending)
+
+
+async def test_ending_is_not_handed_over_twice(room: Room) -> None:
+    a = room.node("a")
+    await a.hand_over(FinalizationJob(SESSION))
+    await finished(a, await taken(a))
+    await a.hand_over(FinalizationJob(SESSION))
+    assert await a.whereabouts(FinalizationJob(SESSION)) == "done"
+    assert await a.next() == []
+
+
+async def test_more_turns_begin_a_done_ending_anew(room: Room) -> None:
+    """A node that was taken for dead comes back: the same documents are replaced by those of all turns."""
+    a, b = room.node("a"), room.node("b")
+    await b.hand_over(FinalizationJob(DIED))
+    await finished(b, await taken(b))
+    await a.hand_over(FinalizationJob(SESSION))
+    again = await taken(b)
+    assert again.session == replace(SESSION, taken_over=True)
+    assert (again.archived, again.summary, again.document_id) == (False, None, "")
+    assert (again.version, again.remote_id, again.remote_version) == (1, "remote", 1)
+    await finished(b, again)
+    await a.hand_over(FinalizationJob(SESSION))
+    assert await a.next() == []
+
+
+async def test_other_turns_are_added_to_a_done_ending(room: Room) -> None:
+    a, b = room.node("a"), room.node("b")
+    went_on = replace(DIED, turns=[*DIED.turns, Turn(Speaker.CALLER, "Three.", START + timedelta(seconds=9))])
+    await b.hand_over(FinalizationJob(went_on))
+    await finished(b, await taken(b))
+    await a.hand_over(FinalizationJob(SESSION))
+    again = await taken(a)
+    assert [turn.text for turn in again.session.turns] == ["One.", "Two.", "Three."]
+
+
+async def test_who_carries_out_less_is_stopped(room: Room) -> None:
+    """Even on the node that gets the new one: both know the call, and only one may write."""
+    a = room.node("a")
+    await a.hand_over(FinalizationJob(DIED))
+    less = await taken(a)
+    await a.hand_over(FinalizationJob(SESSION))
+    for write in (a.save, a.finish, a.rest):
+        with pytest.raises(TakenOver):
+            await write(less)
+    more = await taken(a)
+    assert len(more.session.turns) == 2 and not more.looked_for
+    with pytest.raises(TakenOver):
+        await a.save(less)
+    await finished(a, more)
+    assert await a.whereabouts(FinalizationJob(SESSION)) == "done"
+    assert await a.next() == []
+
+
+async def test_fewer_turns_change_nothing(room: Room) -> None:
+    a, b = room.node("a"), room.node("b")
+    await a.hand_over(FinalizationJob(SESSION))
+    ending = await taken(a)
+    await b.hand_over(FinalizationJob(DIED))
+    assert await b.next() == []
+    await finished(a, ending)
+    await b.hand_over(FinalizationJob(DIED))
+    assert await b.next() == []
+
+
+@pytest.mark.parametrize("first", [SESSION, DIED])
+async def test_two_tell_of_a_call_at_once(room: Room, first: object) -> None:
+    a, b = room.node("a"), room.node("b")
+    told = [SESSION, DIED] if first is SESSION else [DIED, SESSION]
+    await asyncio.gather(
+        *(node.hand_over(FinalizationJob(session)) for node, session in zip((a, b), told, strict=True))
+    )
+    ending = await taken(a)
+    assert len(ending.session.turns) == 2
+    await finished(a, ending)
+    assert await b.next() == []
+
+
+async def test_entry_of_a_dead_node_is_claimed(room: Room) -> None:
+    a, b = room.node("a"), room.node("b")
+    await a.hand_over(FinalizationJob(SESSION))
+    ending = await taken(a)
+    room.dead.add("a")
+    claimed = await taken(b)
+    assert claimed.session == SESSION and not claimed.looked_for
+    with pytest.raises(TakenOver):
+        await a.save(ending)
+    await finished(b, claimed)
+
+
+async def test_forgotten_call_leaves_no_words_of_its_ending(room: Room) -> None:
+    """Neither of one under way, whose worker is stopped, nor of one that is known for a day for who may add to it."""
+    one, other, traces = room.node("one"), room.node("other"), SharedErasure(room.clients[0])
+    await one.hand_over(FinalizationJob(DIED))
+    await finished(one, await taken(one))
+    assert await holding(room, "One.") == [f"voice-gateway:ending-told:{DIED.id}"]
+    assert await traces.forget([DIED.id], DIED.caller, "") == 1
+    await one.hand_over(FinalizationJob(replace(DIED, id="voice-session:2")))
+    under_way = await taken(other)
+    assert await traces.forget(["voice-session:2"], DIED.caller, "") > 0
+    with pytest.raises(TakenOver):
+        await other.save(under_way)
+    assert await holding(room, "One.") == []
+
+
+async def holding(room: Room, words: str) -> list[str]:
+    """The names of values with these words."""
+    client = room.clients[0]
+    names = [name async for name in client.scan_iter() if await client.type(name) == b"string"]
+    return [name.decode() for name in names if words.encode() in await client.get(name)]

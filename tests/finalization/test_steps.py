@@ -1,0 +1,394 @@
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from datetime import timedelta
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from gateway.calls.own_store import open_own_store
+from gateway.errors import LlmUnavailable, StoreRefused, StoreUnavailable
+from gateway.finalization.archive import Archive
+from gateway.finalization.job_table import FinalizationJob, JobTable, retold
+from gateway.finalization.steps import REMOTE_TIMEOUT, FinalizationSteps
+from gateway.finalization.summary.facts import CallerFact
+from gateway.finalization.summary.summarizer import Summarizer
+from gateway.finalization.summary.topics import TopicNote
+from gateway.memory import facts, pin_log
+from gateway.memory.facts import FactBook
+from gateway.memory.pins import PinBook
+from gateway.session import Speaker, Turn
+from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
+from tests.fakes.remem import FakeRemem, Fault
+
+
+@pytest.fixture
+async def after(tmp_path):
+    async with aftermath_in(tmp_path) as after:
+        yield after
+
+
+@pytest.fixture
+async def remem(after):
+    async with FakeRemem() as remem:
+        after.sends_to(remem)
+        yield remem
+
+
+async def written(after):
+    """An ending whose document is in our own store."""
+    ending = FinalizationJob(a_session())
+    await after.endings.save(ending)
+    await after.steps.write_document(ending)
+    return ending
+
+
+# Archive
+
+
+async def test_archive_is_kept_once(after):
+    ending = FinalizationJob(a_session())
+    await after.steps.keep_archive(ending)
+    assert after.archives() == [f"AGENT: Hello.\nCALLER: {WORDS}\n"]
+    (path,) = after.archive_dir.iterdir()
+    path.unlink()
+    await after.steps.keep_archive(ending)
+    assert after.archives() == []
+
+
+async def test_archive_that_fails_stays_to_be_done(after):
+    after.archive_dir.write_text("a file where the folder should be")
+    ending = FinalizationJob(a_session())
+    with pytest.raises(OSError):
+        await after.steps.keep_archive(ending)
+    assert not ending.archived
+
+
+async def test_ending_that_knows_less_improves_nothing(after):
+    """A longer transcript is there: whoever wrote it has the better summary too."""
+    session = a_session()
+    await after.steps.keep_archive(FinalizationJob(session))
+    less = FinalizationJob(replace(session, turns=session.turns[:1]))
+    await after.steps.keep_archive(less)
+    assert after.archives() == [f"AGENT: Hello.\nCALLER: {WORDS}\n"]
+    after.asks(MoodyModel(LlmUnavailable("overloaded")))
+    await after.steps.write_document(less)
+    assert not after.steps.upgrade_due(less)
+
+
+# More is known of a call
+
+
+async def retold_after(after, remem=None):
+    """An ending of one turn, done; and the ending of the same call with all turns."""
+    session = a_session()
+    first = FinalizationJob(replace(session, turns=session.turns[:1]))
+    await after.steps.write_document(first)
+    if remem is not None:
+        await after.steps.send_remote(first)
+    again = retold(first, session)
+    assert again is not None and again.session.turns == session.turns
+    return again
+
+
+async def test_own_document_is_replaced_when_more_is_known(after):
+    again = await retold_after(after)
+    [before] = await after.documents()
+    assert WORDS not in before.content
+    await after.steps.write_document(again)
+    [document] = await after.documents()
+    assert document.id == before.id == again.document_id
+    assert WORDS in document.content
+    assert again.version == 2
+
+
+async def test_remote_document_is_replaced_when_more_is_known(after, remem):
+    again = await retold_after(after, remem)
+    await after.steps.write_document(again)
+    await after.steps.send_remote(again)
+    [document] = remem.documents.values()
+    assert WORDS in document.content
+    assert again.remote_version == again.version
+
+
+async def test_remote_document_whose_answer_was_lost_is_replaced(after, remem):
+    """That it was sent is known, not what became of it: it is found, and then replaced."""
+    again = await retold_after(after, remem)
+    again.remote_id, again.remote_version = "", 0
+    await after.steps.write_document(again)
+    await after.steps.send_remote(again)
+    [document] = remem.documents.values()
+    assert WORDS in document.content
+
+
+async def test_nothing_more_is_nothing_to_do():
+    session = a_session()
+    assert retold(FinalizationJob(session), replace(session, turns=session.turns[:1])) is None
+
+
+# Document
+
+
+async def test_document_is_written_once(after):
+    ending = await written(after)
+    await after.steps.write_document(ending)
+    (document,) = await after.documents()
+    assert (document.id, document.source_id) == (ending.document_id, ending.session.id)
+    assert ending.version == 1
+
+
+async def test_document_of_a_forgotten_write_is_found_again(after):
+    """The process died between the write and the note of it."""
+    ending = await written(after)
+    again = FinalizationJob(ending.session)
+    await after.steps.write_document(again)
+    assert again.document_id == ending.document_id
+    assert len(await after.documents()) == 1
+
+
+async def test_summary_is_not_asked_for_twice(after):
+    model = MoodyModel()
+    after.asks(model)
+    ending = await written(after)
+    await after.steps.write_document(ending)
+    assert (model.asked, ending.summary) == (1, SUMMARY)
+
+
+async def test_title_follows_the_agents_zone(after):
+    after.steps = replace(after.steps, zones={"maya": ZoneInfo("Asia/Tokyo")})
+    await written(after)
+    (document,) = await after.documents()
+    assert document.title == "Voice Call Summary — 2026-02-07 08:15 AM"
+
+
+async def test_every_step_is_saved(after):
+    ending = await written(after)
+    await after.steps.keep_archive(ending)
+    assert await after.open_endings() == [ending]
+
+
+async def test_finished_ending_keeps_no_words(after):
+    ending = await written(after)
+    await after.steps.finish(ending)
+    with closing(sqlite3.connect(after.folder / "gateway.db")) as connection:
+        assert connection.execute("SELECT * FROM endings").fetchall() == []
+    assert len(await after.documents()) == 1
+
+
+# A better summary
+
+
+async def test_no_upgrade_without_a_model(after):
+    ending = await written(after)
+    assert not after.steps.upgrade_due(ending)
+    await after.steps.upgrade(ending)
+    assert ending.version == 1
+
+
+async def test_upgrade_replaces_the_document(after):
+    ending = await written(after)
+    after.asks(MoodyModel())
+    assert after.steps.upgrade_due(ending)
+    await after.steps.upgrade(ending)
+    (document,) = await after.documents()
+    assert document.id == ending.document_id
+    assert document.content.endswith("### Context for Next Call\nAna waits for her chain.\n")
+    assert (ending.version, ending.summary) == (2, SUMMARY)
+    assert not after.steps.upgrade_due(ending)
+
+
+async def test_failed_upgrade_changes_nothing(after):
+    ending = await written(after)
+    after.asks(MoodyModel(LlmUnavailable("overloaded")))
+    with pytest.raises(LlmUnavailable):
+        await after.steps.upgrade(ending)
+    assert ending.version == 1
+    assert ending.summary.written_by == "extractive"
+
+
+# The remote store
+
+
+async def test_nothing_is_sent_without_a_remote_store(after):
+    ending = await written(after)
+    assert not after.steps.remote_due(ending)
+    await after.steps.send_remote(ending)
+    assert (ending.remote_id, ending.remote_version) == ("", 0)
+
+
+async def test_nothing_is_sent_before_there_is_a_document(after, remem):
+    await after.steps.send_remote(FinalizationJob(a_session()))
+    assert remem.requests == []
+
+
+async def test_document_is_sent_once(after, remem):
+    ending = await written(after)
+    assert after.steps.remote_due(ending)
+    await after.steps.send_remote(ending)
+    await after.steps.send_remote(ending)
+    (stored,) = remem.documents.values()
+    assert (ending.remote_id, ending.remote_version) == (stored.id, 1)
+    assert remem.paths() == ["POST /v1/documents"]
+
+
+async def test_better_summary_replaces_the_remote_document(after, remem):
+    ending = await written(after)
+    await after.steps.send_remote(ending)
+    after.asks(MoodyModel())
+    await after.steps.upgrade(ending)
+    await after.steps.send_remote(ending)
+    (stored,) = remem.documents.values()
+    assert stored.content == (await after.documents())[0].content
+    assert remem.paths() == ["POST /v1/documents", f"PUT /v1/documents/{stored.id}"]
+    assert ending.remote_version == 2
+
+
+async def test_lost_answer_is_asked_after(after, remem):
+    remem.honours_idempotency = False
+    remem.fails(Fault.ANSWER_LOST)
+    ending = await written(after)
+    with pytest.raises(StoreUnavailable):
+        await after.steps.send_remote(ending)
+    (read,) = await after.open_endings()
+    assert read.remote_sent
+    await after.steps.send_remote(read)
+    assert remem.documents_of(read.session.id) == 1
+    assert read.remote_id in remem.documents
+
+
+async def test_document_that_is_not_indexed_yet_is_not_sent_again(after, remem):
+    remem.honours_idempotency, remem.indexing_delay = False, 3600
+    remem.fails(Fault.ANSWER_LOST)
+    ending = await written(after)
+    with pytest.raises(StoreUnavailable):
+        await after.steps.send_remote(ending)
+    with pytest.raises(StoreUnavailable) as raised:
+        await after.steps.send_remote(ending)
+    assert raised.value.retry_after == REMOTE_TIMEOUT
+    (stored,) = remem.documents.values()
+    stored.visible_at = 0.0
+    await after.steps.send_remote(ending)
+    assert (ending.remote_id, len(remem.documents)) == (stored.id, 1)
+
+
+async def test_document_found_without_an_id_is_enough(after, remem):
+    remem.face = remem.shape = "plan"
+    remem.honours_idempotency = False
+    remem.fails(Fault.ANSWER_LOST)
+    ending = await written(after)
+    with pytest.raises(StoreUnavailable):
+        await after.steps.send_remote(ending)
+    await after.steps.send_remote(ending)
+    assert remem.documents_of(ending.session.id) == 1
+    assert (ending.remote_id, ending.remote_version) == ("", 1)
+
+
+async def test_turned_away_repeat_is_asked_after(after, remem):
+    """The first create was carried out and not yet indexed, the second turned away: the third must ask again."""
+    remem.face, remem.honours_idempotency, remem.indexing_delay = "plan", False, 3600
+    remem.fails(Fault.ANSWER_LOST, Fault.NONE, Fault.NONE, Fault.TOO_MANY_REQUESTS)
+    ending = await written(after)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            await after.steps.send_remote(ending)
+    (stored,) = remem.documents.values()
+    stored.visible_at = 0.0
+    await after.steps.send_remote(ending)
+    assert remem.documents_of(ending.session.id) == ending.remote_version == 1
+
+
+async def test_turned_away_request_is_not_asked_after(after, remem):
+    remem.fails(Fault.TOO_MANY_REQUESTS)
+    ending = await written(after)
+    with pytest.raises(StoreUnavailable):
+        await after.steps.send_remote(ending)
+    assert not ending.remote_sent
+    await after.steps.send_remote(ending)
+    assert remem.paths() == ["POST /v1/documents"] * 2
+
+
+async def test_wrong_key_is_refused(after, remem):
+    after.sends_to(remem, key="vlt_wrong")
+    ending = await written(after)
+    with pytest.raises(StoreRefused):
+        await after.steps.send_remote(ending)
+    assert ending.remote_version == 0
+
+
+# Facts
+
+
+class Parrot(MoodyModel):
+    """Takes for a fact what the agent read out of its notes."""
+
+    async def summarise(self, instructions, transcript):
+        return replace(SUMMARY, caller_facts=(CallerFact("Prefers window seats", "preference", 0.9, (0, 1)),))
+
+
+async def test_what_was_looked_up_in_mid_call_is_not_learned_again(tmp_path):
+    """It is in no receipt: the agent found it with a search."""
+    store = await open_own_store(tmp_path)
+    try:
+        book, archive = FactBook(store), Archive(tmp_path / "archive", retention_days=7)
+        writer = Summarizer([Parrot()], "Summarise.", tries_each=1)
+        steps = FinalizationSteps(store, JobTable(store), None, writer, archive, zones={}, facts=book)
+        await book.learn(a_session(), [CallerFact("Prefers window seats", "preference", 0.9, (1,))], START)
+        asked = Turn(Speaker.AGENT, "You prefer window seats, right?", START)
+        ending = FinalizationJob(a_session(turns=[asked, Turn(Speaker.CALLER, "Yes.", START)]))
+        await steps.write_document(ending)
+        assert ending.summary.caller_facts == ()
+    finally:
+        await store.close()
+
+
+# Topics
+
+SALE = TopicNote("Orlando sale", status="There is an offer", state="open", turns=(1,))
+
+
+@pytest.fixture
+async def pins(after):
+    statements = (*facts.SCHEMA, *pin_log.SCHEMA)
+    await after.store.run(lambda connection: [connection.execute(statement) for statement in statements])
+    pins = PinBook(after.store)
+    after.steps = replace(after.steps, pins=pins)
+    return pins
+
+
+async def test_topics_are_kept_once_whoever_dies(after, pins):
+    """The step is done, and the process dies before that is noted: the next one repeats it."""
+    ending = await written(after)
+    ending.summary = replace(SUMMARY, running_topics=(SALE,))
+    await after.endings.save(ending)
+    await after.steps.keep_topics(ending)
+    await after.steps.keep_topics(ending)
+    await after.resumes()
+    [topic] = await pins.topics("maya", ending.session.caller)
+    assert (topic.title, topic.calls, len(topic.history)) == ("Orlando sale", 1, 1)
+    assert await after.open_endings() == []
+
+
+async def test_process_that_died_before_leaves_topics_to_the_next(after, pins):
+    ending = await written(after)
+    ending.summary = replace(SUMMARY, running_topics=(SALE,))
+    await after.endings.save(ending)
+    await after.resumes()
+    assert [topic.title for topic in await pins.topics("maya", ending.session.caller)] == ["Orlando sale"]
+
+
+async def test_better_summary_brings_its_topics(after, pins):
+    model = MoodyModel(failure=LlmUnavailable("down"))
+    after.asks(model)
+    said = "The Orlando sale waits for an offer."
+    session = a_session(turns=[Turn(Speaker.CALLER, said, START)])
+    after.pauses.events.append(model.recovers)
+    await after.finishes(session)
+    assert await pins.topics("maya", session.caller) == []  # the model named none; the rules had found the sale
+
+
+async def test_writer_is_told_of_known_topics(after, pins):
+    await pins.note(a_session(started_at=START - timedelta(days=1)), [SALE], START)
+    session = a_session(turns=[Turn(Speaker.CALLER, "Orlando is sold.", START)])
+    await after.finishes(session)
+    [topic] = await pins.topics("maya", session.caller)
+    assert (topic.title, topic.state, topic.calls) == ("Orlando sale", "closed", 2)

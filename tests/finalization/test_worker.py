@@ -1,0 +1,363 @@
+import logging
+import sqlite3
+
+import orjson
+import pytest
+
+from gateway.errors import LlmRefused, LlmUnavailable, SharedStoreUnavailable
+from gateway.finalization.job_table import FinalizationJob, JobTable
+from gateway.finalization.steps import EXTRACTIVE
+from gateway.finalization.worker import PAUSES
+from gateway.links.recorder import RecordingRoom
+from gateway.session import Speaker, Turn
+from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
+from tests.fakes.remem import FakeRemem, Fault
+from tests.stage import until, until_it
+
+FACES = ["plan", "current", "both"]
+
+
+@pytest.fixture
+async def after(tmp_path):
+    async with aftermath_in(tmp_path) as after:
+        yield after
+
+
+@pytest.fixture
+async def remem(after):
+    async with FakeRemem() as remem:
+        after.sends_to(remem)
+        yield remem
+
+
+def logged(caplog, level):
+    records = [record for record in caplog.records if record.levelno == level and hasattr(record, "step")]
+    return [(record.getMessage(), record.step) for record in records]
+
+
+# When all goes well
+
+
+async def test_call_leaves_archive_and_document(after):
+    await after.finishes(session := a_session())
+    (document,) = await after.documents()
+    assert document.source_id == session.id
+    assert WORDS in document.content
+    assert after.archives() == [f"AGENT: Hello.\nCALLER: {WORDS}\n"]
+    assert await after.open_endings() == []
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_call_leaves_one_document_in_each_store(after, remem, face):
+    remem.face = face
+    await after.finishes(session := a_session())
+    (document,) = await after.documents()
+    assert [stored.content for stored in remem.documents.values()] == [document.content]
+    assert remem.documents_of(session.id) == 1
+    assert after.pauses.lengths == []
+
+
+async def test_finalizer_counts_what_is_unfinished(after):
+    finalizer = after.finalizer()
+    finalizer.submit(a_session())
+    assert finalizer.unfinished == 1
+    await until(lambda: finalizer.unfinished == 0)
+
+
+async def test_closing_waits_for_the_document_alone(after, remem):
+    remem.always = Fault.BROKEN
+    finalizer = after.finalizer()
+    finalizer.submit(session := a_session())
+    await finalizer.close(seconds=10)
+    assert finalizer.unfinished == 0
+    assert [document.source_id for document in await after.documents()] == [session.id]
+    assert [ending.session for ending in await after.open_endings()] == [session]
+
+
+async def test_nothing_spoken_is_logged(after, caplog):
+    caplog.set_level(logging.DEBUG)
+    await after.finishes(a_session())
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("gateway")] == [
+        "call remembered"
+    ]
+    assert not any("chain" in str(vars(record)) for record in caplog.records)
+
+
+# What leaves nothing
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"caller": ""},
+        {"turns": []},
+        {"turns": [Turn(Speaker.CALLER, " ", START)]},
+        {"turns": [Turn(Speaker.AGENT, "", START, unheard="Hello.")]},
+    ],
+    ids=["nameless", "no turns", "blank turn", "nothing heard"],
+)
+async def test_call_without_a_name_or_word_leaves_nothing(after, remem, fields):
+    await after.finishes(a_session(**fields))
+    assert await after.documents() == []
+    assert (after.archives(), remem.requests, await after.open_endings()) == ([], [], [])
+
+
+async def test_disabled_memory_leaves_nothing(after):
+    finalizer = after.finalizer(enabled=False)
+    finalizer.submit(a_session())
+    assert finalizer.unfinished == 0
+    assert (await after.documents(), after.archives()) == ([], [])
+
+
+# One document, whatever fails
+
+
+@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize(
+    "fault",
+    [Fault.BROKEN, Fault.TOO_MANY_REQUESTS, Fault.OVERLOADED, Fault.HTML, Fault.HTML_ERROR, Fault.ANSWER_LOST],
+)
+async def test_failed_send_is_repeated_once_it_can_be(after, remem, face, fault):
+    remem.face = face
+    # In the plan's dialect no key guards against a second document; on a server with ingestion it does.
+    remem.honours_idempotency = face != "plan"
+    remem.fails(*([Fault.NONE] if face == "current" else []), fault)
+    await after.finishes(session := a_session())
+    assert remem.documents_of(session.id) == len(remem.documents) == 1
+    was_looked_for_in_vain = fault in (Fault.BROKEN, Fault.HTML, Fault.HTML_ERROR)
+    assert len(after.pauses.lengths) == (2 if was_looked_for_in_vain else 1)
+    assert await after.open_endings() == []
+
+
+async def test_answers_lost_in_a_row_make_one_document(after, remem):
+    remem.face, remem.honours_idempotency = "plan", False
+    remem.fails(Fault.ANSWER_LOST, Fault.ANSWER_LOST, Fault.BROKEN)
+    await after.finishes(session := a_session())
+    assert remem.documents_of(session.id) == 1
+    assert remem.paths() == ["POST /v1/documents", *["POST /v1/query"] * 3]
+
+
+async def test_store_that_does_not_say_is_asked_again(after, remem):
+    """Its answer to the create was lost, and the one to the question names no results: there may be a document."""
+    remem.honours_idempotency = False
+    remem.fails(Fault.ANSWER_LOST, Fault.NO_RESULTS_KEY)
+    await after.finishes(session := a_session())
+    assert remem.documents_of(session.id) == 1
+
+
+async def test_own_store_does_not_wait_for_the_other(after, remem):
+    remem.always = Fault.BROKEN
+    finalizer = after.finalizer()
+    finalizer.submit(a_session())
+    await until(lambda: len(after.pauses.lengths) > 3)
+    assert len(await after.documents()) == 1
+    assert len(await until(after.archives)) == 1
+    await finalizer.close(seconds=0)
+    assert remem.documents == {}
+
+
+async def test_unreachable_store_is_served_by_the_next_process(after):
+    async with FakeRemem() as gone:
+        after.sends_to(gone)
+    finalizer = after.finalizer()
+    finalizer.submit(session := a_session())
+    await until(lambda: after.pauses.lengths)
+    await finalizer.close(seconds=0)
+    async with FakeRemem() as back:
+        after.sends_to(back)
+        await after.resumes()
+        assert back.documents_of(session.id) == len(await after.documents()) == 1
+
+
+async def test_servers_wish_is_honoured(after, remem):
+    remem.retry_after = "30"
+    remem.fails(Fault.TOO_MANY_REQUESTS)
+    await after.finishes(a_session())
+    assert after.pauses.lengths == [30.0]
+
+
+async def test_no_wish_is_longer_than_the_longest_pause(after, remem):
+    remem.retry_after = "86400"
+    remem.fails(Fault.OVERLOADED)
+    await after.finishes(a_session())
+    assert 600 <= after.pauses.lengths[0] <= 600 * 1.2
+
+
+async def test_pauses_grow(after, remem):
+    remem.retry_after = "0"
+    remem.fails(*[Fault.OVERLOADED] * 11)
+    await after.finishes(a_session())
+    expected = [*PAUSES, PAUSES[-1], PAUSES[-1]]
+    assert [round(length / pause) for length, pause in zip(after.pauses.lengths, expected, strict=True)] == [1] * 11
+
+
+async def test_lasting_trouble_is_told_once(after, remem, caplog):
+    remem.fails(*[Fault.OVERLOADED] * 5)
+    await after.finishes(a_session())
+    assert logged(caplog, logging.WARNING) == [("ending step waits", "send_remote")]
+
+
+async def test_refused_key_costs_only_the_remote_document(after, remem, caplog):
+    after.sends_to(remem, key="vlt_wrong")
+    await after.finishes(a_session())
+    assert len(await after.documents()) == 1
+    assert remem.paths() == ["POST /v1/documents"]
+    assert (remem.documents, after.pauses.lengths) == ({}, [])
+    assert logged(caplog, logging.ERROR) == [("ending step refused", "send_remote")]
+    assert "vlt_wrong" not in caplog.text
+
+
+async def test_full_disk_does_not_cost_the_document(after, remem):
+    after.archive_dir.write_text("a file where the folder should be")
+    finalizer = after.finalizer()
+    finalizer.submit(session := a_session())
+    await until(lambda: remem.documents)
+    assert len(await after.documents()) == 1
+    after.archive_dir.unlink()
+    await until(lambda: not finalizer.unfinished)
+    assert len(after.archives()) == remem.documents_of(session.id) == 1
+    assert await after.open_endings() == []
+
+
+async def test_embedded_store_that_fails_is_waited_for(after):
+    connection = sqlite3.connect(after.folder / "gateway.db")
+    connection.execute("ALTER TABLE endings RENAME TO elsewhere")
+    after.pauses.events.extend([int, lambda: connection.execute("ALTER TABLE elsewhere RENAME TO endings")])
+    await after.finishes(a_session())
+    connection.close()
+    assert len(after.pauses.lengths) == 2
+    assert (len(await after.documents()), len(after.archives())) == (1, 1)
+
+
+# The language model
+
+
+@pytest.mark.parametrize("face", ["plan", "both"])
+async def test_model_that_comes_back_rewrites_the_document(after, remem, face):
+    remem.face = face
+    model = MoodyModel(LlmUnavailable("overloaded"))
+    after.asks(model)
+    after.pauses.events.append(model.recovers)
+    await after.finishes(session := a_session())
+    (document,), (stored,) = await after.documents(), remem.documents.values()
+    assert document.content == stored.content
+    assert SUMMARY.context in document.content
+    assert document.source_id == session.id
+
+
+async def test_model_that_refuses_leaves_the_extractive_summary(after, caplog):
+    after.asks(MoodyModel(LlmRefused("no summary")))
+    await after.finishes(a_session())
+    (document,) = await after.documents()
+    assert document.metadata["summary_by"] == EXTRACTIVE
+    assert logged(caplog, logging.ERROR) == [("ending step refused", "upgrade")]
+    assert await after.open_endings() == []
+
+
+async def test_better_summary_does_not_wait_for_the_archive(after, remem):
+    model = MoodyModel(LlmUnavailable("overloaded"))
+    after.asks(model)
+    after.archive_dir.write_text("a file where the folder should be")
+    finalizer = after.finalizer()
+    finalizer.submit(a_session())
+    await until(lambda: remem.documents)
+    model.recovers()
+    (stored,) = remem.documents.values()
+    await until(lambda: SUMMARY.context in stored.content)
+    await finalizer.close(seconds=0)
+    assert after.archives() == []
+
+
+async def test_document_deleted_meanwhile_is_not_upgraded(after, caplog):
+    caplog.set_level(logging.INFO)
+    model = MoodyModel(LlmUnavailable("overloaded"))
+    after.asks(model)
+    finalizer = after.finalizer()
+    finalizer.submit(a_session())
+    (document,) = await until_it(after.documents)
+    await after.store.delete(document.id)
+    model.recovers()
+    await until(lambda: not finalizer.unfinished)
+    assert (await after.documents(), await after.open_endings()) == ([], [])
+    assert ("document was deleted meanwhile", "upgrade") in logged(caplog, logging.INFO)
+
+
+async def test_good_model_is_asked_once(after, remem):
+    model = MoodyModel()
+    after.asks(model)
+    await after.finishes(a_session())
+    assert model.asked == 1
+    assert remem.paths() == ["POST /v1/documents"]
+
+
+# Across processes
+
+
+@pytest.mark.parametrize(
+    "state",
+    [{}, {"archived": True}, {"summary": SUMMARY}, {"archived": True, "summary": SUMMARY, "remote_sent": True}],
+    ids=["begun", "archived", "summarised", "sent"],
+)
+async def test_unfinished_ending_is_taken_up(after, remem, state):
+    ending = FinalizationJob(a_session(), **state)
+    await after.steps.endings.save(ending)
+    await after.resumes()
+    assert len(await after.documents()) == remem.documents_of(ending.session.id) == 1
+    assert len(after.archives()) == (0 if ending.archived else 1)
+    assert await after.open_endings() == []
+
+
+async def test_repeated_runs_make_no_second_document(after, remem):
+    session = a_session()
+    for _ in range(3):
+        await after.finishes(session)
+        await after.resumes()
+    assert len(await after.documents()) == remem.documents_of(session.id) == 1
+
+
+async def test_ending_of_a_worker_nobody_can_ask_after_is_left(after):
+    """Shared storage is away: whether the worker lives is found out another time, and nothing fails meanwhile."""
+    is_away = True
+
+    async def alive(node: str) -> bool:
+        if is_away:
+            raise SharedStoreUnavailable("Redis: ConnectionError")
+        return False
+
+    await JobTable(after.store, "other-worker").begin(FinalizationJob(session := a_session()))
+    finalizer = after.finalizer(node="this-worker", alive=alive)
+    assert await finalizer.resume() == {session.id}
+    assert finalizer.unfinished == 0
+    is_away = False
+    await finalizer.resume()
+    await finalizer.close(seconds=60)
+    assert len(await after.documents()) == 1
+
+
+async def test_finished_endings_are_not_taken_up(after, remem):
+    await after.finishes(a_session())
+    finalizer = after.finalizer()
+    await finalizer.resume()
+    assert finalizer.unfinished == 0
+
+
+# Recording
+
+
+async def test_recording_gets_ending_and_summary(after):
+    room = RecordingRoom(after.folder / "calls")
+    finalizer = after.finalizer()
+    finalizer.submit(session := a_session(), room.record("one"))
+    await until(lambda: not finalizer.unfinished)
+    room.close()
+    ended, summary = map(orjson.loads, (after.folder / "calls" / "one.jsonl").read_bytes().splitlines())
+    assert (ended["note"], ended["content"]) == ("ended", session.as_json())
+    assert (summary["note"], summary["content"]["written_by"]) == ("summary", EXTRACTIVE)
+
+
+async def test_recording_of_a_nameless_call_ends_too(after):
+    room = RecordingRoom(after.folder / "calls")
+    after.finalizer().submit(session := a_session(caller=""), room.record("one"))
+    room.close()
+    (ended,) = map(orjson.loads, (after.folder / "calls" / "one.jsonl").read_bytes().splitlines())
+    assert (ended["note"], ended["content"]["id"]) == ("ended", session.id)
