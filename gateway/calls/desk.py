@@ -19,7 +19,6 @@ from typing import Final
 
 from gateway import logs
 from gateway.agents import AgentDirectory
-from gateway.calls.brain_room import BrainRoom, Thought
 from gateway.calls.carrier_line import CarrierLine
 from gateway.calls.departures import Departures
 from gateway.calls.engine_keeper import EngineAccess
@@ -40,6 +39,7 @@ from gateway.cluster.node import ClusterNode
 from gateway.errors import SharedStoreUnavailable
 from gateway.finalization.worker import FinalizationWorker
 from gateway.links.recorder import RecordingRoom
+from gateway.llm.responder_factory import CallLlm, ResponderFactory
 from gateway.logs import last_four
 from gateway.memory.identity import identifier
 from gateway.metrics import REFUSED
@@ -91,7 +91,7 @@ class CallDesk:
         recordings: RecordingRoom,
         apology: bytes,
         kits: ToolLoader | None = None,
-        brains: BrainRoom | None = None,
+        brains: ResponderFactory | None = None,
         neighbours: ClusterNode | None = None,
         feed: Feed | None = None,
         levels: Levels | None = None,
@@ -478,7 +478,7 @@ class CallDesk:
     # A call's life
 
     def _call(
-        self, ring: Ring, link: MediaStream, engine: EngineAccess, kit: CallTools, thought: Thought | None
+        self, ring: Ring, link: MediaStream, engine: EngineAccess, kit: CallTools, thought: CallLlm | None
     ) -> Call:
         carrier, call_id = ring.key
         session = ring.session or ring.new_session()
@@ -514,7 +514,7 @@ class CallDesk:
             thought.thinker.stood_in_by(call.reply_to)
         return call
 
-    async def _conduct(self, call: Call, ring: Ring, thought: Thought | None) -> None:
+    async def _conduct(self, call: Call, ring: Ring, thought: CallLlm | None) -> None:
         ring.recorder, ring.adopted = call.recorder, False
         steady_at = self._now() + STEADY_SECONDS
         feed = self._provisions.feed(ring)

@@ -21,10 +21,10 @@ import orjson
 
 from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.event_log import forget_events, told_of
-from gateway.calls.thinking import hashed_caller
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
 from gateway.finalization.document import SOURCE as CALL_SOURCE
 from gateway.finalization.job_table import JobTable
+from gateway.llm.responder import hashed_caller
 from gateway.memory.database import Connection
 from gateway.memory.facts import FactBook
 from gateway.memory.index import carrying

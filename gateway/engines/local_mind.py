@@ -3,18 +3,18 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from gateway.calls.bearers import Bearers
-from gateway.calls.thinking import CallThinker
 from gateway.engines.agent_settings import AgentFunction
 from gateway.engines.events import FunctionCall
 from gateway.engines.mind import Message
 from gateway.llm.chat import ChatRequest, TextDelta, ToolCallDelta
+from gateway.llm.endpoint_tokens import EndpointTokens
+from gateway.llm.responder import Responder
 
 
-class ThinkerMind:
+class ResponderMind:
     """One call's."""
 
-    def __init__(self, thinker: CallThinker) -> None:
+    def __init__(self, thinker: Responder) -> None:
         self._thinker = thinker
 
     @property
@@ -39,12 +39,12 @@ class ThinkerMind:
 class LocalMinds:
     """Finds the mind that a bearer belongs to. The bearer would open the proxy; here nobody need go through it."""
 
-    def __init__(self, bearers: Bearers) -> None:
+    def __init__(self, bearers: EndpointTokens) -> None:
         self._bearers = bearers
 
-    async def find(self, bearer: str) -> ThinkerMind | None:
+    async def find(self, bearer: str) -> ResponderMind | None:
         thinker = await self._bearers.find(bearer)
-        return ThinkerMind(thinker) if thinker is not None else None
+        return ResponderMind(thinker) if thinker is not None else None
 
 
 def _tool(function: AgentFunction) -> dict[str, object]:

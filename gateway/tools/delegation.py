@@ -14,7 +14,7 @@ from typing import Final, Literal, Protocol
 import httpx
 
 from gateway.errors import LlmError
-from gateway.llm.openclaw_chat import OpenClawUpstream
+from gateway.llm.openclaw import OpenClawUpstream
 
 PAUSES: Final = (1.0, 5.0, 25.0)
 WEBHOOK_SECONDS: Final = 15.0

@@ -7,11 +7,11 @@ from pathlib import Path
 import httpx
 
 from gateway.agents import AgentDirectory, find_text
-from gateway.calls.brains import Accounts, Brain, build_brains
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.errors import SettingsError
 from gateway.finalization.summary.summarizer import Summarizer, build_writer
-from gateway.llm.openclaw_chat import OpenClawUpstream
+from gateway.llm.agent_llm import AgentLlm, LlmAccounts, build_brains
+from gateway.llm.openclaw import OpenClawUpstream
 from gateway.memory.remem import RememClient
 from gateway.settings import Secret, Settings
 from gateway.sounds import bundled_sound
@@ -44,7 +44,7 @@ class Blueprint:
     store_keys: tuple[Secret, ...]
     shelves: Mapping[str, ReloadingToolModule]
     text_agents: Mapping[str, OpenClawUpstream]
-    brains: Mapping[str, Brain]
+    brains: Mapping[str, AgentLlm]
 
     @classmethod
     def from_settings(cls, settings: Settings, connect: Connector) -> "Blueprint":
@@ -115,8 +115,8 @@ def _summary_prompt(folder: Path) -> str:
     return find_text("prompts/summary.md", folder, missing=missing)
 
 
-def _accounts(settings: Settings) -> Accounts:
-    return Accounts(
+def _accounts(settings: Settings) -> LlmAccounts:
+    return LlmAccounts(
         anthropic_api_key=settings.anthropic_api_key,
         anthropic_base_url=settings.anthropic_base_url,
         xai_api_key=settings.xai_api_key,

@@ -15,9 +15,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.calls.bearers import Bearers
 from gateway.llm.chat import ChatEvent
-from gateway.llm.chat_wire import ChunkWriter, MalformedChatRequest, completion, read_request
+from gateway.llm.completions_codec import ChunkWriter, MalformedChatRequest, completion, read_request
+from gateway.llm.endpoint_tokens import EndpointTokens
 
 MAX_BODY_BYTES: Final = 2_000_000
 """A prompt, its tools and hours of talk are a fraction of it."""
@@ -25,7 +25,7 @@ MAX_BODY_BYTES: Final = 2_000_000
 _UNBUFFERED: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-def routes(bearers: Bearers) -> list[Route]:
+def routes(bearers: EndpointTokens) -> list[Route]:
     async def complete(request: Request) -> Response:
         thinker = await bearers.find(_bearer(request))
         if thinker is None:

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.calls.bearers import Bearers
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.engines.local import URL, LocalEngine
 from gateway.engines.local_mind import LocalMinds
 from gateway.engines.speech_worker import SpeechWorkerClient
+from gateway.llm.endpoint_tokens import EndpointTokens
 from gateway.maintenance import at_work
 from gateway.settings import Settings
 from gateway.web.blueprint import Blueprint
@@ -39,7 +39,7 @@ class EngineRoom:
 
 
 @contextlib.asynccontextmanager
-async def engine_room(blueprint: Blueprint, bearers: Bearers) -> AsyncIterator[EngineRoom]:
+async def engine_room(blueprint: Blueprint, bearers: EndpointTokens) -> AsyncIterator[EngineRoom]:
     """The local engine's process lives as long as this does; the other engine needs nothing."""
     if not blueprint.engine_is_local:
         yield EngineRoom(blueprint.engine)

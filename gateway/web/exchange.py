@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.calls.brain_room import BrainRoom
-from gateway.calls.brains import keep_warm
 from gateway.calls.desk import CallDesk
 from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.provisions import Memory
 from gateway.cluster.worker_metrics import WorkerMetrics
 from gateway.finalization.worker import FinalizationWorker
+from gateway.llm.agent_llm import keep_warm
+from gateway.llm.responder_factory import ResponderFactory
 from gateway.maintenance import (
     at_work,
     collect_garbage,
@@ -47,7 +47,7 @@ class Exchange:
     finalizer: FinalizationWorker
     forgetting: Forgetting
     engine: EngineRoom
-    brains: BrainRoom
+    brains: ResponderFactory
     telnyx: TelnyxControl | None
     controls: Mapping[str, CallControl]
     """The REST interface of each carrier that is set up."""

@@ -7,15 +7,15 @@ from typing import Final
 import httpx
 
 from gateway.agents import Agent
-from gateway.calls.brain_room import BrainRoom
-from gateway.calls.brains import close as close_brains
 from gateway.calls.call_book import CallBook
 from gateway.calls.forgetting import Forgetting
 from gateway.calls.provisions import Memory
-from gateway.calls.thinking import hashed_caller
 from gateway.finalization.job_table import JobTable
 from gateway.finalization.steps import FinalizationSteps
 from gateway.finalization.worker import FinalizationWorker
+from gateway.llm.agent_llm import close as close_brains
+from gateway.llm.responder import hashed_caller
+from gateway.llm.responder_factory import ResponderFactory
 from gateway.maintenance import at_work
 from gateway.memory.facts import FactBook
 from gateway.memory.knowledge import Knowledge
@@ -34,10 +34,10 @@ KNOWLEDGE_SECONDS: Final = 5.0
 
 
 @contextlib.asynccontextmanager
-async def brain_room(blueprint: Blueprint, memory: Memory | None, others: Sharing) -> AsyncIterator[BrainRoom]:
+async def brain_room(blueprint: Blueprint, memory: Memory | None, others: Sharing) -> AsyncIterator[ResponderFactory]:
     """The agents' own language models, with connections to them kept open while there are calls."""
     try:
-        yield BrainRoom(
+        yield ResponderFactory(
             {agent.name: agent for agent in blueprint.agents},
             blueprint.brains,
             blueprint.store_keys[0],

@@ -3,7 +3,7 @@ import time
 
 from gateway.bench.upstream import PIECES, running_upstream
 from gateway.llm.chat import ChatRequest, Finished, TextDelta
-from gateway.llm.openai_chat import OpenAiUpstream
+from gateway.llm.openai import OpenAiUpstream
 
 
 async def test_answer_begins_with_its_moment():

@@ -1,10 +1,10 @@
-from gateway.calls.bearers import Bearers
-from gateway.calls.brains import Brain
-from gateway.calls.thinking import CallThinker
 from gateway.engines.agent_settings import AgentFunction
 from gateway.engines.events import FunctionCall
 from gateway.engines.local_mind import LocalMinds
+from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.chat import ChatRequest, Finished, TextDelta, ToolCallDelta
+from gateway.llm.endpoint_tokens import EndpointTokens
+from gateway.llm.responder import Responder
 
 FUNCTION = AgentFunction("order_status", "Look an order up.", {"type": "object"})
 
@@ -22,8 +22,8 @@ class FakeUpstream:
 
 
 def minds(upstream, **brain):
-    bearers = Bearers()
-    thinker = CallThinker("maya", "", Brain((upstream,), 5.0, "", "Sorry.", "en", **brain))
+    bearers = EndpointTokens()
+    thinker = Responder("maya", "", AgentLlm((upstream,), 5.0, "", "Sorry.", "en", **brain))
     return LocalMinds(bearers), bearers.open(thinker)
 
 

@@ -9,10 +9,10 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsStr
 from pydantic import TypeAdapter
 
 from gateway.errors import LlmRefused, LlmUnavailable
-from gateway.llm.anthropic_chat import AnthropicUpstream
+from gateway.llm.anthropic import AnthropicUpstream
 from gateway.llm.chat import ChatRequest, Finished, TextDelta, ToolCallDelta, Usage, whole_answer
-from gateway.llm.openai_chat import OpenAiUpstream, xai_upstream
-from gateway.llm.openclaw_chat import OpenClawUpstream
+from gateway.llm.openai import OpenAiUpstream, xai_upstream
+from gateway.llm.openclaw import OpenClawUpstream
 from gateway.settings import Secret
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, Pace, ToolCall

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.llm.openclaw_chat import OpenClawUpstream
+from gateway.llm.openclaw import OpenClawUpstream
 from gateway.settings import Secret
 from gateway.tools.delegation import DelegatedTask, Delegator, OpenClawAgent
 from tests.fakes.llm import FakeLlm

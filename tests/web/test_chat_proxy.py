@@ -11,12 +11,12 @@ import pytest
 import uvicorn
 from starlette.applications import Starlette
 
-from gateway.calls.bearers import Bearers
-from gateway.calls.brains import Brain
-from gateway.calls.thinking import CallThinker
-from gateway.calls.turn_memory import TurnMemory
-from gateway.llm.anthropic_chat import AnthropicUpstream
-from gateway.llm.openai_chat import OpenAiUpstream
+from gateway.llm.agent_llm import AgentLlm
+from gateway.llm.anthropic import AnthropicUpstream
+from gateway.llm.endpoint_tokens import EndpointTokens
+from gateway.llm.openai import OpenAiUpstream
+from gateway.llm.responder import Responder
+from gateway.llm.turn_recall import TurnRecall
 from gateway.settings import Secret
 from gateway.web.chat_proxy import MAX_BODY_BYTES, routes
 from tests.fakes.deepgram_exchange import Exchange, shortened
@@ -53,8 +53,8 @@ class Proxy:
             else OpenAiUpstream(dialect, f"{self.llm.url}/v1", "grok-4.3", key, options={})
         )
         self._upstreams.append(upstream)
-        brain = Brain((upstream,), 10.0, "One moment.", "Sorry, say it again?", "en")
-        return self.bearers.open(CallThinker("maya", "", brain, memory=memory))
+        brain = AgentLlm((upstream,), 10.0, "One moment.", "Sorry, say it again?", "en")
+        return self.bearers.open(Responder("maya", "", brain, memory=memory))
 
     def exchange(self, bearer, body=BODY):
         return Exchange(self.url, {"authorization": f"Bearer {bearer}"}, body)
@@ -78,7 +78,7 @@ class Proxy:
 
 @pytest.fixture
 async def proxy():
-    bearers = Bearers()
+    bearers = EndpointTokens()
     app = Starlette(routes=routes(bearers))
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, ws="none", log_config=None, access_log=False, lifespan="off"))
@@ -160,7 +160,7 @@ async def test_memory_stands_behind_the_cached_prompt(proxy, dialect):
     async def search(said):
         return [f"Was told of {said}"]
 
-    bearer = proxy.open_call(dialect, memory=TurnMemory(search, patience=10.0))
+    bearer = proxy.open_call(dialect, memory=TurnRecall(search, patience=10.0))
     await proxy.ask(bearer)
     sent = proxy.llm.requests[0].body
     parts = sent["system"] if dialect == "anthropic" else sent["messages"]

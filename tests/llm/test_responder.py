@@ -4,12 +4,12 @@ import logging
 
 import pytest
 
-from gateway.calls.brains import Brain
-from gateway.calls.thinking import CallThinker, hashed_caller
-from gateway.calls.turn_memory import TurnMemory
-from gateway.llm.anthropic_chat import AnthropicUpstream
+from gateway.llm.agent_llm import AgentLlm
+from gateway.llm.anthropic import AnthropicUpstream
 from gateway.llm.chat import ChatRequest, Finished, TextDelta, ToolCallDelta, Usage
-from gateway.llm.openai_chat import OpenAiUpstream
+from gateway.llm.openai import OpenAiUpstream
+from gateway.llm.responder import Responder, hashed_caller
+from gateway.llm.turn_recall import TurnRecall
 from gateway.settings import Secret
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, Pace, ToolCall
@@ -37,7 +37,7 @@ class Brains:
 
     def thinker(self, *llms, first_token_seconds=LONG, one_moment="", dialect="openai", **options):
         upstreams = tuple(self._upstream(dialect, f"llm-{number}", llm.url) for number, llm in enumerate(llms))
-        thinker = CallThinker("maya", "", Brain(upstreams, first_token_seconds, one_moment, SORRY, "en"), **options)
+        thinker = Responder("maya", "", AgentLlm(upstreams, first_token_seconds, one_moment, SORRY, "en"), **options)
         self._stack.callback(thinker.close)
         return thinker
 
@@ -120,7 +120,7 @@ async def test_memory_goes_to_every_upstream(brains):
 
     first, second = await brains.llm(), await brains.llm()
     first.fails(500)
-    await ask(brains.thinker(first, second, memory=TurnMemory(search, patience=LONG)))
+    await ask(brains.thinker(first, second, memory=TurnRecall(search, patience=LONG)))
     for llm in (first, second):
         prompt, memory, said = llm.requests[0].body["messages"]
         assert (prompt, said["role"]) == (PROMPT, "user")
@@ -360,8 +360,8 @@ async def test_our_own_mistake_is_not_heard(brains, caplog):
         def answer(self, request, caller_key):
             raise KeyError("a mistake")
 
-    brain = Brain((Mistaken(),), LONG, "", SORRY, "en")
-    assert await ask(CallThinker("maya", "", brain)) == [TextDelta(SORRY), Finished("stop")]
+    brain = AgentLlm((Mistaken(),), LONG, "", SORRY, "en")
+    assert await ask(Responder("maya", "", brain)) == [TextDelta(SORRY), Finished("stop")]
     assert [record.getMessage() for record in caplog.records] == ["answer failed"]
 
 
@@ -369,7 +369,7 @@ async def test_mistake_in_memory_costs_no_answer(brains, caplog):
     async def search(said):
         raise KeyError("a mistake")
 
-    thinker = brains.thinker(await brains.llm(), memory=TurnMemory(search))
+    thinker = brains.thinker(await brains.llm(), memory=TurnRecall(search))
     assert text_of(await ask(thinker)) == "It is ready."
     assert [(record.getMessage(), record.error) for record in caplog.records] == [
         ("memory could not be searched", "KeyError")

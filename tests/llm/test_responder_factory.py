@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gateway.agents import Agent
-from gateway.calls.brain_room import BrainRoom
-from gateway.calls.brains import Brain
 from gateway.cluster.directory import CallDirectory
 from gateway.cluster.file_store import FileStore
+from gateway.llm.agent_llm import AgentLlm
+from gateway.llm.responder_factory import ResponderFactory
 from gateway.memory.trust import Clearance
 from gateway.settings import Secret
 
@@ -20,9 +20,9 @@ MEDIA_URL = "wss://voice.example.com/prefix/twilio/media"
 CALLER = "+12025550143"
 
 
-def a_room(commons: CallDirectory | None = None, public_url: str = "") -> BrainRoom:
-    brain = Brain((), first_token_seconds=1, one_moment="One moment.", sorry="Sorry.", language="en")
-    return BrainRoom({"maya": MAYA}, {"maya": brain}, Secret("secret"), public_url=public_url, commons=commons)
+def a_room(commons: CallDirectory | None = None, public_url: str = "") -> ResponderFactory:
+    brain = AgentLlm((), first_token_seconds=1, one_moment="One moment.", sorry="Sorry.", language="en")
+    return ResponderFactory({"maya": MAYA}, {"maya": brain}, Secret("secret"), public_url=public_url, commons=commons)
 
 
 @pytest.fixture

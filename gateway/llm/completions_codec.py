@@ -45,7 +45,7 @@ def write_json(value: Any) -> bytes:
 # In
 
 
-class Asked(NamedTuple):
+class CompletionRequest(NamedTuple):
     """A request, and how its answer is wanted."""
 
     request: ChatRequest
@@ -54,7 +54,7 @@ class Asked(NamedTuple):
     """Where it is streamed; otherwise usage is always in it."""
 
 
-def read_request(body: bytes) -> Asked:
+def read_request(body: bytes) -> CompletionRequest:
     """Raises MalformedChatRequest."""
     try:
         fields = read_json(body)
@@ -72,7 +72,7 @@ def read_request(body: bytes) -> Asked:
     )
     options = fields.get("stream_options")
     with_usage = isinstance(options, dict) and options.get("include_usage") is True
-    return Asked(request, streamed=fields.get("stream") is True, with_usage=with_usage)
+    return CompletionRequest(request, streamed=fields.get("stream") is True, with_usage=with_usage)
 
 
 def _demand(holds: object, problem: str) -> None:

@@ -30,7 +30,7 @@ from gateway.llm.chat import (
     Usage,
     whole_answer,
 )
-from gateway.llm.chat_wire import arguments_of, read_json, write_json
+from gateway.llm.completions_codec import arguments_of, read_json, write_json
 from gateway.llm.failures import failure_of
 from gateway.llm.sse import SseParser, SseRecord
 from gateway.settings import Secret
@@ -125,7 +125,7 @@ class CompletionsServer:
         """The events of one answer; it was broken off if Finished is not among them."""
         url = f"{self._base_url}/chat/completions"
         headers = {**self._headers(), "Content-Type": "application/json", **(headers or {})}
-        answer, records = _StreamedAnswer(self._name), SseParser(self._name)
+        answer, records = _OpenAiStream(self._name), SseParser(self._name)
         clock = asyncio.get_running_loop().time
         try:
             # Left before its end, a response takes its connection with it.
@@ -207,7 +207,7 @@ class CompletionsServer:
             raise LlmUnavailable(f"{self._name} can't be reached: {type(error).__name__}") from None
 
 
-class _StreamedAnswer:
+class _OpenAiStream:
     """One answer while it comes: records in, events out."""
 
     def __init__(self, name: str) -> None:

@@ -1,23 +1,23 @@
 import pytest
 
-from gateway.calls.bearers import MOST_GUESTS, Bearers, digest_of
-from gateway.calls.brains import Brain
-from gateway.calls.thinking import CallThinker
+from gateway.llm.agent_llm import AgentLlm
+from gateway.llm.endpoint_tokens import MOST_GUESTS, EndpointTokens, digest_of
+from gateway.llm.responder import Responder
 
 
 def thinker():
-    return CallThinker("maya", "", Brain((), 1.0, "One moment.", "Sorry.", "en"))
+    return Responder("maya", "", AgentLlm((), 1.0, "One moment.", "Sorry.", "en"))
 
 
 async def test_each_call_has_its_bearer():
-    bearers, first, second = Bearers(), thinker(), thinker()
+    bearers, first, second = EndpointTokens(), thinker(), thinker()
     of_first, of_second = bearers.open(first), bearers.open(second)
     assert await bearers.find(of_first) is first
     assert await bearers.find(of_second) is second
 
 
 async def test_bearer_dies_with_its_call():
-    bearers, other = Bearers(), thinker()
+    bearers, other = EndpointTokens(), thinker()
     bearer, others = bearers.open(thinker()), bearers.open(other)
     bearers.close(bearer)
     bearers.close(bearer)
@@ -27,12 +27,12 @@ async def test_bearer_dies_with_its_call():
 
 @pytest.mark.parametrize("change", [lambda bearer: "", lambda bearer: bearer[:-1], lambda bearer: bearer + "é"])
 async def test_other_bearer_opens_nothing(change):
-    bearers = Bearers()
+    bearers = EndpointTokens()
     assert await bearers.find(change(bearers.open(thinker()))) is None
 
 
 async def test_bearer_is_not_kept():
-    bearers = Bearers()
+    bearers = EndpointTokens()
     bearer = bearers.open(thinker())
     assert len(bearer) == 43
     assert bearer not in repr(vars(bearers))
@@ -52,7 +52,7 @@ def here(others):
     async def elsewhere(digest):
         return thinker() if digest in others else None
 
-    return Bearers(elsewhere)
+    return EndpointTokens(elsewhere)
 
 
 async def test_call_of_another_node_has_one_thinker(here, others):

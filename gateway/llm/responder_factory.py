@@ -8,34 +8,34 @@ from urllib.parse import urlsplit
 
 from gateway import prompts
 from gateway.agents import Agent
-from gateway.calls.bearers import Bearers, digest_of
-from gateway.calls.brains import Brain
-from gateway.calls.thinking import CallThinker, hashed_caller
-from gateway.calls.turn_memory import Search, TurnMemory
 from gateway.cluster.directory import CallDirectory
 from gateway.engines.agent_settings import ThinkEndpoint
 from gateway.errors import SharedStoreUnavailable
+from gateway.llm.agent_llm import AgentLlm
+from gateway.llm.endpoint_tokens import EndpointTokens, digest_of
+from gateway.llm.responder import Responder, hashed_caller
+from gateway.llm.turn_recall import Search, TurnRecall
 from gateway.memory.trust import Clearance, Tier
 from gateway.settings import Secret
 
 PATH: Final = "/v1/chat/completions"
 
 
-class SearchMemory(Protocol):
+class RankedSearch(Protocol):
     """What is remembered for agent, caller and words, the best first. `person`: who of those on the number."""
 
     def __call__(self, agent: str, caller: str, text: str, *, person: str = "") -> Awaitable[list[str]]: ...
 
 
 @dataclass(frozen=True)
-class Thought:
+class CallLlm:
     """What one call thinks with."""
 
     endpoint: ThinkEndpoint
-    thinker: CallThinker
+    thinker: Responder
 
 
-class BrainRoom:
+class ResponderFactory:
     """
     Brains of all agents, and the calls that use them.
 
@@ -46,11 +46,11 @@ class BrainRoom:
     def __init__(
         self,
         agents: Mapping[str, Agent],
-        brains: Mapping[str, Brain],
+        brains: Mapping[str, AgentLlm],
         secret: Secret,
         *,
         public_url: str = "",
-        search: SearchMemory | None = None,
+        search: RankedSearch | None = None,
         commons: CallDirectory | None = None,
     ) -> None:
         self._public_url = public_url
@@ -59,9 +59,9 @@ class BrainRoom:
         self._secret = secret
         self._search = search
         self._commons = commons
-        self.bearers = Bearers(elsewhere=self._of_another_node if commons is not None else None)
+        self.bearers = EndpointTokens(elsewhere=self._of_another_node if commons is not None else None)
 
-    def open(self, agent: Agent, caller: str, media_url: str, clearance: Clearance) -> Thought | None:
+    def open(self, agent: Agent, caller: str, media_url: str, clearance: Clearance) -> CallLlm | None:
         """None for an agent that leaves thinking to the engine. The engine reaches us where the carrier does."""
         thinker = self._thinker(agent, caller, clearance)
         if thinker is None:
@@ -69,7 +69,7 @@ class BrainRoom:
         bearer = self.bearers.open(thinker)
         if self._commons is not None:
             self._commons.bearer_opened(digest_of(bearer), agent.name, caller, clearance.tier)
-        return Thought(ThinkEndpoint(self._origin(media_url) + PATH, bearer), thinker)
+        return CallLlm(ThinkEndpoint(self._origin(media_url) + PATH, bearer), thinker)
 
     def _origin(self, media_url: str) -> str:
         """By https, unless PUBLIC_URL says otherwise; without one, on this machine there is nobody to speak it."""
@@ -78,29 +78,29 @@ class BrainRoom:
         prefix = parts.path.rpartition("/")[0].rpartition("/")[0]
         return f"{'http' if without_tls else 'https'}://{parts.netloc}{prefix}"
 
-    def keep_to_itself(self, thought: Thought, agent: Agent) -> None:
+    def keep_to_itself(self, thought: CallLlm, agent: Agent) -> None:
         """It is not the same person's memory any more: only this node knows whose, so no other looks up any."""
         thought.thinker.forget()
         if self._commons is not None:
             self._commons.bearer_opened(digest_of(thought.endpoint.bearer), agent.name, "", Tier.NONE)
 
-    def close(self, thought: Thought) -> None:
+    def close(self, thought: CallLlm) -> None:
         """The call is over, and with it the bearer."""
         self.bearers.close(thought.endpoint.bearer)
         if self._commons is not None:
             self._commons.bearer_closed(digest_of(thought.endpoint.bearer))
 
-    def _thinker(self, agent: Agent, caller: str, clearance: Clearance) -> CallThinker | None:
+    def _thinker(self, agent: Agent, caller: str, clearance: Clearance) -> Responder | None:
         brain = self._brains.get(agent.name)
         if brain is None:
             return None
         search, memory = self._search, None
         is_known = caller or agent.repeat_caller.may_be_known_later
         if search is not None and is_known and prompts.wants_memory(agent.prompt):
-            memory = TurnMemory(_cleared(search, agent.name, caller, clearance), patience=brain.memory_seconds)
-        return CallThinker(agent.name, hashed_caller(agent.name, caller, self._secret), brain, memory=memory)
+            memory = TurnRecall(_cleared(search, agent.name, caller, clearance), patience=brain.memory_seconds)
+        return Responder(agent.name, hashed_caller(agent.name, caller, self._secret), brain, memory=memory)
 
-    async def _of_another_node(self, digest: str) -> CallThinker | None:
+    async def _of_another_node(self, digest: str) -> Responder | None:
         assert self._commons is not None
         try:
             found = await self._commons.bearer(digest)
@@ -119,7 +119,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _cleared(search: SearchMemory, agent: str, caller: str, clearance: Clearance) -> Search:
+def _cleared(search: RankedSearch, agent: str, caller: str, clearance: Clearance) -> Search:
     async def look(said: str) -> list[str]:
         whose = clearance.whose(caller)
         if not whose or not clearance.allows(Tier.EVERYTHING):

@@ -14,13 +14,13 @@ from urllib.parse import urlsplit
 import orjson
 
 from gateway.agents import Agent
-from gateway.calls.turn_memory import PATIENCE
 from gateway.errors import SettingsError
-from gateway.llm.anthropic_chat import AnthropicUpstream
+from gateway.llm.anthropic import AnthropicUpstream
 from gateway.llm.chat import Upstream
-from gateway.llm.openai_chat import OpenAiUpstream, xai_upstream
-from gateway.llm.openclaw_chat import OpenClawUpstream
+from gateway.llm.openai import OpenAiUpstream, xai_upstream
+from gateway.llm.openclaw import OpenClawUpstream
 from gateway.llm.scripted import ScriptedUpstream
+from gateway.llm.turn_recall import PATIENCE
 from gateway.settings import Secret, is_url
 from gateway.text.spoken_text import load_rules, spoken
 
@@ -38,7 +38,7 @@ _Given = TypeVar("_Given")
 
 
 @dataclass(frozen=True)
-class Brain:
+class AgentLlm:
     """How one agent thinks: who is asked, in this order, and what is said when they are slow or fail."""
 
     upstreams: tuple[Upstream, ...]
@@ -53,7 +53,7 @@ class Brain:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Accounts:
+class LlmAccounts:
     """Addresses and keys of those that an entry names. `environ` is where a table's `api_key_env` is looked up."""
 
     anthropic_api_key: Secret | None = None
@@ -65,14 +65,14 @@ class Accounts:
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
-def build_brains(agents: Iterable[Agent], accounts: Accounts, *, engine_thinks: bool = True) -> dict[str, Brain]:
+def build_brains(agents: Iterable[Agent], accounts: LlmAccounts, *, engine_thinks: bool = True) -> dict[str, AgentLlm]:
     """
     By the name of the agent; those who leave thinking to the engine have none. Equal entries share an upstream.
 
     Where the engine can't think, they get the first language model that there is a key for, or else the script.
     """
     shared: dict[bytes, Upstream] = {}
-    brains: dict[str, Brain] = {}
+    brains: dict[str, AgentLlm] = {}
     for agent in agents:
         where = f"gateway.toml, [agents.{agent.name}]: brain"
         entries = agent.brain or (() if engine_thinks else (_default_entry(accounts),))
@@ -82,7 +82,7 @@ def build_brains(agents: Iterable[Agent], accounts: Accounts, *, engine_thinks: 
         if entries:
             spoken("Hello.", load_rules(agent.language))  # its patterns are compiled now, not in the first call
             is_script = entries == (_SCRIPT,)
-            brains[agent.name] = Brain(
+            brains[agent.name] = AgentLlm(
                 upstreams=tuple(shared[_key(entry)] for entry in entries),
                 first_token_seconds=agent.first_token_seconds,
                 one_moment=agent.one_moment,
@@ -95,7 +95,7 @@ def build_brains(agents: Iterable[Agent], accounts: Accounts, *, engine_thinks: 
 
 
 async def keep_warm(
-    brains: Mapping[str, Brain], live: Callable[[], bool], *, every: float = WARM_SECONDS, look: float = LOOK_SECONDS
+    brains: Mapping[str, AgentLlm], live: Callable[[], bool], *, every: float = WARM_SECONDS, look: float = LOOK_SECONDS
 ) -> None:
     """Open a connection to every upstream now, and keep one open while there are calls. Runs until cancelled."""
     async with asyncio.TaskGroup() as tasks:
@@ -103,7 +103,7 @@ async def keep_warm(
             tasks.create_task(_keep_one_warm(upstream, live, every, look))
 
 
-async def close(brains: Mapping[str, Brain]) -> None:
+async def close(brains: Mapping[str, AgentLlm]) -> None:
     for upstream in _upstreams(brains):
         await upstream.close()
 
@@ -117,7 +117,7 @@ async def _keep_one_warm(upstream: Upstream, live: Callable[[], bool], every: fl
         wanted = live()
 
 
-def _upstreams(brains: Mapping[str, Brain]) -> Iterable[Upstream]:
+def _upstreams(brains: Mapping[str, AgentLlm]) -> Iterable[Upstream]:
     """Each of them once."""
     return dict.fromkeys(upstream for brain in brains.values() for upstream in brain.upstreams)
 
@@ -125,7 +125,7 @@ def _upstreams(brains: Mapping[str, Brain]) -> Iterable[Upstream]:
 # Entries
 
 
-def _default_entry(accounts: Accounts) -> str:
+def _default_entry(accounts: LlmAccounts) -> str:
     """Whoever writes the summaries, by the same order."""
     if accounts.anthropic_api_key:
         return "anthropic"
@@ -136,7 +136,7 @@ def _key(entry: str | Mapping[str, Any]) -> bytes:
     return orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)
 
 
-def _upstream(entry: str | Mapping[str, Any], accounts: Accounts, where: str) -> Upstream:
+def _upstream(entry: str | Mapping[str, Any], accounts: LlmAccounts, where: str) -> Upstream:
     if not isinstance(entry, str):
         return _compatible(entry, accounts.environ, where)
     provider, _, model = (part.strip() for part in entry.partition("/"))

@@ -11,7 +11,7 @@ from typing import Final
 
 from gateway.errors import LlmUnavailable
 from gateway.llm.chat import ChatEvent, ChatRequest, Finished, Message, TextDelta, whole_answer
-from gateway.llm.openai_chat import CompletionsServer, completion_body, with_memory
+from gateway.llm.openai import CompletionsServer, completion_body, with_memory
 from gateway.settings import Secret
 
 DEFAULT_AGENT: Final = "main"

@@ -17,9 +17,8 @@ from dataclasses import replace
 from math import inf
 from typing import Any, Final, Protocol
 
-from gateway.calls.brains import Brain
-from gateway.calls.turn_memory import TurnMemory
 from gateway.errors import LlmError, LlmRefused
+from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.chat import (
     LONGEST_SILENCE,
     ChatEvent,
@@ -30,6 +29,7 @@ from gateway.llm.chat import (
     Upstream,
     Usage,
 )
+from gateway.llm.turn_recall import TurnRecall
 from gateway.logs import concerned_call, concerns
 from gateway.settings import Secret
 from gateway.text.spoken_text import LanguageRules, SpokenText, load_rules
@@ -42,7 +42,7 @@ _log = logging.getLogger(__name__)
 Put = Callable[[ChatEvent], None]
 
 
-class TurnWatch(Protocol):
+class LatencyObserver(Protocol):
     """Told when upstreams are asked and when the first of them begins to answer, in time.monotonic's seconds."""
 
     def on_request(self, at: float) -> None: ...
@@ -61,17 +61,17 @@ def hashed_caller(agent: str, caller: str, secret: Secret) -> str:
     return hmac.new(secret.reveal().encode(), f"{agent} {caller}".encode(), hashlib.sha256).hexdigest()[:32]
 
 
-class CallThinker:
+class Responder:
     """Answers the questions of one call. `caller_key` is what upstreams may know of the caller: see `hashed_caller`."""
 
     def __init__(
         self,
         agent: str,
         caller_key: str,
-        brain: Brain,
+        brain: AgentLlm,
         *,
-        memory: TurnMemory | None = None,
-        watch: TurnWatch | None = None,
+        memory: TurnRecall | None = None,
+        watch: LatencyObserver | None = None,
         longest_silence: float = LONGEST_SILENCE,
         kept_seconds: float = KEPT_SECONDS,
     ) -> None:
@@ -101,7 +101,7 @@ class CallThinker:
         """
         return self._answer_to(request).read()
 
-    def watched_by(self, watch: TurnWatch) -> None:
+    def watched_by(self, watch: LatencyObserver) -> None:
         self._watch = watch
 
     def stood_in_by(self, reply_to: ReplyTo) -> None:
@@ -141,7 +141,7 @@ class CallThinker:
             return
         if self._watch is not None:
             self._watch.on_request(time.monotonic())
-        race = _Race(self._brain, self.caller_key, pass_on, self._watch, self._longest_silence)
+        race = _FallbackRace(self._brain, self.caller_key, pass_on, self._watch, self._longest_silence)
         try:
             await race.run(await self._with_memory(request))
         except Exception:
@@ -219,11 +219,11 @@ class _SharedAnswer:
             self._put(Finished("stop"))
 
 
-class _Race:
+class _FallbackRace:
     """One question put to upstream after upstream, until one of them begins to answer."""
 
     def __init__(
-        self, brain: Brain, caller_key: str, put: Put, watch: TurnWatch | None, longest_silence: float
+        self, brain: AgentLlm, caller_key: str, put: Put, watch: LatencyObserver | None, longest_silence: float
     ) -> None:
         self.has_answered = False
         self.broke_off = False

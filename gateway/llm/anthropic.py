@@ -26,7 +26,7 @@ from gateway.llm.chat import (
     Usage,
     whole_answer,
 )
-from gateway.llm.chat_wire import read_json
+from gateway.llm.completions_codec import read_json
 from gateway.llm.sse import SseParser, SseRecord
 from gateway.settings import Secret
 
@@ -66,7 +66,7 @@ class AnthropicUpstream:
 
     async def _events(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         client = await self._client.open()
-        answer, records = _StreamedAnswer(), SseParser(self.name)
+        answer, records = _AnthropicStream(), SseParser(self.name)
         with foreign_errors():
             params = _message_params(request, self.model)
             async with await client.messages.create(**params, stream=True, extra_headers=UNBUFFERED) as stream:
@@ -177,7 +177,7 @@ def _input(arguments: str) -> dict[str, Any]:
 # In
 
 
-class _StreamedAnswer:
+class _AnthropicStream:
     """One answer while it comes: records in, events out. Thoughts are among what is passed over."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from gateway.llm.chat import ChatRequest, Finished, TextDelta, ToolCallDelta, Usage
-from gateway.llm.chat_wire import ChunkWriter, MalformedChatRequest, completion, read_request
+from gateway.llm.completions_codec import ChunkWriter, MalformedChatRequest, completion, read_request
 
 TOOL = {"type": "function", "function": {"name": "order_status", "parameters": {"type": "object", "properties": {}}}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "order_status", "arguments": '{"order": "A12"}'}}

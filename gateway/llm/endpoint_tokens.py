@@ -6,24 +6,24 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from gateway.calls.thinking import CallThinker
+from gateway.llm.responder import Responder
 
 MOST_GUESTS: Final = 1000
 """Calls of other nodes that were asked for here; the one that was longest not asked for is given up first."""
 
-Elsewhere = Callable[[str], Awaitable[CallThinker | None]]
+Elsewhere = Callable[[str], Awaitable[Responder | None]]
 """Somebody to think for the call of another node whose bearer has this digest; None if there is no such call."""
 
 
-class Bearers:
+class EndpointTokens:
     """Only digests are kept, shared and looked up: how long that takes tells nothing about a bearer."""
 
     def __init__(self, elsewhere: Elsewhere | None = None) -> None:
         self._elsewhere = elsewhere
-        self._thinkers: dict[str, CallThinker] = {}
-        self._guests: OrderedDict[str, CallThinker] = OrderedDict()
+        self._thinkers: dict[str, Responder] = {}
+        self._guests: OrderedDict[str, Responder] = OrderedDict()
 
-    def open(self, thinker: CallThinker) -> str:
+    def open(self, thinker: Responder) -> str:
         """A bearer for one call. It is a secret."""
         bearer = secrets.token_urlsafe(32)
         self._thinkers[digest_of(bearer)] = thinker
@@ -34,13 +34,13 @@ class Bearers:
         if thinker := self._thinkers.pop(digest_of(bearer), None):
             thinker.close()
 
-    async def find(self, bearer: str) -> CallThinker | None:
+    async def find(self, bearer: str) -> Responder | None:
         digest = digest_of(bearer)
         if digest in self._thinkers or self._elsewhere is None or not bearer:
             return self._thinkers.get(digest)
         return self._guest(digest, await self._elsewhere(digest))
 
-    def _guest(self, digest: str, found: CallThinker | None) -> CallThinker | None:
+    def _guest(self, digest: str, found: Responder | None) -> Responder | None:
         """
         The same for all requests of a call, as equal ones share their answer; None once the call is over.
 

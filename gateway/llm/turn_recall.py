@@ -19,7 +19,7 @@ Search = Callable[[str], Awaitable[list[str]]]
 """What fits these words, the best first. May raise StoreError."""
 
 
-class TurnMemory:
+class TurnRecall:
     """
     One call's. Every turn is looked up once; what comes too late for a request is there for the turn's next one.
 

@@ -4,12 +4,12 @@ from dataclasses import replace
 import pytest
 
 from gateway.agents import Agent
-from gateway.calls.brains import Accounts, Brain, build_brains, close, keep_warm
 from gateway.errors import SettingsError
-from gateway.llm.anthropic_chat import AnthropicUpstream
+from gateway.llm.agent_llm import AgentLlm, LlmAccounts, build_brains, close, keep_warm
+from gateway.llm.anthropic import AnthropicUpstream
 from gateway.llm.chat import ChatRequest, Finished
-from gateway.llm.openai_chat import OpenAiUpstream
-from gateway.llm.openclaw_chat import OpenClawUpstream
+from gateway.llm.openai import OpenAiUpstream
+from gateway.llm.openclaw import OpenClawUpstream
 from gateway.settings import Secret
 from tests.fakes.llm import FakeLlm
 from tests.stage import until
@@ -25,7 +25,7 @@ async def build():
 
     def build(*entries, **accounts):
         known = {"anthropic_api_key": KEY, "xai_api_key": KEY, "openclaw_gateway_token": KEY}
-        accounts = Accounts(**{**known, "openclaw_gateway_url": "http://127.0.0.1:18789", **accounts})
+        accounts = LlmAccounts(**{**known, "openclaw_gateway_url": "http://127.0.0.1:18789", **accounts})
         agents = [Agent(f"agent-{number}", "", brain=brain) for number, brain in enumerate(entries)]
         built.append(build_brains(agents, accounts))
         return built[-1]
@@ -58,8 +58,8 @@ async def test_entry_names_an_upstream(build, entry, kind, name, model):
 
 async def test_agents_thoughts_become_its_brain():
     agent = Agent("maya", "", brain=("xai",), first_token_seconds=1.5, no_answer="Sorry?", language="de")
-    brains = build_brains([agent, Agent("sam", "")], Accounts(xai_api_key=KEY))
-    assert brains == {"maya": Brain(brains["maya"].upstreams, 1.5, agent.one_moment, "Sorry?", "de")}
+    brains = build_brains([agent, Agent("sam", "")], LlmAccounts(xai_api_key=KEY))
+    assert brains == {"maya": AgentLlm(brains["maya"].upstreams, 1.5, agent.one_moment, "Sorry?", "de")}
     await close(brains)
 
 
@@ -111,17 +111,17 @@ NEEDS = 'needs url and model, like url = "http://127.0.0.1:11434/v1", model = "q
 )
 def test_mistake_gets_one_line(entry, problem):
     with pytest.raises(SettingsError) as raised:
-        build_brains([Agent("maya", "", brain=(entry,))], Accounts())
+        build_brains([Agent("maya", "", brain=(entry,))], LlmAccounts())
     assert str(raised.value) == f"gateway.toml, [agents.maya]: brain{problem}"
 
 
 def test_openclaw_needs_its_token():
     with pytest.raises(SettingsError, match="needs OPENCLAW_GATEWAY_TOKEN"):
-        build_brains([Agent("maya", "", brain=("openclaw",))], Accounts(openclaw_gateway_url="http://127.0.0.1:1"))
+        build_brains([Agent("maya", "", brain=("openclaw",))], LlmAccounts(openclaw_gateway_url="http://127.0.0.1:1"))
 
 
 def test_accounts_show_no_secret():
-    assert "sk-secret" not in repr(Accounts(xai_api_key=Secret("sk-secret"), environ={"MY_KEY": "sk-secret"}))
+    assert "sk-secret" not in repr(LlmAccounts(xai_api_key=Secret("sk-secret"), environ={"MY_KEY": "sk-secret"}))
 
 
 # Warmth
@@ -139,7 +139,7 @@ class CountedUpstream:
         self.warmed += 1
 
 
-BRAIN = Brain((), 1.0, "", "", "en")
+BRAIN = AgentLlm((), 1.0, "", "", "en")
 
 
 async def test_connection_is_warm_for_the_first_answer(build):
@@ -188,12 +188,12 @@ def agent(**fields):
     ],
 )
 async def test_somebody_thinks_where_the_engine_cannot(accounts, name):
-    brains = build_brains([agent()], Accounts(**accounts), engine_thinks=False)
+    brains = build_brains([agent()], LlmAccounts(**accounts), engine_thinks=False)
     [upstream] = brains["maya"].upstreams
     assert (upstream.name, brains["maya"].opens) == (name, name == "script")
     await close(brains)
 
 
 def test_a_brain_that_was_chosen_stays():
-    brains = build_brains([agent(brain=("script",))], Accounts(anthropic_api_key=Secret("k")), engine_thinks=True)
+    brains = build_brains([agent(brain=("script",))], LlmAccounts(anthropic_api_key=Secret("k")), engine_thinks=True)
     assert [upstream.name for upstream in brains["maya"].upstreams] == ["script"]
