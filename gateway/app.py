@@ -11,11 +11,11 @@ from starlette.routing import BaseRoute
 
 from gateway import metrics
 from gateway.calls.desk import CallDesk
-from gateway.calls.feed import Feed
 from gateway.calls.forgetting import Forgetting
 from gateway.calls.orders import OrderBook
 from gateway.calls.own_store import open_own_stores
-from gateway.calls.session_room import SessionRoom
+from gateway.history.live_events import EventPublisher
+from gateway.history.queries import CallHistory
 from gateway.maintenance import retention_of
 from gateway.memory.notes import CallerNotes
 from gateway.memory.personas import PersonaBook
@@ -68,7 +68,7 @@ class _Parts:
     routes: list[BaseRoute]
     media_door: MediaDoor
     desk: CallDesk
-    feed: Feed
+    feed: EventPublisher
 
 
 @contextlib.asynccontextmanager
@@ -98,7 +98,7 @@ async def _doors(blueprint: Blueprint, under: Ground, calls: Exchange) -> AsyncI
         # Pages and lists read through a connection and a thread of their own: no call waits behind one.
         read = await open_own_stores(settings.data_dir, settings.database_url)
         stack.push_async_callback(read.close)
-        room = SessionRoom(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
+        room = CallHistory(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
         state = functools.partial(calls.state, blueprint, under)
         counted = calls.crew.render if calls.crew is not None else _own_metrics
         pages = await dashboard(blueprint, under, read, desk.switchboard, live, booth, state)

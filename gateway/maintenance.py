@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.agents import Agent
-from gateway.calls.event_log import Cursor, EventLog
 from gateway.calls.forgetting import Forgetting
 from gateway.errors import StoreError
 from gateway.finalization.archive import Archive
 from gateway.finalization.summary.summarizer import Summarizer
+from gateway.history.event_store import Cursor, EventStore
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
 from gateway.memory.retention import Retention
@@ -48,7 +48,7 @@ async def delete_old(archive: Archive) -> None:
         await asyncio.sleep(RETENTION_CHECK_SECONDS)
 
 
-async def delete_old_events(events: EventLog, retention_days: int) -> None:
+async def delete_old_events(events: EventStore, retention_days: int) -> None:
     """What was said is told again as long as raw transcripts are kept."""
     while retention_days:
         events.delete_before(Cursor(Cursor.now().ms - retention_days * int(DAY_SECONDS) * 1000))

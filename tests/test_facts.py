@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.calls.call_book import CallBook
 from gateway.calls.own_store import open_own_store
+from gateway.history.calls_table import CallsTable
 from gateway.memory.facts import FactBook
 from tests.stage import CALLER, Stage
 
@@ -42,7 +42,7 @@ async def test_receipt_tells_what_was_told_and_why(stage: Stage, tmp_path) -> No
     prompt = await _call(stage, "Hello again.")
     store = await open_own_store(tmp_path / "data")
     try:
-        second, first = await CallBook(store).newest(caller=CALLER)
+        second, first = await CallsTable(store).newest(caller=CALLER)
         assert second.receipt["tier"] == "everything"
         assert second.receipt["block"] in prompt
         kinds = {item["kind"]: item for item in second.receipt["items"]}
@@ -58,7 +58,7 @@ async def test_reverted_call_taught_nothing(stage: Stage, tmp_path) -> None:
     await _call(stage, "My name is Ana Lopez.")
     store = await open_own_store(tmp_path / "data")
     try:
-        [call] = await CallBook(store).newest(caller=CALLER)
+        [call] = await CallsTable(store).newest(caller=CALLER)
         assert await FactBook(store).revert(call.session_id)
     finally:
         await store.close()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.calls.call_book import CallBook
 from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.own_store import open_own_store
+from gateway.history.calls_table import CallsTable
 from gateway.memory.pins import PinBook
 from gateway.memory.sqlite import SqliteStore
 from gateway.settings import Secret
@@ -79,7 +79,7 @@ async def test_receipt_tells_of_the_pin(stage: Stage, tmp_path: Path) -> None:
         await _call(stage, words)
     prompt = await _call(stage, "Hello again.")
     async with _store(tmp_path) as store:
-        third, second, _ = await CallBook(store).newest(caller=CALLER)
+        third, second, _ = await CallsTable(store).newest(caller=CALLER)
         item = third.receipt["items"][0]
     assert third.receipt["block"] in prompt and third.receipt["tier"] == "everything"
     assert (item["kind"], item["text"], item["session"]) == ("pin", "Orlando sale (changed)", second.session_id)
@@ -90,7 +90,7 @@ async def test_reverted_call_leaves_no_pin(stage: Stage, tmp_path: Path) -> None
     for words in (OFFER, INSPECTION):
         await _call(stage, words)
     async with _store(tmp_path) as store:
-        second, _ = await CallBook(store).newest(caller=CALLER)
+        second, _ = await CallsTable(store).newest(caller=CALLER)
         places = Places(tmp_path / "data", stage.archive_dir)
         undone = await Forgetting(store, places, None, Secret("key")).revert(second)
         assert undone.deleted["topic entries"] == 1

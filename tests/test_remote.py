@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.calls.call_book import CallBook
 from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.own_store import open_own_store
+from gateway.history.calls_table import CallsTable
 from gateway.memory.remem import RememClient
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem
@@ -106,7 +106,7 @@ async def test_revert_and_forget_reach_there(carrier_name: str, tmp_path: Path) 
         store = await open_own_store(places.data_dir)
         stack.push_async_callback(store.close)
         forgetting = Forgetting(store, places, RememClient(url, Secret(ADMIN), http), Secret(ADMIN))
-        newest, _ = await CallBook(store).newest(caller=CALLER)
+        newest, _ = await CallsTable(store).newest(caller=CALLER)
         await forgetting.revert(newest)
         left = await _texts(http)
         assert "herring" not in left and "window seats" in left

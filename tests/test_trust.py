@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.calls.call_book import CallBook
 from gateway.calls.own_store import open_own_store
+from gateway.history.calls_table import CallsTable
 from tests.stage import Stage, make_carrier, staged
 
 CONFIGURATION = """
@@ -75,7 +75,7 @@ async def test_name_is_known_however_long_ago_it_was_given(stage: Stage, tmp_pat
     await stage.idle()
     store = await open_own_store(tmp_path / "data")
     try:
-        [last, *_] = await CallBook(store).newest()
+        [last, *_] = await CallsTable(store).newest()
     finally:
         await store.close()
     [item] = last.receipt["items"]

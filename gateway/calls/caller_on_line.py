@@ -5,9 +5,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from gateway.agents import Agent
-from gateway.calls.journal import TurnLog
 from gateway.calls.remembering import Remembering
 from gateway.finalization.summary.fact_rules import stated_name
+from gateway.history.journal import CallJournal
 from gateway.memory.identity import PersonOnLine, identifier, same_person
 from gateway.memory.trust import Clearance, PinPad, PinResult
 from gateway.session import VoiceSession
@@ -45,7 +45,7 @@ class CallerOnLine:
         *,
         memory: Remembering | None,
         look_up: LookUp | None,
-        journal: TurnLog | None,
+        journal: CallJournal | None,
         log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._host = host

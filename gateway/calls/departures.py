@@ -2,11 +2,11 @@
 
 import functools
 
-from gateway.calls.feed import Feed
 from gateway.calls.provisions import Provisions
 from gateway.calls.ring import Ring
 from gateway.cluster.node import ClusterNode
 from gateway.finalization.worker import FinalizationWorker
+from gateway.history.live_events import EventPublisher
 from gateway.links.recorder import CallRecorder
 from gateway.session import CallKey, EndReason, VoiceSession
 from gateway.tools.executor import run_end_function
@@ -16,7 +16,11 @@ class Departures:
     """Sees each call off, once the registry knows that it is over."""
 
     def __init__(
-        self, finalizer: FinalizationWorker, provisions: Provisions, feed: Feed, neighbours: ClusterNode | None
+        self,
+        finalizer: FinalizationWorker,
+        provisions: Provisions,
+        feed: EventPublisher,
+        neighbours: ClusterNode | None,
     ) -> None:
         self._finalizer = finalizer
         self._provisions = provisions

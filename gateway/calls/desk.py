@@ -23,8 +23,6 @@ from gateway.calls.carrier_line import CarrierLine
 from gateway.calls.departures import Departures
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.calls.errands import Errands
-from gateway.calls.feed import CallFeed, Feed
-from gateway.calls.journal import JournaledCall
 from gateway.calls.levels import Levels
 from gateway.calls.loop_watch import LoopWatch
 from gateway.calls.orders import Order, speaker
@@ -38,6 +36,8 @@ from gateway.cluster.directory import CallDirectory, CallRecord, CallState, Node
 from gateway.cluster.node import ClusterNode
 from gateway.errors import SharedStoreUnavailable
 from gateway.finalization.worker import FinalizationWorker
+from gateway.history.journal import RecoveredCall
+from gateway.history.live_events import CallEvents, EventPublisher
 from gateway.links.recorder import RecordingRoom
 from gateway.llm.responder_factory import CallLlm, ResponderFactory
 from gateway.logs import last_four
@@ -93,7 +93,7 @@ class CallDesk:
         kits: ToolLoader | None = None,
         brains: ResponderFactory | None = None,
         neighbours: ClusterNode | None = None,
-        feed: Feed | None = None,
+        feed: EventPublisher | None = None,
         levels: Levels | None = None,
     ) -> None:
         self._agents = agents
@@ -103,7 +103,7 @@ class CallDesk:
         self._apology = apology
         self._brains = brains
         self._neighbours = neighbours
-        self._feed = feed or Feed()
+        self._feed = feed or EventPublisher()
         self._levels = levels or Levels()
         share = neighbours.commons.said if neighbours is not None else None
         self._provisions = Provisions(memory, kits or ToolLoader(), recordings, self._feed, share)
@@ -191,7 +191,7 @@ class CallDesk:
             else:  # another node may have taken it over; to ask may take a while
                 self._errands.send(self._reclaim(left, self._neighbours))
 
-    async def _reclaim(self, left: JournaledCall, neighbours: ClusterNode) -> None:
+    async def _reclaim(self, left: RecoveredCall, neighbours: ClusterNode) -> None:
         ring = ring_of_journal(left, self._agents)
         ours = await neighbours.reclaim(ring.key, left.node)
         if ours:
@@ -381,7 +381,7 @@ class CallDesk:
         )
         self._feed_of(carrier, order).tell("unanswered", reason=reason)
 
-    def _feed_of(self, carrier: str, order: Order) -> CallFeed:
+    def _feed_of(self, carrier: str, order: Order) -> CallEvents:
         agent = self._agents.answering(order.called)
         known_as = identifier(agent.repeat_caller, order.to, attributes=order.attributes)
         kept = self._provisions.has_memory and bool(known_as)

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.calls.call_book import BookedCall, CallBook
+from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.memory.call_notes import SESSION_PREFIX
 from gateway.memory.database import Connection
 from gateway.memory.documents import Document
@@ -102,7 +102,7 @@ class Dossier:
     facts: Sequence[KnownFact]
     state: Mapping[str, Mapping[str, Value]]
     """By agent."""
-    calls: Sequence[BookedCall]
+    calls: Sequence[FinishedCall]
     reverted: Sequence[str]
     documents: Sequence[Document]
     """Of calls, facts and notes."""
@@ -164,7 +164,7 @@ class DossierRoom:
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._book = CallBook(store)
+        self._book = CallsTable(store)
         self._facts = FactBook(store)
         self._pins = PinBook(store)
         self._state = CallerState(store)
@@ -305,7 +305,7 @@ def _state_text(key: str, value: str | None) -> str:
     return "" if value is None else f"{key} = {value}"
 
 
-def _times_by_caller(calls: Iterable[BookedCall]) -> list[list[datetime]]:
+def _times_by_caller(calls: Iterable[FinishedCall]) -> list[list[datetime]]:
     """When each caller called, in order."""
     times: dict[str, list[datetime]] = {}
     for call in calls:

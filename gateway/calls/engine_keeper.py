@@ -15,10 +15,10 @@ from typing import Final
 from gateway.audio import BYTES_PER_SECOND, SILENCE_FRAME
 from gateway.calls.briefing import Briefing
 from gateway.calls.farewell import happens
-from gateway.calls.feed import CallFeed, Feed
 from gateway.engines.deepgram import DeepgramSession, EngineEvents
 from gateway.engines.deepgram_codec import KEEP_ALIVE_SECONDS
 from gateway.errors import EngineUnavailable
+from gateway.history.live_events import CallEvents, EventPublisher
 from gateway.metrics import ENGINE_LOSSES, MEMORY_LOAD, WATCHDOG
 from gateway.settings import Secret
 from gateway.websocket.interface import Connector
@@ -69,14 +69,14 @@ class EngineKeeper:
         *,
         sorry: str,
         resumed: bool = False,
-        feed: CallFeed | None = None,
+        feed: CallEvents | None = None,
         log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._call = call
         self._access = access
         self._briefing = briefing
         self._sorry = sorry
-        self._feed = feed or Feed().call("", "", "", "", kept=False)
+        self._feed = feed or EventPublisher().call("", "", "", "", kept=False)
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._early: deque[bytes] = deque()

@@ -19,11 +19,11 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from gateway.calls.call_book import BookedCall, CallBook
-from gateway.calls.event_log import forget_events, told_of
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
 from gateway.finalization.document import SOURCE as CALL_SOURCE
 from gateway.finalization.job_table import JobTable
+from gateway.history.calls_table import CallsTable, FinishedCall
+from gateway.history.event_store import forget_events, told_of
 from gateway.llm.responder import hashed_caller
 from gateway.memory.database import Connection
 from gateway.memory.facts import FactBook
@@ -155,7 +155,7 @@ class Forgetting:
         self._pins = PinBook(store)
         self._state = CallerState(store)
 
-    async def revert(self, call: BookedCall) -> Undone:
+    async def revert(self, call: FinishedCall) -> Undone:
         """Make it as if a call had taught nothing, and see that it stays so. Its line in the book of calls stays."""
         removed, left = await self._delete_remote([call.session_id])
         return Undone(
@@ -209,7 +209,7 @@ class Forgetting:
             "state entries": sum([await self._state.forget(name, caller) for name in sorted(agents)]),
             "endings": await self._local.run(lambda connection: _delete_endings(connection, traces.sessions)),
             "documents": await self._store.run(lambda connection: self._delete_rest(connection, traces)),
-            "calls": len(await CallBook(self._store).forget(caller=caller, agent=agent)),
+            "calls": len(await CallsTable(self._store).forget(caller=caller, agent=agent)),
             "remote documents": removed,
         }
         unscrubbed = await self._scrub_files()

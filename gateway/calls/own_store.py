@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gateway.calls import call_book, call_lines, forgetting
+from gateway.calls import forgetting
 from gateway.finalization import job_table
 from gateway.memory import facts, personas, pin_log, state
 from gateway.memory.embedding import Embedder

@@ -21,9 +21,7 @@ from gateway.calls.briefing import Briefing
 from gateway.calls.caller_on_line import CallerOnLine, LookUp
 from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess, EngineKeeper
 from gateway.calls.farewell import FAREWELL_SECONDS, Farewell, happens
-from gateway.calls.feed import CallFeed, Feed
 from gateway.calls.filler import Filler
-from gateway.calls.journal import TurnLog, circumstances
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.remembering import Remembering
 from gateway.calls.replies import Replies
@@ -49,6 +47,8 @@ from gateway.engines.events import (
     UserStartedSpeaking,
 )
 from gateway.errors import CarrierRefused, EngineError, EngineRefused
+from gateway.history.journal import CallJournal, circumstances
+from gateway.history.live_events import CallEvents, EventPublisher
 from gateway.links.recorder import CallRecorder
 from gateway.logs import CallLogger, call_name
 from gateway.memory.trust import Clearance
@@ -101,9 +101,9 @@ class Call:
         clearance: Clearance | None = None,
         kit: CallTools | None = None,
         endpoint: ThinkEndpoint | None = None,
-        journal: TurnLog | None = None,
+        journal: CallJournal | None = None,
         recorder: CallRecorder | None = None,
-        feed: CallFeed | None = None,
+        feed: CallEvents | None = None,
         forget: Forget | None = None,
         look_up: LookUp | None = None,
     ) -> None:
@@ -112,7 +112,7 @@ class Call:
         self.recorder = recorder
         self.wound_up = False
         """Whether `end_function` has had its turn: it was known that the call is over, and not only its media."""
-        self._feed = feed or Feed().of(session)
+        self._feed = feed or EventPublisher().of(session)
         self.on_other_memory: Callable[[], None] = lambda: None
         """Told when it is not the same person's memory any more, or there is none."""
         self.on_over: Callable[[], None] = lambda: None

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.calls.feed import CallFeed, Feed
-from gateway.calls.journal import Journal, JournaledCall, Share, TurnLog, restore, turns_of
 from gateway.calls.remembering import Remembering
 from gateway.calls.ring import Ring
 from gateway.calls.wishes import Forget
+from gateway.history.journal import CallJournal, Journal, RecoveredCall, Share, restore, turns_of
+from gateway.history.live_events import CallEvents, EventPublisher
 from gateway.links.recorder import CallRecorder, RecordingRoom
 from gateway.memory.recall import Recall, render_known
 from gateway.memory.trust import Tier
@@ -39,7 +39,12 @@ class Provisions:
     """Hands it out. Without `memory` nothing is kept or read of anybody. `share` tells other nodes every turn."""
 
     def __init__(
-        self, memory: Memory | None, kits: ToolLoader, recordings: RecordingRoom, feed: Feed, share: Share | None
+        self,
+        memory: Memory | None,
+        kits: ToolLoader,
+        recordings: RecordingRoom,
+        feed: EventPublisher,
+        share: Share | None,
     ) -> None:
         self._memory = memory
         self._kits = kits
@@ -89,14 +94,14 @@ class Provisions:
             recorder.note("call", ring.recording_header(session) | known)
         return recorder
 
-    def feed(self, ring: Ring) -> CallFeed:
+    def feed(self, ring: Ring) -> CallEvents:
         """What is told of a call. Of one that leaves nothing behind neither words nor number are kept."""
         kept = self._memory is not None and bool(ring.caller)
         return self._feed.call(ring.session_id, ring.agent.name, ring.number or ring.caller, ring.key[0], kept=kept)
 
     # The journal
 
-    def journal(self, session: VoiceSession, ring: Ring) -> TurnLog | None:
+    def journal(self, session: VoiceSession, ring: Ring) -> CallJournal | None:
         if self._memory is None or not session.caller:
             return None
         return self._memory.journal.open_session(session, ring.journal_header, self._share)
@@ -112,7 +117,7 @@ class Provisions:
         if entries and len(turns_of(entries)) >= len(session.turns):
             restore(session, entries)
 
-    async def unfinished(self) -> list[JournaledCall]:
+    async def unfinished(self) -> list[RecoveredCall]:
         """Calls that were live when their process died."""
         return await self._memory.journal.unfinished() if self._memory is not None else []
 

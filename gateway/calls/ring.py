@@ -13,10 +13,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from gateway.agents import Agent, AgentDirectory
-from gateway.calls.journal import JournaledCall
 from gateway.calls.orders import Order, speaker
 from gateway.calls.remembering import Remembering
 from gateway.cluster.directory import CallRecord
+from gateway.history.journal import RecoveredCall
 from gateway.links.recorder import FORMAT, CallRecorder
 from gateway.memory.trust import Clearance, Tier
 from gateway.session import CallKey, VoiceSession, new_session_id
@@ -144,7 +144,7 @@ class Ring:
         )
 
 
-def ring_of_journal(left: JournaledCall, agents: AgentDirectory) -> Ring:
+def ring_of_journal(left: RecoveredCall, agents: AgentDirectory) -> Ring:
     """A call as the journal of a dead process knows it."""
     header = left.header
     carrier, call_id = header["key"]

@@ -11,9 +11,9 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from gateway.audio import BYTES_PER_SECOND
-from gateway.calls.journal import entries_of
 from gateway.calls.playback import MARK_BYTES, Answer, Playback
 from gateway.engines.agent_settings import HistoryMessage, HistoryToolCall
+from gateway.history.journal import entries_of
 from gateway.session import Speaker, Turn
 from gateway.text.redaction import redact
 

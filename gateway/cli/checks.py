@@ -22,12 +22,13 @@ import websockets.exceptions
 from gateway.agents import AgentDirectory
 from gateway.calls.own_store import store_path
 from gateway.errors import GatewayError
+from gateway.history import trace_export
 from gateway.settings import Secret, Settings, is_url
 from gateway.speech import model_files
 from gateway.speech.config import SpeechConfig
 from gateway.telephony.phone_numbers import AllowList
 from gateway.telephony.signatures import TelnyxVerifier
-from gateway.web import sharing, traces
+from gateway.web import sharing
 from gateway.web.public import webhook_urls
 
 PATIENCE: Final = 5.0
@@ -105,7 +106,7 @@ class _Net:
 def _settings(settings: Settings) -> list[Finding]:
     """What would keep the gateway from starting, too."""
     found = []
-    for check in (_agents, _allow_list, _public_key, sharing.check, traces.check):
+    for check in (_agents, _allow_list, _public_key, sharing.check, trace_export.check):
         try:
             if words := check(settings):
                 found.append(Finding("settings", State.OK, words))

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 
 from gateway import settings
-from gateway.calls.session_room import Wanted
 from gateway.cli import sessions_text
 from gateway.cli.console import Remote, add_remote, moment
 from gateway.cli.sessions import in_room
+from gateway.history.queries import CallFilter
 
 
 def register(commands: Any) -> None:
@@ -32,7 +32,7 @@ def register(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     loaded = settings.load(os.environ, Path.cwd())
     before = moment(options.until).isoformat() if options.until else ""
-    wanted = Wanted(agent=options.agent, since=moment(options.since).isoformat(), before=before)
+    wanted = CallFilter(agent=options.agent, since=moment(options.since).isoformat(), before=before)
     if options.url:
         query = {name: value for name, value in vars(wanted).items() if value}
         figures = Remote.of(loaded, options.url).get("/v1/latency", **query)

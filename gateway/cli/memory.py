@@ -16,12 +16,12 @@ import orjson
 
 from gateway import settings
 from gateway.agents import DEFAULT_AGENT
-from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.dossier import Dossier, DossierRoom
 from gateway.calls.forgetting import Forgetting, Places, Undone
 from gateway.calls.own_store import OwnStores, open_own_stores, store_path
 from gateway.cli import memory_text
 from gateway.errors import SettingsError
+from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.memory.pins import PinBook
 from gateway.memory.store import MemoryStore
 from gateway.settings import Settings
@@ -61,8 +61,8 @@ class _Desk:
         dossier = await DossierRoom(self.store).of(_caller(self.options.caller), self.options.agent)
         return dossier or _nobody()
 
-    async def call(self) -> BookedCall:
-        found = await CallBook(self.store).find(self.options.session)
+    async def call(self) -> FinishedCall:
+        found = await CallsTable(self.store).find(self.options.session)
         if found is None or self.options.agent not in ("", found.agent):
             session = self.options.session
             raise SettingsError(f"no call {session} is known, or several begin so; `gateway memory show` lists them")

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.calls.call_book import BookedCall
 from gateway.calls.dossier import Acquaintance, Changed, Dossier, Figures, Finding
 from gateway.calls.forgetting import Undone
+from gateway.history.calls_table import FinishedCall
 from gateway.memory.documents import Document
 from gateway.memory.pins import Pin
 
@@ -97,7 +97,7 @@ def changes(changed: Iterable[Changed]) -> str:
     return _columns(rows) or "nothing was changed"
 
 
-def receipt(call: BookedCall) -> str:
+def receipt(call: FinishedCall) -> str:
     items: Sequence[Mapping[str, Any]] = call.receipt.get("items", ())
     if not items:
         return f"the agent was told nothing of earlier calls; tier {call.receipt.get('tier') or 'none'}"
@@ -160,7 +160,7 @@ def forgotten(result: Undone, held_by: Sequence[str], *, under_way: int, verifie
     return "\n".join(lines)
 
 
-def _call_row(call: BookedCall, reverted: Sequence[str]) -> tuple[str, ...]:
+def _call_row(call: FinishedCall, reverted: Sequence[str]) -> tuple[str, ...]:
     return (
         _minute(call.started_at),
         call.session_id,

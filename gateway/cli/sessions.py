@@ -12,11 +12,11 @@ import orjson
 
 from gateway import settings
 from gateway.calls.own_store import OwnStores, open_own_stores, store_path
-from gateway.calls.session_room import SessionRoom, Wanted
 from gateway.cli import sessions_text
 from gateway.cli.console import Paint, Remote, add_remote
 from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
+from gateway.history.queries import CallFilter, CallHistory
 from gateway.logs import last_four
 from gateway.session import EndReason
 from gateway.settings import Settings
@@ -55,19 +55,19 @@ def run(options: argparse.Namespace) -> int:
             return _list(options, loaded)
 
 
-def in_room(loaded: Settings, ask: Callable[[SessionRoom], Awaitable[T]]) -> T:
+def in_room(loaded: Settings, ask: Callable[[CallHistory], Awaitable[T]]) -> T:
     """What the store under DATA_DIR answers."""
     return _in_stores(loaded, lambda stores: ask(room_of(loaded, stores)))
 
 
-def room_of(loaded: Settings, stores: OwnStores) -> SessionRoom:
-    return SessionRoom(stores, data_dir=loaded.data_dir, archive_dir=loaded.voice_session_archive_dir)
+def room_of(loaded: Settings, stores: OwnStores) -> CallHistory:
+    return CallHistory(stores, data_dir=loaded.data_dir, archive_dir=loaded.voice_session_archive_dir)
 
 
-def wanted_of(options: argparse.Namespace) -> Wanted:
+def wanted_of(options: argparse.Namespace) -> CallFilter:
     since, before = _day(options.day) if options.day else ("", "")
     outcome = options.outcome.lower()
-    wanted = Wanted(_caller(options.caller), options.agent, outcome, since, before)
+    wanted = CallFilter(_caller(options.caller), options.agent, outcome, since, before)
     if outcome not in ("", "unfinished") and not wanted.outcomes:
         known = ", ".join([*EndReason, "unfinished"])
         raise SettingsError(f"no call ends with {outcome!r}; the ends are: {known}")

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from gateway.calls.call_lines import STAGES
 from gateway.cli.console import Paint, columns, one_line
 from gateway.cli.tail_text import line
+from gateway.history.call_rows import STAGES
 
 Row = Mapping[str, Any]
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 import orjson
 from redis.asyncio import Redis
 
-from gateway.calls.event_log import MOST_AT_ONCE, Cursor, Entry
 from gateway.cluster.directory import CallDirectory
 from gateway.cluster.redis_store import ANSWER_SECONDS, PREFIX, foreign_errors
+from gateway.history.event_store import MOST_AT_ONCE, Cursor, Entry
 
 STREAM: Final = f"{PREFIX}events"
 KEEP_SECONDS: Final = 3600

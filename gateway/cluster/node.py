@@ -10,10 +10,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
-from gateway.calls.journal import circumstances, entries_of, restore
 from gateway.calls.ring import Ring
 from gateway.cluster.directory import BEAT_SECONDS, CallDirectory, CallRecord, CallState, NodeCommand, NodeCommandKind
 from gateway.errors import SharedStoreUnavailable
+from gateway.history.journal import circumstances, entries_of, restore
 from gateway.logs import call_name
 from gateway.metrics import WATCHDOG
 from gateway.session import CallKey, VoiceSession

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from gateway.calls.call_book import BookedCall, CallBook
 from gateway.calls.dossier import Changed, DossierRoom
-from gateway.calls.event_log import events_of
 from gateway.calls.own_store import OwnStores
 from gateway.dashboard import timeline
 from gateway.dashboard.sound import Sound, SoundShelf
 from gateway.dashboard.timeline import SpokenTurn, Stretch, Timeline, Who
 from gateway.finalization.archive import Archive
 from gateway.finalization.job_table import FinalizationJob, JobTable
+from gateway.history.calls_table import CallsTable, FinishedCall
+from gateway.history.event_store import events_of
 from gateway.memory.call_notes import PastCall, read_call
 from gateway.memory.facts import FactBook
 from gateway.session import Speaker, Turn, VoiceSession
@@ -45,7 +45,7 @@ class Step:
 class CallView:
     """Everything that the page of a call shows. Without a picture where nothing tells any more who spoke when."""
 
-    call: BookedCall
+    call: FinishedCall
     notes: PastCall | None
     turns: Sequence[SpokenTurn]
     story: Timeline | None
@@ -69,7 +69,7 @@ class CallRoom:
         self, stores: OwnStores, archive: Archive, sounds: SoundShelf, events: Path, *, has_remote: bool
     ) -> None:
         self._store = store = stores.memory
-        self._book = CallBook(store)
+        self._book = CallsTable(store)
         self._endings = JobTable(stores.local)
         self._facts = FactBook(store)
         self._dossiers = DossierRoom(store)
@@ -78,15 +78,15 @@ class CallRoom:
         self._events = events
         self._has_remote = has_remote
 
-    async def find(self, uuid: str) -> BookedCall | None:
+    async def find(self, uuid: str) -> FinishedCall | None:
         call = await self._book.find(uuid)
         return call if call is not None and call.session_id == f"voice-session:{uuid}" else None
 
-    async def find_beginning(self, beginning: str) -> BookedCall | None:
+    async def find_beginning(self, beginning: str) -> FinishedCall | None:
         """The one call whose id begins so."""
         return await self._book.find(beginning)
 
-    async def view(self, call: BookedCall) -> CallView:
+    async def view(self, call: FinishedCall) -> CallView:
         uuid = call.session_id.removeprefix("voice-session:")
         documents = await self._store.by_source_ids([call.session_id])
         ending = await self._endings.of(call.session_id)
@@ -209,7 +209,7 @@ def _drawn(
 # How it ended
 
 
-def _steps(call: BookedCall, ending: FinalizationJob | None, *, archived: bool, has_remote: bool) -> list[Step]:
+def _steps(call: FinishedCall, ending: FinalizationJob | None, *, archived: bool, has_remote: bool) -> list[Step]:
     if ending is None:
         remote = [Step("Sent to the remote store", "done", "")] if has_remote else []
         kept = "" if archived else "deleted since, as VOICE_SESSION_RETENTION_DAYS says"

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.calls.call_lines import CallLine, CallLines, Wanted
 from gateway.calls.dossier import Changed, DossierRoom, KnownFact, KnownPin
+from gateway.history.call_rows import CallRow, CallRowFilter, CallRows
 from gateway.memory.call_notes import read_call
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
@@ -27,7 +27,7 @@ class CallerView:
     facts: Sequence[KnownFact]
     pins: Sequence[KnownPin]
     state: Mapping[str, Mapping[str, Value]]
-    calls: Sequence[CallLine]
+    calls: Sequence[CallRow]
     call_count: int
     changes: Sequence[Changed]
 
@@ -40,7 +40,7 @@ class CallerRoom:
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._lines = CallLines(store)
+        self._lines = CallRows(store)
         self._dossiers = DossierRoom(store)
         self._facts = FactBook(store)
         self._pins = PinBook(store)
@@ -49,7 +49,7 @@ class CallerRoom:
     async def view(self, caller: str) -> CallerView:
         agents = await self._dossiers.agents_of(caller)
         known = [(name, await self._facts.known(name, caller, MOST_FACTS)) for name in agents]
-        calls = await self._lines.page(Wanted(caller=caller), limit=MOST_CALLS)
+        calls = await self._lines.page(CallRowFilter(caller=caller), limit=MOST_CALLS)
         names = await self.names([call.session_id for call in calls])
         changes = await self._dossiers.changes(caller, agents)
         return CallerView(
@@ -64,7 +64,7 @@ class CallerRoom:
             ],
             state={name: kept for name in agents if (kept := await self._state.load(name, caller))},
             calls=calls,
-            call_count=await self._lines.count(Wanted(caller=caller)),
+            call_count=await self._lines.count(CallRowFilter(caller=caller)),
             changes=changes[: -MOST_CHANGES - 1 : -1],
         )
 

@@ -9,9 +9,9 @@ from typing import Final
 
 from markupsafe import Markup
 
-from gateway.calls.call_lines import CallLines, Measured, percentiles
 from gateway.dashboard import svg
 from gateway.dashboard.words import count, milliseconds
+from gateway.history.call_rows import CallRows, LatencyBucket, percentiles
 from gateway.session import EndReason
 
 TROUBLE: Final = frozenset(
@@ -106,7 +106,7 @@ class Vitals:
 class VitalRoom:
     """Works figures out. Raises StoreUnavailable."""
 
-    def __init__(self, lines: CallLines, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, lines: CallRows, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._lines = lines
         self._now = now
 
@@ -118,7 +118,7 @@ class VitalRoom:
         return await asyncio.to_thread(_vitals, measured, period, first, callers, returning)
 
 
-def _vitals(measured: Sequence[Measured], period: Period, first: datetime, callers: int, returning: int) -> Vitals:
+def _vitals(measured: Sequence[LatencyBucket], period: Period, first: datetime, callers: int, returning: int) -> Vitals:
     outcomes: Counter[str] = Counter()
     for some in measured:
         outcomes[some.outcome] += some.calls
@@ -137,13 +137,13 @@ def _vitals(measured: Sequence[Measured], period: Period, first: datetime, calle
     )
 
 
-def _bucket(start: datetime, measured: Sequence[Measured]) -> Bucket:
+def _bucket(start: datetime, measured: Sequence[LatencyBucket]) -> Bucket:
     answers = percentiles(measured, "first_frame", _RANKS)
     half, most = (answers[0], answers[2]) if answers else (None, None)
     return Bucket(start, sum(some.calls for some in measured), _trouble(measured), half, most)
 
 
-def _trouble(measured: Sequence[Measured]) -> int:
+def _trouble(measured: Sequence[LatencyBucket]) -> int:
     return sum(some.calls for some in measured if some.outcome in TROUBLE)
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
 from typing import Final
 
-from gateway.calls.call_book import BookedCall, CallBook
 from gateway.errors import StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.document import archive_text, call_document, speakers, spoken_lines
@@ -18,6 +17,7 @@ from gateway.finalization.job_table import FinalizationJob, JobStore
 from gateway.finalization.summary.call_summary import CallSummary, SpokenLine
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.finalization.summary.topics import KnownTopic
+from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.memory.documents import DocumentStore, NewDocument
 from gateway.memory.facts import FactBook
 from gateway.memory.identity import LONG_SILENCE
@@ -45,7 +45,7 @@ class FinalizationSteps:
     archive: Archive
     zones: Mapping[str, tzinfo | None]
     """Each agent's time zone, for the wall clock in titles."""
-    book: CallBook | None = None
+    book: CallsTable | None = None
     facts: FactBook | None = None
     pins: PinBook | None = None
     state: CallerState | None = None
@@ -136,7 +136,7 @@ class FinalizationSteps:
             if session.agent in self.analysed:
                 self._analyse(session, before)
 
-    def _analyse(self, session: VoiceSession, before: Sequence[BookedCall]) -> None:
+    def _analyse(self, session: VoiceSession, before: Sequence[FinishedCall]) -> None:
         """Count a call, once: a repeat finds it among those before."""
         if any(call.session_id == session.id for call in before):
             return

@@ -16,8 +16,6 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.calls.feed import CallFeed, Feed
-from gateway.calls.journal import Journal
 from gateway.errors import (
     DocumentNotFound,
     GatewayError,
@@ -32,6 +30,8 @@ from gateway.finalization.document import without_secrets
 from gateway.finalization.job_table import HANDED_OVER, FinalizationJob, JobTable
 from gateway.finalization.steps import FinalizationSteps
 from gateway.finalization.summary.call_summary import CallSummary
+from gateway.history.journal import Journal
+from gateway.history.live_events import CallEvents, EventPublisher
 from gateway.links.recorder import CallRecorder
 from gateway.logs import CallLogger
 from gateway.metrics import ENDING_SECONDS, WATCHDOG
@@ -90,7 +90,7 @@ class FinalizationWorker:
         stream: "RedisJobQueue | None" = None,
         node: str = "",
         alive: Callable[[str], Awaitable[bool]] | None = None,
-        feed: Feed | None = None,
+        feed: EventPublisher | None = None,
         clear_away: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._steps = steps
@@ -101,7 +101,7 @@ class FinalizationWorker:
         self._stream = stream
         self._node = node
         self._alive = alive
-        self._feed = feed or Feed()
+        self._feed = feed or EventPublisher()
         self._clear_away = clear_away
         self._recorders: dict[str, CallRecorder] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -425,7 +425,7 @@ class _RunningJob:
         steps: FinalizationSteps,
         ending: FinalizationJob,
         sleep: Callable[[float], Awaitable[None]],
-        feed: CallFeed,
+        feed: CallEvents,
     ) -> None:
         self.log = CallLogger(logging.getLogger(__name__), {"call": ending.session.uuid[:8]})
         self.feed = feed

@@ -7,12 +7,12 @@ from typing import Any, Final, Protocol
 
 from gateway.agents import Agent
 from gateway.calls.farewell import Farewell
-from gateway.calls.feed import CallFeed
-from gateway.calls.journal import TurnLog
 from gateway.engines.agent_settings import AgentFunction
 from gateway.engines.deepgram import DeepgramSession
 from gateway.engines.events import FunctionCall
 from gateway.errors import CarrierRefused
+from gateway.history.journal import CallJournal
+from gateway.history.live_events import CallEvents
 from gateway.memory.state import Value
 from gateway.metrics import FUNCTIONS
 from gateway.session import EndReason, Turn, VoiceSession
@@ -94,8 +94,8 @@ class ToolExecutor:
         *,
         line: CallLeg,
         farewell: Farewell,
-        journal: TurnLog | None,
-        feed: CallFeed,
+        journal: CallJournal | None,
+        feed: CallEvents,
         log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._body = body

@@ -10,6 +10,7 @@ from gateway.agents import AgentDirectory, find_text
 from gateway.calls.engine_keeper import EngineAccess
 from gateway.errors import SettingsError
 from gateway.finalization.summary.summarizer import Summarizer, build_writer
+from gateway.history import trace_export
 from gateway.llm.agent_llm import AgentLlm, LlmAccounts, build_brains
 from gateway.llm.openclaw import OpenClawUpstream
 from gateway.memory.remem import RememClient
@@ -23,7 +24,7 @@ from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.softphone import SoftphoneCodec
 from gateway.tools.module import ReloadingToolModule
 from gateway.tools.prepared import shelves_of
-from gateway.web import sharing, traces
+from gateway.web import sharing
 from gateway.web.admin_token import admin_token
 from gateway.websocket.interface import Connector, tls_context
 
@@ -50,7 +51,7 @@ class Blueprint:
     def from_settings(cls, settings: Settings, connect: Connector) -> "Blueprint":
         _check_folder(settings.record_dir, "RECORD_DIR")
         sharing.check(settings)
-        traces.check(settings)
+        trace_export.check(settings)
         own_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
         agents = AgentDirectory(settings.agents, settings.folder)
         is_local = _engine_is_local(settings)

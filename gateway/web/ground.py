@@ -6,18 +6,19 @@ from dataclasses import dataclass
 
 import httpx
 
-from gateway.calls.event_log import EventLog
-from gateway.calls.feed import Feed
-from gateway.calls.journal import Journal
 from gateway.calls.levels import Levels
 from gateway.calls.own_store import OwnStores, open_own_stores
 from gateway.finalization.archive import Archive
+from gateway.history import trace_export
+from gateway.history.event_store import EventStore
+from gateway.history.journal import Journal
+from gateway.history.live_events import EventPublisher
 from gateway.links.recorder import RecordingRoom
 from gateway.maintenance import at_work
 from gateway.memory.embedding import Embedder
 from gateway.memory.remem import RememClient
 from gateway.memory.store import MemoryStore
-from gateway.web import sharing, traces
+from gateway.web import sharing
 from gateway.web.blueprint import Blueprint, remem
 from gateway.web.sharing import Sharing
 
@@ -34,8 +35,8 @@ class Ground:
     archive: Archive
     journal: Journal
     others: Sharing
-    events: EventLog
-    feed: Feed
+    events: EventStore
+    feed: EventPublisher
     levels: Levels
 
     @property
@@ -64,9 +65,9 @@ async def ground(blueprint: Blueprint, *, is_worker: bool) -> AsyncIterator[Grou
             stack.push_async_callback(others.neighbours.close)
         journal = Journal(settings.data_dir / "journal.db", others.node)
         stack.callback(journal.close)
-        events = EventLog(settings.data_dir / "events.db", shared=is_worker)
+        events = EventStore(settings.data_dir / "events.db", shared=is_worker)
         stack.callback(events.close)
-        tracer = await stack.enter_async_context(traces.traced(settings))
+        tracer = await stack.enter_async_context(trace_export.traced(settings))
         yield Ground(
             http=http,
             embedder=embedder,

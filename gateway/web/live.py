@@ -17,10 +17,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.calls.event_log import Cursor
-from gateway.calls.feed import Feed
 from gateway.calls.levels import SHOW_SECONDS, Levels
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
+from gateway.history.event_store import Cursor
+from gateway.history.live_events import EventPublisher
 from gateway.settings import Secret
 from gateway.web.keys import is_admitted
 
@@ -45,7 +45,7 @@ _HEADERS: Final = [
 class LiveDoor:
     """The stream as an ASGI application: it can tell a slow reader from a patient one."""
 
-    def __init__(self, feed: Feed, levels: Levels, token: Secret) -> None:
+    def __init__(self, feed: EventPublisher, levels: Levels, token: Secret) -> None:
         self._feed = feed
         self._levels = levels
         self._token = token
@@ -106,7 +106,7 @@ class LiveDoor:
 class _Stream:
     """One reader's stream."""
 
-    def __init__(self, feed: Feed, levels: Levels | None, send: Send, *, wanted: Mapping[str, str]) -> None:
+    def __init__(self, feed: EventPublisher, levels: Levels | None, send: Send, *, wanted: Mapping[str, str]) -> None:
         self._feed = feed
         self._levels = levels
         self._send = send

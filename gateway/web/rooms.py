@@ -7,12 +7,12 @@ from typing import Final
 import httpx
 
 from gateway.agents import Agent
-from gateway.calls.call_book import CallBook
 from gateway.calls.forgetting import Forgetting
 from gateway.calls.provisions import Memory
 from gateway.finalization.job_table import JobTable
 from gateway.finalization.steps import FinalizationSteps
 from gateway.finalization.worker import FinalizationWorker
+from gateway.history.calls_table import CallsTable
 from gateway.llm.agent_llm import close as close_brains
 from gateway.llm.responder import hashed_caller
 from gateway.llm.responder_factory import ResponderFactory
@@ -89,7 +89,7 @@ def make_finalizer(blueprint: Blueprint, ground: Ground, forgetting: Forgetting)
         writer=blueprint.writer,
         archive=ground.archive,
         zones={agent.name: agent.timezone for agent in blueprint.agents},
-        book=CallBook(store),
+        book=CallsTable(store),
         facts=FactBook(store),
         pins=PinBook(store, embed=embedder.embed if embedder is not None else None),
         state=CallerState(store),

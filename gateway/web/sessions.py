@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.calls.session_room import SessionRoom, Wanted
 from gateway.errors import StoreUnavailable
+from gateway.history.queries import CallFilter, CallHistory
 from gateway.settings import Secret
 from gateway.web.keys import is_admitted
 
@@ -18,7 +18,7 @@ MOST_CALLS: Final = 1000
 Answer = Callable[[Request], Awaitable[Response]]
 
 
-def routes(room: SessionRoom, token: Secret) -> list[Route]:
+def routes(room: CallHistory, token: Secret) -> list[Route]:
     async def listed(request: Request) -> Response:
         limit = request.query_params.get("limit", "50")
         if not limit.isdecimal() or not 0 < int(limit) <= MOST_CALLS:
@@ -36,11 +36,11 @@ def routes(room: SessionRoom, token: Secret) -> list[Route]:
     return [Route(path, _guarded(answer, token), methods=["GET"]) for path, answer in answers.items()]
 
 
-def _wanted(request: Request) -> Wanted:
+def _wanted(request: Request) -> CallFilter:
     """ValueError for what is no moment."""
     query = request.query_params
     given = {name: query.get(name, "") for name in ("caller", "agent", "outcome")}
-    return Wanted(**given, since=_moment(query.get("since", "")), before=_moment(query.get("before", "")))
+    return CallFilter(**given, since=_moment(query.get("since", "")), before=_moment(query.get("before", "")))
 
 
 def _moment(text: str) -> str:

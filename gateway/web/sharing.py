@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gateway.calls.event_log import EventLog
-from gateway.calls.feed import Feed
 from gateway.calls.forgetting import SharedPlace
 from gateway.calls.levels import Levels
 from gateway.calls.registry import TOKEN_SECONDS
@@ -18,6 +16,8 @@ from gateway.cluster.node import ClusterNode
 from gateway.cluster.store import SharedStore
 from gateway.cluster.worker_metrics import WorkerMetrics
 from gateway.errors import SettingsError
+from gateway.history.event_store import EventStore
+from gateway.history.live_events import EventPublisher
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,10 +36,10 @@ class Sharing:
     board: SharedStore | None = None
     traces: SharedPlace | None = None
 
-    def feed(self, events: EventLog, listener: Callable[[Mapping[str, Any]], None] | None) -> Feed:
+    def feed(self, events: EventStore, listener: Callable[[Mapping[str, Any]], None] | None) -> EventPublisher:
         """What is told of calls: here, or to every node."""
         share = self.events.share if self.events is not None else None
-        return Feed(events, self.events, share, listener=listener)
+        return EventPublisher(events, self.events, share, listener=listener)
 
     def metrics(self) -> WorkerMetrics | None:
         """What this process and the workers beside it have counted."""

@@ -3,11 +3,11 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.calls.call_book import CallBook
 from gateway.calls.dossier import Acquaintance, DossierRoom, Figures
 from gateway.calls.own_store import MEMORY_SCHEMA
 from gateway.finalization.document import call_document
 from gateway.finalization.summary.facts import CallerFact
+from gateway.history.calls_table import CallsTable
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import FactBook
 from gateway.memory.state import CallerState
@@ -26,7 +26,7 @@ async def a_call(store, *facts, day=0, caller=CALLER, state=None, told=()):
     """A call on that day; its session."""
     items = [{"kind": "fact", "id": id_} for id_ in told]
     session = a_session(caller=caller, started_at=START + timedelta(days=day), receipt={"items": items})
-    await CallBook(store).write(session, document_id="", summary_by="test")
+    await CallsTable(store).write(session, document_id="", summary_by="test")
     learned = [CallerFact(text, "preference", 0.8, (1,)) for text in facts]
     await FactBook(store).learn(session, learned, session.started_at)
     if state:

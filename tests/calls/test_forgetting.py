@@ -9,11 +9,7 @@ import httpx
 import orjson
 import pytest
 
-from gateway.calls.call_book import CallBook
-from gateway.calls.event_log import EventLog
-from gateway.calls.feed import Feed
 from gateway.calls.forgetting import Forgetting, Places, holding
-from gateway.calls.journal import Journal
 from gateway.calls.own_store import OwnStores, open_own_stores
 from gateway.cluster import redis_store
 from gateway.cluster.directory import CallDirectory
@@ -25,6 +21,10 @@ from gateway.finalization.document import call_document
 from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.finalization.summary.facts import CallerFact
 from gateway.finalization.summary.topics import TopicNote
+from gateway.history.calls_table import CallsTable
+from gateway.history.event_store import EventStore
+from gateway.history.journal import Journal
+from gateway.history.live_events import EventPublisher
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
@@ -49,7 +49,7 @@ class House:
 
     stores: OwnStores
     journal: Journal
-    events: EventLog
+    events: EventStore
     places: Places
 
     @property
@@ -64,7 +64,9 @@ class House:
 
     async def remembers(self, session: VoiceSession, word: str) -> None:
         """The call left its word everywhere."""
-        await CallBook(self.store).write(replace(session, receipt={"block": word}), document_id="d", summary_by="test")
+        await CallsTable(self.store).write(
+            replace(session, receipt={"block": word}), document_id="d", summary_by="test"
+        )
         await FactBook(self.store).learn(session, [CallerFact(f"Likes {word}", "preference", 0.9, (1,))], START)
         await PinBook(self.store).note(session, [TopicNote("Fruit order", status=f"Waits for {word}")], START)
         now = session.started_at
@@ -77,7 +79,7 @@ class House:
         await JobTable(self.stores.local).save(FinalizationJob(spoken, summary=summary))
         self.journal.open_session(session, {}).caller_said(word, START)
         await self.journal.flushed()
-        Feed(self.events).of(session).caller_said(word, START)
+        EventPublisher(self.events).of(session).caller_said(word, START)
         await self.events.flushed()
         await Archive(self.places.archive_dir, retention_days=7).write(session.uuid, f"CALLER: {word}\n")
         self.records(session.uuid, session.caller, session.agent, word)
@@ -96,7 +98,7 @@ async def house(ground, tmp_path):
     places = Places(tmp_path / "data", tmp_path / "archive", tmp_path / "recordings")
     places.record_dir.mkdir()
     journal = Journal(places.journal)
-    events = EventLog(places.events)
+    events = EventStore(places.events)
     stores = await open_own_stores(places.data_dir, ground.database_url)
     yield House(stores, journal, events, places)
     await stores.close()
@@ -130,7 +132,7 @@ async def test_forget_reaches_what_nodes_keep_for_each_other(house, tmp_path):
         sessions = {WORD: a_session(), OTHER_WORD: a_session(caller=OTHER)}
         for word, session in sessions.items():
             await house.remembers(session, word)
-            Feed(house.events, share=share).of(session).caller_said(word, START)
+            EventPublisher(house.events, share=share).of(session).caller_said(word, START)
             commons.said(session.id, word.encode())
         await commons.written()
         assert await kept_in(client, WORD) == ["voice-gateway:events", f"voice-gateway:journal:{sessions[WORD].id}"]
@@ -256,7 +258,7 @@ async def test_what_another_node_has_is_swept(house, tmp_path):
             connection.execute("VACUUM INTO ?", (str(elsewhere.data_dir / path.name),))
     there = Forgetting(house.store, elsewhere, None, KEY)
     assert await there.sweep() == 0
-    await house.forgetting().revert(await CallBook(house.store).find(reverted.id))
+    await house.forgetting().revert(await CallsTable(house.store).find(reverted.id))
     await house.forgetting().forget(await house.forgetting().traces(CALLER))
     assert await there.sweep() == 1
     assert holding([WORD], elsewhere) == [] and len(holding([OTHER_WORD], elsewhere)) == 4
@@ -307,7 +309,7 @@ async def test_reverted_call_taught_nothing(house):
     earlier, later = a_session(), a_session(started_at=START + timedelta(days=1))
     await house.remembers(earlier, OTHER_WORD)
     await house.remembers(later, WORD)
-    [call, _] = await CallBook(house.store).newest(caller=CALLER)
+    [call, _] = await CallsTable(house.store).newest(caller=CALLER)
     undone = await house.forgetting().revert(call)
     assert undone.deleted == {
         "fact statements": 1,
@@ -320,7 +322,7 @@ async def test_reverted_call_taught_nothing(house):
     assert await house.tells() == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
     [topic] = await PinBook(house.store).topics("maya", CALLER)
     assert (topic.calls, topic.status) == (1, f"Waits for {OTHER_WORD}")
-    assert [booked.session_id for booked in await CallBook(house.store).newest()] == [later.id, earlier.id]
+    assert [booked.session_id for booked in await CallsTable(house.store).newest()] == [later.id, earlier.id]
 
 
 # The remote store
@@ -332,7 +334,7 @@ async def test_remote_documents_go_too(house, tmp_path):
         for session in (reverted, forgotten):
             await house.remembers(session, WORD)
             await remem.store(call_document(session, SUMMARY, None))
-        call = await CallBook(house.store).find(reverted.id)
+        call = await CallsTable(house.store).find(reverted.id)
         assert (await house.forgetting(remem).revert(call)).deleted["remote documents"] == 1
         assert [document.source_id for document in await remem.past_calls("maya", CALLER, 5)] == [forgotten.id]
         undone = await house.forgetting(remem).forget(await house.forgetting().traces(CALLER))

@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from gateway.agents import Agent, AgentDirectory
-from gateway.calls.journal import JournaledCall
 from gateway.calls.ring import Ring, ring_of_journal, ring_of_record
 from gateway.cluster.directory import CallRecord, CallState
+from gateway.history.journal import RecoveredCall
 from gateway.memory.trust import Clearance, Tier
 from gateway.session import VoiceSession
 
@@ -58,7 +58,7 @@ def test_session_keeps_the_number_beside_the_caller() -> None:
 def test_journal_makes_the_same_ring(agents: AgentDirectory) -> None:
     ring = a_ring()
     ring.handed_over = True
-    again = ring_of_journal(JournaledCall(ring.new_session(), ring.journal_header, ""), agents)
+    again = ring_of_journal(RecoveredCall(ring.new_session(), ring.journal_header, ""), agents)
     assert again.journal_header == ring.journal_header
     assert (again.caller, again.session_id) == (ring.caller, ring.session_id)
 

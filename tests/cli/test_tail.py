@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gateway.calls.feed import EVENTS
 from gateway.cli.console import Paint
 from gateway.cli.main import main
 from gateway.cli.tail import choice
 from gateway.cli.tail_text import line
 from gateway.errors import SettingsError
+from gateway.history.live_events import EVENTS
 from tests import test_resume
 from tests.stage import ADMIN, CALLER, make_carrier, staged, until
 

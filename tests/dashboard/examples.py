@@ -9,13 +9,13 @@ from pathlib import Path
 
 import orjson
 
-from gateway.calls.call_book import CallBook
-from gateway.calls.call_lines import CallLines
 from gateway.calls.own_store import open_own_store
 from gateway.finalization.archive import Archive
 from gateway.finalization.document import archive_text, call_document, spoken_lines
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.finalization.summary.facts import CallerFact
+from gateway.history.call_rows import CallRows
+from gateway.history.calls_table import CallsTable
 from gateway.memory.facts import FactBook
 from gateway.memory.index import index_text
 from gateway.memory.sqlite import SqliteStore
@@ -105,7 +105,7 @@ async def keep(
         await CallerState(store).save(
             session.agent, session.caller, session.state, session_id=session.id, now=session.started_at
         )
-    await CallBook(store).write(session, document_id=document.id, summary_by=summary.written_by)
+    await CallsTable(store).write(session, document_id=document.id, summary_by=summary.written_by)
     if archive is not None:
         await archive.write(session.uuid, archive_text(spoken_lines(session.turns)))
 
@@ -203,5 +203,5 @@ async def fill_many(data_dir: Path, count: int, *, now: datetime) -> None:
         connection.executemany("INSERT INTO calls VALUES (?, ?, ?, ?, ?)", rows)
 
     await store.run(work)
-    await CallLines(store).catch_up()
+    await CallRows(store).catch_up()
     await store.close()

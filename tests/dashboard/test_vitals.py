@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.calls.call_book import CallBook
-from gateway.calls.call_lines import CallLines
 from gateway.calls.own_store import open_own_store
 from gateway.dashboard.svg import ticks
 from gateway.dashboard.vitals import PERIODS, VitalRoom, calls_plot, latency_plot
+from gateway.history.call_rows import CallRows
+from gateway.history.calls_table import CallsTable
 from gateway.session import EndReason
 from tests.calls.aftermath import CALLER, a_session
 
@@ -25,14 +25,14 @@ async def store(tmp_path):
 async def a_call(store, hours, **fields):
     started_at = NOW - timedelta(hours=hours)
     fields = {"ended_at": started_at + timedelta(seconds=60), **fields}
-    await CallBook(store).write(a_session(started_at=started_at, **fields), document_id="", summary_by="")
+    await CallsTable(store).write(a_session(started_at=started_at, **fields), document_id="", summary_by="")
 
 
 async def test_figures_of_a_day(store):
     await a_call(store, 100)
     await a_call(store, 3, timings=[{"first_frame": value / 100} for value in range(1, 101)])
     await a_call(store, 2.5, end_reason=EndReason.FAILED, caller="+12025550188", receipt={"items": [{}]})
-    vitals = await VitalRoom(CallLines(store), now=lambda: NOW).of(PERIODS["day"])
+    vitals = await VitalRoom(CallRows(store), now=lambda: NOW).of(PERIODS["day"])
     assert (vitals.calls, vitals.callers, vitals.returning, vitals.told, vitals.trouble) == (2, 2, 1, 1, 1)
     assert vitals.seconds == 120.0
     assert vitals.answers == [0.5, 0.9, 0.95, 0.99]
@@ -46,13 +46,13 @@ async def test_figures_of_a_day(store):
 
 @pytest.mark.parametrize("period", PERIODS.values(), ids=PERIODS)
 async def test_empty_periods_can_be_drawn(store, period):
-    vitals = await VitalRoom(CallLines(store), now=lambda: NOW).of(period)
+    vitals = await VitalRoom(CallRows(store), now=lambda: NOW).of(period)
     assert "0 calls" in calls_plot(vitals) and "no answer was measured" in latency_plot(vitals)
 
 
 async def test_plots_tell_their_figures_in_words(store):
     await a_call(store, 1, timings=[{"first_frame": 0.84}])
-    vitals = await VitalRoom(CallLines(store), now=lambda: NOW).of(PERIODS["week"])
+    vitals = await VitalRoom(CallRows(store), now=lambda: NOW).of(PERIODS["week"])
     assert "1 call in 7 days, 0 of them ended in trouble" in calls_plot(vitals)
     assert "half of all answers began within 840 ms" in latency_plot(vitals)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.calls.event_log import Cursor, EventLog
-from gateway.calls.feed import EVENTS, Feed
 from gateway.calls.levels import Levels
+from gateway.history.event_store import Cursor, EventStore
+from gateway.history.live_events import EVENTS, EventPublisher
 from gateway.session import VoiceSession
 from gateway.settings import Secret
 from gateway.web import live
@@ -192,8 +192,8 @@ async def test_open_stream_ends_with_the_server(tmp_path: Path) -> None:
 async def test_slow_reader_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that takes nothing costs nobody anything, and its stream is given up."""
     monkeypatch.setattr(live, "PATIENCE", 0.05)
-    log = EventLog(tmp_path / "events.db")
-    feed = Feed(log)
+    log = EventStore(tmp_path / "events.db")
+    feed = EventPublisher(log)
     sent: list[bytes] = []
 
     async def send(message: dict[str, object]) -> None:

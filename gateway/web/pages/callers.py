@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from gateway.calls.call_lines import CallLines
 from gateway.calls.dossier import DossierRoom
 from gateway.calls.forgetting import Forgetting
 from gateway.dashboard.caller_page import CallerRoom
@@ -18,6 +17,7 @@ from gateway.dashboard.sound import SoundShelf
 from gateway.dashboard.visitors import Envelope, Visit
 from gateway.dashboard.vitals import TROUBLE
 from gateway.errors import StoreError
+from gateway.history.call_rows import CallRows
 from gateway.memory.facts import FactBook
 from gateway.memory.pins import PinBook
 from gateway.memory.state import CallerState, Value
@@ -51,7 +51,7 @@ class CallerPages:
         forgetting: Forgetting,
     ) -> None:
         self._entrance = entrance
-        self._lines = CallLines(store)
+        self._lines = CallRows(store)
         self._facts = FactBook(store)
         self._pins = PinBook(store)
         self._state = CallerState(store)

@@ -13,8 +13,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from gateway.calls.call_book import BookedCall
-from gateway.calls.call_lines import CallLine, CallLines, Wanted
 from gateway.calls.forgetting import Forgetting
 from gateway.calls.own_store import OwnStores
 from gateway.dashboard.call_page import CallRoom
@@ -23,6 +21,8 @@ from gateway.dashboard.visitors import Envelope, Visit
 from gateway.dashboard.vitals import TROUBLE
 from gateway.errors import StoreError
 from gateway.finalization.job_table import JobTable
+from gateway.history.call_rows import CallRow, CallRowFilter, CallRows
+from gateway.history.calls_table import FinishedCall
 from gateway.memory.call_notes import PastCall, read_call
 from gateway.session import EndReason
 from gateway.web.pages.entrance import Entrance, Form
@@ -47,7 +47,7 @@ _DONE: Final = {
 class _Row:
     """A call in the list, with what it was about."""
 
-    line: CallLine
+    line: CallRow
     notes: PastCall | None
     caller_address: str
 
@@ -68,7 +68,7 @@ class CallPages:
     ) -> None:
         self._entrance = entrance
         self._store = stores.memory
-        self._lines = CallLines(stores.memory)
+        self._lines = CallRows(stores.memory)
         self._endings = JobTable(stores.local)
         self._room = room
         self._sounds = sounds
@@ -110,7 +110,7 @@ class CallPages:
             chosen=chosen,
             looked_for=looked_for,
             of=of,
-            is_filtered=wanted != Wanted() or bool(looked_for),
+            is_filtered=wanted != CallRowFilter() or bool(looked_for),
             agents=await self._lines.agents(),
             outcomes=[str(reason) for reason in EndReason],
             first=_address({**chosen, "after": ""}) if chosen["after"] else "",
@@ -125,7 +125,7 @@ class CallPages:
         chosen = {name: form.get(name, "") for name in _CHOICES} | {"find": self._sealed(looked_for)}
         return RedirectResponse(_address(chosen), 303)
 
-    async def _found(self, words: str, wanted: Wanted) -> list[CallLine]:
+    async def _found(self, words: str, wanted: CallRowFilter) -> list[CallRow]:
         """By the beginning of an id, or by the words of summaries, the best first."""
         if (given := _ID.fullmatch(words)) and (call := await self._room.find_beginning(given[1])):
             return await self._lines.these([call.session_id])
@@ -133,7 +133,7 @@ class CallPages:
         ids = [hit.document.source_id for hit in hits if hit.score > _FOUND_SCORE]
         return [line for line in await self._lines.these(ids) if wanted.admits(line)]
 
-    async def _rows(self, lines: Sequence[CallLine]) -> list[_Row]:
+    async def _rows(self, lines: Sequence[CallRow]) -> list[_Row]:
         documents = await self._store.by_source_ids(line.session_id for line in lines)
         notes = {document.source_id: read_call(document) for document in documents}
         return [_Row(line, notes.get(line.session_id), self._envelope.seal(line.caller)) for line in lines]
@@ -179,7 +179,7 @@ class CallPages:
         await self._endings.try_again(call.session_id)
         return RedirectResponse(f"/calls/{_uuid(call)}?done=retry", 303)
 
-    async def _call(self, request: Request) -> BookedCall:
+    async def _call(self, request: Request) -> FinishedCall:
         if call := await self._room.find(request.path_params["id"]):
             return call
         raise HTTPException(
@@ -190,12 +190,12 @@ class CallPages:
         return self._envelope.seal(text) if text else ""
 
 
-def _uuid(call: BookedCall) -> str:
+def _uuid(call: FinishedCall) -> str:
     return call.session_id.removeprefix("voice-session:")
 
 
-def _wanted(chosen: Mapping[str, str], caller: str) -> Wanted:
-    return Wanted(
+def _wanted(chosen: Mapping[str, str], caller: str) -> CallRowFilter:
+    return CallRowFilter(
         agent=chosen["agent"],
         outcome=chosen["outcome"],
         caller=caller,

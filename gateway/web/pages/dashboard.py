@@ -6,7 +6,6 @@ from typing import Any
 
 from starlette.routing import Route
 
-from gateway.calls.call_lines import CallLines
 from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.own_store import OwnStores
 from gateway.calls.switchboard import Switchboard
@@ -16,6 +15,7 @@ from gateway.dashboard.html import Pages
 from gateway.dashboard.sound import SoundShelf
 from gateway.dashboard.visitors import Envelope
 from gateway.errors import StoreUnavailable
+from gateway.history.call_rows import CallRows
 from gateway.web.blueprint import Blueprint
 from gateway.web.ground import Ground
 from gateway.web.live import LiveDoor
@@ -41,7 +41,7 @@ async def dashboard(
     """Its routes. `stores` are read by nobody whom a call waits for."""
     settings, token, store = blueprint.settings, blueprint.store_keys[0], stores.memory
     with contextlib.suppress(StoreUnavailable):  # a shared database may come later; the next start catches up
-        await CallLines(store).catch_up()
+        await CallRows(store).catch_up()
     entrance = Entrance(token, Pages(), PublicAddress(settings.public_url))
     envelope, sounds = Envelope(token), SoundShelf(settings.record_dir)
     places = Places.of(settings)

@@ -14,13 +14,13 @@ from starlette.routing import Route
 from starlette.types import Message, Send
 
 from gateway.audio import BYTES_PER_SECOND
-from gateway.calls.call_lines import CallLine, CallLines, Wanted
-from gateway.calls.feed import Feed
 from gateway.calls.pipeline import Call
 from gateway.calls.switchboard import Switchboard
 from gateway.dashboard.sound import endless_wav_header
 from gateway.dashboard.visitors import Envelope, Visit
 from gateway.dashboard.vitals import TROUBLE
+from gateway.history.call_rows import CallRow, CallRowFilter, CallRows
+from gateway.history.live_events import EventPublisher
 from gateway.memory.store import MemoryStore
 from gateway.session import Turn, VoiceSession
 from gateway.web.live import LiveDoor
@@ -50,14 +50,14 @@ class LivePages:
         entrance: Entrance,
         store: MemoryStore,
         switchboard: Switchboard,
-        feed: Feed,
+        feed: EventPublisher,
         live: LiveDoor,
         envelope: Envelope,
         *,
         listen_in: bool,
     ) -> None:
         self._entrance = entrance
-        self._lines = CallLines(store)
+        self._lines = CallRows(store)
         self._switchboard = switchboard
         self._feed = feed
         self._live = live
@@ -78,7 +78,7 @@ class LivePages:
     async def _show(self, request: Request, visit: Visit) -> Response:
         """What is so now; what happens after `place` comes by events, and what the page has already is left out."""
         place = await self._feed.head()
-        recent = await self._lines.page(Wanted(), limit=_RECENT)
+        recent = await self._lines.page(CallRowFilter(), limit=_RECENT)
         sessions = await self._switchboard.all_calls()
         live = [_LiveCall(session, session.turns[-MOST_TURNS:]) for session in sessions[-MOST_CALLS:]]
         return await self._entrance.html(
@@ -94,7 +94,7 @@ class LivePages:
             trouble=TROUBLE,
         )
 
-    def _sealed(self, line: CallLine) -> str:
+    def _sealed(self, line: CallRow) -> str:
         return self._envelope.seal(line.caller)
 
     async def _show_caller(self, request: Request, visit: Visit) -> Response:

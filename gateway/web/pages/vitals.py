@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.calls.call_lines import CallLines
 from gateway.calls.own_store import OwnStores
 from gateway.dashboard import vitals
 from gateway.dashboard.visitors import Visit
 from gateway.finalization.job_table import JobTable
+from gateway.history.call_rows import CallRows
 from gateway.web.pages.entrance import Entrance
 
 _MOST_WAITING = 20
@@ -23,7 +23,7 @@ class VitalPages:
 
     def __init__(self, entrance: Entrance, stores: OwnStores, state: Callable[[], dict[str, Any]]) -> None:
         self._entrance = entrance
-        self._room = vitals.VitalRoom(CallLines(stores.memory))
+        self._room = vitals.VitalRoom(CallRows(stores.memory))
         self._endings = JobTable(stores.local)
         self._state = state
 

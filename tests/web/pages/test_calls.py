@@ -7,9 +7,9 @@ from io import BytesIO
 
 import pytest
 
-from gateway.calls.call_book import CallBook
 from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.finalization.summary.call_summary import CallSummary
+from gateway.history.calls_table import CallsTable
 from gateway.session import EndReason, Speaker, Turn
 from tests.calls.aftermath import a_session
 from tests.dashboard.examples import keep
@@ -55,7 +55,7 @@ async def test_search_finds_words_numbers_and_ids(visitor: Visitor):
 
 async def test_filters_narrow_the_list(visitor: Visitor):
     trouble = a_session(end_reason=EndReason.ENGINE_LOST, agent="leo", started_at=datetime(2026, 3, 1, 12, tzinfo=UTC))
-    await CallBook(visitor.store).write(trouble, document_id="", summary_by="test")
+    await CallsTable(visitor.store).write(trouble, document_id="", summary_by="test")
     assert trouble.uuid in rows(await visitor.page("/calls?outcome=voice+engine+lost"))
     assert rows(await visitor.page("/calls?agent=leo")) == [trouble.uuid]
     assert rows(await visitor.page("/calls?since=2026-02-28&until=2026-03-02")) == [trouble.uuid]
@@ -82,7 +82,7 @@ async def test_call_tells_its_story(visitor: Visitor):
 
 async def test_words_that_were_not_heard_are_struck_out(visitor: Visitor):
     session = a_session(turns=[Turn(Speaker.AGENT, "I have ten", datetime(2026, 2, 6, 23, 15, tzinfo=UTC), "or four.")])
-    await CallBook(visitor.store).write(session, document_id="", summary_by="")
+    await CallsTable(visitor.store).write(session, document_id="", summary_by="")
     await JobTable(visitor.store).save(FinalizationJob(session, archived=True, problem="the remote store said 401"))
     page = await visitor.page(f"/calls/{session.uuid}")
     assert "I have ten" in page and "<s>or four.</s>" in page
@@ -94,7 +94,7 @@ async def test_words_that_were_not_heard_are_struck_out(visitor: Visitor):
 
 async def test_old_call_says_what_is_gone(visitor: Visitor):
     session = a_session(timings=[{"first_frame": 0.84}])
-    await CallBook(visitor.store).write(session, document_id="", summary_by="test")
+    await CallsTable(visitor.store).write(session, document_id="", summary_by="test")
     page = await visitor.page(f"/calls/{session.uuid}")
     assert "The transcript is not kept any more" in page and "840 ms" in page
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.calls.call_book import CallBook
 from gateway.calls.own_store import OwnStores, open_own_store
-from gateway.calls.session_room import STEPS_IN_TIME, SessionRoom, Wanted
+from gateway.history.calls_table import CallsTable
+from gateway.history.queries import STEPS_IN_TIME, CallFilter, CallHistory
 from tests.calls.aftermath import a_session
 
 START = datetime(2026, 2, 6, tzinfo=UTC)
@@ -19,14 +19,14 @@ async def room(tmp_path: Path):
     for hours, agent, waits in ((0, "maya", (0.5, 1.0, 3.0)), (12, "maya", (0.7,)), (23, "leo", (9.0,))):
         timings = [{"first_frame": wait, "transcript": None} for wait in waits]
         session = a_session(started_at=START + timedelta(hours=hours), agent=agent, timings=timings)
-        await CallBook(store).write(session, document_id="", summary_by="")
-    yield SessionRoom(OwnStores(store, store), data_dir=tmp_path, archive_dir=tmp_path)
+        await CallsTable(store).write(session, document_id="", summary_by="")
+    yield CallHistory(OwnStores(store, store), data_dir=tmp_path, archive_dir=tmp_path)
     await store.close()
 
 
-async def test_latency_of_a_day(room: SessionRoom):
+async def test_latency_of_a_day(room: CallHistory):
     day = {"since": START.isoformat(), "before": (START + timedelta(days=1)).isoformat()}
-    figures = await room.latency(Wanted(agent="maya", **day))
+    figures = await room.latency(CallFilter(agent="maya", **day))
     assert (figures["calls"], figures["turns"], figures["since"], figures["before"]) == (2, 4, *day.values())
     answers = figures["stages"]["first_frame"]
     assert [answers[name] for name in ("turns", "p50", "p90", "p99", "max")] == [4, 0.7, 3.0, 3.0, 3.0]
@@ -34,8 +34,8 @@ async def test_latency_of_a_day(room: SessionRoom):
     assert figures["stages"]["transcript"]["p50"] is None
 
 
-async def test_latency_without_a_beginning_has_all(room: SessionRoom):
-    assert (await room.latency(Wanted()))["since"] == START.isoformat()
-    assert (await room.latency(Wanted()))["turns"] == 5
-    nobody = await room.latency(Wanted(agent="nobody"))
+async def test_latency_without_a_beginning_has_all(room: CallHistory):
+    assert (await room.latency(CallFilter()))["since"] == START.isoformat()
+    assert (await room.latency(CallFilter()))["turns"] == 5
+    nobody = await room.latency(CallFilter(agent="nobody"))
     assert (nobody["calls"], nobody["turns"], nobody["stages"]["first_frame"]["max"]) == (0, 0, None)

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.calls.call_lines import write_line
+from gateway.history.call_rows import write_line
 from gateway.memory.database import Connection
 from gateway.memory.store import MemoryStore
 from gateway.session import VoiceSession
@@ -35,7 +35,7 @@ SCHEMA: Final = (
 
 
 @dataclass(frozen=True)
-class BookedCall:
+class FinishedCall:
     """One call. `receipt` is what the agent was told of earlier calls, and where each piece came from."""
 
     session_id: str
@@ -52,7 +52,7 @@ class BookedCall:
     summary_by: str = ""
 
 
-class CallBook:
+class CallsTable:
     """The table of calls. All methods raise StoreUnavailable."""
 
     def __init__(self, store: MemoryStore) -> None:
@@ -88,7 +88,7 @@ class CallBook:
 
         await self._store.run(work)
 
-    async def find(self, session_id: str) -> BookedCall | None:
+    async def find(self, session_id: str) -> FinishedCall | None:
         """By its id, or by the beginning of its uuid where only one has it."""
         pattern = f"voice-session:{session_id.removeprefix('voice-session:')}"
 
@@ -108,11 +108,11 @@ class CallBook:
         since: str = "",
         before: str = "",
         limit: int = 100,
-    ) -> list[BookedCall]:
+    ) -> list[FinishedCall]:
         """The newest first; what is empty does not matter. Moments are ISO text in UTC, as the book has them."""
         query, values = newest_query(caller, agent, outcomes, since, before)
 
-        def work(connection: Connection) -> list[BookedCall]:
+        def work(connection: Connection) -> list[FinishedCall]:
             return [_call(row) for row in connection.execute(f"{query} LIMIT ?", (*values, limit))]
 
         return await self._store.look(work)
@@ -158,8 +158,8 @@ def newest_query(
     return query, (*outcomes, *(value for _, value in given))
 
 
-def _call(row: tuple[str, str, str, str, str]) -> BookedCall:
+def _call(row: tuple[str, str, str, str, str]) -> FinishedCall:
     session_id, agent, caller, started_at, stored = row
     facts = orjson.loads(stored)
     facts["timings"] = tuple(facts["timings"])
-    return BookedCall(session_id=session_id, agent=agent, caller=caller, started_at=started_at, **facts)
+    return FinishedCall(session_id=session_id, agent=agent, caller=caller, started_at=started_at, **facts)

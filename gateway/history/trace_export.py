@@ -5,8 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
-from gateway.calls.tracing import CallTracer
 from gateway.errors import SettingsError
+from gateway.history.traces import CallTracer
 from gateway.settings import Settings
 
 if TYPE_CHECKING:

@@ -20,9 +20,9 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway.calls.farewell import happens
-from gateway.calls.write_behind import WriteBehind, private_database
 from gateway.errors import StoreUnavailable
 from gateway.finalization.summary.call_summary import SpokenLine
+from gateway.history.sqlite_writer import SqliteWriter, private_database
 from gateway.text.redaction import redact_lines
 
 LOOK_SECONDS: Final = 0.05
@@ -84,7 +84,7 @@ class EventSource(Protocol):
         SharedStoreUnavailable where it is shared."""
 
 
-class EventLog:
+class EventStore:
     """The file. `shared`: other processes write it too."""
 
     def __init__(self, path: Path, *, shared: bool = False) -> None:
@@ -92,7 +92,7 @@ class EventLog:
         self._shared = shared
         self._loop = asyncio.get_running_loop()
         self._news = asyncio.Event()
-        self._writer = WriteBehind("events", self._connect, committed=self._committed)
+        self._writer = SqliteWriter("events", self._connect, committed=self._committed)
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="events")
         self._connection: sqlite3.Connection | None = None
 

@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.calls.call_book import CallBook
-from gateway.calls.call_lines import CallerLine, CallLines, Wanted
 from gateway.calls.own_store import open_own_store
+from gateway.history.call_rows import CallerRow, CallRowFilter, CallRows
+from gateway.history.calls_table import CallsTable
 from gateway.session import EndReason
 from tests.calls.aftermath import CALLER, START, a_session
 
@@ -22,35 +22,35 @@ async def store(tmp_path):
 
 async def a_call(store, *, day=0, **fields):
     session = a_session(started_at=START + timedelta(days=day), **fields)
-    await CallBook(store).write(session, document_id="d", summary_by="test")
+    await CallsTable(store).write(session, document_id="d", summary_by="test")
     return session
 
 
 async def test_line_follows_the_book(store):
     session = await a_call(store, receipt={"items": [{}, {}]})
-    lines = CallLines(store)
-    [line] = await lines.page(Wanted())
+    lines = CallRows(store)
+    [line] = await lines.page(CallRowFilter())
     assert (line.session_id, line.caller, line.carrier, line.turns, line.told) == (session.id, CALLER, "twilio", 2, 2)
     session.end_reason = EndReason.ENGINE_LOST
-    await CallBook(store).write(session, document_id="d", summary_by="again")
-    [line] = await lines.page(Wanted())
+    await CallsTable(store).write(session, document_id="d", summary_by="again")
+    [line] = await lines.page(CallRowFilter())
     assert line.outcome == "voice engine lost"
-    await CallBook(store).forget(caller=CALLER)
-    assert await lines.page(Wanted()) == []
+    await CallsTable(store).forget(caller=CALLER)
+    assert await lines.page(CallRowFilter()) == []
 
 
 async def test_calls_of_an_earlier_version_are_taken_in(store):
     session = await a_call(store)
     await store.run(lambda connection: connection.execute("DELETE FROM call_lines"))
-    assert await CallLines(store).page(Wanted()) == []
-    await CallLines(store).catch_up()
-    assert [line.session_id for line in await CallLines(store).page(Wanted())] == [session.id]
+    assert await CallRows(store).page(CallRowFilter()) == []
+    await CallRows(store).catch_up()
+    assert [line.session_id for line in await CallRows(store).page(CallRowFilter())] == [session.id]
 
 
 async def test_pages_go_on_where_the_last_ended(store):
     sessions = [await a_call(store, day=day // 2) for day in range(5)]  # two at the same moment
-    lines, seen, after = CallLines(store), [], ""
-    while page := await lines.page(Wanted(), after=after, limit=2):
+    lines, seen, after = CallRows(store), [], ""
+    while page := await lines.page(CallRowFilter(), after=after, limit=2):
         seen += [line.session_id for line in page]
         after = page[-1].place
     assert len(seen) == len(set(seen)) == 5 and seen[0] == sessions[-1].id
@@ -59,13 +59,13 @@ async def test_pages_go_on_where_the_last_ended(store):
 @pytest.mark.parametrize(
     "wanted, found",
     [
-        (Wanted(agent="leo"), [2]),
-        (Wanted(outcome="transferred"), [1]),
-        (Wanted(carrier="twilio", caller=CALLER), [1, 0]),
-        (Wanted(digits="0188"), [2]),
-        (Wanted(since=(START + timedelta(days=1)).isoformat()), [2, 1]),
-        (Wanted(before=(START + timedelta(days=1)).isoformat()), [0]),
-        (Wanted(agent="' OR true --"), []),
+        (CallRowFilter(agent="leo"), [2]),
+        (CallRowFilter(outcome="transferred"), [1]),
+        (CallRowFilter(carrier="twilio", caller=CALLER), [1, 0]),
+        (CallRowFilter(digits="0188"), [2]),
+        (CallRowFilter(since=(START + timedelta(days=1)).isoformat()), [2, 1]),
+        (CallRowFilter(before=(START + timedelta(days=1)).isoformat()), [0]),
+        (CallRowFilter(agent="' OR true --"), []),
     ],
 )
 async def test_wanted_calls_are_found(store, wanted, found):
@@ -74,11 +74,11 @@ async def test_wanted_calls_are_found(store, wanted, found):
         await a_call(store, day=1, end_reason=EndReason.TRANSFERRED),
         await a_call(store, day=2, agent="leo", caller=OTHER),
     ]
-    lines = CallLines(store)
+    lines = CallRows(store)
     page = await lines.page(wanted)
     assert [line.session_id for line in page] == [sessions[index].id for index in found]
     assert await lines.count(wanted) == len(found)
-    every = await lines.page(Wanted())
+    every = await lines.page(CallRowFilter())
     assert [line for line in every if wanted.admits(line)] == page
 
 
@@ -86,10 +86,10 @@ async def test_callers_are_told_with_their_last_call(store):
     await a_call(store)
     last = await a_call(store, day=3)
     other = await a_call(store, day=1, caller=OTHER)
-    lines = CallLines(store)
+    lines = CallRows(store)
     assert await lines.callers() == [
-        CallerLine(CALLER, 2, last.started_at.isoformat(), last.id, 0),
-        CallerLine(OTHER, 1, other.started_at.isoformat(), other.id, 0),
+        CallerRow(CALLER, 2, last.started_at.isoformat(), last.id, 0),
+        CallerRow(OTHER, 1, other.started_at.isoformat(), other.id, 0),
     ]
     assert (await lines.callers("0188", limit=5))[0].caller == OTHER
     assert (await lines.count_callers(), await lines.count_callers("0188")) == (2, 1)
@@ -99,7 +99,7 @@ async def test_measures_are_added_up_by_steps(store):
     await a_call(store, timings=[{"first_frame": 0.84, "transcript": None}, {"first_frame": -0.2}])
     await a_call(store, day=1, timings=[{"first_frame": 123.0}], receipt={"items": [{}]})
     await a_call(store, day=1)
-    measured = await CallLines(store).measured([(START + timedelta(days=day)).isoformat() for day in range(3)])
+    measured = await CallRows(store).measured([(START + timedelta(days=day)).isoformat() for day in range(3)])
     assert [(some.step, some.calls, some.told, some.stages[-1], some.stages[0]) for some in measured] == [
         (0, 1, 0, "0084000000", ""),
         (1, 2, 1, "99999", ""),
@@ -110,13 +110,19 @@ async def test_returning_callers_are_counted(store):
     await a_call(store)
     await a_call(store, day=5)
     await a_call(store, day=5, caller=OTHER)
-    assert await CallLines(store).callers_since((START + timedelta(days=4)).isoformat()) == (2, 1)
-    assert await CallLines(store).callers_since((START + timedelta(days=9)).isoformat()) == (0, 0)
+    assert await CallRows(store).callers_since((START + timedelta(days=4)).isoformat()) == (2, 1)
+    assert await CallRows(store).callers_since((START + timedelta(days=9)).isoformat()) == (0, 0)
 
 
 @pytest.mark.parametrize(
     "wanted",
-    [Wanted(), Wanted(agent="maya"), Wanted(outcome="transferred"), Wanted(caller=CALLER), Wanted(since="2026")],
+    [
+        CallRowFilter(),
+        CallRowFilter(agent="maya"),
+        CallRowFilter(outcome="transferred"),
+        CallRowFilter(caller=CALLER),
+        CallRowFilter(since="2026"),
+    ],
 )
 async def test_no_list_walks_over_all_calls(store, wanted):
     """Whatever is asked, an index leads to the page: neither a walk over the table nor a sort."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.calls.call_book import CallBook, newest_query
 from gateway.calls.own_store import open_own_store
+from gateway.history.calls_table import CallsTable, newest_query
 from gateway.memory.sqlite import SqliteStore
 from gateway.session import EndReason, VoiceSession
 
@@ -26,14 +26,14 @@ async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
 async def book(store: SqliteStore, caller: str, hours: int, reason: EndReason) -> str:
     started = START + timedelta(hours=hours)
     session = VoiceSession("maya", caller, "twilio", started_at=started, ended_at=started, end_reason=reason)
-    await CallBook(store).write(session, document_id="d", summary_by="test")
+    await CallsTable(store).write(session, document_id="d", summary_by="test")
     return session.id
 
 
 async def test_newest_are_chosen(store: SqliteStore) -> None:
     reasons = (EndReason.CALLER_HUNG_UP, EndReason.AGENT_HUNG_UP)
     ids = [await book(store, CALLERS[hours % 2], hours, reasons[hours // 2]) for hours in range(4)]
-    found = CallBook(store)
+    found = CallsTable(store)
     assert [call.session_id for call in await found.newest()] == ids[::-1]
     assert [call.session_id for call in await found.newest(caller=CALLERS[0])] == [ids[2], ids[0]]
     assert [call.session_id for call in await found.newest(outcomes=["agent hung up"])] == [ids[3], ids[2]]
@@ -46,8 +46,8 @@ async def test_newest_are_chosen(store: SqliteStore) -> None:
 async def test_struck_call_has_no_outcome(store: SqliteStore) -> None:
     session_id = await book(store, CALLERS[0], 0, EndReason.CALLER_HUNG_UP)
     await book(store, CALLERS[1], 0, EndReason.CALLER_HUNG_UP)
-    await CallBook(store).strike(session_id)
-    await CallBook(store).forget(caller=CALLERS[1])
+    await CallsTable(store).strike(session_id)
+    await CallsTable(store).forget(caller=CALLERS[1])
     assert await store.look(lambda c: c.execute("SELECT count(*) FROM call_outcomes").fetchone()) == (0,)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from gateway.calls.event_log import Cursor, Entry, EventLog, EventSource
+from gateway.history.event_store import Cursor, Entry, EventSource, EventStore
 from gateway.session import Turn, VoiceSession
 
 EVENTS: Final[Mapping[str, str]] = {
@@ -52,7 +52,7 @@ class Share(Protocol):
     def __call__(self, event: bytes) -> None: ...
 
 
-class Feed:
+class EventPublisher:
     """
     Everything that this process tells, and all that can be read of it and of others.
 
@@ -62,7 +62,7 @@ class Feed:
 
     def __init__(
         self,
-        log: EventLog | None = None,
+        log: EventStore | None = None,
         source: EventSource | None = None,
         share: Share | None = None,
         *,
@@ -80,14 +80,14 @@ class Feed:
 
     # Whoever has something to tell
 
-    def of(self, session: VoiceSession, *, kept: bool = True) -> "CallFeed":
+    def of(self, session: VoiceSession, *, kept: bool = True) -> "CallEvents":
         number = session.number or session.caller
         return self.call(session.id, session.agent, number, session.carrier, kept=kept and bool(session.caller))
 
-    def call(self, session_id: str, agent: str, caller: str, carrier: str, *, kept: bool) -> "CallFeed":
+    def call(self, session_id: str, agent: str, caller: str, carrier: str, *, kept: bool) -> "CallEvents":
         """One call's side. Neither words nor number are kept of a caller who must stay nameless."""
         about = {"session": session_id, "agent": agent, "caller": caller, "carrier": carrier}
-        return CallFeed(self, about, kept=kept)
+        return CallEvents(self, about, kept=kept)
 
     def publish(self, event: dict[str, Any], *, kept: bool) -> None:
         if self._log is None:
@@ -154,10 +154,10 @@ class Feed:
         return self._unkept.get(event.pop("unkept", ""), event)
 
 
-class CallFeed:
+class CallEvents:
     """One call's side of the feed. Every method returns at once."""
 
-    def __init__(self, feed: Feed, about: dict[str, str], *, kept: bool) -> None:
+    def __init__(self, feed: EventPublisher, about: dict[str, str], *, kept: bool) -> None:
         self._feed = feed
         self._about = about
         self._kept = kept

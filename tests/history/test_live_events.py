@@ -1,8 +1,8 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gateway.calls.event_log import Cursor, EventLog, events_of
-from gateway.calls.feed import Feed
+from gateway.history.event_store import Cursor, EventStore, events_of
+from gateway.history.live_events import EventPublisher
 from gateway.session import VoiceSession
 
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
@@ -10,8 +10,8 @@ STAGES = {"transcript": 0.1, "first_frame": 0.84}
 
 
 async def test_off_the_record_is_shown_and_not_kept(tmp_path: Path) -> None:
-    log = EventLog(tmp_path / "events.db")
-    feed, session = Feed(log), VoiceSession("maya", "+12025550143", "twilio")
+    log = EventStore(tmp_path / "events.db")
+    feed, session = EventPublisher(log), VoiceSession("maya", "+12025550143", "twilio")
     call = feed.of(session)
     call.caller_said("On the record.", NOW)
     call.record_is(off=True)
@@ -28,8 +28,8 @@ async def test_off_the_record_is_shown_and_not_kept(tmp_path: Path) -> None:
 
 async def test_first_piece_of_an_answer_has_its_latency(tmp_path: Path) -> None:
     """Whichever comes first, its text or its sound."""
-    log = EventLog(tmp_path / "events.db")
-    feed = Feed(log)
+    log = EventStore(tmp_path / "events.db")
+    feed = EventPublisher(log)
     call = feed.of(VoiceSession("maya", "+12025550143", "twilio"))
     call.caller_said("One?", NOW)
     call.agent_said(1, "Text first.", NOW)

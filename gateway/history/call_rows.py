@@ -76,7 +76,7 @@ def _milliseconds(timings: Iterable[Mapping[str, float | None]], stage: str) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class CallLine:
+class CallRow:
     """One call in a list. `told`: so many things of earlier calls the agent was told."""
 
     session_id: str
@@ -100,7 +100,7 @@ class CallLine:
 
 
 @dataclass(frozen=True, slots=True)
-class CallerLine:
+class CallerRow:
     """A caller in a list; `session_id` is of the last call."""
 
     caller: str
@@ -111,7 +111,7 @@ class CallerLine:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class LatencyBucket:
     """
     The calls of one step in time that ended in one way.
 
@@ -132,7 +132,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CallRowFilter:
     """Which calls; what is empty does not matter. `digits` stand anywhere in the number; days as 2026-02-06T00:00…"""
 
     agent: str = ""
@@ -157,7 +157,7 @@ class Wanted:
         given = {condition: value for condition, value in conditions.items() if value}
         return " AND ".join(given) or "true", list(given.values())
 
-    def admits(self, line: CallLine) -> bool:
+    def admits(self, line: CallRow) -> bool:
         """The same, of a line that was found in another way."""
         is_whose = self.caller in ("", line.caller) and self.digits in line.caller
         is_how = self.agent in ("", line.agent) and self.carrier in ("", line.carrier)
@@ -165,38 +165,38 @@ class Wanted:
         return is_whose and is_how and is_when and self.outcome in ("", line.outcome)
 
 
-EVERY_CALL: Final = Wanted()
+EVERY_CALL: Final = CallRowFilter()
 
 
-class CallLines:
+class CallRows:
     """Reads the table. Raises StoreUnavailable."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
-    async def page(self, wanted: Wanted, *, after: str = "", limit: int = 50) -> list[CallLine]:
+    async def page(self, wanted: CallRowFilter, *, after: str = "", limit: int = 50) -> list[CallRow]:
         """The newest of these calls, or those after a line's `place`."""
         where, values = wanted.where()
         if after:
             started_at, _, uuid = after.partition("~")
             where, values = f"(started_at, session_id) < (?, ?) AND {where}", [started_at, _id(uuid), *values]
         query = f"SELECT {_SHOWN} FROM call_lines WHERE {where} ORDER BY started_at DESC, session_id DESC LIMIT ?"
-        return [CallLine(*row) for row in await self._fetch(query, *values, limit)]
+        return [CallRow(*row) for row in await self._fetch(query, *values, limit)]
 
-    async def count(self, wanted: Wanted) -> int:
+    async def count(self, wanted: CallRowFilter) -> int:
         where, values = wanted.where()
         [(number,)] = await self._fetch(f"SELECT count(*) FROM call_lines WHERE {where}", *values)
         return int(number)
 
-    async def these(self, session_ids: Iterable[str]) -> list[CallLine]:
+    async def these(self, session_ids: Iterable[str]) -> list[CallRow]:
         """The calls with these ids, in their order; one that is not booked is left out."""
         ids = list(session_ids)
         marks = ", ".join("?" * len(ids))
         rows = await self._fetch(f"SELECT {_SHOWN} FROM call_lines WHERE session_id IN ({marks})", *ids)
-        lines = {line.session_id: line for line in (CallLine(*row) for row in rows)}
+        lines = {line.session_id: line for line in (CallRow(*row) for row in rows)}
         return [lines[id_] for id_ in ids if id_ in lines]
 
-    async def callers(self, digits: str = "", *, limit: int = 50, offset: int = 0) -> list[CallerLine]:
+    async def callers(self, digits: str = "", *, limit: int = 50, offset: int = 0) -> list[CallerRow]:
         """Who called, last first."""
         query = """SELECT caller, count(*), max(started_at || '~' || session_id) AS newest FROM call_lines
             WHERE caller LIKE ? GROUP BY caller ORDER BY newest DESC LIMIT ? OFFSET ?"""
@@ -204,7 +204,7 @@ class CallLines:
         facts = await self._facts_known([caller for caller, *_ in rows])
         newest = {caller: place.partition("~") for caller, _, place in rows}
         return [
-            CallerLine(caller, calls, newest[caller][0], newest[caller][2], facts[caller]) for caller, calls, _ in rows
+            CallerRow(caller, calls, newest[caller][0], newest[caller][2], facts[caller]) for caller, calls, _ in rows
         ]
 
     async def _facts_known(self, callers: list[str]) -> Counter[str]:
@@ -221,18 +221,18 @@ class CallLines:
     async def agents(self) -> list[str]:
         return [agent for (agent,) in await self._fetch("SELECT DISTINCT agent FROM call_lines ORDER BY agent")]
 
-    async def oldest(self, wanted: Wanted) -> str:
+    async def oldest(self, wanted: CallRowFilter) -> str:
         """When the first of these calls began; empty for none."""
         where, values = wanted.where()
         [(moment,)] = await self._fetch(f"SELECT min(started_at) FROM call_lines WHERE {where}", *values)
         return moment or ""
 
-    async def measured(self, begins: Sequence[str], wanted: Wanted = EVERY_CALL) -> list[Measured]:
+    async def measured(self, begins: Sequence[str], wanted: CallRowFilter = EVERY_CALL) -> list[LatencyBucket]:
         """Those since the first of these moments, by steps that begin at each. Added up off the loop."""
         where, values = replace(wanted, since=begins[0]).where()
         query = f"SELECT started_at, outcome, seconds, told, stages FROM call_lines WHERE {where}"
 
-        def work(connection: Connection) -> list[Measured]:
+        def work(connection: Connection) -> list[LatencyBucket]:
             grouped: dict[tuple[int, str], list[tuple[float, int, str]]] = {}
             for started_at, outcome, *rest in connection.execute(query, values):
                 place = bisect_right(begins, started_at) - 1
@@ -267,7 +267,7 @@ class CallLines:
         return await self._store.look(work)
 
 
-def percentiles(measured: Iterable[Measured], stage: str, ranks: Sequence[float]) -> list[float]:
+def percentiles(measured: Iterable[LatencyBucket], stage: str, ranks: Sequence[float]) -> list[float]:
     """For each rank, the smallest seconds that so many of a hundred turns do not exceed. Empty without a turn."""
     import numpy as np  # it takes a while to load, and most gateways show no figures
 
@@ -283,7 +283,7 @@ def _id(uuid: str) -> str:
     return f"voice-session:{uuid}"
 
 
-def _added_up(place: int, outcome: str, calls: list[tuple[float, int, str]]) -> Measured:
+def _added_up(place: int, outcome: str, calls: list[tuple[float, int, str]]) -> LatencyBucket:
     stages = zip(*(stages.split("|") for _, _, stages in calls), strict=True)
     told = sum(told > 0 for _, told, _ in calls)
-    return Measured(place, outcome, len(calls), sum(call[0] for call in calls), told, tuple(map("".join, stages)))
+    return LatencyBucket(place, outcome, len(calls), sum(call[0] for call in calls), told, tuple(map("".join, stages)))

@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.calls import call_lines
-from gateway.calls.call_book import BookedCall, CallBook
-from gateway.calls.call_lines import STAGES, CallLines, Measured, percentiles
-from gateway.calls.event_log import events_of
 from gateway.calls.own_store import OwnStores
 from gateway.finalization.job_table import FinalizationJob, JobTable
+from gateway.history import call_rows
+from gateway.history.call_rows import STAGES, CallRows, LatencyBucket, percentiles
+from gateway.history.calls_table import CallsTable, FinishedCall
+from gateway.history.event_store import events_of
 from gateway.session import EndReason
 
 _RANKS: Final = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
@@ -26,7 +26,7 @@ _PRIVATE: Final = ("caller", "session", "agent", "carrier")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CallFilter:
     """Which calls; what is empty does not matter. `outcome` is the beginning of a reason, or `unfinished`."""
 
     caller: str = ""
@@ -42,17 +42,17 @@ class Wanted:
         return [str(reason) for reason in EndReason if wanted and str(reason).startswith(wanted)]
 
 
-class SessionRoom:
+class CallHistory:
     """Reads what calls left behind. Raises StoreUnavailable."""
 
     def __init__(self, stores: OwnStores, *, data_dir: Path, archive_dir: Path) -> None:
-        self._book = CallBook(stores.memory)
-        self._lines = CallLines(stores.memory)
+        self._book = CallsTable(stores.memory)
+        self._lines = CallRows(stores.memory)
         self._endings = JobTable(stores.local)
         self._events = data_dir / "events.db"
         self._archive_dir = archive_dir
 
-    async def calls(self, wanted: Wanted, *, limit: int = 50) -> list[dict[str, Any]]:
+    async def calls(self, wanted: CallFilter, *, limit: int = 50) -> list[dict[str, Any]]:
         """The newest first; those whose ending is not done are among them, booked or not."""
         open_ones = {ending.session.id: ending for ending in await self._endings.open_ones()}
         rows = {id_: _unfinished(ending) for id_, ending in open_ones.items() if _fits(ending, wanted)}
@@ -88,9 +88,11 @@ class SessionRoom:
             "timeline": [{name: event[name] for name in event if name not in _PRIVATE} for event in events],
         }
 
-    async def latency(self, wanted: Wanted) -> dict[str, Any]:
+    async def latency(self, wanted: CallFilter) -> dict[str, Any]:
         """Percentiles of each stage, in seconds from the end of the caller's speech, and their course."""
-        chosen = call_lines.Wanted(agent=wanted.agent, caller=wanted.caller, since=wanted.since, before=wanted.before)
+        chosen = call_rows.CallFilter(
+            agent=wanted.agent, caller=wanted.caller, since=wanted.since, before=wanted.before
+        )
         now = datetime.now(UTC).isoformat()
         begin = datetime.fromisoformat(wanted.since or await self._lines.oldest(chosen) or now)
         end = datetime.fromisoformat(wanted.before or now)
@@ -127,7 +129,7 @@ def transcript(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return list(turns.values())
 
 
-def _finished(call: BookedCall) -> dict[str, Any]:
+def _finished(call: FinishedCall) -> dict[str, Any]:
     return {
         "session": call.session_id,
         "started_at": call.started_at,
@@ -168,7 +170,7 @@ def _unfinished(ending: FinalizationJob) -> dict[str, Any]:
     }
 
 
-def _fits(ending: FinalizationJob, wanted: Wanted) -> bool:
+def _fits(ending: FinalizationJob, wanted: CallFilter) -> bool:
     session = ending.session
     outcome = wanted.outcome in ("", "unfinished") or session.end_reason in wanted.outcomes
     started = session.started_at.astimezone(UTC).isoformat()
@@ -185,7 +187,7 @@ def _steps(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     }
 
 
-def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
+def _figures(measured: Sequence[LatencyBucket]) -> dict[str, Any]:
     stages = {stage: _stage(stage, measured) for stage in STAGES}
     return {
         "calls": sum(some.calls for some in measured),
@@ -194,7 +196,7 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
     }
 
 
-def _stage(stage: str, measured: Sequence[Measured]) -> dict[str, Any]:
+def _stage(stage: str, measured: Sequence[LatencyBucket]) -> dict[str, Any]:
     """Figures of one stage; `course` are medians over equal steps in time, None where nobody spoke."""
     found = percentiles(measured, stage, list(_RANKS.values()))
     steps = [[some for some in measured if some.step == step] for step in range(STEPS_IN_TIME)]

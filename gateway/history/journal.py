@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.calls.write_behind import WriteBehind, private_database
+from gateway.history.sqlite_writer import SqliteWriter, private_database
 from gateway.session import Speaker, Turn, VoiceSession
 
 _SCHEMA: Final = (
@@ -34,7 +34,7 @@ Share = Callable[[str, bytes], None]
 
 
 @dataclass(frozen=True)
-class JournaledCall:
+class RecoveredCall:
     """A call that a journal knows and no ending has taken over: it was live when its process died."""
 
     session: VoiceSession
@@ -44,7 +44,7 @@ class JournaledCall:
     """Whose it was."""
 
 
-class TurnLog:
+class CallJournal:
     """One call's side of the journal. Every method returns at once."""
 
     def __init__(self, journal: "Journal", session_id: str, share: Share | None) -> None:
@@ -98,15 +98,15 @@ class Journal:
     def __init__(self, path: Path, node: str = "") -> None:
         self._path = path
         self._node = node
-        self._writer = WriteBehind("journal", lambda: _connect(path))
+        self._writer = SqliteWriter("journal", lambda: _connect(path))
 
     # The call's side
 
-    def open_session(self, session: VoiceSession, header: dict[str, Any], share: Share | None = None) -> TurnLog:
+    def open_session(self, session: VoiceSession, header: dict[str, Any], share: Share | None = None) -> CallJournal:
         """A call began, or goes on. `header` is what its continuation would need to know."""
         stored = orjson.dumps({"session": {**session.as_json(), "turns": []}, "header": header})
         self.put("INSERT OR REPLACE INTO sessions (id, header, node) VALUES (?, ?, ?)", session.id, stored, self._node)
-        return TurnLog(self, session.id, share)
+        return CallJournal(self, session.id, share)
 
     def take_over(self, session: VoiceSession, header: dict[str, Any]) -> None:
         """A call goes on that another node began: with all its turns."""
@@ -128,7 +128,7 @@ class Journal:
         """Wait until everything put so far is on disk."""
         await self._writer.flushed()
 
-    async def unfinished(self) -> list[JournaledCall]:
+    async def unfinished(self) -> list[RecoveredCall]:
         """The calls that an earlier process left behind."""
         await self.flushed()
         return await asyncio.to_thread(self._read)
@@ -153,7 +153,7 @@ class Journal:
         finally:
             connection.close()
 
-    def _read(self) -> list[JournaledCall]:
+    def _read(self) -> list[RecoveredCall]:
         connection = _connect(self._path)
         try:
             headers = connection.execute("SELECT id, header, node FROM sessions ORDER BY id").fetchall()
@@ -233,7 +233,7 @@ def _entries(connection: sqlite3.Connection, session_id: str) -> list[dict[str, 
     return [orjson.loads(entry) for (entry,) in rows]
 
 
-def _journaled(stored: dict[str, Any], entries: list[dict[str, Any]], node: str) -> JournaledCall:
+def _journaled(stored: dict[str, Any], entries: list[dict[str, Any]], node: str) -> RecoveredCall:
     session = VoiceSession.from_json(stored["session"])
     restore(session, entries)
-    return JournaledCall(session, stored["header"], node)
+    return RecoveredCall(session, stored["header"], node)

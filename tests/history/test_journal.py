@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.calls.journal import Journal, circumstances, entries_of, turns_of
 from gateway.calls.playback import MARK_BYTES, Playback
 from gateway.calls.transcript import Transcript
+from gateway.history.journal import Journal, circumstances, entries_of, turns_of
 from gateway.session import Speaker, Turn, VoiceSession
 from tests.stage import until
 

@@ -33,7 +33,7 @@ Work = Callable[[sqlite3.Connection], object]
 _Item = Work | asyncio.Future[None]
 
 
-class WriteBehind:
+class SqliteWriter:
     """
     One database file and the thread that writes it. `name` is what the log calls it.
 
