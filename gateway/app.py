@@ -11,17 +11,17 @@ from starlette.routing import BaseRoute
 
 from gateway import metrics
 from gateway.calls.desk import CallDesk
-from gateway.calls.forgetting import Forgetting
 from gateway.calls.orders import OrderBook
-from gateway.calls.own_store import open_own_stores
 from gateway.history.live_events import EventPublisher
 from gateway.history.queries import CallHistory
 from gateway.maintenance import retention_of
-from gateway.memory.notes import CallerNotes
-from gateway.memory.personas import PersonaBook
-from gateway.memory.pins import PinBook
-from gateway.memory.shown import ShownDocuments
+from gateway.memory.agent_notes import CallerNotes
+from gateway.memory.erasure import Eraser
+from gateway.memory.open_stores import open_own_stores
+from gateway.memory.personas import PersonaStore
+from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.store import MemoryStore
+from gateway.memory.visible_documents import VisibleDocuments
 from gateway.settings import Settings
 from gateway.web import chat_proxy, documents, health, sessions
 from gateway.web.blueprint import Blueprint, carriers
@@ -119,12 +119,12 @@ async def _doors(blueprint: Blueprint, under: Ground, calls: Exchange) -> AsyncI
         yield _Parts(routes, media_door, desk, under.feed)
 
 
-def _store_routes(blueprint: Blueprint, store: MemoryStore, forgetting: Forgetting) -> list[BaseRoute]:
+def _store_routes(blueprint: Blueprint, store: MemoryStore, forgetting: Eraser) -> list[BaseRoute]:
     """What clients of the store and text agents may ask."""
-    pins = PinBook(store)
-    shown = ShownDocuments(store, retention_of(blueprint.settings, blueprint.agents))
+    pins = PinnedTopics(store)
+    shown = VisibleDocuments(store, retention_of(blueprint.settings, blueprint.agents))
     notes = CallerNotes(shown, forgetting.forget_caller)
-    mcp = create_mcp(PersonaBook(store), notes, blueprint.store_keys[0], pins=pins)
+    mcp = create_mcp(PersonaStore(store), notes, blueprint.store_keys[0], pins=pins)
     return [*documents.routes(shown, blueprint.store_keys), *mcp.routes()]
 
 

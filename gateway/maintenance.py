@@ -9,13 +9,13 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from gateway.agents import Agent
-from gateway.calls.forgetting import Forgetting
 from gateway.errors import StoreError
 from gateway.finalization.archive import Archive
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.history.event_store import Cursor, EventStore
-from gateway.memory.facts import FactBook
-from gateway.memory.pins import PinBook
+from gateway.memory.erasure import Eraser
+from gateway.memory.facts import FactStore
+from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.retention import Retention
 from gateway.settings import Settings
 
@@ -55,7 +55,7 @@ async def delete_old_events(events: EventStore, retention_days: int) -> None:
         await asyncio.sleep(RETENTION_CHECK_SECONDS)
 
 
-async def sweep(forgetting: Forgetting) -> None:
+async def sweep(forgetting: Eraser) -> None:
     """
     Delete what this node still has of forgotten calls, at the start and once an hour: those that were forgotten at
     another one, and those that a killed process could not clear away.
@@ -76,7 +76,7 @@ def retention_of(settings: Settings, agents: Iterable[Agent]) -> Retention:
     return Retention(settings.memory_retention_days, own)
 
 
-async def expire_facts(facts: FactBook, pins: PinBook, retention: Retention) -> None:
+async def expire_facts(facts: FactStore, pins: PinnedTopics, retention: Retention) -> None:
     """Delete what is not told any more, at the start and once a day."""
     while True:
         try:

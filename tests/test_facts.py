@@ -2,9 +2,9 @@
 
 import pytest
 
-from gateway.calls.own_store import open_own_store
 from gateway.history.calls_table import CallsTable
-from gateway.memory.facts import FactBook
+from gateway.memory.facts import FactStore
+from gateway.memory.open_stores import open_own_store
 from tests.stage import CALLER, Stage
 
 
@@ -59,7 +59,7 @@ async def test_reverted_call_taught_nothing(stage: Stage, tmp_path) -> None:
     store = await open_own_store(tmp_path / "data")
     try:
         [call] = await CallsTable(store).newest(caller=CALLER)
-        assert await FactBook(store).revert(call.session_id)
+        assert await FactStore(store).revert(call.session_id)
     finally:
         await store.close()
     assert "<caller_facts>" not in await _call(stage, "Hello.")

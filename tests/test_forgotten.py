@@ -2,18 +2,18 @@
 
 from pathlib import Path
 
-from gateway.calls.forgetting import Forgetting, Places, holding
-from gateway.calls.own_store import open_own_store
+from gateway.memory.erasure import DataLocations, Eraser, holding
+from gateway.memory.open_stores import open_own_store
 from gateway.settings import Secret
 from tests.stage import ADMIN, CALLER, Stage
 
 
-async def _forget(folder: Path) -> Places:
+async def _forget(folder: Path) -> DataLocations:
     """As another process does it."""
-    places = Places(folder / "data", folder / "archive")
+    places = DataLocations(folder / "data", folder / "archive")
     store = await open_own_store(places.data_dir)
     try:
-        forgetting = Forgetting(store, places, None, Secret(ADMIN))
+        forgetting = Eraser(store, places, None, Secret(ADMIN))
         await forgetting.forget(await forgetting.traces(CALLER))
     finally:
         await store.close()

@@ -9,7 +9,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from gateway.calls.forgetting import Places, holding
+from gateway.memory.erasure import DataLocations, holding
 from tests.stage import ADMIN, CALLER, PATIENCE, Stage, make_carrier, staged
 
 PERSONA = {
@@ -62,6 +62,6 @@ async def test_forgotten_caller_is_forgotten_everywhere(stage: Stage, tmp_path: 
     await stage.idle()
     answer = await _tool(stage, "memory_forget", {"caller": CALLER, "agent": "maya"})
     assert answer["success"] is True and answer["forgotten"]
-    assert not holding(["Xanthippe"], Places(tmp_path / "data", tmp_path / "archive"))
+    assert not holding(["Xanthippe"], DataLocations(tmp_path / "data", tmp_path / "archive"))
     again = await _tool(stage, "memory_forget", {"caller": CALLER, "agent": "maya"})
     assert again == {"success": True, "forgotten": 0}

@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.calls.forgetting import Forgetting, Places
-from gateway.calls.own_store import open_own_store
 from gateway.history.calls_table import CallsTable
-from gateway.memory.remem import RememClient
+from gateway.memory.erasure import DataLocations, Eraser
+from gateway.memory.open_stores import open_own_store
+from gateway.memory.remem_client import RememClient
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem
 from tests.stage import ADMIN, CALLER, Stage, make_carrier, patient_client, running_gateway, staged, until
@@ -90,7 +90,7 @@ async def _texts(http: httpx.AsyncClient) -> str:
 
 async def test_revert_and_forget_reach_there(carrier_name: str, tmp_path: Path) -> None:
     """The remote store is another gateway's, which can delete."""
-    own, places = tmp_path / "own", Places(tmp_path / "own" / "data", tmp_path / "own" / "archive")
+    own, places = tmp_path / "own", DataLocations(tmp_path / "own" / "data", tmp_path / "own" / "archive")
     environ = {"DATA_DIR": str(tmp_path / "data"), "GATEWAY_ADMIN_TOKEN": ADMIN, "MEMORY_VECTORS": "false"}
     async with contextlib.AsyncExitStack() as stack:
         url = await stack.enter_async_context(running_gateway(environ, tmp_path))
@@ -105,7 +105,7 @@ async def test_revert_and_forget_reach_there(carrier_name: str, tmp_path: Path) 
         assert all(f"- Prefers {what}" in there for what in ("window seats", "herring", "kippers"))
         store = await open_own_store(places.data_dir)
         stack.push_async_callback(store.close)
-        forgetting = Forgetting(store, places, RememClient(url, Secret(ADMIN), http), Secret(ADMIN))
+        forgetting = Eraser(store, places, RememClient(url, Secret(ADMIN), http), Secret(ADMIN))
         newest, _ = await CallsTable(store).newest(caller=CALLER)
         await forgetting.revert(newest)
         left = await _texts(http)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.calls.own_store import open_own_store
 from gateway.history.calls_table import CallsTable
+from gateway.memory.open_stores import open_own_store
 from tests.stage import Stage, make_carrier, staged
 
 CONFIGURATION = """

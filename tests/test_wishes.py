@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.calls.forgetting import Places, holding
+from gateway.memory.erasure import DataLocations, holding
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.llm import FakeLlm
 from tests.stage import Stage, make_carrier, staged, until
@@ -104,8 +104,8 @@ def _agent(archive: str) -> list[str]:
     return [line.removeprefix("AGENT: ") for line in archive.splitlines() if line.startswith("AGENT: ")]
 
 
-def _places(folder: Path) -> Places:
-    return Places(folder / "data", folder / "archive", folder / "recordings")
+def _places(folder: Path) -> DataLocations:
+    return DataLocations(folder / "data", folder / "archive", folder / "recordings")
 
 
 async def test_what_is_known_is_told(stage: Stage) -> None:

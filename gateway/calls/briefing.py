@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from gateway import prompts
 from gateway.agents import Agent
-from gateway.calls.remembering import Remembering
 from gateway.calls.transcript import Transcript
 from gateway.engines.agent_settings import AgentFunction, AgentSettings, ThinkEndpoint
-from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
-from gateway.memory.pins import Pin
+from gateway.memory.loader import MemoryLoader
+from gateway.memory.pinned_topics import PinnedTopic
 from gateway.memory.recall import plain_name, render, render_facts, render_name, render_pins, stands_in
-from gateway.memory.trust import Clearance, Tier
+from gateway.memory.summary_parser import PastCall
+from gateway.memory.trust import MemoryAccess, TrustLevel
 from gateway.session import VoiceSession
 
 NO_NOTES: Final = "Nothing: there are no notes of an earlier call."
@@ -29,12 +29,12 @@ class Briefing:
         session: VoiceSession,
         agent: Agent,
         transcript: Transcript,
-        memory: Remembering | None,
+        memory: MemoryLoader | None,
         functions: Sequence[AgentFunction],
         *,
         endpoint: ThinkEndpoint | None = None,
         personas: Mapping[str, str] | None = None,
-        clearance: Clearance | None = None,
+        clearance: MemoryAccess | None = None,
     ) -> None:
         self._session = session
         self._agent = agent
@@ -43,12 +43,12 @@ class Briefing:
         self._functions = functions
         self._endpoint = endpoint
         self._personas = personas or {}
-        self._clearance = clearance or Clearance()
+        self._clearance = clearance or MemoryAccess()
         self._opening: list[str] | None = []
         self._preparing: asyncio.Task[None] | None = None
         self._notes: list[PastCall] = []
         self._facts: list[Fact] = []
-        self._pins: list[Pin] = []
+        self._pins: list[PinnedTopic] = []
         self._told = 0
         self._told_before: dict[str, Any] = {}
 
@@ -78,10 +78,10 @@ class Briefing:
     def _take(self, notes: list[PastCall]) -> None:
         """For the brief: notes that came, facts and topics."""
         self._notes += notes
-        memory = self._memory if self._clearance.allows(Tier.EVERYTHING) else None
+        memory = self._memory if self._clearance.allows(TrustLevel.EVERYTHING) else None
         self._facts = memory.facts if memory is not None else []
         self._pins = memory.pins if memory is not None else []
-        self._told = len(self._notes) if self._clearance.allows(Tier.SUMMARIES) else 0
+        self._told = len(self._notes) if self._clearance.allows(TrustLevel.SUMMARIES) else 0
 
     def as_of_now(self) -> AgentSettings:
         """The brief with what is known, and may be told, at this moment."""
@@ -99,7 +99,7 @@ class Briefing:
             endpoint=self._endpoint,
         )
 
-    def knows(self, memory: Remembering | None) -> None:
+    def knows(self, memory: MemoryLoader | None) -> None:
         """It is somebody else's memory that counts. What was told before stays in the receipt."""
         self.forget()
         self._memory = memory if prompts.wants_memory(self._agent.prompt) else None
@@ -119,13 +119,13 @@ class Briefing:
 
     def untold(self) -> str:
         """Notes that came after the brief, or may be told only now, for the prompt; empty for none. Tells once."""
-        if not self._clearance.allows(Tier.SUMMARIES):
+        if not self._clearance.allows(TrustLevel.SUMMARIES):
             return ""
         later, self._told = self._notes[self._told :], len(self._notes)
         return _block(self._untold_pins(), self._untold_facts(), later, self._now())
 
-    def _untold_pins(self) -> list[Pin]:
-        if self._memory is None or not self._clearance.allows(Tier.EVERYTHING):
+    def _untold_pins(self) -> list[PinnedTopic]:
+        if self._memory is None or not self._clearance.allows(TrustLevel.EVERYTHING):
             return []
         told = {pin.id for pin in self._pins}
         new = [pin for pin in self._memory.pins if pin.id not in told]
@@ -133,7 +133,7 @@ class Briefing:
         return new
 
     def _untold_facts(self) -> list[Fact]:
-        if self._memory is None or not self._clearance.allows(Tier.EVERYTHING):
+        if self._memory is None or not self._clearance.allows(TrustLevel.EVERYTHING):
             return []
         told = {fact.id for fact in self._facts}
         new = [fact for fact in self._memory.facts if fact.id not in told]
@@ -178,7 +178,7 @@ class Briefing:
         }
 
     @property
-    def memory(self) -> dict[str, Sequence[PastCall | Fact | Pin]]:
+    def memory(self) -> dict[str, Sequence[PastCall | Fact | PinnedTopic]]:
         """What is known by now: notes of calls, told or not, and the facts and topics that were told."""
         return {"calls": list(self._notes), "facts": list(self._facts), "pins": list(self._pins)}
 
@@ -186,7 +186,7 @@ class Briefing:
         now, name = self._now(), plain_name(self._name)
         number = self._session.number or self._session.caller
         caller = f"{name} ({number})" if name else number
-        notes = self._notes if self._clearance.allows(Tier.SUMMARIES) else []
+        notes = self._notes if self._clearance.allows(TrustLevel.SUMMARIES) else []
         newest_first = sorted(notes, key=lambda call: call.started_at, reverse=True)
         block = _block(self._pins, self._facts, newest_first, now)
         memory = "\n".join(filter(None, [self._name_alone(), block])) or NO_NOTES
@@ -195,14 +195,14 @@ class Briefing:
     @property
     def _name(self) -> str:
         """The caller's name, if it is known and may be told."""
-        if not self._clearance.allows(Tier.NAME):
+        if not self._clearance.allows(TrustLevel.NAME):
             return ""
         known = self._memory.person if self._memory is not None else ""
         return known or next((call.caller_name for call in self._notes if call.caller_name), "")
 
     def _name_alone(self) -> str:
         """For who may not be told the facts, of which it is one."""
-        return "" if self._clearance.allows(Tier.EVERYTHING) else render_name(self._name)
+        return "" if self._clearance.allows(TrustLevel.EVERYTHING) else render_name(self._name)
 
     def _receipt_of_name(self, text: str, now: datetime) -> dict[str, Any]:
         calls = [(call.session_id, call.started_at) for call in self._notes if call.caller_name]
@@ -223,12 +223,12 @@ class Briefing:
         return datetime.now().astimezone(self._agent.timezone)
 
 
-def _block(pins: Sequence[Pin], facts: Sequence[Fact], calls: Sequence[PastCall], now: datetime) -> str:
+def _block(pins: Sequence[PinnedTopic], facts: Sequence[Fact], calls: Sequence[PastCall], now: datetime) -> str:
     """What is known, the lasting before the past."""
     return "\n".join(filter(None, [render_pins(pins, now=now), render_facts(facts), render(calls, now=now)]))
 
 
-def _receipt_of_pin(pin: Pin, now: datetime) -> dict[str, Any]:
+def _receipt_of_pin(pin: PinnedTopic, now: datetime) -> dict[str, Any]:
     return {
         "kind": "pin",
         "id": pin.id,

@@ -5,23 +5,23 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from gateway.agents import Agent
-from gateway.calls.remembering import Remembering
 from gateway.finalization.summary.fact_rules import stated_name
 from gateway.history.journal import CallJournal
-from gateway.memory.identity import PersonOnLine, identifier, same_person
-from gateway.memory.trust import Clearance, PinPad, PinResult
+from gateway.memory.identity import SpeakerTracker, identifier, same_person
+from gateway.memory.loader import MemoryLoader
+from gateway.memory.trust import MemoryAccess, PinResult, PinVerifier
 from gateway.session import VoiceSession
 
 PIN_REMOVED: Final = "[PIN removed]"
 
-LookUp = Callable[[str], Remembering | None]
+LookUp = Callable[[str], MemoryLoader | None]
 """Begins to load what is known of a caller."""
 
 
 class Host(Protocol):
     """The call, which tells everybody in it."""
 
-    def memory_is(self, memory: Remembering | None) -> None:
+    def memory_is(self, memory: MemoryLoader | None) -> None:
         """From here on this is what is known; the same again when other parts of it count."""
 
     def caller_is_another(self) -> None:
@@ -41,9 +41,9 @@ class CallerOnLine:
         host: Host,
         session: VoiceSession,
         agent: Agent,
-        clearance: Clearance,
+        clearance: MemoryAccess,
         *,
-        memory: Remembering | None,
+        memory: MemoryLoader | None,
         look_up: LookUp | None,
         journal: CallJournal | None,
         log: logging.LoggerAdapter[logging.Logger],
@@ -57,9 +57,9 @@ class CallerOnLine:
         self._look_up = look_up
         self._journal = journal
         self._log = log
-        self._person = PersonOnLine(silence=agent.repeat_caller.new_person_after)
+        self._person = SpeakerTracker(silence=agent.repeat_caller.new_person_after)
         self._gone: list[str] = []
-        self._pin = PinPad(agent.trust.pin) if agent.trust.pin is not None else None
+        self._pin = PinVerifier(agent.trust.pin) if agent.trust.pin is not None else None
         self._with_pin = agent.trust.with_pin
 
     def said(self, text: str, now: float, *, question: str) -> str:
@@ -111,7 +111,7 @@ class CallerOnLine:
             self._clearance.locked = any(same_person(name, gone) for gone in self._gone)
             self._change_memory(self._memory)
 
-    def _change_memory(self, memory: Remembering | None) -> None:
+    def _change_memory(self, memory: MemoryLoader | None) -> None:
         if self._memory is not None and memory is not self._memory:
             self._memory.cancel()
         self._memory = memory

@@ -23,7 +23,6 @@ from gateway.calls.engine_keeper import STALLED_BYTES, EngineAccess, EngineKeepe
 from gateway.calls.farewell import FAREWELL_SECONDS, Farewell, happens
 from gateway.calls.filler import Filler
 from gateway.calls.playback import MARK_BYTES, Playback
-from gateway.calls.remembering import Remembering
 from gateway.calls.replies import Replies
 from gateway.calls.stand_in import StandIn
 from gateway.calls.transcript import Transcript
@@ -51,7 +50,8 @@ from gateway.history.journal import CallJournal, circumstances
 from gateway.history.live_events import CallEvents, EventPublisher
 from gateway.links.recorder import CallRecorder
 from gateway.logs import CallLogger, call_name
-from gateway.memory.trust import Clearance
+from gateway.memory.loader import MemoryLoader
+from gateway.memory.trust import MemoryAccess
 from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.sounds import bundled_sound
@@ -97,8 +97,8 @@ class Call:
         *,
         line: CallLeg,
         apology: bytes,
-        memory: Remembering | None = None,
-        clearance: Clearance | None = None,
+        memory: MemoryLoader | None = None,
+        clearance: MemoryAccess | None = None,
         kit: CallTools | None = None,
         endpoint: ThinkEndpoint | None = None,
         journal: CallJournal | None = None,
@@ -150,7 +150,7 @@ class Call:
             feed=self._feed,
             log=self._log,
         )
-        self._clearance = clearance or Clearance()
+        self._clearance = clearance or MemoryAccess()
         self._caller = CallerOnLine(
             self,
             session,
@@ -480,7 +480,7 @@ class Call:
 
     # Whose memory it is
 
-    def memory_is(self, memory: Remembering | None) -> None:
+    def memory_is(self, memory: MemoryLoader | None) -> None:
         self.on_other_memory()
         self._wishes.memory_is(memory)
         self._briefing.knows(memory)

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.calls.remembering import Remembering
 from gateway.calls.ring import Ring
 from gateway.calls.wishes import Forget
 from gateway.history.journal import CallJournal, Journal, RecoveredCall, Share, restore, turns_of
 from gateway.history.live_events import CallEvents, EventPublisher
 from gateway.links.recorder import CallRecorder, RecordingRoom
+from gateway.memory.loader import MemoryLoader
 from gateway.memory.recall import Recall, render_known
-from gateway.memory.trust import Tier
+from gateway.memory.trust import TrustLevel
 from gateway.session import VoiceSession
 from gateway.tools.prepared import CallTools, ToolLoader
 
@@ -67,12 +67,12 @@ class Provisions:
         ring.kit = self._kits.pack(ring.agent, ring.caller, ring.clearance)
         ring.memory = self.remembering(ring, ring.caller)
 
-    def remembering(self, ring: Ring, caller: str) -> Remembering | None:
+    def remembering(self, ring: Ring, caller: str) -> MemoryLoader | None:
         """Begin to load what is known of this caller, as far as this call may ever be told."""
         may_rise = ring.agent.trust.pin is not None
-        if self._memory is None or not caller or not (may_rise or ring.clearance.allows(Tier.NAME)):
+        if self._memory is None or not caller or not (may_rise or ring.clearance.allows(TrustLevel.NAME)):
             return None
-        return Remembering(self._memory.recall, agent=ring.agent.name, caller=caller, limit=self._memory.limit)
+        return MemoryLoader(self._memory.recall, agent=ring.agent.name, caller=caller, limit=self._memory.limit)
 
     def session(self, ring: Ring) -> VoiceSession | None:
         """For a caller who will be remembered; another's call gets one when it is answered."""

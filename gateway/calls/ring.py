@@ -14,11 +14,11 @@ from urllib.parse import quote
 
 from gateway.agents import Agent, AgentDirectory
 from gateway.calls.orders import Order, speaker
-from gateway.calls.remembering import Remembering
 from gateway.cluster.directory import CallRecord
 from gateway.history.journal import RecoveredCall
 from gateway.links.recorder import FORMAT, CallRecorder
-from gateway.memory.trust import Clearance, Tier
+from gateway.memory.loader import MemoryLoader
+from gateway.memory.trust import MemoryAccess, TrustLevel
 from gateway.session import CallKey, VoiceSession, new_session_id
 from gateway.tools.prepared import CallTools
 
@@ -42,7 +42,7 @@ class Ring:
     agent: Agent
     media_url: str
     expires: float
-    memory: Remembering | None = None
+    memory: MemoryLoader | None = None
     kit: asyncio.Task[CallTools] | None = None
     session: VoiceSession | None = None
     session_id: str = field(default_factory=new_session_id)
@@ -51,7 +51,7 @@ class Ring:
     attempt: int = 0
     number: str = ""
     """The caller's, as the network tells it."""
-    clearance: Clearance = field(default_factory=Clearance)
+    clearance: MemoryAccess = field(default_factory=MemoryAccess)
     """How much of the caller's memory may be told."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     used: bool = False
@@ -159,7 +159,7 @@ def ring_of_journal(left: RecoveredCall, agents: AgentDirectory) -> Ring:
         0.0,
         session_id=left.session.id,
         number=header["number"],
-        clearance=Clearance(Tier(header["tier"])),
+        clearance=MemoryAccess(TrustLevel(header["tier"])),
         handed_over=header["handed_over"],
         order=order,
     )
@@ -181,7 +181,7 @@ def ring_of_record(record: CallRecord, session: VoiceSession | None, agents: Age
         attempt=record.attempt,
         token=record.token,
         number=record.number,
-        clearance=Clearance(Tier(record.tier)),
+        clearance=MemoryAccess(TrustLevel(record.tier)),
         shared=True,
         handed_over=record.handed_over,
         adopted=session is None or session.taken_over,

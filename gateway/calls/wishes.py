@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from gateway.agents import Agent
-from gateway.calls.remembering import Remembering
 from gateway.calls.transcript import Transcript
 from gateway.errors import StoreError
+from gateway.memory.loader import MemoryLoader
 from gateway.memory.recall import as_speech
-from gateway.memory.trust import Clearance, Tier
+from gateway.memory.trust import MemoryAccess, TrustLevel
 from gateway.session import Speaker, Turn, VoiceSession
 from gateway.text.voice_commands import CommandStep, VoiceCommand, VoiceCommandKind, VoiceCommands
 
@@ -46,9 +46,9 @@ class Wishes:
         session: VoiceSession,
         agent: Agent,
         transcript: Transcript,
-        clearance: Clearance,
+        clearance: MemoryAccess,
         *,
-        memory: Remembering | None,
+        memory: MemoryLoader | None,
         forget: Forget | None,
     ) -> None:
         self._keeper = keeper
@@ -61,7 +61,7 @@ class Wishes:
         self._wished: list[Turn] = []
         self._forgotten = False
 
-    def memory_is(self, memory: Remembering | None) -> None:
+    def memory_is(self, memory: MemoryLoader | None) -> None:
         """What is known of the caller, who has turned out to be somebody else."""
         self._memory = memory
 
@@ -116,13 +116,13 @@ class Wishes:
         if self._memory is None:
             return []
         facts: list[str] = []
-        if self._clearance.allows(Tier.EVERYTHING):
+        if self._clearance.allows(TrustLevel.EVERYTHING):
             facts = [fact.text for fact in self._memory.facts]
             facts += [f"{pin.title}: {pin.status}" if pin.status else pin.title for pin in self._memory.pins]
-        if facts or not self._clearance.allows(Tier.NAME):
+        if facts or not self._clearance.allows(TrustLevel.NAME):
             return facts
         calls = self._memory.calls
-        if not self._clearance.allows(Tier.SUMMARIES):
+        if not self._clearance.allows(TrustLevel.SUMMARIES):
             return [self._memory.person]
         return [text for call in calls for text in call.facts or (call.context,)]
 

@@ -20,9 +20,9 @@ import websockets.asyncio.client
 import websockets.exceptions
 
 from gateway.agents import AgentDirectory
-from gateway.calls.own_store import store_path
 from gateway.errors import GatewayError
 from gateway.history import trace_export
+from gateway.memory.open_stores import store_path
 from gateway.settings import Secret, Settings, is_url
 from gateway.speech import model_files
 from gateway.speech.config import SpeechConfig

@@ -16,13 +16,13 @@ import orjson
 
 from gateway import settings
 from gateway.agents import DEFAULT_AGENT
-from gateway.calls.dossier import Dossier, DossierRoom
-from gateway.calls.forgetting import Forgetting, Places, Undone
-from gateway.calls.own_store import OwnStores, open_own_stores, store_path
 from gateway.cli import memory_text
 from gateway.errors import SettingsError
 from gateway.history.calls_table import CallsTable, FinishedCall
-from gateway.memory.pins import PinBook
+from gateway.memory.erasure import DataLocations, Eraser, ErasureResult
+from gateway.memory.open_stores import Stores, open_own_stores, store_path
+from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.report import CallerReport, MemoryReports
 from gateway.memory.store import MemoryStore
 from gateway.settings import Settings
 from gateway.telephony.phone_numbers import e164
@@ -37,28 +37,28 @@ class _Desk:
 
     options: argparse.Namespace
     settings: Settings
-    stores: OwnStores
+    stores: Stores
 
     @property
     def store(self) -> MemoryStore:
         return self.stores.memory
 
     @property
-    def places(self) -> Places:
-        return Places.of(self.settings)
+    def places(self) -> DataLocations:
+        return DataLocations.of(self.settings)
 
     def show(self, content: Any, text: str) -> None:
         print(orjson.dumps(content, default=str).decode() if self.options.json else text)
 
     @contextlib.asynccontextmanager
-    async def forgetting(self) -> AsyncIterator[Forgetting]:
+    async def forgetting(self) -> AsyncIterator[Eraser]:
         secret = admin_token(self.settings)
         async with httpx.AsyncClient() as http, shared_traces(self.settings) as shared:
             remote = remem(self.settings, http)
-            yield Forgetting(self.store, self.places, remote, secret, local=self.stores.local, shared=shared)
+            yield Eraser(self.store, self.places, remote, secret, local=self.stores.local, shared=shared)
 
-    async def dossier(self) -> Dossier:
-        dossier = await DossierRoom(self.store).of(_caller(self.options.caller), self.options.agent)
+    async def dossier(self) -> CallerReport:
+        dossier = await MemoryReports(self.store).of(_caller(self.options.caller), self.options.agent)
         return dossier or _nobody()
 
     async def call(self) -> FinishedCall:
@@ -137,7 +137,7 @@ async def _act(options: argparse.Namespace, given: Settings) -> int:
 
 
 async def _list(desk: _Desk) -> int:
-    known = await DossierRoom(desk.store).acquaintances(desk.options.agent)
+    known = await MemoryReports(desk.store).acquaintances(desk.options.agent)
     desk.show(known, memory_text.acquaintances(known))
     return 0
 
@@ -187,14 +187,14 @@ async def _export(desk: _Desk) -> int:
 
 
 async def _audit(desk: _Desk) -> int:
-    findings = await DossierRoom(desk.store).audit(desk.options.agent)
+    findings = await MemoryReports(desk.store).audit(desk.options.agent)
     counts = dict(Counter(finding.kind for finding in findings))
     desk.show({"counts": counts, "findings": findings}, memory_text.findings(counts, findings))
     return 0
 
 
 async def _stats(desk: _Desk) -> int:
-    figures = await DossierRoom(desk.store).figures(desk.options.agent)
+    figures = await MemoryReports(desk.store).figures(desk.options.agent)
     desk.show(figures, memory_text.figures(figures))
     return 0
 
@@ -206,7 +206,7 @@ async def _pin(desk: _Desk) -> int:
     given = desk.options
     agent, caller = await _agent(desk), _caller(given.caller)
     try:
-        pin = await PinBook(desk.store).pin(
+        pin = await PinnedTopics(desk.store).pin(
             agent,
             caller,
             given.title,
@@ -223,7 +223,7 @@ async def _pin(desk: _Desk) -> int:
 
 async def _unpin(desk: _Desk) -> int:
     agent, caller = await _agent(desk), _caller(desk.options.caller)
-    if not await PinBook(desk.store).unpin(agent, caller, desk.options.title):
+    if not await PinnedTopics(desk.store).unpin(agent, caller, desk.options.title):
         raise SettingsError("no topic of this name is pinned; `gateway memory show` lists those that are")
     desk.show({"unpinned": desk.options.title}, "unpinned")
     return 0
@@ -232,7 +232,7 @@ async def _unpin(desk: _Desk) -> int:
 async def _agent(desk: _Desk) -> str:
     """The one that is named, or the only one there is."""
     names = list(desk.settings.agents) or [DEFAULT_AGENT]
-    known = {one.agent for one in await DossierRoom(desk.store).acquaintances()}
+    known = {one.agent for one in await MemoryReports(desk.store).acquaintances()}
     given: str = desk.options.agent
     if given and given not in known.union(names):
         raise SettingsError(f"there is no agent {given}; there are {', '.join(sorted(known.union(names)))}")
@@ -275,12 +275,12 @@ async def _planted(desk: _Desk) -> list[str]:
     given: list[str] | None = desk.options.verify
     if given is None or any(given):
         return [word for word in given or () if word]
-    dossier = await DossierRoom(desk.store).of(_caller(desk.options.caller), desk.options.agent)
+    dossier = await MemoryReports(desk.store).of(_caller(desk.options.caller), desk.options.agent)
     known = [*(one.fact.text for one in dossier.facts), *(one.pin.title for one in dossier.pins)]
     return [*known, *([] if desk.options.agent else [dossier.caller])]
 
 
-def _code(undone: Undone) -> int:
+def _code(undone: ErasureResult) -> int:
     return 0 if undone.is_complete else 1
 
 

@@ -6,17 +6,17 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.calls.dossier import Acquaintance, Changed, Dossier, Figures, Finding
-from gateway.calls.forgetting import Undone
 from gateway.history.calls_table import FinishedCall
 from gateway.memory.documents import Document
-from gateway.memory.pins import Pin
+from gateway.memory.erasure import ErasureResult
+from gateway.memory.pinned_topics import PinnedTopic
+from gateway.memory.report import AuditFinding, CallerReport, CallerSummary, MemoryChange, MemoryStats
 
 MOST_CALLS: Final = 10
 _WIDEST: Final = 60
 
 
-def acquaintances(known: Iterable[Acquaintance]) -> str:
+def acquaintances(known: Iterable[CallerSummary]) -> str:
     rows = [
         (
             one.caller,
@@ -31,7 +31,7 @@ def acquaintances(known: Iterable[Acquaintance]) -> str:
     return _columns(rows) or "nobody is known"
 
 
-def dossier(known: Dossier) -> str:
+def dossier(known: CallerReport) -> str:
     pins = [
         (
             known_pin.pin.title,
@@ -78,13 +78,13 @@ def _agents(document: Document) -> list[str]:
     return [tag.removeprefix("agent:") for tag in document.tags if tag.startswith("agent:")]
 
 
-def pinned(pin: Pin) -> str:
+def pinned(pin: PinnedTopic) -> str:
     parts = [("about", pin.about), ("status", pin.status), *(("open", item) for item in pin.open_items)]
     rows = [(name, text) for name, text in parts if text]
     return f"{_printable(pin.title)} ({pin.state})\n{_columns(rows, '  ')}".rstrip()
 
 
-def changes(changed: Iterable[Changed]) -> str:
+def changes(changed: Iterable[MemoryChange]) -> str:
     rows = [
         (
             _minute(change.at.isoformat()),
@@ -117,14 +117,14 @@ def receipt(call: FinishedCall) -> str:
     return f"tier {call.receipt['tier']}\n\n{block}\n\n{_columns(rows)}"
 
 
-def findings(counts: Mapping[str, int], found: Iterable[Finding]) -> str:
+def findings(counts: Mapping[str, int], found: Iterable[AuditFinding]) -> str:
     rows = [(one.kind, one.caller, one.agent, _short(one.session_id), one.text) for one in found]
     if not rows:
         return "nothing was found"
     return f"{', '.join(f'{count} {kind}' for kind, count in counts.items())}\n\n{_columns(rows)}"
 
 
-def figures(known: Figures) -> str:
+def figures(known: MemoryStats) -> str:
     days = "nobody has called twice" if known.days_between_calls is None else str(known.days_between_calls)
     rows = [
         ("calls", str(known.calls)),
@@ -137,7 +137,7 @@ def figures(known: Figures) -> str:
     return _columns(rows)
 
 
-def undone(result: Undone) -> str:
+def undone(result: ErasureResult) -> str:
     deleted = [f"{kind} {count}" for kind, count in result.deleted.items() if count]
     lines = [f"deleted: {', '.join(deleted) or 'nothing'}"]
     if result.remote_left:
@@ -148,7 +148,7 @@ def undone(result: Undone) -> str:
     return "\n".join(lines)
 
 
-def forgotten(result: Undone, held_by: Sequence[str], *, under_way: int, verified: bool) -> str:
+def forgotten(result: ErasureResult, held_by: Sequence[str], *, under_way: int, verified: bool) -> str:
     lines = [undone(result)]
     if under_way:
         calls = _count(under_way, "call")

@@ -18,11 +18,11 @@ import uvicorn
 from gateway import logs, settings
 from gateway.app import create_app
 from gateway.calls.desk import CallDesk
-from gateway.calls.own_store import open_own_stores
 from gateway.cluster import supervisor
 from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
-from gateway.memory.embedding import Embedder
+from gateway.memory.embeddings.embedder import Embedder
+from gateway.memory.open_stores import open_own_stores
 from gateway.settings import Secret, Settings
 from gateway.speech import model_files
 from gateway.telephony.media_stream import MAX_FRAME_BYTES

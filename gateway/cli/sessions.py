@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import orjson
 
 from gateway import settings
-from gateway.calls.own_store import OwnStores, open_own_stores, store_path
 from gateway.cli import sessions_text
 from gateway.cli.console import Paint, Remote, add_remote
 from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
 from gateway.history.queries import CallFilter, CallHistory
 from gateway.logs import last_four
+from gateway.memory.open_stores import Stores, open_own_stores, store_path
 from gateway.session import EndReason
 from gateway.settings import Settings
 from gateway.telephony.phone_numbers import e164
@@ -60,7 +60,7 @@ def in_room(loaded: Settings, ask: Callable[[CallHistory], Awaitable[T]]) -> T:
     return _in_stores(loaded, lambda stores: ask(room_of(loaded, stores)))
 
 
-def room_of(loaded: Settings, stores: OwnStores) -> CallHistory:
+def room_of(loaded: Settings, stores: Stores) -> CallHistory:
     return CallHistory(stores, data_dir=loaded.data_dir, archive_dir=loaded.voice_session_archive_dir)
 
 
@@ -113,7 +113,7 @@ def _retry(options: argparse.Namespace, loaded: Settings) -> int:
     return 0
 
 
-def _in_stores(loaded: Settings, ask: Callable[[OwnStores], Awaitable[T]]) -> T:
+def _in_stores(loaded: Settings, ask: Callable[[Stores], Awaitable[T]]) -> T:
     where = store_path(loaded.data_dir)
     if not where.is_file():
         raise SettingsError(f"there is no {where}; has a gateway run here? DATA_DIR says where it keeps its files")

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from gateway.calls.dossier import Changed, DossierRoom
-from gateway.calls.own_store import OwnStores
 from gateway.dashboard import timeline
 from gateway.dashboard.sound import Sound, SoundShelf
 from gateway.dashboard.timeline import SpokenTurn, Stretch, Timeline, Who
@@ -18,8 +16,10 @@ from gateway.finalization.archive import Archive
 from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.history.event_store import events_of
-from gateway.memory.call_notes import PastCall, read_call
-from gateway.memory.facts import FactBook
+from gateway.memory.facts import FactStore
+from gateway.memory.open_stores import Stores
+from gateway.memory.report import MemoryChange, MemoryReports
+from gateway.memory.summary_parser import PastCall, read_call
 from gateway.session import Speaker, Turn, VoiceSession
 
 _CUT_OFF: Final = " —"
@@ -51,7 +51,7 @@ class CallView:
     story: Timeline | None
     picture: Markup | None
     waves: Markup | None
-    changes: Sequence[Changed]
+    changes: Sequence[MemoryChange]
     steps: Sequence[Step]
     problem: str
     reverted: bool
@@ -65,14 +65,12 @@ class CallView:
 class CallRoom:
     """Reads calls, for pages. Raises StoreUnavailable."""
 
-    def __init__(
-        self, stores: OwnStores, archive: Archive, sounds: SoundShelf, events: Path, *, has_remote: bool
-    ) -> None:
+    def __init__(self, stores: Stores, archive: Archive, sounds: SoundShelf, events: Path, *, has_remote: bool) -> None:
         self._store = store = stores.memory
         self._book = CallsTable(store)
         self._endings = JobTable(stores.local)
-        self._facts = FactBook(store)
-        self._dossiers = DossierRoom(store)
+        self._facts = FactStore(store)
+        self._dossiers = MemoryReports(store)
         self._archive = archive
         self._sounds = sounds
         self._events = events

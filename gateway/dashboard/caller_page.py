@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.calls.dossier import Changed, DossierRoom, KnownFact, KnownPin
 from gateway.history.call_rows import CallRow, CallRowFilter, CallRows
-from gateway.memory.call_notes import read_call
-from gateway.memory.facts import FactBook
-from gateway.memory.pins import PinBook
+from gateway.memory.facts import FactStore
+from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.report import KnownFact, MemoryChange, MemoryReports, ReportedTopic
 from gateway.memory.state import CallerState, Value
 from gateway.memory.store import MemoryStore
+from gateway.memory.summary_parser import read_call
 
 MOST_FACTS: Final = 200
 MOST_CALLS: Final = 20
@@ -25,11 +25,11 @@ class CallerView:
     name: str
     agents: Sequence[str]
     facts: Sequence[KnownFact]
-    pins: Sequence[KnownPin]
+    pins: Sequence[ReportedTopic]
     state: Mapping[str, Mapping[str, Value]]
     calls: Sequence[CallRow]
     call_count: int
-    changes: Sequence[Changed]
+    changes: Sequence[MemoryChange]
 
     def __bool__(self) -> bool:
         return bool(self.agents)
@@ -41,9 +41,9 @@ class CallerRoom:
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._lines = CallRows(store)
-        self._dossiers = DossierRoom(store)
-        self._facts = FactBook(store)
-        self._pins = PinBook(store)
+        self._dossiers = MemoryReports(store)
+        self._facts = FactStore(store)
+        self._pins = PinnedTopics(store)
         self._state = CallerState(store)
 
     async def view(self, caller: str) -> CallerView:
@@ -58,7 +58,7 @@ class CallerRoom:
             agents=agents,
             facts=[KnownFact(name, fact) for name, facts in known for fact in facts],
             pins=[
-                KnownPin(name, pin)
+                ReportedTopic(name, pin)
                 for name in agents
                 for pin in await self._pins.pinned(name, caller, MOST_FACTS, closed=True)
             ],

@@ -8,7 +8,7 @@ from typing import Any, Final
 from gateway.finalization.summary.call_summary import CallSummary, SpokenLine
 from gateway.finalization.summary.fact_rules import stated_name
 from gateway.memory.documents import NewDocument
-from gateway.memory.identity import PersonOnLine
+from gateway.memory.identity import SpeakerTracker
 from gateway.session import Speaker, Turn, VoiceSession
 from gateway.text.redaction import redact, redact_lines
 
@@ -31,7 +31,7 @@ def without_secrets(turns: Sequence[Turn]) -> list[Turn]:
 
 def speakers(turns: Iterable[Turn], *, silence: float) -> list[str]:
     """Who spoke each line, of several people on one phone: a name as it was given, empty for no name."""
-    person = PersonOnLine(silence=silence)
+    person = SpeakerTracker(silence=silence)
     stretches: list[tuple[int, str]] = [(0, "")]
     said = [turn for turn in turns if turn.text.strip()]
     for place, turn in enumerate(said):

@@ -19,10 +19,10 @@ from gateway.finalization.summary.summarizer import Summarizer
 from gateway.finalization.summary.topics import KnownTopic
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.memory.documents import DocumentStore, NewDocument
-from gateway.memory.facts import FactBook
+from gateway.memory.facts import FactStore
 from gateway.memory.identity import LONG_SILENCE
-from gateway.memory.pins import PinBook
-from gateway.memory.remem import RememClient
+from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.remem_client import RememClient
 from gateway.memory.state import CallerState, listed
 from gateway.metrics import DAYS_BETWEEN_CALLS, RECALL_USED, REPEAT_CALLERS, STATE_KEYS
 from gateway.session import VoiceSession
@@ -46,8 +46,8 @@ class FinalizationSteps:
     zones: Mapping[str, tzinfo | None]
     """Each agent's time zone, for the wall clock in titles."""
     book: CallsTable | None = None
-    facts: FactBook | None = None
-    pins: PinBook | None = None
+    facts: FactStore | None = None
+    pins: PinnedTopics | None = None
     state: CallerState | None = None
     state_keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """What each agent's functions may keep of a caller."""

@@ -11,12 +11,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.calls.own_store import OwnStores
 from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.history import call_rows
 from gateway.history.call_rows import STAGES, CallRows, LatencyBucket, percentiles
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.history.event_store import events_of
+from gateway.memory.open_stores import Stores
 from gateway.session import EndReason
 
 _RANKS: Final = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
@@ -45,7 +45,7 @@ class CallFilter:
 class CallHistory:
     """Reads what calls left behind. Raises StoreUnavailable."""
 
-    def __init__(self, stores: OwnStores, *, data_dir: Path, archive_dir: Path) -> None:
+    def __init__(self, stores: Stores, *, data_dir: Path, archive_dir: Path) -> None:
         self._book = CallsTable(stores.memory)
         self._lines = CallRows(stores.memory)
         self._endings = JobTable(stores.local)

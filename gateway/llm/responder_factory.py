@@ -15,7 +15,7 @@ from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.endpoint_tokens import EndpointTokens, digest_of
 from gateway.llm.responder import Responder, hashed_caller
 from gateway.llm.turn_recall import Search, TurnRecall
-from gateway.memory.trust import Clearance, Tier
+from gateway.memory.trust import MemoryAccess, TrustLevel
 from gateway.settings import Secret
 
 PATH: Final = "/v1/chat/completions"
@@ -61,7 +61,7 @@ class ResponderFactory:
         self._commons = commons
         self.bearers = EndpointTokens(elsewhere=self._of_another_node if commons is not None else None)
 
-    def open(self, agent: Agent, caller: str, media_url: str, clearance: Clearance) -> CallLlm | None:
+    def open(self, agent: Agent, caller: str, media_url: str, clearance: MemoryAccess) -> CallLlm | None:
         """None for an agent that leaves thinking to the engine. The engine reaches us where the carrier does."""
         thinker = self._thinker(agent, caller, clearance)
         if thinker is None:
@@ -82,7 +82,7 @@ class ResponderFactory:
         """It is not the same person's memory any more: only this node knows whose, so no other looks up any."""
         thought.thinker.forget()
         if self._commons is not None:
-            self._commons.bearer_opened(digest_of(thought.endpoint.bearer), agent.name, "", Tier.NONE)
+            self._commons.bearer_opened(digest_of(thought.endpoint.bearer), agent.name, "", TrustLevel.NONE)
 
     def close(self, thought: CallLlm) -> None:
         """The call is over, and with it the bearer."""
@@ -90,7 +90,7 @@ class ResponderFactory:
         if self._commons is not None:
             self._commons.bearer_closed(digest_of(thought.endpoint.bearer))
 
-    def _thinker(self, agent: Agent, caller: str, clearance: Clearance) -> Responder | None:
+    def _thinker(self, agent: Agent, caller: str, clearance: MemoryAccess) -> Responder | None:
         brain = self._brains.get(agent.name)
         if brain is None:
             return None
@@ -109,7 +109,7 @@ class ResponderFactory:
         if found is None or found[0] not in self._agents:
             return None
         name, caller, tier = found
-        return self._thinker(self._agents[name], caller, Clearance(Tier(tier)))
+        return self._thinker(self._agents[name], caller, MemoryAccess(TrustLevel(tier)))
 
 
 def _is_loopback(host: str) -> bool:
@@ -119,10 +119,10 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _cleared(search: RankedSearch, agent: str, caller: str, clearance: Clearance) -> Search:
+def _cleared(search: RankedSearch, agent: str, caller: str, clearance: MemoryAccess) -> Search:
     async def look(said: str) -> list[str]:
         whose = clearance.whose(caller)
-        if not whose or not clearance.allows(Tier.EVERYTHING):
+        if not whose or not clearance.allows(TrustLevel.EVERYTHING):
             return []
         return await search(agent, whose, said, person=clearance.person)
 

@@ -76,7 +76,7 @@ _SPLIT_NUMBER: Final = re.compile(r"(?<=\d)[\s().-]+(?=\d)")
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class StatementReading:
     """What a fact says, made ready to be compared. `rest` are its words without numbers and choices."""
 
     text: str
@@ -99,7 +99,7 @@ class Reading:
         return cls(text, type_, slot, words, numbers, choices, rest, bool(_NEGATIVE.search(text)))
 
 
-def relation(old: Reading, new: Reading, similar: Similar | None = None) -> Relation | None:
+def relation(old: StatementReading, new: StatementReading, similar: Similar | None = None) -> Relation | None:
     """What `new` is to `old`; None where both may hold."""
     if old.slot and new.slot:
         return _in_slots(old, new)
@@ -111,14 +111,14 @@ def relation(old: Reading, new: Reading, similar: Similar | None = None) -> Rela
     return found
 
 
-def _in_slots(old: Reading, new: Reading) -> Relation | None:
+def _in_slots(old: StatementReading, new: StatementReading) -> Relation | None:
     if old.slot != new.slot:
         return None
     # Ana after Ana Diaz is nothing new; Ana Diaz after Ana is.
     return "repeat" if new.words <= old.words else "correction"
 
 
-def _by_words(old: Reading, new: Reading) -> Relation | None:
+def _by_words(old: StatementReading, new: StatementReading) -> Relation | None:
     if old.is_negative == new.is_negative and _overlap(old.rest, new.rest) >= SAME:
         if not new.is_negative and any(map(_differ, old.choices, new.choices)):
             return "contradiction"

@@ -14,15 +14,15 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from gateway.memory.call_notes import SESSION_PREFIX
+from gateway.memory.caller_scope import CallerScope as CallerScope
 from gateway.memory.database import Connection
 from gateway.memory.document_table import create_document
 from gateway.memory.documents import Document, NewDocument
-from gateway.memory.fact_relations import Reading, Similar
-from gateway.memory.fact_statements import FactState, Op, StandingFact, Statement, worked_out
+from gateway.memory.fact_projection import ActiveFact, FactState, Op, Statement, project
+from gateway.memory.fact_relations import Similar, StatementReading
 from gateway.memory.index import carrying
-from gateway.memory.scope import Scope as CallerScope
 from gateway.memory.store import MemoryStore
+from gateway.memory.summary_parser import SESSION_PREFIX
 
 SOURCE: Final = "caller-fact"
 
@@ -52,7 +52,7 @@ SCHEMA: Final = (
 )
 
 
-class Session(Protocol):
+class LearningSession(Protocol):
     """The call that taught something."""
 
     id: str
@@ -101,7 +101,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class FactChange:
     """
     What one statement did to what was known.
 
@@ -119,7 +119,7 @@ class Change:
     at: datetime
 
 
-class FactBook:
+class FactStore:
     """
     What is known of callers, in a store that was opened with SCHEMA. Raises StoreUnavailable.
 
@@ -131,8 +131,8 @@ class FactBook:
         self._similar = similar
 
     async def learn(
-        self, session: Session, facts: Sequence[Learned], now: datetime, *, speakers: Sequence[str] = ()
-    ) -> list[Change]:
+        self, session: LearningSession, facts: Sequence[Learned], now: datetime, *, speakers: Sequence[str] = ()
+    ) -> list[FactChange]:
         """
         Take in what a session taught; what that changed. `speakers` are who spoke each line, as far as they said so.
 
@@ -143,7 +143,7 @@ class FactBook:
         started_at, at = _time_text(session.started_at), _time_text(now)
         said = [_said(fact, speakers) for fact in facts]
 
-        def work(connection: Connection) -> list[Change]:
+        def work(connection: Connection) -> list[FactChange]:
             said_before = _said_before(connection, session.id)
             if said == said_before or _is_taken_back(connection, session.id):
                 return []
@@ -175,7 +175,7 @@ class FactBook:
         ]
         return sorted(shown, key=lambda fact: (fact.last_said_at, fact.confidence), reverse=True)[:limit]
 
-    async def history(self, agent: str, caller: str) -> list[Change]:
+    async def history(self, agent: str, caller: str) -> list[FactChange]:
         """All changes, in the order of the calls: why the book says what it says."""
         return await self._store.look(
             lambda connection: _changes(connection, "agent = ? AND caller = ?", agent, caller)
@@ -272,7 +272,7 @@ class FactBook:
                 AND document_id NOT IN (SELECT id FROM documents WHERE source = ? AND tags = ?)""",
             (*scope.names, SOURCE, scope.tags_text),
         )
-        facts, steps = worked_out(_statements(connection, scope), self._similar)
+        facts, steps = project(_statements(connection, scope), self._similar)
         ids = {fact.source_id: _document_id(connection, scope, fact) for fact in facts}
         for fact in facts:
             _describe(connection, ids[fact.source_id], _metadata(fact, ids))
@@ -338,12 +338,12 @@ def _statements(connection: Connection, scope: _Scope) -> list[Statement]:
 
 def _statement(number: int, session_id: str, position: int, started_at: str, said: str) -> Statement:
     entry: dict[str, Any] = orjson.loads(said)
-    reading = Reading.of(entry["text"], entry["type"])
+    reading = StatementReading.of(entry["text"], entry["type"])
     person = entry.get("person", "")
     return Statement(number, session_id, position, started_at, entry["confidence"], entry["turns"], reading, person)
 
 
-def _changes(connection: Connection, condition: str, *values: str) -> list[Change]:
+def _changes(connection: Connection, condition: str, *values: str) -> list[FactChange]:
     rows = connection.execute(
         f"""SELECT op, session_id, document_id, said, before, after, at FROM memory_log
             WHERE {condition} ORDER BY {_CALL_ORDER}""",
@@ -352,9 +352,11 @@ def _changes(connection: Connection, condition: str, *values: str) -> list[Chang
     return [_change(*row) for row in rows]
 
 
-def _change(op: Op, session_id: str, document_id: str, said: str, before: str | None, after: str, at: str) -> Change:
+def _change(
+    op: Op, session_id: str, document_id: str, said: str, before: str | None, after: str, at: str
+) -> FactChange:
     entry: dict[str, Any] = orjson.loads(said)
-    return Change(
+    return FactChange(
         op=op,
         session_id=session_id,
         document_id=document_id,
@@ -378,7 +380,7 @@ def _time_text(time: datetime) -> str:
 # The documents
 
 
-def _document_id(connection: Connection, scope: _Scope, fact: StandingFact) -> str:
+def _document_id(connection: Connection, scope: _Scope, fact: ActiveFact) -> str:
     """Of the fact's document, which is made if there is none."""
     said_at = datetime.fromisoformat(fact.first.started_at)
     new = NewDocument(
@@ -392,7 +394,7 @@ def _document_id(connection: Connection, scope: _Scope, fact: StandingFact) -> s
     return create_document(connection, new, datetime.now(UTC)).id
 
 
-def _metadata(fact: StandingFact, ids: dict[str, str]) -> dict[str, Any]:
+def _metadata(fact: ActiveFact, ids: dict[str, str]) -> dict[str, Any]:
     first = fact.first
     metadata = {
         "session": first.session_id,

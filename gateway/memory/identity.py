@@ -104,7 +104,7 @@ def is_identifier(text: str) -> bool:
     return kind in _SOURCES and len(rest) == 2
 
 
-class PersonOnLine:
+class SpeakerTracker:
     """
     Who of the people on one number is speaking, as far as they say so.
 

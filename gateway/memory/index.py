@@ -15,7 +15,7 @@ import orjson
 from gateway.memory.database import Connection
 
 if TYPE_CHECKING:
-    from gateway.memory.meaning import Vectors
+    from gateway.memory.embeddings.vectors import Vectors
 
 NARROW_SCOPE: Final = 5000
 """Documents; of a wider scope only those that share most words are looked at."""

@@ -49,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class PersonaFact:
     """One statement as subject, predicate and value. `source` says where it is known from."""
 
     subject: str
@@ -67,7 +67,7 @@ class PersonaMemory:
     persona: str
     memory_type: MemoryType
     content: str
-    facts: tuple[Fact, ...]
+    facts: tuple[PersonaFact, ...]
     created_at: datetime
 
     @property
@@ -84,7 +84,7 @@ class Persona:
     last_updated: datetime
 
 
-class PersonaBook:
+class PersonaStore:
     """
     All personas, in a store that was opened with SCHEMA.
 
@@ -96,7 +96,7 @@ class PersonaBook:
         self._now = now
 
     async def create(
-        self, persona: str, memory_type: MemoryType, content: str = "", facts: Sequence[Fact] = ()
+        self, persona: str, memory_type: MemoryType, content: str = "", facts: Sequence[PersonaFact] = ()
     ) -> PersonaMemory:
         """Add a memory to a persona, which need not exist yet. Facts without content are their own content."""
         _check_name(persona)
@@ -218,5 +218,5 @@ def _newest(connection: Connection, persona: str, limit: int) -> list[PersonaMem
 
 
 def _memory(id: str, persona: str, memory_type: MemoryType, content: str, facts: str, at: str) -> PersonaMemory:
-    read = tuple(Fact(**fact) for fact in orjson.loads(facts))
+    read = tuple(PersonaFact(**fact) for fact in orjson.loads(facts))
     return PersonaMemory(id, persona, memory_type, content, read, datetime.fromisoformat(at))

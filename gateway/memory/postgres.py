@@ -20,9 +20,9 @@ from psycopg import Error, OperationalError, errors, sql
 from gateway.errors import StoreUnavailable
 from gateway.memory import document_table, postgres_index
 from gateway.memory.database import Connection
-from gateway.memory.embedding import Embedder
+from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.postgres_index import PostgresIndex
-from gateway.memory.postgres_lines import Lines, PostgresConnection, Raw, Server
+from gateway.memory.postgres_pool import PostgresConnection, PostgresPool, Raw, Server
 from gateway.memory.store import EMBED_AFTER, MemoryStore, utc_now
 
 T = TypeVar("T")
@@ -74,8 +74,8 @@ class PostgresStore(MemoryStore):
         tables = [_native(statement) for statement in (*document_table.SCHEMA, *schema)]
         server = Server(url, lambda raw: _prepare(raw, tables, vectors=embedder is not None), _GREETING)
         self._server = server
-        self._readers = Lines(server, _READERS, "store reading")
-        self._writers = Lines(server, _WRITERS, "store writing")
+        self._readers = PostgresPool(server, _READERS, "store reading")
+        self._writers = PostgresPool(server, _WRITERS, "store writing")
         super().__init__(PostgresIndex(vectors=embedder is not None), now, embedder, embed_after)
 
     @property

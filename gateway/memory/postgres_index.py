@@ -12,12 +12,12 @@ from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from gateway.memory.database import Connection
-from gateway.memory.embedding import MODEL
+from gateway.memory.embeddings.embedder import MODEL
+from gateway.memory.embeddings.wordpiece import without_accents
 from gateway.memory.index import MOST_CANDIDATES, NARROW_SCOPE, MemberRow, Unembedded, carries, token
-from gateway.memory.wordpiece import without_accents
 
 if TYPE_CHECKING:
-    from gateway.memory.meaning import Vectors
+    from gateway.memory.embeddings.vectors import Vectors
 
 _VECTOR_BYTES: Final = 4 * 384
 

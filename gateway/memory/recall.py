@@ -13,15 +13,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gateway.errors import StoreUnavailable
-from gateway.memory import pins
-from gateway.memory.call_notes import PastCall, read_call
+from gateway.memory import pinned_topics
+from gateway.memory.agent_notes import newest_notes
 from gateway.memory.documents import Document, DocumentStore
-from gateway.memory.facts import Fact, FactBook, is_shown
+from gateway.memory.facts import Fact, FactStore, is_shown
 from gateway.memory.identity import only_person, same_person
-from gateway.memory.notes import newest_notes
-from gateway.memory.pins import Pin, PinBook
-from gateway.memory.remem import RememClient
+from gateway.memory.pinned_topics import PinnedTopic, PinnedTopics
+from gateway.memory.remem_client import RememClient
 from gateway.memory.retention import Retention
+from gateway.memory.summary_parser import PastCall, read_call
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _PATIENCE: Final = 15.0
@@ -74,8 +74,8 @@ class Recall:
         remote: RememClient | None,
         limit: int,
         *,
-        facts: FactBook | None = None,
-        pins: PinBook | None = None,
+        facts: FactStore | None = None,
+        pins: PinnedTopics | None = None,
         retention: Retention | None = None,
     ) -> None:
         self._own = own
@@ -99,7 +99,7 @@ class Recall:
         notes = [note for note in noted if oldest is None or note.last_said_at >= oldest]
         return sorted(facts + notes, key=lambda fact: fact.last_said_at, reverse=True) if notes else facts
 
-    async def pinned_topics(self, agent: str, caller: str) -> list[Pin]:
+    async def pinned_topics(self, agent: str, caller: str) -> list[PinnedTopic]:
         """The topics that are told at the start of a call. Raises StoreUnavailable."""
         if self._pins is None:
             return []
@@ -145,7 +145,7 @@ class Recall:
 
 
 def _may_tell(document: Document, oldest: datetime | None, person: str) -> bool:
-    return is_shown(document, oldest) and pins.is_shown(document, oldest) and is_of(_person(document), person)
+    return is_shown(document, oldest) and pinned_topics.is_shown(document, oldest) and is_of(_person(document), person)
 
 
 def is_of(whose: str, person: str) -> bool:
@@ -212,7 +212,7 @@ def render_facts(facts: Iterable[Fact], *, budget_tokens: int = 300) -> str:
     return "\n".join([_FACTS_HEAD, *lines, _FACTS_FOOT]) if lines else ""
 
 
-def render_pins(pinned: Sequence[Pin], *, now: datetime, budget_tokens: int = 300) -> str:
+def render_pins(pinned: Sequence[PinnedTopic], *, now: datetime, budget_tokens: int = 300) -> str:
     """Topics as text for a prompt, where each stands and what is open; what was before, while there is room."""
     if not pinned:
         return ""
@@ -276,7 +276,7 @@ def _plain(text: str) -> str:
 # What is said of a topic
 
 
-def _standing(pin: Pin, now: datetime) -> list[str]:
+def _standing(pin: PinnedTopic, now: datetime) -> list[str]:
     title = _plain(pin.title)
     about = f": {_plain(pin.about)}" if pin.about else ""
     changed = pin.history[-1].at if pin.history else pin.since
@@ -287,7 +287,7 @@ def _standing(pin: Pin, now: datetime) -> list[str]:
     ]
 
 
-def _earlier(pin: Pin, now: datetime) -> list[str]:
+def _earlier(pin: PinnedTopic, now: datetime) -> list[str]:
     past = [event for event in pin.history[:-1] if event.text][-_PAST_EVENTS:]
     texts = [f"{_ago(event.at.astimezone(now.tzinfo), now)}: {event.text}" for event in past]
     return _lines((f"Before that in {_plain(pin.title)}", texts))

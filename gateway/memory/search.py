@@ -17,11 +17,11 @@ import orjson
 
 from gateway.memory import ranking
 from gateway.memory.database import Connection
+from gateway.memory.embeddings.wordpiece import without_accents
 from gateway.memory.index import Index, MemberRow, carries
-from gateway.memory.wordpiece import without_accents
 
 if TYPE_CHECKING:
-    from gateway.memory.meaning import Reading, Space
+    pass
 
 _MOST_WORDS: Final = 64
 _MOST_QUERY_CHARACTERS: Final = 2000  # Remem's own clients cut here
@@ -72,7 +72,7 @@ class _Member:
     vectors: bytes | None
 
 
-class Scope:
+class SearchScope:
     """Some documents, in the order of storing."""
 
     def __init__(self, members: Iterable[_Member]) -> None:
@@ -92,20 +92,20 @@ class Scope:
 
     @cached_property
     def space(self) -> "Space":
-        from gateway.memory.meaning import Space  # takes a while, the first time
+        from gateway.memory.embeddings.vectors import VectorSpace  # takes a while, the first time
 
-        return Space([member.vectors for member in self.members if member.vectors])
+        return VectorSpace([member.vectors for member in self.members if member.vectors])
 
 
-class Scopes:
+class SearchScopes:
     """The narrow scopes looked at last, as long as nothing in them changes. Safe to use from several threads."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
-        self._scopes: OrderedDict[tuple[str, ...], tuple[Hashable, Scope]] = OrderedDict()
+        self._scopes: OrderedDict[tuple[str, ...], tuple[Hashable, SearchScope]] = OrderedDict()
         self._changing = threading.Lock()
 
-    def get(self, connection: Connection, tags: tuple[str, ...]) -> Scope | None:
+    def get(self, connection: Connection, tags: tuple[str, ...]) -> SearchScope | None:
         """Of the documents that carry every tag; None where there are too many to rank them all."""
         state = self._index.state(connection, tags)
         if state is None:
@@ -113,7 +113,7 @@ class Scopes:
         known_state, scope = self._scopes.get(tags, (None, None))
         if scope is None or known_state != state:
             rows = self._index.members(connection, tags)
-            scope = Scope(member for row in rows if (member := _member(row, tags)))
+            scope = SearchScope(member for row in rows if (member := _member(row, tags)))
         with self._changing:
             self._scopes[tags] = state, scope
             self._scopes.move_to_end(tags)
@@ -123,10 +123,10 @@ class Scopes:
 
 
 @dataclass(frozen=True, slots=True)
-class ByWords:
+class KeywordSearch:
     """What the words of a question alone tell of a narrow scope: how much of them each document covers."""
 
-    scope: Scope
+    scope: SearchScope
     covered: Mapping[int, float]
     weights: Mapping[str, float]
 
@@ -135,7 +135,9 @@ class ByWords:
         return _ranked(self.scope, self.covered, question, self.weights)
 
 
-def look_up(connection: Connection, index: Index, scope: Scope, tags: tuple[str, ...], question: Question) -> ByWords:
+def look_up(
+    connection: Connection, index: Index, scope: SearchScope, tags: tuple[str, ...], question: Question
+) -> KeywordSearch:
     """
     Look the words up, while the model still reads the question.
 
@@ -146,7 +148,7 @@ def look_up(connection: Connection, index: Index, scope: Scope, tags: tuple[str,
     having = {word: [key for key in keys if key in scope.sizes] for word, keys in found.items()}
     total = len(scope.members)
     weights = {word: ranking.rarity(total, len(keys)) / ranking.rarity(total, 0) for word, keys in having.items()}
-    return ByWords(scope, ranking.coverage(scope.sizes, having.values()), weights)
+    return KeywordSearch(scope, ranking.coverage(scope.sizes, having.values()), weights)
 
 
 def search_all(connection: Connection, index: Index, tags: tuple[str, ...], question: Question) -> list[Match]:
@@ -159,7 +161,7 @@ def search_all(connection: Connection, index: Index, tags: tuple[str, ...], ques
     scores = {member: score for score, row in rows if (member := _member(row, tags))}
     best = max(scores.values(), default=0) or 1
     covered = {member.key: score / best for member, score in scores.items() if score}
-    return _ranked(Scope(scores), covered, question, weights)
+    return _ranked(SearchScope(scores), covered, question, weights)
 
 
 def _member(row: MemberRow, tags: tuple[str, ...]) -> _Member | None:
@@ -178,7 +180,7 @@ def _weigher(weights: Mapping[str, float]) -> Callable[[str], float]:
 
 
 def _ranked(
-    scope: Scope, covered: Mapping[int, float], question: Question, weights: Mapping[str, float]
+    scope: SearchScope, covered: Mapping[int, float], question: Question, weights: Mapping[str, float]
 ) -> list[Match]:
     near = scope.nearest(question.reading, weights)
     scores = [ranking.fused(covered.get(key, 0), near[key][0] if key in near else 0) for key in scope.sizes]

@@ -11,7 +11,7 @@ from typing import Final, Self, TypeVar
 from gateway.errors import StoreUnavailable
 from gateway.memory import document_table, sqlite_index
 from gateway.memory.database import Connection
-from gateway.memory.embedding import Embedder
+from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.sqlite_index import SqliteIndex
 from gateway.memory.store import EMBED_AFTER, MemoryStore, utc_now
 

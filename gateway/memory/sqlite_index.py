@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from gateway.memory.database import Connection
-from gateway.memory.embedding import MODEL
+from gateway.memory.embeddings.embedder import MODEL
 from gateway.memory.index import MOST_CANDIDATES, NARROW_SCOPE, MemberRow, Unembedded, carries, token
 
 if TYPE_CHECKING:
-    from gateway.memory.meaning import Vectors
+    from gateway.memory.embeddings.vectors import Vectors
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS document_tags (

@@ -15,12 +15,12 @@ from typing import Final, TypeVar
 
 from gateway.errors import DocumentNotFound, StoreUnavailable
 from gateway.memory import search
+from gateway.memory.chunking import parts, snippet
 from gateway.memory.database import Connection
 from gateway.memory.document_table import create_document, find_document, find_documents, get_document, replace_document
 from gateway.memory.documents import Document, Hit, NewDocument
-from gateway.memory.embedding import Embedder, PendingReading
+from gateway.memory.embeddings.embedder import Embedder, PendingReading
 from gateway.memory.index import Index, Unembedded
-from gateway.memory.passages import parts, snippet
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ class MemoryStore(ABC):
         self._now = now
         self._open = True
         self._loop = asyncio.get_running_loop()
-        self._scopes = search.Scopes(index)
+        self._scopes = search.SearchScopes(index)
         self._embedder = embedder
         self._has_vectors = False
         self._wanted: list[int] = []  # documents that a query would have liked to know by meaning
@@ -186,7 +186,7 @@ class MemoryStore(ABC):
 
     def _by_words(
         self, connection: Connection, tags: tuple[str, ...], question: search.Question
-    ) -> search.ByWords | None:
+    ) -> search.KeywordSearch | None:
         """None for a wide scope."""
         scope = self._scopes.get(connection, tags)
         if scope is None:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from gateway.memory.meaning import Vectors
+    from gateway.memory.embeddings.vectors import Vectors
 
 SAME_WORDS: Final = 0.6
 """The share of words from which on two names are of the same topic."""
@@ -61,7 +61,7 @@ _FILLERS: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Name:
+class TopicName:
     """What a topic is called, made ready to be compared. `meaning` is a vector of length 1, where there is one."""
 
     text: str

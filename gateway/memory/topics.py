@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from gateway.memory.topic_names import Name
+from gateway.memory.topic_names import TopicName
 
 CALLS_TO_PIN: Final = 2
 """In so many calls a topic was spoken of when it is pinned."""
@@ -26,7 +26,7 @@ class Mention:
     session_id: str
     position: int
     started_at: str
-    name: Name
+    name: TopicName
     about: str = ""
     status: str = ""
     open_items: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Mention:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class TopicEvent:
     """What happened to a topic, for its history."""
 
     state: TopicState
@@ -55,12 +55,12 @@ class Topic:
 
     first: Mention
     last: Mention
-    name: Name
+    name: TopicName
     about: str = ""
     status: str = ""
     open_items: tuple[str, ...] = ()
     state: TopicState = "open"
-    history: list[Event] = field(default_factory=list)
+    history: list[TopicEvent] = field(default_factory=list)
     calls: set[str] = field(default_factory=set)
     mentions: list[Mention] = field(default_factory=list)
     spellings: set[str] = field(default_factory=set)
@@ -103,7 +103,7 @@ class Topic:
         parts = [f"{self.title} ({self.state})", self.status, ", ".join(self.open_items)]
         return "; ".join(filter(None, parts))
 
-    def is_named(self, name: Name) -> bool:
+    def is_named(self, name: TopicName) -> bool:
         """Whether the name is like its own. Any that it was given would not do: a vague one joins what is not one."""
         return self.name.is_same(name) or self.first.name is not self.name and self.first.name.is_same(name)
 
@@ -142,7 +142,7 @@ class Topic:
             return
         text = mention.change or mention.status or mention.about
         session_id = "" if mention.by_hand else mention.session_id
-        self.history.append(Event(self.state, text, session_id, mention.turns, mention.started_at))
+        self.history.append(TopicEvent(self.state, text, session_id, mention.turns, mention.started_at))
 
     def _items_after(self, mention: Mention) -> tuple[str, ...]:
         if mention.lists_all:
@@ -164,7 +164,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class TopicStep:
     """What one mention did. `before` is empty where the topic was new."""
 
     mention: Mention
@@ -174,10 +174,10 @@ class Step:
     after: str
 
 
-def worked_out(mentions: Iterable[Mention]) -> tuple[list[Topic], list[Step]]:
+def project(mentions: Iterable[Mention]) -> tuple[list[Topic], list[TopicStep]]:
     """The topics, and what each mention did. In the order of the calls, whenever they ended."""
     topics: list[Topic] = []
-    steps: list[Step] = []
+    steps: list[TopicStep] = []
     for mention in mentions:
         topic = find(topics, mention.name)
         if topic is None and mention.unpins:
@@ -186,11 +186,11 @@ def worked_out(mentions: Iterable[Mention]) -> tuple[list[Topic], list[Step]]:
         if topic is None:
             topics.append(topic := Topic.of(mention))
         op = topic.take(mention)
-        steps.append(Step(mention, op, topic, before, topic.describe()))
+        steps.append(TopicStep(mention, op, topic, before, topic.describe()))
     return topics, steps
 
 
-def find(topics: Sequence[Topic], name: Name) -> Topic | None:
+def find(topics: Sequence[Topic], name: TopicName) -> Topic | None:
     """The topic of this name: of exactly this one before a like one, the last spoken of before others."""
     newest_first = sorted(topics, key=lambda topic: topic.last.started_at, reverse=True)
     exact = (topic for topic in newest_first if name.text.casefold() in topic.spellings)

@@ -21,7 +21,7 @@ KEY_PAUSE: Final = 10.0
 """Seconds between two keys after which the number begins anew: a key hit by chance must not spoil the next try."""
 
 
-class Tier(enum.IntEnum):
+class TrustLevel(enum.IntEnum):
     """What may be told. Each tier has all of those below it; its text is the word used in settings and receipts."""
 
     NONE = 0
@@ -37,10 +37,10 @@ class Tier(enum.IntEnum):
 
 
 @dataclass(slots=True)
-class Clearance:
+class MemoryAccess:
     """The tier in force in one call. It may rise, when the caller gives a PIN."""
 
-    tier: Tier = Tier.EVERYTHING
+    tier: TrustLevel = TrustLevel.EVERYTHING
     locked: bool = False
     """Nothing more is told in this call: somebody else has the phone, or there is nothing left to tell."""
     caller: str | None = None
@@ -48,7 +48,7 @@ class Clearance:
     person: str = ""
     """Who of several people on one number speaks, where they have said so."""
 
-    def allows(self, tier: Tier) -> bool:
+    def allows(self, tier: TrustLevel) -> bool:
         return self.tier >= tier and not (self.locked and tier)
 
     def whose(self, caller: str) -> str:
@@ -60,28 +60,28 @@ class Clearance:
 class TrustPolicy:
     """`[agents.NAME.memory.trust]`. Without it every number is believed, unless its attestation has failed."""
 
-    attested: Tier = Tier.EVERYTHING
-    partly_attested: Tier = Tier.EVERYTHING
-    unattested: Tier = Tier.EVERYTHING
+    attested: TrustLevel = TrustLevel.EVERYTHING
+    partly_attested: TrustLevel = TrustLevel.EVERYTHING
+    unattested: TrustLevel = TrustLevel.EVERYTHING
     """Also for a carrier that has only let the call into the network."""
-    failed: Tier = Tier.NONE
-    withheld: Tier = Tier.NONE
-    allow_listed: Tier = Tier.NONE
+    failed: TrustLevel = TrustLevel.NONE
+    withheld: TrustLevel = TrustLevel.NONE
+    allow_listed: TrustLevel = TrustLevel.NONE
     """At least this for the numbers in ALLOWED_CALLERS; a * there lists nobody."""
-    with_pin: Tier = Tier.EVERYTHING
+    with_pin: TrustLevel = TrustLevel.EVERYTHING
     """At least this once the PIN was given."""
     pin: Secret | None = None
 
     def tier(
         self, attestation: Attestation, *, withheld: bool = False, allow_listed: bool = False, pin_given: bool = False
-    ) -> Tier:
+    ) -> TrustLevel:
         """The tier in force. Being on the list proves nothing for a number that is forged or not there."""
         tier = self.withheld if withheld else self._attested(attestation)
         if allow_listed and not withheld and attestation is not Attestation.FAILED:
             tier = max(tier, self.allow_listed)
         return max(tier, self.with_pin) if pin_given else tier
 
-    def _attested(self, attestation: Attestation) -> Tier:
+    def _attested(self, attestation: Attestation) -> TrustLevel:
         match attestation:
             case Attestation.FULL:
                 return self.attested
@@ -93,7 +93,7 @@ class TrustPolicy:
                 return self.failed
 
 
-_NUMBER_BESIDE_PIN: Final = dict.fromkeys(("attested", "partly_attested", "unattested"), Tier.NAME)
+_NUMBER_BESIDE_PIN: Final = dict.fromkeys(("attested", "partly_attested", "unattested"), TrustLevel.NAME)
 
 
 def read_trust(table: Any, where: str) -> TrustPolicy:
@@ -117,8 +117,8 @@ def read_trust(table: Any, where: str) -> TrustPolicy:
     return TrustPolicy(**given)
 
 
-def _tier(value: Any, where: str) -> Tier:
-    words = {str(tier): tier for tier in Tier}
+def _tier(value: Any, where: str) -> TrustLevel:
+    words = {str(tier): tier for tier in TrustLevel}
     if not isinstance(value, str) or value not in words:
         raise SettingsError(f"{where} must be one of {', '.join(words)}")
     return words[value]
@@ -142,7 +142,7 @@ class PinResult(enum.Enum):
     """Wrong, and the last try in this call."""
 
 
-class PinPad:
+class PinVerifier:
     """One call's PIN, by keypad or by voice. Once it was given, or tried too often, nothing more is a try."""
 
     def __init__(self, pin: Secret, *, tries: int = MOST_TRIES) -> None:

@@ -25,9 +25,9 @@ import orjson
 from gateway.errors import RecordingError
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.links.recorder import FORMAT
-from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
-from gateway.memory.pins import Pin, PinEvent
+from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicEvent
+from gateway.memory.summary_parser import PastCall
 from gateway.session import EndReason, VoiceSession
 
 Peer = Literal["carrier", "engine"]
@@ -112,7 +112,7 @@ class Memory:
 
     calls: tuple[PastCall, ...] = ()
     facts: tuple[Fact, ...] = ()
-    pins: tuple[Pin, ...] = ()
+    pins: tuple[PinnedTopic, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +230,9 @@ def _memory(content: list[dict[str, Any]] | dict[str, list[dict[str, Any]]]) -> 
     )
 
 
-def _pin(fields: dict[str, Any]) -> Pin:
-    history = tuple(PinEvent(**_values(event)) for event in fields["history"])
-    return Pin(**_values(fields) | {"history": history})
+def _pin(fields: dict[str, Any]) -> PinnedTopic:
+    history = tuple(PinnedTopicEvent(**_values(event)) for event in fields["history"])
+    return PinnedTopic(**_values(fields) | {"history": history})
 
 
 def _summary(content: dict[str, Any]) -> CallSummary:

@@ -6,10 +6,10 @@ from typing import Any
 
 from gateway.finalization.document import call_document
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.memory import facts, pin_log
-from gateway.memory.call_notes import PastCall
+from gateway.memory import facts, pinned_topic_log
 from gateway.memory.facts import Fact
-from gateway.memory.pins import Pin
+from gateway.memory.pinned_topics import PinnedTopic
+from gateway.memory.summary_parser import PastCall
 from gateway.replay.recording import CallHeader, Recording
 from gateway.session import VoiceSession
 
@@ -80,16 +80,16 @@ def _fact_document(fact: Fact, header: CallHeader) -> dict[str, Any]:
     }
 
 
-def _pin_document(pin: Pin, header: CallHeader) -> dict[str, Any]:
+def _pin_document(pin: PinnedTopic, header: CallHeader) -> dict[str, Any]:
     events = [
         {"state": event.state, "text": event.text, "session": event.session_id, "at": event.at.isoformat()}
         for event in pin.history
     ]
     return {
         "content": pin.title,
-        "source": pin_log.SOURCE,
+        "source": pinned_topic_log.SOURCE,
         "source_id": pin.id,
-        "tags": _tags(pin_log.SOURCE, header),
+        "tags": _tags(pinned_topic_log.SOURCE, header),
         "created_at": pin.since.isoformat(),
         "metadata": {
             "title": pin.title,

@@ -15,7 +15,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any, Final
 
-from gateway.memory.trust import Tier
+from gateway.memory.trust import TrustLevel
 
 CONFIRM_SECONDS: Final = 30.0
 """How long a question of ours can be answered."""
@@ -38,9 +38,9 @@ class VoiceCommandKind(enum.StrEnum):
     ON_RECORD = "on_record"
 
     @property
-    def needs(self) -> Tier:
+    def needs(self) -> TrustLevel:
         """The lowest tier that may have it: who forges a number must not wipe out its owner's memory."""
-        return Tier.EVERYTHING if self is VoiceCommandKind.FORGET_EVERYTHING else Tier.NONE
+        return TrustLevel.EVERYTHING if self is VoiceCommandKind.FORGET_EVERYTHING else TrustLevel.NONE
 
 
 _ASKED_BACK: Final = frozenset({VoiceCommandKind.FORGET_THAT, VoiceCommandKind.FORGET_EVERYTHING})

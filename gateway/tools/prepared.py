@@ -12,9 +12,9 @@ from gateway.agents import Agent
 from gateway.engines.events import FunctionCall
 from gateway.errors import StoreError
 from gateway.memory.knowledge import Knowledge, rendered
-from gateway.memory.personas import PersonaBook
+from gateway.memory.personas import PersonaStore
 from gateway.memory.state import CallerState, Value
-from gateway.memory.trust import Clearance, Tier
+from gateway.memory.trust import MemoryAccess, TrustLevel
 from gateway.tools import builtin
 from gateway.tools.delegation import Delegate, DelegatedTask, Delegator
 from gateway.tools.module import ReloadingToolModule, ToolModule
@@ -72,7 +72,7 @@ class ToolLoader:
         self,
         shelves: Mapping[str, ReloadingToolModule] | None = None,
         *,
-        personas: PersonaBook | None = None,
+        personas: PersonaStore | None = None,
         state: CallerState | None = None,
         search_memory: SearchMemory | None = None,
         knowledge: Knowledge | None = None,
@@ -87,14 +87,14 @@ class ToolLoader:
         self._text_side = Delegator()
         self._threads = ToolThreads()
 
-    def pack(self, agent: Agent, caller: str, clearance: Clearance) -> "asyncio.Task[Kit]":
+    def pack(self, agent: Agent, caller: str, clearance: MemoryAccess) -> "asyncio.Task[Kit]":
         """Begin at once: the call needs it when its media comes."""
         return asyncio.get_running_loop().create_task(self._pack(agent, caller, clearance), name="kit")
 
     async def close(self) -> None:
         await self._text_side.close()
 
-    async def _pack(self, agent: Agent, caller: str, clearance: Clearance) -> CallTools:
+    async def _pack(self, agent: Agent, caller: str, clearance: MemoryAccess) -> CallTools:
         shelf = self._shelves.get(agent.name)
         toolbox = await shelf.current() if shelf is not None else ToolModule()
         personas = await self._wanted_personas(agent)
@@ -116,8 +116,10 @@ class ToolLoader:
             return {}
 
     @staticmethod
-    async def _remembered(state: CallerState, agent: str, caller: str, clearance: Clearance) -> dict[str, Value] | None:
-        whose = clearance.whose(caller) if clearance.allows(Tier.EVERYTHING) else ""
+    async def _remembered(
+        state: CallerState, agent: str, caller: str, clearance: MemoryAccess
+    ) -> dict[str, Value] | None:
+        whose = clearance.whose(caller) if clearance.allows(TrustLevel.EVERYTHING) else ""
         if not whose:
             return {}
         try:
@@ -127,7 +129,7 @@ class ToolLoader:
             _log.warning("caller's state could not be loaded", extra={"error": type(error).__name__})
             return None
 
-    def _builtins(self, agent: Agent, caller: str, clearance: Clearance) -> Iterable[Builtin]:
+    def _builtins(self, agent: Agent, caller: str, clearance: MemoryAccess) -> Iterable[Builtin]:
         if self._search_memory is not None and (caller or agent.repeat_caller.may_be_known_later):
             yield Builtin(builtin.SEARCH_MEMORY, _memory_search(self._search_memory, agent.name, caller, clearance))
         if self._knowledge is not None and agent.knowledge is not None:
@@ -147,10 +149,10 @@ class ToolLoader:
 
 
 def _memory_search(
-    search: SearchMemory, agent: str, caller: str, clearance: Clearance
+    search: SearchMemory, agent: str, caller: str, clearance: MemoryAccess
 ) -> Callable[[FunctionCall, dict[str, Any]], Awaitable[str]]:
     async def look(call: FunctionCall, arguments: dict[str, Any]) -> str:
-        if not clearance.allows(Tier.EVERYTHING):
+        if not clearance.allows(TrustLevel.EVERYTHING):
             return NOT_CLEARED
         found = search(agent, clearance.whose(caller), arguments["query"], person=clearance.person)
         return await found or NOTHING_FOUND

@@ -13,7 +13,7 @@ from gateway.finalization.summary.summarizer import Summarizer, build_writer
 from gateway.history import trace_export
 from gateway.llm.agent_llm import AgentLlm, LlmAccounts, build_brains
 from gateway.llm.openclaw import OpenClawUpstream
-from gateway.memory.remem import RememClient
+from gateway.memory.remem_client import RememClient
 from gateway.settings import Secret, Settings
 from gateway.sounds import bundled_sound
 from gateway.speech import model_files

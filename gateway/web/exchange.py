@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from gateway.calls.desk import CallDesk
-from gateway.calls.forgetting import Forgetting, Places
 from gateway.calls.provisions import Memory
 from gateway.cluster.worker_metrics import WorkerMetrics
 from gateway.finalization.worker import FinalizationWorker
@@ -22,8 +21,9 @@ from gateway.maintenance import (
     retention_of,
     sweep,
 )
-from gateway.memory.facts import FactBook
-from gateway.memory.pins import PinBook
+from gateway.memory.erasure import DataLocations, Eraser
+from gateway.memory.facts import FactStore
+from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.recall import Recall
 from gateway.metrics import ENDINGS, LIVE_CALLS, LOOP_LAG, OLDEST_ENDING, RESTING
 from gateway.telephony.rest import CallControl, TelnyxControl
@@ -45,7 +45,7 @@ class Exchange:
 
     desk: CallDesk
     finalizer: FinalizationWorker
-    forgetting: Forgetting
+    forgetting: Eraser
     engine: EngineRoom
     brains: ResponderFactory
     telnyx: TelnyxControl | None
@@ -117,10 +117,10 @@ async def exchange(blueprint: Blueprint, ground: Ground) -> AsyncIterator[Exchan
         yield made
 
 
-def _forgetting(blueprint: Blueprint, ground: Ground) -> Forgetting:
-    return Forgetting(
+def _forgetting(blueprint: Blueprint, ground: Ground) -> Eraser:
+    return Eraser(
         ground.store,
-        Places.of(blueprint.settings),
+        DataLocations.of(blueprint.settings),
         ground.remem,
         blueprint.store_keys[0],
         local=ground.stores.local,
@@ -129,13 +129,13 @@ def _forgetting(blueprint: Blueprint, ground: Ground) -> Forgetting:
     )
 
 
-def _memory(blueprint: Blueprint, ground: Ground, forgetting: Forgetting) -> Memory | None:
+def _memory(blueprint: Blueprint, ground: Ground, forgetting: Eraser) -> Memory | None:
     settings, store = blueprint.settings, ground.store
     limit = settings.voice_session_context_limit
     if not settings.voice_session_enabled:
         return None
     retention = retention_of(settings, blueprint.agents)
-    recall = Recall(store, ground.remem, limit, facts=FactBook(store), pins=PinBook(store), retention=retention)
+    recall = Recall(store, ground.remem, limit, facts=FactStore(store), pins=PinnedTopics(store), retention=retention)
     return Memory(recall, limit, ground.journal, forgetting.forget_caller)
 
 
@@ -151,7 +151,7 @@ def _works(blueprint: Blueprint, ground: Ground, made: Exchange) -> Iterable[Cor
     yield keep_warm(blueprint.brains, lambda: desk.live_calls > 0)
     yield delete_old(ground.archive)
     yield delete_old_events(ground.events, settings.voice_session_retention_days)
-    yield expire_facts(FactBook(store), PinBook(store), retention_of(settings, blueprint.agents))
+    yield expire_facts(FactStore(store), PinnedTopics(store), retention_of(settings, blueprint.agents))
     yield sweep(made.forgetting)
     yield prepare(blueprint.writer)
     yield collect_garbage(lambda: desk.live_calls == 0)

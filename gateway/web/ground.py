@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import httpx
 
 from gateway.calls.levels import Levels
-from gateway.calls.own_store import OwnStores, open_own_stores
 from gateway.finalization.archive import Archive
 from gateway.history import trace_export
 from gateway.history.event_store import EventStore
@@ -15,8 +14,9 @@ from gateway.history.journal import Journal
 from gateway.history.live_events import EventPublisher
 from gateway.links.recorder import RecordingRoom
 from gateway.maintenance import at_work
-from gateway.memory.embedding import Embedder
-from gateway.memory.remem import RememClient
+from gateway.memory.embeddings.embedder import Embedder
+from gateway.memory.open_stores import Stores, open_own_stores
+from gateway.memory.remem_client import RememClient
 from gateway.memory.store import MemoryStore
 from gateway.web import sharing
 from gateway.web.blueprint import Blueprint, remem
@@ -29,7 +29,7 @@ class Ground:
 
     http: httpx.AsyncClient
     embedder: Embedder | None
-    stores: OwnStores
+    stores: Stores
     remem: RememClient | None
     recordings: RecordingRoom
     archive: Archive

@@ -23,8 +23,8 @@ from typing_extensions import TypedDict
 from gateway.errors import GatewayError, StoreUnavailable
 from gateway.memory.documents import Hit, wire_time
 from gateway.memory.identity import is_identifier
-from gateway.memory.personas import MOST_MEMORIES, Fact, MemoryType, PersonaBook, PersonaMemory, domain_of
-from gateway.memory.pins import Pin, PinBook
+from gateway.memory.personas import MOST_MEMORIES, MemoryType, PersonaFact, PersonaMemory, PersonaStore, domain_of
+from gateway.memory.pinned_topics import PinnedTopic, PinnedTopics
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.tools.schema import FunctionSchema
@@ -64,7 +64,7 @@ class SharedMemory(Protocol):
 
 
 def create_mcp(
-    personas: PersonaBook, memory: SharedMemory | None, admin_token: Secret, *, pins: PinBook | None = None
+    personas: PersonaStore, memory: SharedMemory | None, admin_token: Secret, *, pins: PinnedTopics | None = None
 ) -> "McpDoor":
     """The endpoint with all its tools; without memory and pins only the one for personas."""
     tools = [_Tool(PERSONA, _PersonaTool(personas).answer)]
@@ -228,7 +228,7 @@ PERSONA: Final = FunctionSchema.of(
 
 
 class _PersonaTool:
-    def __init__(self, book: PersonaBook) -> None:
+    def __init__(self, book: PersonaStore) -> None:
         self._book = book
 
     async def answer(
@@ -290,8 +290,8 @@ class _PersonaTool:
         }
 
 
-def _fact(given: Statement) -> Fact:
-    return Fact(given["subj"], given["pred"], given["val"], given.get("conf"), given.get("src", ""))
+def _fact(given: Statement) -> PersonaFact:
+    return PersonaFact(given["subj"], given["pred"], given["val"], given.get("conf"), given.get("src", ""))
 
 
 def _compact(memory: PersonaMemory) -> str:
@@ -314,7 +314,7 @@ def _prose(memory: PersonaMemory) -> Answer:
     return whole | {"facts": [_prose_fact(fact) for fact in memory.facts]} if memory.facts else whole
 
 
-def _prose_fact(fact: Fact) -> Answer:
+def _prose_fact(fact: PersonaFact) -> Answer:
     words = {"subj": fact.subject, "pred": fact.predicate, "val": fact.value}
     more = {"conf": fact.confidence, "src": fact.source or None}
     return words | {name: value for name, value in more.items() if value is not None}
@@ -452,7 +452,7 @@ UNPIN: Final = FunctionSchema.of(
 
 
 class _PinTools:
-    def __init__(self, pins: PinBook) -> None:
+    def __init__(self, pins: PinnedTopics) -> None:
         self._pins = pins
 
     async def list(self, caller: str, agent: str, closed: bool) -> Answer:
@@ -480,7 +480,7 @@ class _PinTools:
         return {"success": True}
 
 
-def _pinned(pin: Pin) -> Answer:
+def _pinned(pin: PinnedTopic) -> Answer:
     return {
         "id": pin.id,
         "title": pin.title,

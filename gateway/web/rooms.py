@@ -7,7 +7,6 @@ from typing import Final
 import httpx
 
 from gateway.agents import Agent
-from gateway.calls.forgetting import Forgetting
 from gateway.calls.provisions import Memory
 from gateway.finalization.job_table import JobTable
 from gateway.finalization.steps import FinalizationSteps
@@ -17,10 +16,11 @@ from gateway.llm.agent_llm import close as close_brains
 from gateway.llm.responder import hashed_caller
 from gateway.llm.responder_factory import ResponderFactory
 from gateway.maintenance import at_work
-from gateway.memory.facts import FactBook
+from gateway.memory.erasure import Eraser
+from gateway.memory.facts import FactStore
 from gateway.memory.knowledge import Knowledge
-from gateway.memory.personas import PersonaBook
-from gateway.memory.pins import PinBook
+from gateway.memory.personas import PersonaStore
+from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.state import CallerState
 from gateway.memory.store import MemoryStore
 from gateway.tools.delegation import Delegate, OpenClawAgent, Webhook
@@ -63,7 +63,7 @@ async def kit_room(
             await stack.enter_async_context(at_work(knowledge.watch(KNOWLEDGE_SECONDS)))
         kits = ToolLoader(
             blueprint.shelves,
-            personas=PersonaBook(store),
+            personas=PersonaStore(store),
             state=CallerState(store) if memory is not None else None,
             search_memory=memory.search if memory is not None else None,
             knowledge=knowledge,
@@ -79,7 +79,7 @@ def _recipient(blueprint: Blueprint, http: httpx.AsyncClient, agent: Agent, call
     return Webhook(http, agent.text_agent)
 
 
-def make_finalizer(blueprint: Blueprint, ground: Ground, forgetting: Forgetting) -> FinalizationWorker:
+def make_finalizer(blueprint: Blueprint, ground: Ground, forgetting: Eraser) -> FinalizationWorker:
     store, others, embedder = ground.store, ground.others, ground.embedder
     table = JobTable(ground.stores.local, others.node)
     steps = FinalizationSteps(
@@ -90,8 +90,8 @@ def make_finalizer(blueprint: Blueprint, ground: Ground, forgetting: Forgetting)
         archive=ground.archive,
         zones={agent.name: agent.timezone for agent in blueprint.agents},
         book=CallsTable(store),
-        facts=FactBook(store),
-        pins=PinBook(store, embed=embedder.embed if embedder is not None else None),
+        facts=FactStore(store),
+        pins=PinnedTopics(store, embed=embedder.embed if embedder is not None else None),
         state=CallerState(store),
         state_keys={agent.name: agent.repeat_caller.state_keys for agent in blueprint.agents},
         analysed=frozenset(agent.name for agent in blueprint.agents if agent.repeat_caller.analytics_enabled),

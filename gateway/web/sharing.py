@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gateway.calls.forgetting import SharedPlace
 from gateway.calls.levels import Levels
 from gateway.calls.registry import TOKEN_SECONDS
 from gateway.cluster.directory import CallDirectory
@@ -18,6 +17,7 @@ from gateway.cluster.worker_metrics import WorkerMetrics
 from gateway.errors import SettingsError
 from gateway.history.event_store import EventStore
 from gateway.history.live_events import EventPublisher
+from gateway.memory.erasure import SharedData
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Sharing:
     shares_disk: bool = False
     events: "EventStream | None" = None
     board: SharedStore | None = None
-    traces: SharedPlace | None = None
+    traces: SharedData | None = None
 
     def feed(self, events: EventStore, listener: Callable[[Mapping[str, Any]], None] | None) -> EventPublisher:
         """What is told of calls: here, or to every node."""
@@ -121,7 +121,7 @@ async def shared(settings: Settings, *, shares_disk: bool) -> AsyncIterator[Shar
 
 
 @contextlib.asynccontextmanager
-async def shared_traces(settings: Settings) -> AsyncIterator[SharedPlace | None]:
+async def shared_traces(settings: Settings) -> AsyncIterator[SharedData | None]:
     """What calls have left for other nodes, for a process that is none itself."""
     if settings.redis_url is None:
         yield None

@@ -20,7 +20,7 @@ from gateway.finalization.summary.call_summary import CallSummary
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.finalization.worker import FinalizationWorker
 from gateway.memory.documents import Document
-from gateway.memory.remem import RememClient
+from gateway.memory.remem_client import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.settings import Secret

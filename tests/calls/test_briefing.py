@@ -6,12 +6,12 @@ import pytest
 from gateway.agents import Agent
 from gateway.calls.briefing import NO_NOTES, Briefing
 from gateway.calls.playback import Playback
-from gateway.calls.remembering import Remembering
 from gateway.calls.transcript import Transcript
 from gateway.engines.agent_settings import AgentFunction, HistoryMessage
-from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
-from gateway.memory.pins import Pin
+from gateway.memory.loader import MemoryLoader
+from gateway.memory.pinned_topics import PinnedTopic
+from gateway.memory.summary_parser import PastCall
 from gateway.session import VoiceSession
 
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
@@ -52,7 +52,7 @@ class TwoStores:
 def a_briefing(stores=None, *, prompt="Caller: {{caller}}\n{{memory}}", caller=CALLER, transcript=None):
     session = VoiceSession("maya", caller, "twilio")
     agent = Agent("maya", prompt, greeting="Hi, Maya here.", timezone=None)
-    memory = Remembering(stores, agent="maya", caller=caller, limit=3) if stores else None
+    memory = MemoryLoader(stores, agent="maya", caller=caller, limit=3) if stores else None
     return Briefing(session, agent, transcript or Transcript(Playback()), memory, [FUNCTION])
 
 
@@ -151,7 +151,7 @@ async def test_placeholder_in_a_note_is_not_filled():
 
 # Pinned topics
 
-SALE = Pin(
+SALE = PinnedTopic(
     "document",
     "Orlando sale",
     "",

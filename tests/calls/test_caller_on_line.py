@@ -5,7 +5,7 @@ import pytest
 from gateway.agents import Agent
 from gateway.calls.caller_on_line import PIN_REMOVED, CallerOnLine
 from gateway.memory.identity import IdentifierSource, RepeatCallerSettings
-from gateway.memory.trust import Clearance, Tier, TrustPolicy
+from gateway.memory.trust import MemoryAccess, TrustLevel, TrustPolicy
 from gateway.session import VoiceSession
 from gateway.settings import Secret
 
@@ -34,7 +34,7 @@ class Line:
     def __init__(self, *, memory: Memory | None = None, **of_agent) -> None:
         self.told: list[object] = []
         self.session = VoiceSession(agent="maya", caller=NUMBER, carrier="twilio")
-        self.clearance = Clearance(Tier.NAME)
+        self.clearance = MemoryAccess(TrustLevel.NAME)
         self.others = {"state:customer:7": Memory()}
         self.caller = CallerOnLine(
             self,
@@ -74,12 +74,12 @@ def test_words_are_written_as_they_are():
 
 def test_spoken_pin_is_not_written_down(with_pin):
     assert with_pin.says("4 7 1 1", question="What is your PIN?") == PIN_REMOVED
-    assert (with_pin.clearance.tier, with_pin.told) == (Tier.EVERYTHING, ["more"])
+    assert (with_pin.clearance.tier, with_pin.told) == (TrustLevel.EVERYTHING, ["more"])
 
 
 def test_wrong_pin_is_not_written_down_either(with_pin):
     assert with_pin.says("My PIN is 4712.") == PIN_REMOVED
-    assert (with_pin.clearance.tier, with_pin.told) == (Tier.NAME, [])
+    assert (with_pin.clearance.tier, with_pin.told) == (TrustLevel.NAME, [])
 
 
 def test_pin_may_be_pressed(with_pin):

@@ -7,7 +7,7 @@ from gateway.agents import Agent, AgentDirectory
 from gateway.calls.ring import Ring, ring_of_journal, ring_of_record
 from gateway.cluster.directory import CallRecord, CallState
 from gateway.history.journal import RecoveredCall
-from gateway.memory.trust import Clearance, Tier
+from gateway.memory.trust import MemoryAccess, TrustLevel
 from gateway.session import VoiceSession
 
 MAYA = Agent("maya", "You are Maya.")
@@ -28,7 +28,7 @@ def a_ring() -> Ring:
         "wss://voice.example.com/twilio/media",
         130.0,
         number="+12025550143",
-        clearance=Clearance(Tier.SUMMARIES),
+        clearance=MemoryAccess(TrustLevel.SUMMARIES),
     )
 
 

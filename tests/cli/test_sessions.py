@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.calls.own_store import open_own_store
 from gateway.cli.main import main
+from gateway.memory.open_stores import open_own_store
 from tests.fakes.remem import FakeRemem
 from tests.stage import ADMIN, CALLER, GREETING_SOUND, Stage, make_carrier, staged, until, until_it
 

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import orjson
 
-from gateway.calls.own_store import open_own_store
 from gateway.finalization.archive import Archive
 from gateway.finalization.document import archive_text, call_document, spoken_lines
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.finalization.summary.facts import CallerFact
 from gateway.history.call_rows import CallRows
 from gateway.history.calls_table import CallsTable
-from gateway.memory.facts import FactBook
+from gateway.memory.facts import FactStore
 from gateway.memory.index import index_text
+from gateway.memory.open_stores import open_own_store
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
@@ -100,7 +100,7 @@ async def keep(
 ) -> None:
     """What an ending leaves behind."""
     document = await store.create(call_document(session, summary, UTC))
-    await FactBook(store).learn(session, summary.caller_facts, session.started_at)
+    await FactStore(store).learn(session, summary.caller_facts, session.started_at)
     if session.state:
         await CallerState(store).save(
             session.agent, session.caller, session.state, session_id=session.id, now=session.started_at
@@ -142,7 +142,7 @@ async def _recorded(store: SqliteStore, archive: Archive, record_dir: Path, now:
     # As the recording sounds.
     waits = (1.08, 1.09, 0.95)
     session.timings = [{"transcript": 0.21, "first_token": wait - 0.3, "first_frame": wait} for wait in waits]
-    [fact, *_] = await FactBook(store).known("maya", session.caller, 9)
+    [fact, *_] = await FactStore(store).known("maya", session.caller, 9)
     item = {"kind": "fact", "id": fact.id, "text": fact.text, "session": fact.session_id}
     item |= {"turns": [1], "age_days": 4, "score": fact.confidence, "tokens": 12}
     session.receipt = {"tier": "everything", "block": f"<caller_facts>\n{fact.text}\n</caller_facts>", "items": [item]}

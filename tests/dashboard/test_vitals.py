@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.calls.own_store import open_own_store
 from gateway.dashboard.svg import ticks
 from gateway.dashboard.vitals import PERIODS, VitalRoom, calls_plot, latency_plot
 from gateway.history.call_rows import CallRows
 from gateway.history.calls_table import CallsTable
+from gateway.memory.open_stores import open_own_store
 from gateway.session import EndReason
 from tests.calls.aftermath import CALLER, a_session
 

@@ -5,8 +5,8 @@ import pytest
 
 from gateway.finalization.document import archive_text, call_document, spoken_lines
 from gateway.finalization.summary.call_summary import CallSummary, SpokenLine
-from gateway.memory.call_notes import read_call
 from gateway.memory.documents import Document
+from gateway.memory.summary_parser import read_call
 from gateway.session import Speaker, Turn, VoiceSession
 
 START = datetime(2026, 2, 7, 4, 15, tzinfo=UTC)

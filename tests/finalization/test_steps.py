@@ -6,7 +6,6 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.calls.own_store import open_own_store
 from gateway.errors import LlmUnavailable, StoreRefused, StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.job_table import FinalizationJob, JobTable, retold
@@ -14,9 +13,10 @@ from gateway.finalization.steps import REMOTE_TIMEOUT, FinalizationSteps
 from gateway.finalization.summary.facts import CallerFact
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.finalization.summary.topics import TopicNote
-from gateway.memory import facts, pin_log
-from gateway.memory.facts import FactBook
-from gateway.memory.pins import PinBook
+from gateway.memory import facts, pinned_topic_log
+from gateway.memory.facts import FactStore
+from gateway.memory.open_stores import open_own_store
+from gateway.memory.pinned_topics import PinnedTopics
 from gateway.session import Speaker, Turn
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
 from tests.fakes.remem import FakeRemem, Fault
@@ -329,7 +329,7 @@ async def test_what_was_looked_up_in_mid_call_is_not_learned_again(tmp_path):
     """It is in no receipt: the agent found it with a search."""
     store = await open_own_store(tmp_path)
     try:
-        book, archive = FactBook(store), Archive(tmp_path / "archive", retention_days=7)
+        book, archive = FactStore(store), Archive(tmp_path / "archive", retention_days=7)
         writer = Summarizer([Parrot()], "Summarise.", tries_each=1)
         steps = FinalizationSteps(store, JobTable(store), None, writer, archive, zones={}, facts=book)
         await book.learn(a_session(), [CallerFact("Prefers window seats", "preference", 0.9, (1,))], START)
@@ -348,9 +348,9 @@ SALE = TopicNote("Orlando sale", status="There is an offer", state="open", turns
 
 @pytest.fixture
 async def pins(after):
-    statements = (*facts.SCHEMA, *pin_log.SCHEMA)
+    statements = (*facts.SCHEMA, *pinned_topic_log.SCHEMA)
     await after.store.run(lambda connection: [connection.execute(statement) for statement in statements])
-    pins = PinBook(after.store)
+    pins = PinnedTopics(after.store)
     after.steps = replace(after.steps, pins=pins)
     return pins
 

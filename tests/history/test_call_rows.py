@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.calls.own_store import open_own_store
 from gateway.history.call_rows import CallerRow, CallRowFilter, CallRows
 from gateway.history.calls_table import CallsTable
+from gateway.memory.open_stores import open_own_store
 from gateway.session import EndReason
 from tests.calls.aftermath import CALLER, START, a_session
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.calls.own_store import open_own_store
 from gateway.history.calls_table import CallsTable, newest_query
+from gateway.memory.open_stores import open_own_store
 from gateway.memory.sqlite import SqliteStore
 from gateway.session import EndReason, VoiceSession
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.calls.own_store import OwnStores, open_own_store
 from gateway.history.calls_table import CallsTable
 from gateway.history.queries import STEPS_IN_TIME, CallFilter, CallHistory
+from gateway.memory.open_stores import Stores, open_own_store
 from tests.calls.aftermath import a_session
 
 START = datetime(2026, 2, 6, tzinfo=UTC)
@@ -20,7 +20,7 @@ async def room(tmp_path: Path):
         timings = [{"first_frame": wait, "transcript": None} for wait in waits]
         session = a_session(started_at=START + timedelta(hours=hours), agent=agent, timings=timings)
         await CallsTable(store).write(session, document_id="", summary_by="")
-    yield CallHistory(OwnStores(store, store), data_dir=tmp_path, archive_dir=tmp_path)
+    yield CallHistory(Stores(store, store), data_dir=tmp_path, archive_dir=tmp_path)
     await store.close()
 
 

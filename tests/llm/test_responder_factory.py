@@ -12,7 +12,7 @@ from gateway.cluster.directory import CallDirectory
 from gateway.cluster.file_store import FileStore
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.responder_factory import ResponderFactory
-from gateway.memory.trust import Clearance
+from gateway.memory.trust import MemoryAccess
 from gateway.settings import Secret
 
 MAYA = Agent("maya", "You are Maya.\n{{memory}}")
@@ -42,7 +42,7 @@ async def commons(tmp_path: Path) -> AsyncIterator[tuple[CallDirectory, CallDire
 
 
 async def test_engine_reaches_us_where_the_carrier_does() -> None:
-    thought = a_room().open(MAYA, CALLER, MEDIA_URL, Clearance())
+    thought = a_room().open(MAYA, CALLER, MEDIA_URL, MemoryAccess())
     assert thought is not None
     assert thought.endpoint.url == "https://voice.example.com/prefix/v1/chat/completions"
 
@@ -59,18 +59,18 @@ async def test_engine_reaches_us_where_the_carrier_does() -> None:
     ],
 )
 async def test_engine_on_this_machine_needs_no_tls(public_url: str, host: str, url: str) -> None:
-    thought = a_room(public_url=public_url).open(MAYA, CALLER, f"wss://{host}/twilio/media", Clearance())
+    thought = a_room(public_url=public_url).open(MAYA, CALLER, f"wss://{host}/twilio/media", MemoryAccess())
     assert thought is not None
     assert thought.endpoint.url == url
 
 
 async def test_agent_without_brain_leaves_thinking_to_the_engine() -> None:
-    assert a_room().open(Agent("ben", "You are Ben."), CALLER, MEDIA_URL, Clearance()) is None
+    assert a_room().open(Agent("ben", "You are Ben."), CALLER, MEDIA_URL, MemoryAccess()) is None
 
 
 async def test_bearer_is_good_until_its_call_ends() -> None:
     room = a_room()
-    thought = room.open(MAYA, CALLER, MEDIA_URL, Clearance())
+    thought = room.open(MAYA, CALLER, MEDIA_URL, MemoryAccess())
     assert thought is not None
     assert await room.bearers.find(thought.endpoint.bearer) is thought.thinker
     room.close(thought)
@@ -79,7 +79,7 @@ async def test_bearer_is_good_until_its_call_ends() -> None:
 
 async def test_question_may_come_to_another_node(commons: tuple[CallDirectory, CallDirectory]) -> None:
     here, there = (a_room(one) for one in commons)
-    thought = here.open(MAYA, CALLER, MEDIA_URL, Clearance())
+    thought = here.open(MAYA, CALLER, MEDIA_URL, MemoryAccess())
     assert thought is not None
     await commons[0].written()
     thinker = await there.bearers.find(thought.endpoint.bearer)

@@ -6,8 +6,8 @@ import pytest
 
 from gateway.llm.chat import ChatRequest, Finished, TextDelta, ToolCallDelta
 from gateway.llm.scripted import UNKNOWN, WHAT_I_AM, WHAT_I_DO, ScriptedUpstream, _quotes
-from gateway.memory.call_notes import PastCall
 from gateway.memory.recall import render, render_known
+from gateway.memory.summary_parser import PastCall
 
 END_CALL = {"type": "function", "function": {"name": "end_call", "parameters": {}}}
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)

@@ -2,11 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.memory.fact_relations import Reading, relation
+from gateway.memory.fact_relations import StatementReading, relation
 
 
 def related(old, new, type_="preference", similar=None):
-    return relation(Reading.of(old, type_), Reading.of(new, type_), similar)
+    return relation(StatementReading.of(old, type_), StatementReading.of(new, type_), similar)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,10 @@ def test_somebody_may_have_two_orders():
 
 
 def test_facts_of_two_types_are_not_compared():
-    old, new = Reading.of("Needs text messages", "need"), Reading.of("Prefers text messages", "preference")
+    old, new = (
+        StatementReading.of("Needs text messages", "need"),
+        StatementReading.of("Prefers text messages", "preference"),
+    )
     assert relation(old, new) is None
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.finalization.summary.facts import CallerFact
 from gateway.memory.documents import NewDocument
-from gateway.memory.facts import SCHEMA, FactBook, FactState, is_shown
+from gateway.memory.facts import SCHEMA, FactState, FactStore, is_shown
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
 ANA = ("maya", "+12025550101")
@@ -39,7 +39,7 @@ async def store(ground):
 
 @pytest.fixture
 def book(store):
-    return FactBook(store)
+    return FactStore(store)
 
 
 async def learn(book, name, *texts, days=0, who=ANA):
@@ -170,7 +170,7 @@ async def test_callers_and_agents_are_apart(book):
 
 
 async def test_given_likeness_finds_repeats(store):
-    await learn(book := FactBook(store, similar=lambda old, new: 0.9), "one", "Prefers tea", "Sleeps late")
+    await learn(book := FactStore(store, similar=lambda old, new: 0.9), "one", "Prefers tea", "Sleeps late")
     assert [change.op for change in await book.history(*ANA)] == ["add", "strengthen"]
 
 
@@ -294,7 +294,7 @@ CALLS = st.lists(st.tuples(st.integers(0, 3), st.lists(STATEMENTS, max_size=3)),
 
 async def outcome(ground, calls, then=None):
     async with ground.another().opened(schema=SCHEMA) as store:
-        book = FactBook(store)
+        book = FactStore(store)
         for name, days, facts in calls:
             await book.learn(session(name, days), facts, NOON)
         if then is not None:

@@ -6,8 +6,8 @@ from gateway.errors import SettingsError
 from gateway.memory.identity import (
     LONG_SILENCE,
     MOST_CHARACTERS,
-    PersonOnLine,
     RepeatCallerSettings,
+    SpeakerTracker,
     identifier,
     read_repeat_caller,
 )
@@ -175,27 +175,27 @@ def test_person_behind_a_blacklisted_number_has_a_memory():
 
 
 def test_another_name_at_the_start_locks_memory():
-    person = PersonOnLine("Ana")
+    person = SpeakerTracker("Ana")
     person.heard(1.0, "Ben")
     assert (person.name, person.locked) == ("Ben", True)
 
 
 @pytest.mark.parametrize("name", ["ana", "Ana Lima", "ANA"])
 def test_same_person_keeps_memory(name):
-    person = PersonOnLine("Ana")
+    person = SpeakerTracker("Ana")
     person.heard(1.0, name)
     assert not person.locked
 
 
 def test_first_name_on_a_number_locks_nothing():
-    person = PersonOnLine()
+    person = SpeakerTracker()
     person.heard(1.0, "Ben")
     assert (person.name, person.locked) == ("Ben", False)
 
 
 def test_new_name_after_a_long_silence_locks_memory():
     """The name need not come with the first word after it."""
-    person = PersonOnLine("Ana")
+    person = SpeakerTracker("Ana")
     person.heard(1.0, "Ana")
     person.heard(1.0 + LONG_SILENCE)
     person.heard(3.0 + LONG_SILENCE, "Ben")
@@ -204,7 +204,7 @@ def test_new_name_after_a_long_silence_locks_memory():
 
 
 def test_new_name_in_mid_talk_is_a_correction():
-    person = PersonOnLine("Ana")
+    person = SpeakerTracker("Ana")
     person.heard(1.0, "Ana")
     person.heard(1.0 + LONG_SILENCE / 2)
     person.heard(1.0 + LONG_SILENCE, "Anna")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.memory.personas import SCHEMA, Fact, Persona, PersonaBook, PersonaMemory, render
+from gateway.memory.personas import SCHEMA, Persona, PersonaFact, PersonaMemory, PersonaStore, render
 
 NOON = datetime(2026, 3, 14, 12, 0, tzinfo=UTC)
 NAME = "a persona's name is up to 64 lower case letters a to z, digits, hyphens and underscores"
@@ -16,7 +16,7 @@ TYPES = ["identity", "preference", "philosophy", "constraint", "context", "inter
 async def book(ground):
     moments = (NOON + timedelta(days=day) for day in range(100))
     async with ground.opened(schema=SCHEMA) as store:
-        yield PersonaBook(store, now=lambda: next(moments))
+        yield PersonaStore(store, now=lambda: next(moments))
 
 
 def memory(content, memory_type="identity", persona="maya"):
@@ -31,7 +31,7 @@ def contents(memories):
 
 
 async def test_memory_comes_back_as_it_was(book):
-    facts = [Fact("maya", "speaks", "Basque", 0.9, "interview"), Fact("maya", "languages", 3)]
+    facts = [PersonaFact("maya", "speaks", "Basque", 0.9, "interview"), PersonaFact("maya", "languages", 3)]
     created = await book.create("maya", "identity", "  Speaks three languages,\nBasque too. ", facts)
     assert created.id.startswith("mem_")
     assert (created.content, created.created_at) == ("Speaks three languages,\nBasque too.", NOON)
@@ -39,7 +39,9 @@ async def test_memory_comes_back_as_it_was(book):
 
 
 async def test_facts_alone_are_the_content(book):
-    created = await book.create("maya", "identity", facts=[Fact("maya", "is", "a baker"), Fact("shop", "opens", 8)])
+    created = await book.create(
+        "maya", "identity", facts=[PersonaFact("maya", "is", "a baker"), PersonaFact("shop", "opens", 8)]
+    )
     assert created.content == "maya is a baker; shop opens 8"
 
 
@@ -92,7 +94,7 @@ async def test_other_names_are_refused(book, name):
 )
 async def test_what_can_not_be_kept_is_refused(book, content, facts, problem):
     with pytest.raises(ValueError) as raised:
-        await book.create("maya", "context", content, [Fact("a", "b", "c")] * facts)
+        await book.create("maya", "context", content, [PersonaFact("a", "b", "c")] * facts)
     assert str(raised.value) == problem
     assert await book.personas() == []
 

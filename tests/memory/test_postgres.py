@@ -5,13 +5,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from gateway.calls.own_store import MEMORY_SCHEMA
 from gateway.errors import StoreUnavailable
-from gateway.memory import minilm, postgres_lines
 from gateway.memory.documents import NewDocument
-from gateway.memory.embedding import Embedder
+from gateway.memory.embeddings import minilm
+from gateway.memory.embeddings.embedder import Embedder
+from gateway.memory.open_stores import MEMORY_SCHEMA
 from gateway.memory.postgres import PostgresStore
-from gateway.memory.postgres_lines import Job, Lines, Server
+from gateway.memory.postgres_pool import PooledJob, PostgresPool, Server
 from tests.memory.stores import PostgresGround
 from tests.stage import PATIENCE, until_it
 
@@ -171,7 +171,7 @@ async def test_server_that_comes_back_is_used_again(mortal_postgres):
 
 
 async def test_server_that_does_not_answer_is_given_up(postgres):
-    lines = Lines(Server(postgres.url, lambda raw: None, "SELECT 1"), 1, "test")
+    lines = PostgresPool(Server(postgres.url, lambda raw: None, "SELECT 1"), 1, "test")
     try:
         await lines.do(lambda raw: None, PATIENCE)
         with pytest.raises(StoreUnavailable) as raised:
@@ -186,7 +186,7 @@ async def test_server_that_stops_in_the_middle_of_making_tables_is_given_up(post
     """Who waits for the tables waits no longer than that either."""
     waits = [600, 0]
     server = Server(postgres.url, lambda raw: raw.execute("SELECT pg_sleep(%s)", (waits.pop(0),)), "SELECT 1")
-    lines = Lines(server, 2, "test")
+    lines = PostgresPool(server, 2, "test")
     try:
         with pytest.raises(StoreUnavailable, match="does not answer"):
             await lines.do(lambda raw: None, 1)
@@ -203,7 +203,7 @@ async def test_server_that_stops_in_the_middle_of_making_tables_is_given_up(post
 
 
 async def test_work_that_was_given_up_is_not_done_again(postgres):
-    lines = Lines(Server(postgres.url, lambda raw: None, "SELECT 1"), 1, "test")
+    lines = PostgresPool(Server(postgres.url, lambda raw: None, "SELECT 1"), 1, "test")
     tries = []
 
     def work(raw):
@@ -233,7 +233,7 @@ async def test_server_that_is_away_is_not_asked_for_a_moment(monkeypatch):
     server = Away("", lambda raw: None, "")
     for _ in range(3):
         with pytest.raises(StoreUnavailable, match="away"):
-            server.connect(Job())
+            server.connect(PooledJob())
     assert len(asked) == 1
 
 

@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
-from gateway.memory import facts, pin_log
-from gateway.memory.call_notes import PastCall
+from gateway.memory import facts, pinned_topic_log
 from gateway.memory.documents import NewDocument
-from gateway.memory.pins import Pin, PinBook, PinEvent
+from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicEvent, PinnedTopics
 from gateway.memory.recall import Recall, merged, render, render_known, render_pins
-from gateway.memory.remem import RememClient
+from gateway.memory.remem_client import RememClient
 from gateway.memory.retention import Retention
+from gateway.memory.summary_parser import PastCall
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem, Fault
 
@@ -33,7 +33,7 @@ def call_text(session, caller=ANA, agent="maya"):
 
 @pytest.fixture
 async def own(ground):
-    async with ground.opened(schema=(*facts.SCHEMA, *pin_log.SCHEMA)) as store:
+    async with ground.opened(schema=(*facts.SCHEMA, *pinned_topic_log.SCHEMA)) as store:
         yield store
 
 
@@ -221,14 +221,17 @@ def pin(title="Orlando sale", **fields):
         "status": "There is an offer.",
         "open_items": ("Call the buyer", "Sign"),
         "state": "changed",
-        "history": (PinEvent("open", "It was listed.", "voice-session:1", START), PinEvent("changed", "x", "", NOW)),
+        "history": (
+            PinnedTopicEvent("open", "It was listed.", "voice-session:1", START),
+            PinnedTopicEvent("changed", "x", "", NOW),
+        ),
         "calls": 2,
         "session_id": "voice-session:2",
         "turns": (1,),
         "since": START,
         "last_said_at": NOW,
     }
-    return Pin(**(told | fields))
+    return PinnedTopic(**(told | fields))
 
 
 def test_pin_tells_what_it_is_and_what_is_open():
@@ -269,7 +272,7 @@ def test_first_pin_leaves_room_for_others():
 
 
 async def test_pinned_topics_are_told_as_long_as_they_are_kept(own):
-    book = PinBook(own)
+    book = PinnedTopics(own)
     now = datetime.now(UTC)
     await book.pin("maya", ANA, "Orlando sale", now=now - timedelta(days=40))
     await book.pin("maya", ANA, "Office move", now=now - timedelta(days=2))

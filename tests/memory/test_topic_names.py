@@ -2,7 +2,7 @@ from array import array
 
 import pytest
 
-from gateway.memory.topic_names import Name
+from gateway.memory.topic_names import TopicName
 
 
 def meaning(*numbers):
@@ -22,7 +22,7 @@ def meaning(*numbers):
     ],
 )
 def test_same_topic_in_other_words(one, other):
-    assert Name(one).is_same(Name(other)) and Name(other).is_same(Name(one))
+    assert TopicName(one).is_same(TopicName(other)) and TopicName(other).is_same(TopicName(one))
 
 
 @pytest.mark.parametrize(
@@ -39,22 +39,22 @@ def test_same_topic_in_other_words(one, other):
     ],
 )
 def test_other_topic_stays_apart(one, other):
-    assert not Name(one).is_same(Name(other)) and not Name(other).is_same(Name(one))
+    assert not TopicName(one).is_same(TopicName(other)) and not TopicName(other).is_same(TopicName(one))
 
 
 def test_meaning_joins_what_words_leave_open():
     one, other = "Orlando property sale", "Orlando condo sale"
-    assert not Name(one).is_same(Name(other))
-    assert Name(one, meaning(1, 0)).is_same(Name(other, meaning(0.8, 0.6)))
-    assert not Name(one, meaning(1, 0)).is_same(Name(other, meaning(0.7, 0.71)))
-    assert not Name(one, meaning(1, 0)).is_same(Name(other))
+    assert not TopicName(one).is_same(TopicName(other))
+    assert TopicName(one, meaning(1, 0)).is_same(TopicName(other, meaning(0.8, 0.6)))
+    assert not TopicName(one, meaning(1, 0)).is_same(TopicName(other, meaning(0.7, 0.71)))
+    assert not TopicName(one, meaning(1, 0)).is_same(TopicName(other))
 
 
 def test_meaning_alone_must_be_closer():
     near = meaning(0.8, 0.6)
-    assert not Name("Refund", meaning(1, 0)).is_same(Name("Money back", near))
-    assert Name("Refund", meaning(1, 0)).is_same(Name("Money back", meaning(0.9, 0.43)))
+    assert not TopicName("Refund", meaning(1, 0)).is_same(TopicName("Money back", near))
+    assert TopicName("Refund", meaning(1, 0)).is_same(TopicName("Money back", meaning(0.9, 0.43)))
 
 
 def test_numbers_part_what_means_the_same():
-    assert not Name("Order 4711", meaning(1, 0)).is_same(Name("Order 4712", meaning(1, 0)))
+    assert not TopicName("Order 4711", meaning(1, 0)).is_same(TopicName("Order 4712", meaning(1, 0)))

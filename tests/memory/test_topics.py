@@ -1,21 +1,21 @@
-from gateway.memory.topic_names import Name
-from gateway.memory.topics import MOST_OPEN_ITEMS, Mention, worked_out
+from gateway.memory.topic_names import TopicName
+from gateway.memory.topics import MOST_OPEN_ITEMS, Mention, project
 
 
 def mention(call, title="Orlando sale", day=0, **said):
-    return Mention(f"voice-session:{call}", 0, f"2026-02-{day + 1:02}", Name(title), **said)
+    return Mention(f"voice-session:{call}", 0, f"2026-02-{day + 1:02}", TopicName(title), **said)
 
 
 def by_hand(title="Orlando sale", day=0, **said):
-    return Mention(f"by-hand:{day}", 0, f"2026-02-{day + 1:02}", Name(title), by_hand=True, **said)
+    return Mention(f"by-hand:{day}", 0, f"2026-02-{day + 1:02}", TopicName(title), by_hand=True, **said)
 
 
 def topics(*mentions):
-    return worked_out(mentions)[0]
+    return project(mentions)[0]
 
 
 def ops(*mentions):
-    return [step.op for step in worked_out(mentions)[1]]
+    return [step.op for step in project(mentions)[1]]
 
 
 def only(*mentions):
@@ -81,7 +81,7 @@ def test_person_pins_at_once_and_unpins_for_good():
 
 
 def test_unpinning_what_is_gone_makes_nothing():
-    assert worked_out([by_hand(unpins=True)]) == ([], [])
+    assert project([by_hand(unpins=True)]) == ([], [])
 
 
 def test_exact_name_comes_before_a_like_one():

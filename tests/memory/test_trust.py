@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import SettingsError
-from gateway.memory.trust import KEY_PAUSE, PinPad, PinResult, Tier, TrustPolicy, read_trust
+from gateway.memory.trust import KEY_PAUSE, PinResult, PinVerifier, TrustLevel, TrustPolicy, read_trust
 from gateway.settings import Secret
 from gateway.telephony.attestation import Attestation
 
@@ -22,14 +22,14 @@ def policy(**table) -> TrustPolicy:
 
 
 def test_tiers_are_ordered_and_have_words():
-    assert Tier.NONE < Tier.NAME < Tier.SUMMARIES < Tier.EVERYTHING
-    assert [str(tier) for tier in Tier] == ["none", "name", "summaries", "everything"]
+    assert TrustLevel.NONE < TrustLevel.NAME < TrustLevel.SUMMARIES < TrustLevel.EVERYTHING
+    assert [str(tier) for tier in TrustLevel] == ["none", "name", "summaries", "everything"]
 
 
 def test_every_tier_can_be_set():
     keys = [field.name for field in fields(TrustPolicy) if field.name != "pin"]
     read = policy(pin="4711", **dict.fromkeys(keys, "summaries"))
-    assert {getattr(read, key) for key in keys} == {Tier.SUMMARIES}
+    assert {getattr(read, key) for key in keys} == {TrustLevel.SUMMARIES}
     assert read.pin == Secret("4711")
     assert "4711" not in repr(read)
 
@@ -63,40 +63,40 @@ def test_mistake_says_what_to_write(table, message):
 
 def test_number_is_believed_by_default_unless_it_failed():
     tiers = {attestation: policy().tier(attestation) for attestation in Attestation}
-    assert tiers.pop(Attestation.FAILED) is Tier.NONE
-    assert set(tiers.values()) == {Tier.EVERYTHING}
-    assert policy().tier(Attestation.NONE, withheld=True) is Tier.NONE
+    assert tiers.pop(Attestation.FAILED) is TrustLevel.NONE
+    assert set(tiers.values()) == {TrustLevel.EVERYTHING}
+    assert policy().tier(Attestation.NONE, withheld=True) is TrustLevel.NONE
 
 
 def test_number_opens_the_name_beside_a_pin():
     read = policy(pin="4711")
     believed = [attestation for attestation in Attestation if attestation is not Attestation.FAILED]
-    assert {read.tier(attestation) for attestation in believed} == {Tier.NAME}
-    assert read.tier(Attestation.FAILED) is Tier.NONE
-    assert {read.tier(attestation, pin_given=True) for attestation in Attestation} == {Tier.EVERYTHING}
-    assert policy(pin="4711", attested="summaries").tier(Attestation.FULL) is Tier.SUMMARIES
+    assert {read.tier(attestation) for attestation in believed} == {TrustLevel.NAME}
+    assert read.tier(Attestation.FAILED) is TrustLevel.NONE
+    assert {read.tier(attestation, pin_given=True) for attestation in Attestation} == {TrustLevel.EVERYTHING}
+    assert policy(pin="4711", attested="summaries").tier(Attestation.FULL) is TrustLevel.SUMMARIES
 
 
 def test_each_attestation_has_its_tier():
     read = policy(attested="everything", partly_attested="summaries", unattested="name", failed="none")
     assert [read.tier(attestation) for attestation in Attestation] == [
-        Tier.EVERYTHING,
-        Tier.SUMMARIES,
-        Tier.NAME,
-        Tier.NONE,
-        Tier.NAME,
+        TrustLevel.EVERYTHING,
+        TrustLevel.SUMMARIES,
+        TrustLevel.NAME,
+        TrustLevel.NONE,
+        TrustLevel.NAME,
     ]
 
 
 def test_allow_list_lifts_a_number_that_may_be_true():
     read = policy(unattested="none", attested="everything", allow_listed="summaries")
-    assert read.tier(Attestation.NONE, allow_listed=True) is Tier.SUMMARIES
-    assert read.tier(Attestation.FULL, allow_listed=True) is Tier.EVERYTHING
-    assert read.tier(Attestation.FAILED, allow_listed=True) is Tier.NONE
-    assert read.tier(Attestation.NONE, withheld=True, allow_listed=True) is Tier.NONE
+    assert read.tier(Attestation.NONE, allow_listed=True) is TrustLevel.SUMMARIES
+    assert read.tier(Attestation.FULL, allow_listed=True) is TrustLevel.EVERYTHING
+    assert read.tier(Attestation.FAILED, allow_listed=True) is TrustLevel.NONE
+    assert read.tier(Attestation.NONE, withheld=True, allow_listed=True) is TrustLevel.NONE
 
 
-@given(st.lists(st.sampled_from(Tier), min_size=7, max_size=7), st.booleans(), st.booleans())
+@given(st.lists(st.sampled_from(TrustLevel), min_size=7, max_size=7), st.booleans(), st.booleans())
 def test_proof_never_lowers_the_tier(tiers, withheld, allow_listed):
     names = [field.name for field in fields(TrustPolicy) if field.name != "pin"]
     read = TrustPolicy(**dict(zip(names, tiers, strict=True)))
@@ -109,39 +109,39 @@ def test_proof_never_lowers_the_tier(tiers, withheld, allow_listed):
 # The PIN by keypad
 
 
-def press(pad: PinPad, keys: str, start: float = 100.0) -> list[PinResult]:
+def press(pad: PinVerifier, keys: str, start: float = 100.0) -> list[PinResult]:
     results = [pad.pressed(key, start + second) for second, key in enumerate(keys)]
     return [result for result in results if result is not None]
 
 
 @pytest.mark.parametrize("keys", ["4711", "4711#", "12*4711", "#4711", "4A711", "4712 4711", "47#4711"])
 def test_right_keys_open(keys):
-    pad = PinPad(Secret("4711"))
+    pad = PinVerifier(Secret("4711"))
     assert press(pad, keys)[-1] is RIGHT
     assert pad.given
 
 
 def test_key_hit_by_chance_does_not_spoil_the_try():
-    pad = PinPad(Secret("4711"))
+    pad = PinVerifier(Secret("4711"))
     assert press(pad, "9") == []
     assert press(pad, "4711", 100.1 + KEY_PAUSE) == [RIGHT]
 
 
 def test_three_wrong_tries_lock():
-    pad = PinPad(Secret("4711"))
+    pad = PinVerifier(Secret("4711"))
     assert press(pad, "1234123#56784711") == [WRONG, WRONG, LOCKED]
     assert pad.heard("my pin is 4711") is None
     assert (pad.given, pad.tries_left) == (False, 0)
 
 
 def test_keys_after_the_right_ones_are_no_tries():
-    pad = PinPad(Secret("4711"))
+    pad = PinVerifier(Secret("4711"))
     assert press(pad, "4711123412341234") == [RIGHT]
     assert (pad.given, pad.tries_left) == (True, 3)
 
 
 def test_tries_of_an_interrupted_call_count():
-    pad = PinPad(Secret("4711"), tries=1)
+    pad = PinVerifier(Secret("4711"), tries=1)
     assert press(pad, "1234") == [LOCKED]
 
 
@@ -165,13 +165,13 @@ def test_tries_of_an_interrupted_call_count():
     ],
 )
 def test_spoken_pin_opens(text):
-    assert PinPad(Secret("4711")).heard(text) is RIGHT
+    assert PinVerifier(Secret("4711")).heard(text) is RIGHT
 
 
 @pytest.mark.parametrize("text", ["Four seven one one.", "It's 4711", "Yes, it's four seven, uh, one one", "47 11"])
 def test_answer_to_the_question_opens(text):
-    assert PinPad(Secret("4711")).heard(text, question="Could you tell me your PIN?") is RIGHT
-    assert PinPad(Secret("4711")).heard(text, question="And your order number?") is None
+    assert PinVerifier(Secret("4711")).heard(text, question="Could you tell me your PIN?") is RIGHT
+    assert PinVerifier(Secret("4711")).heard(text, question="And your order number?") is None
 
 
 @pytest.mark.parametrize(
@@ -190,13 +190,13 @@ def test_answer_to_the_question_opens(text):
     ],
 )
 def test_talk_about_numbers_is_no_try(text):
-    pad = PinPad(Secret("4711"))
+    pad = PinVerifier(Secret("4711"))
     assert pad.heard(text) is None
     assert pad.tries_left == 3
 
 
 def test_wrong_number_is_a_try():
-    pad = PinPad(Secret("4711"))
+    pad = PinVerifier(Secret("4711"))
     assert [pad.heard("my pin is 1 2 3 4") for _ in range(4)] == [WRONG, WRONG, LOCKED, None]
 
 
@@ -211,11 +211,11 @@ DIGIT_WORDS = {
 @given(st.sampled_from(sorted(DIGIT_WORDS)), st.from_regex(r"[0-9]{4,12}", fullmatch=True))
 def test_any_pin_can_be_spoken_digit_by_digit(language, pin):
     spoken = " ".join(DIGIT_WORDS[language][int(digit)] for digit in pin)
-    assert PinPad(Secret(pin)).heard(f"PIN {spoken}") is RIGHT
+    assert PinVerifier(Secret(pin)).heard(f"PIN {spoken}") is RIGHT
 
 
 @given(st.text())
 def test_whatever_is_heard_or_pressed_does_no_harm(text):
-    pad = PinPad(Secret("471100471100"))
+    pad = PinVerifier(Secret("471100471100"))
     results = [pad.heard(text), pad.heard(text, question="pin"), *map(pad.pressed, text, itertools.count())]
     assert RIGHT not in results

@@ -8,11 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
-from gateway.memory import minilm
 from gateway.memory.document_table import create_document
 from gateway.memory.documents import NewDocument
-from gateway.memory.embedding import MODEL, Embedder
-from gateway.memory.model_process import ModelGone
+from gateway.memory.embeddings import minilm
+from gateway.memory.embeddings.embedder import MODEL, Embedder
+from gateway.memory.embeddings.model_process import ModelGone
 from gateway.memory.sqlite import SqliteStore
 from tests.memory.stores import Ground, SqliteGround
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.memory.trust import Tier
+from gateway.memory.trust import TrustLevel
 from gateway.text.voice_commands import CONFIRM_SECONDS, CommandStep, VoiceCommandKind, VoiceCommands
 
 RULES = tomllib.loads((resources.files("gateway.memory") / "voice_commands.toml").read_text(encoding="utf-8"))
@@ -326,8 +326,8 @@ def test_wish_said_again_is_asked_again():
 
 
 def test_forged_number_cannot_wipe_out_memory():
-    assert [wish for wish in VoiceCommandKind if wish.needs > Tier.NONE] == [VoiceCommandKind.FORGET_EVERYTHING]
-    assert VoiceCommandKind.FORGET_EVERYTHING.needs is Tier.EVERYTHING
+    assert [wish for wish in VoiceCommandKind if wish.needs > TrustLevel.NONE] == [VoiceCommandKind.FORGET_EVERYTHING]
+    assert VoiceCommandKind.FORGET_EVERYTHING.needs is TrustLevel.EVERYTHING
 
 
 @pytest.mark.parametrize("language", sorted(RULES))

@@ -3,7 +3,7 @@ import pytest
 from starlette.applications import Starlette
 
 from gateway.memory.documents import NewDocument
-from gateway.memory.remem import RememClient
+from gateway.memory.remem_client import RememClient
 from gateway.settings import Secret
 from gateway.web.documents import routes
 

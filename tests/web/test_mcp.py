@@ -12,10 +12,10 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from starlette.applications import Starlette
 
-from gateway.memory import facts, personas, pin_log
+from gateway.memory import facts, personas, pinned_topic_log
 from gateway.memory.documents import NewDocument
-from gateway.memory.personas import PersonaBook
-from gateway.memory.pins import PinBook
+from gateway.memory.personas import PersonaStore
+from gateway.memory.pinned_topics import PinnedTopics
 from gateway.replay.loopback import served
 from gateway.settings import Secret
 from gateway.web.mcp import create_mcp
@@ -56,14 +56,14 @@ def tags_of(caller, agent):
 
 @pytest.fixture
 async def store(ground):
-    async with ground.opened(schema=(*personas.SCHEMA, *facts.SCHEMA, *pin_log.SCHEMA)) as store:
+    async with ground.opened(schema=(*personas.SCHEMA, *facts.SCHEMA, *pinned_topic_log.SCHEMA)) as store:
         yield store
 
 
 @pytest.fixture
 async def url(store):
     moments = (START + timedelta(days=day) for day in range(100))
-    door = create_mcp(PersonaBook(store, now=lambda: next(moments)), NoteMemory(store), Secret(TOKEN))
+    door = create_mcp(PersonaStore(store, now=lambda: next(moments)), NoteMemory(store), Secret(TOKEN))
     async with served(Starlette(routes=door.routes())) as address:
         yield f"{address}/mcp"
 
@@ -122,7 +122,7 @@ async def test_stranger_learns_nothing(url, method):
 
 
 async def test_no_token_opens_to_nobody(store):
-    door = create_mcp(PersonaBook(store), None, Secret(""))
+    door = create_mcp(PersonaStore(store), None, Secret(""))
     transport = httpx.ASGITransport(Starlette(routes=door.routes()))
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as http:
         response = await http.post("/mcp", json=LIST_TOOLS, headers={"X-API-Key": "", "Authorization": "Bearer "})
@@ -180,7 +180,7 @@ async def test_clients_do_not_disturb_each_other(url):
 
 
 async def test_without_memory_there_are_personas(store):
-    door = create_mcp(PersonaBook(store), None, Secret(TOKEN))
+    door = create_mcp(PersonaStore(store), None, Secret(TOKEN))
     async with served(Starlette(routes=door.routes())) as address, connected(f"{address}/mcp") as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["persona"]
         assert await refusal(client, "memory_search", query="x") == "there is no such tool; there are persona"
@@ -390,12 +390,12 @@ async def test_memory_says_what_it_needs(url, tool, arguments, problem):
 
 @pytest.fixture
 def pins(store):
-    return PinBook(store)
+    return PinnedTopics(store)
 
 
 @pytest.fixture
 async def pin_url(store, pins):
-    door = create_mcp(PersonaBook(store), NoteMemory(store), Secret(TOKEN), pins=pins)
+    door = create_mcp(PersonaStore(store), NoteMemory(store), Secret(TOKEN), pins=pins)
     async with served(Starlette(routes=door.routes())) as address:
         yield f"{address}/mcp"
 

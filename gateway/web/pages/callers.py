@@ -10,16 +10,16 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from gateway.calls.dossier import DossierRoom
-from gateway.calls.forgetting import Forgetting
 from gateway.dashboard.caller_page import CallerRoom
 from gateway.dashboard.sound import SoundShelf
 from gateway.dashboard.visitors import Envelope, Visit
 from gateway.dashboard.vitals import TROUBLE
 from gateway.errors import StoreError
 from gateway.history.call_rows import CallRows
-from gateway.memory.facts import FactBook
-from gateway.memory.pins import PinBook
+from gateway.memory.erasure import Eraser
+from gateway.memory.facts import FactStore
+from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.report import MemoryReports
 from gateway.memory.state import CallerState, Value
 from gateway.memory.store import MemoryStore
 from gateway.web.pages.entrance import Entrance, Form
@@ -48,14 +48,14 @@ class CallerPages:
         room: CallerRoom,
         sounds: SoundShelf,
         envelope: Envelope,
-        forgetting: Forgetting,
+        forgetting: Eraser,
     ) -> None:
         self._entrance = entrance
         self._lines = CallRows(store)
-        self._facts = FactBook(store)
-        self._pins = PinBook(store)
+        self._facts = FactStore(store)
+        self._pins = PinnedTopics(store)
         self._state = CallerState(store)
-        self._dossiers = DossierRoom(store)
+        self._dossiers = MemoryReports(store)
         self._room = room
         self._sounds = sounds
         self._envelope = envelope

@@ -13,8 +13,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from gateway.calls.forgetting import Forgetting
-from gateway.calls.own_store import OwnStores
 from gateway.dashboard.call_page import CallRoom
 from gateway.dashboard.sound import SoundShelf
 from gateway.dashboard.visitors import Envelope, Visit
@@ -23,7 +21,9 @@ from gateway.errors import StoreError
 from gateway.finalization.job_table import JobTable
 from gateway.history.call_rows import CallRow, CallRowFilter, CallRows
 from gateway.history.calls_table import FinishedCall
-from gateway.memory.call_notes import PastCall, read_call
+from gateway.memory.erasure import Eraser
+from gateway.memory.open_stores import Stores
+from gateway.memory.summary_parser import PastCall, read_call
 from gateway.session import EndReason
 from gateway.web.pages.entrance import Entrance, Form
 
@@ -60,11 +60,11 @@ class CallPages:
     def __init__(
         self,
         entrance: Entrance,
-        stores: OwnStores,
+        stores: Stores,
         room: CallRoom,
         sounds: SoundShelf,
         envelope: Envelope,
-        forgetting: Forgetting,
+        forgetting: Eraser,
     ) -> None:
         self._entrance = entrance
         self._store = stores.memory

@@ -6,8 +6,6 @@ from typing import Any
 
 from starlette.routing import Route
 
-from gateway.calls.forgetting import Forgetting, Places
-from gateway.calls.own_store import OwnStores
 from gateway.calls.switchboard import Switchboard
 from gateway.dashboard.call_page import CallRoom
 from gateway.dashboard.caller_page import CallerRoom
@@ -16,6 +14,8 @@ from gateway.dashboard.sound import SoundShelf
 from gateway.dashboard.visitors import Envelope
 from gateway.errors import StoreUnavailable
 from gateway.history.call_rows import CallRows
+from gateway.memory.erasure import DataLocations, Eraser
+from gateway.memory.open_stores import Stores
 from gateway.web.blueprint import Blueprint
 from gateway.web.ground import Ground
 from gateway.web.live import LiveDoor
@@ -32,7 +32,7 @@ from gateway.web.public import PublicAddress
 async def dashboard(
     blueprint: Blueprint,
     ground: Ground,
-    stores: OwnStores,
+    stores: Stores,
     switchboard: Switchboard,
     live: LiveDoor,
     booth: PhoneBooth,
@@ -44,8 +44,8 @@ async def dashboard(
         await CallRows(store).catch_up()
     entrance = Entrance(token, Pages(), PublicAddress(settings.public_url))
     envelope, sounds = Envelope(token), SoundShelf(settings.record_dir)
-    places = Places.of(settings)
-    forgetting = Forgetting(store, places, ground.remem, token, local=stores.local, shared=ground.others.traces)
+    places = DataLocations.of(settings)
+    forgetting = Eraser(store, places, ground.remem, token, local=stores.local, shared=ground.others.traces)
     calls = CallRoom(stores, ground.archive, sounds, places.events, has_remote=ground.remem is not None)
     return [
         *entrance.routes(),

@@ -19,11 +19,11 @@ from starlette.types import Receive, Scope, Send
 from gateway.agents import Agent
 from gateway.dashboard.passes import CallPass, PassBook, WatchPass
 from gateway.dashboard.visitors import Envelope, Visit
-from gateway.memory.call_notes import PastCall
-from gateway.memory.facts import FactBook
+from gateway.memory.facts import FactStore
 from gateway.memory.identity import only_person
 from gateway.memory.recall import Recall, is_of
 from gateway.memory.store import MemoryStore
+from gateway.memory.summary_parser import PastCall
 from gateway.web.live import LiveDoor
 from gateway.web.pages.entrance import Entrance, Form
 from gateway.web.phone import GUEST_PATH, PhoneBooth, Wish
@@ -48,7 +48,7 @@ class PhonePages:
     ) -> None:
         self._entrance = entrance
         self._booth = booth
-        self._recall = Recall(store, None, MOST_CALLS, facts=FactBook(store))
+        self._recall = Recall(store, None, MOST_CALLS, facts=FactStore(store))
         self._live = live
         self._envelope = envelope
         self._agents = [agent.name for agent in agents]

@@ -8,11 +8,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.calls.own_store import OwnStores
 from gateway.dashboard import vitals
 from gateway.dashboard.visitors import Visit
 from gateway.finalization.job_table import JobTable
 from gateway.history.call_rows import CallRows
+from gateway.memory.open_stores import Stores
 from gateway.web.pages.entrance import Entrance
 
 _MOST_WAITING = 20
@@ -21,7 +21,7 @@ _MOST_WAITING = 20
 class VitalPages:
     """`state` is what `/health` tells."""
 
-    def __init__(self, entrance: Entrance, stores: OwnStores, state: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, entrance: Entrance, stores: Stores, state: Callable[[], dict[str, Any]]) -> None:
         self._entrance = entrance
         self._room = vitals.VitalRoom(CallRows(stores.memory))
         self._endings = JobTable(stores.local)

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.app import create_app
-from gateway.calls.own_store import open_own_store
+from gateway.memory.open_stores import open_own_store
 from gateway.memory.sqlite import SqliteStore
 from gateway.session import VoiceSession
 from gateway.settings import Secret, Settings

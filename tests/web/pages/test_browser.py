@@ -15,8 +15,8 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import BrowserContext, Page, Route, async_playwright, expect
 
-from gateway.calls.own_store import open_own_store
 from gateway.finalization.summary.call_summary import CallSummary
+from gateway.memory.open_stores import open_own_store
 from gateway.session import Speaker, Turn, VoiceSession
 from tests.calls.aftermath import a_session
 from tests.dashboard.examples import fill, keep

@@ -5,9 +5,9 @@ import re
 
 from markupsafe import escape
 
-from gateway.calls.dossier import DossierRoom
-from gateway.memory.facts import FactBook
-from gateway.memory.pins import PinBook
+from gateway.memory.facts import FactStore
+from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.report import MemoryReports
 from gateway.memory.state import CallerState
 from tests.web.pages.conftest import Visitor
 
@@ -41,7 +41,7 @@ async def test_fact_can_be_corrected(visitor: Visitor):
     address = await visitor.caller_address()
     answer = await visitor.post(f"{address}/facts", **form, do="save", text="Takes calls at work after noon")
     assert answer.headers["location"] == f"{address}?done=fact"
-    known = {fact.text: fact for fact in await FactBook(visitor.store).known("maya", ANA, 99)}
+    known = {fact.text: fact for fact in await FactStore(visitor.store).known("maya", ANA, 99)}
     assert "Can't take calls at work" not in known
     assert known["Takes calls at work after noon"].confidence == 1.0
     assert "corrected here" in await visitor.page(address)
@@ -50,15 +50,15 @@ async def test_fact_can_be_corrected(visitor: Visitor):
 async def test_fact_can_be_forgotten(visitor: Visitor):
     form = await fact_form(visitor, "Can't take calls at work")
     await visitor.post(f"{await visitor.caller_address()}/facts", **form, do="forget")
-    texts = [fact.text for fact in await FactBook(visitor.store).known("maya", ANA, 99)]
+    texts = [fact.text for fact in await FactStore(visitor.store).known("maya", ANA, 99)]
     assert texts == ["Prefers a text message when the bike is ready"]
 
 
 async def test_fact_of_somebody_else_is_left_alone(visitor: Visitor):
-    [fact, *_] = await FactBook(visitor.store).known("maya", "+12025550117", 9)
+    [fact, *_] = await FactStore(visitor.store).known("maya", "+12025550117", 9)
     answer = await visitor.post(f"{await visitor.caller_address()}/facts", agent="maya", fact=fact.id, do="forget")
     assert answer.status_code == 404
-    assert await FactBook(visitor.store).known("maya", "+12025550117", 9) == [fact]
+    assert await FactStore(visitor.store).known("maya", "+12025550117", 9) == [fact]
 
 
 async def test_empty_fact_is_refused(visitor: Visitor):
@@ -68,7 +68,7 @@ async def test_empty_fact_is_refused(visitor: Visitor):
 
 
 async def test_topic_is_pinned_changed_and_let_go(visitor: Visitor):
-    pins, address = PinBook(visitor.store), await visitor.caller_address()
+    pins, address = PinnedTopics(visitor.store), await visitor.caller_address()
     given = {"agent": "maya", "title": "Road <b>bike</b> repair"}
     await visitor.post(f"{address}/pins", **given, do="pin", about="Brake pads", status="Ordered")
     page = await visitor.page(address)
@@ -108,7 +108,7 @@ async def test_forget_needs_a_tick_and_leaves_nothing(visitor: Visitor):
     assert (await visitor.post(f"{address}/forget")).status_code == 400
     answer = await visitor.post(f"{address}/forget", sure="yes")
     assert answer.headers["location"].startswith("/callers?done=")
-    assert not await DossierRoom(visitor.store).of(ANA)
+    assert not await MemoryReports(visitor.store).of(ANA)
     assert (await visitor.get(address)).status_code == 404
     assert (await visitor.get(f"/calls/{visitor.session.uuid}")).status_code == 404
     assert (await visitor.http.get(f"/calls/{visitor.session.uuid}/sound.wav")).status_code == 404

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.memory.wordpiece import WordPiece
+from gateway.memory.embeddings.wordpiece import WordPiece
 
 MOST = 128
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.memory import minilm
-from gateway.memory.int8_graph import Field, parsed, with_int8_products, written
+from gateway.memory.embeddings import minilm
+from gateway.memory.embeddings.int8_graph import Field, parsed, with_int8_products, written
 
 SIZES = {1: 8, 5: 4}
 FIELDS = st.one_of(

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from gateway.errors import StoreError
-from gateway.memory.call_notes import PastCall
 from gateway.memory.facts import Fact
 from gateway.memory.identity import only_person, same_person
-from gateway.memory.pins import Pin
+from gateway.memory.pinned_topics import PinnedTopic
 from gateway.memory.recall import MOST_FACTS, Recall, is_of, merged
+from gateway.memory.summary_parser import PastCall
 
 REMOTE_SECONDS: Final = 20.0
 """A store that has not answered by then has nothing for this call."""
@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Remembering:
+class MemoryLoader:
     """
     What is known of one caller to one agent: topics, facts and past calls of our own store at once, a remote store's
     calls when they come.
@@ -83,7 +83,7 @@ class Remembering:
         return merged(_found(self._own), _found(self._remote), self._limit)
 
     @property
-    def pins(self) -> list[Pin]:
+    def pins(self) -> list[PinnedTopic]:
         """The pinned topics, by now: the number's, so they are told while it is one person's."""
         sole = only_person(self._names)
         is_theirs = not self._names or sole and same_person(sole, self._person or sole)

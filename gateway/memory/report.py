@@ -16,17 +16,17 @@ from typing import Any, Final
 import orjson
 
 from gateway.history.calls_table import CallsTable, FinishedCall
-from gateway.memory.call_notes import SESSION_PREFIX
+from gateway.memory.agent_notes import SOURCE as NOTE
 from gateway.memory.database import Connection
 from gateway.memory.documents import Document
-from gateway.memory.fact_statements import FactState
+from gateway.memory.fact_projection import FactState
 from gateway.memory.facts import SOURCE as FACT
-from gateway.memory.facts import Fact, FactBook
-from gateway.memory.notes import SOURCE as NOTE
-from gateway.memory.pin_log import SOURCE as TOPIC
-from gateway.memory.pins import Pin, PinBook
+from gateway.memory.facts import Fact, FactStore
+from gateway.memory.pinned_topic_log import SOURCE as TOPIC
+from gateway.memory.pinned_topics import PinnedTopic, PinnedTopics
 from gateway.memory.state import CallerState, Value
 from gateway.memory.store import MemoryStore
+from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.text.redaction import redact
 
 _ALL: Final = 1_000_000
@@ -72,15 +72,15 @@ class KnownFact:
 
 
 @dataclass(frozen=True)
-class KnownPin:
+class ReportedTopic:
     """A pinned topic, and the agent that is told of it."""
 
     agent: str
-    pin: Pin
+    pin: PinnedTopic
 
 
 @dataclass(frozen=True)
-class Changed:
+class MemoryChange:
     """
     One change to what is known: a fact's (add, strengthen, supersede), a state key's (set) or a topic's (note, pin,
     change, close, reopen, unpin).
@@ -95,7 +95,7 @@ class Changed:
 
 
 @dataclass(frozen=True)
-class Dossier:
+class CallerReport:
     """What is known of one caller. `reverted` are the calls that were taken back. Newest first, changes last."""
 
     caller: str
@@ -106,8 +106,8 @@ class Dossier:
     reverted: Sequence[str]
     documents: Sequence[Document]
     """Of calls, facts and notes."""
-    changes: Sequence[Changed]
-    pins: Sequence[KnownPin] = ()
+    changes: Sequence[MemoryChange]
+    pins: Sequence[ReportedTopic] = ()
     """Those that are over too."""
 
     @property
@@ -120,7 +120,7 @@ class Dossier:
 
 
 @dataclass(frozen=True)
-class Acquaintance:
+class CallerSummary:
     """A caller whom an agent knows."""
 
     caller: str
@@ -132,7 +132,7 @@ class Acquaintance:
 
 
 @dataclass(frozen=True)
-class Finding:
+class AuditFinding:
     """Something that a person should look at."""
 
     kind: str
@@ -143,7 +143,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Figures:
+class MemoryStats:
     """How much is known, and used."""
 
     calls: int
@@ -159,22 +159,24 @@ class Figures:
     """Of calls whose agent was told something of earlier ones."""
 
 
-class DossierRoom:
+class MemoryReports:
     """Reads what is known. An empty agent stands for all. Raises StoreUnavailable."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
         self._book = CallsTable(store)
-        self._facts = FactBook(store)
-        self._pins = PinBook(store)
+        self._facts = FactStore(store)
+        self._pins = PinnedTopics(store)
         self._state = CallerState(store)
 
-    async def of(self, caller: str, agent: str = "") -> Dossier:
+    async def of(self, caller: str, agent: str = "") -> CallerReport:
         """Everything about one caller; false when there is nothing."""
         agents = [name for name, whose in await self._scopes(agent) if whose == caller]
         facts = [KnownFact(name, fact) for name in agents for fact in await self._facts.known(name, caller, _ALL)]
         pins = [
-            KnownPin(name, pin) for name in agents for pin in await self._pins.pinned(name, caller, _ALL, closed=True)
+            ReportedTopic(name, pin)
+            for name in agents
+            for pin in await self._pins.pinned(name, caller, _ALL, closed=True)
         ]
         state = {name: kept for name in agents if (kept := await self._state.load(name, caller))}
         calls = await self._book.newest(caller=caller, agent=agent, limit=_ALL)
@@ -183,24 +185,24 @@ class DossierRoom:
         changes = await self.changes(caller, agents)
         reverted = await self._reverted()
         taken_back = [call.session_id for call in calls if call.session_id in reverted]
-        return Dossier(caller, facts, state, calls, taken_back, documents, changes, pins)
+        return CallerReport(caller, facts, state, calls, taken_back, documents, changes, pins)
 
     async def agents_of(self, caller: str) -> list[str]:
         """The agents that know something of a caller."""
         rows = await self._store.look(lambda connection: connection.execute(_AGENTS, {"caller": caller}).fetchall())
         return [agent for (agent,) in rows]
 
-    async def changes(self, caller: str, agents: Iterable[str]) -> list[Changed]:
+    async def changes(self, caller: str, agents: Iterable[str]) -> list[MemoryChange]:
         """Every change to what these agents know of a caller, oldest first."""
         changes = [change for name in agents for change in await self._changes(name, caller)]
         return sorted(changes, key=lambda change: change.at)
 
-    async def acquaintances(self, agent: str = "") -> list[Acquaintance]:
+    async def acquaintances(self, agent: str = "") -> list[CallerSummary]:
         return [await self._acquaintance(*scope) for scope in await self._scopes(agent)]
 
-    async def audit(self, agent: str = "") -> list[Finding]:
+    async def audit(self, agent: str = "") -> list[AuditFinding]:
         """What looks wrong in what is known: doubled, contradicted, useless, or nothing that should be known."""
-        found: list[Finding] = []
+        found: list[AuditFinding] = []
         for name, caller in await self._scopes(agent):
             facts = await self._facts.known(name, caller, _ALL)
             calls = await self._book.newest(caller=caller, agent=name, limit=_ALL)
@@ -208,10 +210,10 @@ class DossierRoom:
             told = {item.get("id") for call in calls for item in call.receipt.get("items", ())}
             pins = await self._pins.pinned(name, caller, _ALL, closed=True)
             kinds = [*_of_pins(pins), *_of_facts(facts, told), *_of_state(state)]
-            found += [Finding(kind, name, caller, session_id, text) for kind, session_id, text in kinds]
+            found += [AuditFinding(kind, name, caller, session_id, text) for kind, session_id, text in kinds]
         return found + [finding for finding in await self._of_documents() if agent in ("", finding.agent)]
 
-    async def _of_documents(self) -> list[Finding]:
+    async def _of_documents(self) -> list[AuditFinding]:
         """Of what is told or found beside facts and topics: summaries of calls, notes, what clients have stored."""
         rows = await self._store.look(lambda connection: connection.execute(_DOCUMENTS).fetchall())
         found = []
@@ -220,10 +222,10 @@ class DossierRoom:
             if "caller" in whose:
                 kinds = _of_call(content) if source_id.startswith(SESSION_PREFIX) else _of_lines(content)
                 agent, caller = whose.get("agent", ""), whose["caller"]
-                found += [Finding(kind, agent, caller, source_id, text) for kind, text in kinds]
+                found += [AuditFinding(kind, agent, caller, source_id, text) for kind, text in kinds]
         return found
 
-    async def figures(self, agent: str = "") -> Figures:
+    async def figures(self, agent: str = "") -> MemoryStats:
         scopes = await self._scopes(agent)
         calls = await self._book.newest(agent=agent, limit=_ALL)
         known = sum([len(await self._facts.known(name, caller, _ALL)) for name, caller in scopes])
@@ -231,7 +233,7 @@ class DossierRoom:
         callers = {caller for _, caller in scopes}
         times = _times_by_caller(calls)
         gaps = [(later - earlier).total_seconds() / _DAY for of_one in times for earlier, later in pairwise(of_one)]
-        return Figures(
+        return MemoryStats(
             calls=len(calls),
             callers=len(callers),
             first_time=sum(len(of_one) == 1 for of_one in times),
@@ -242,9 +244,9 @@ class DossierRoom:
             share_told=round(sum(bool(call.receipt.get("items")) for call in calls) / len(calls), 3) if calls else 0.0,
         )
 
-    async def _acquaintance(self, agent: str, caller: str) -> Acquaintance:
+    async def _acquaintance(self, agent: str, caller: str) -> CallerSummary:
         calls = await self._book.newest(caller=caller, agent=agent, limit=_ALL)
-        return Acquaintance(
+        return CallerSummary(
             caller,
             agent,
             calls=len(calls),
@@ -263,9 +265,9 @@ class DossierRoom:
         rows = await self._store.look(lambda connection: connection.execute(query).fetchall())
         return frozenset(session_id for (session_id,) in rows)
 
-    async def _changes(self, agent: str, caller: str) -> list[Changed]:
+    async def _changes(self, agent: str, caller: str) -> list[MemoryChange]:
         of_facts = [
-            Changed(
+            MemoryChange(
                 change.at,
                 change.op,
                 agent,
@@ -280,14 +282,14 @@ class DossierRoom:
             return connection.execute(_STATE_CHANGES, (agent, caller)).fetchall()
 
         of_pins = [
-            Changed(change.at, change.op, agent, change.session_id, change.before, change.after)
+            MemoryChange(change.at, change.op, agent, change.session_id, change.before, change.after)
             for change in await self._pins.history(agent, caller)
         ]
         return (
             of_facts
             + of_pins
             + [
-                Changed(
+                MemoryChange(
                     datetime.fromisoformat(at),
                     "set",
                     agent,
@@ -345,7 +347,7 @@ def _of_facts(facts: Sequence[Fact], told: set[Any]) -> list[tuple[str, str, str
     return found
 
 
-def _of_pins(pins: Iterable[Pin]) -> list[tuple[str, str, str]]:
+def _of_pins(pins: Iterable[PinnedTopic]) -> list[tuple[str, str, str]]:
     texts = [(pin, text) for pin in pins for text in (pin.title, pin.about, pin.status, *pin.open_items) if text]
     spellings = Counter(_spelling(pin.title) for pin in pins)
     doubled = [("duplicate", pin.session_id, pin.title) for pin in pins if spellings[_spelling(pin.title)] > 1]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from gateway.memory import facts, pins
+from gateway.memory import facts, pinned_topics
 from gateway.memory.documents import Document, Hit, NewDocument
-from gateway.memory.facts import FactBook
-from gateway.memory.pins import PinBook
+from gateway.memory.facts import FactStore
+from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.retention import Retention
 from gateway.memory.store import MemoryStore
 
@@ -20,15 +20,15 @@ _AGENT: Final = "agent:"
 _MORE: Final = 20  # asked for in place of what is not to be told
 
 
-class ShownDocuments:
+class VisibleDocuments:
     """A DocumentStore over another, which was opened with the schemas of facts and pinned topics."""
 
     def __init__(
         self, store: MemoryStore, retention: Retention, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._store = store
-        self._facts = FactBook(store)
-        self._pins = PinBook(store)
+        self._facts = FactStore(store)
+        self._pins = PinnedTopics(store)
         self._retention = retention
         self._now = now
 
@@ -64,4 +64,4 @@ class ShownDocuments:
     def _is_shown(self, document: Document, now: datetime) -> bool:
         agent = next((tag.removeprefix(_AGENT) for tag in document.tags if tag.startswith(_AGENT)), "")
         oldest = self._retention.oldest(agent, now)
-        return facts.is_shown(document, oldest) and pins.is_shown(document, oldest)
+        return facts.is_shown(document, oldest) and pinned_topics.is_shown(document, oldest)

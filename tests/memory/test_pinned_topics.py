@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.finalization.summary.topics import TopicNote
-from gateway.memory import facts, pin_log
-from gateway.memory.facts import FactBook
-from gateway.memory.pins import PinBook, is_shown
+from gateway.memory import facts, pinned_topic_log
+from gateway.memory.facts import FactStore
+from gateway.memory.pinned_topics import PinnedTopics, is_shown
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
 ANA = ("maya", "+12025550101")
@@ -31,7 +31,7 @@ def session(name, days=0, who=ANA):
 
 
 def opened(ground):
-    return ground.opened(schema=(*facts.SCHEMA, *pin_log.SCHEMA))
+    return ground.opened(schema=(*facts.SCHEMA, *pinned_topic_log.SCHEMA))
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def store(ground):
 
 @pytest.fixture
 def book(store):
-    return PinBook(store)
+    return PinnedTopics(store)
 
 
 async def note(book, name, *notes, days=0, who=ANA):
@@ -152,7 +152,7 @@ async def test_given_meaning_joins_topics(store):
     async def embed(texts):
         return array("f", [1.0]).tobytes()
 
-    book = PinBook(store, embed=embed)
+    book = PinnedTopics(store, embed=embed)
     await note(book, "one", "Money back")
     await note(book, "two", "Reimbursement", days=1)
     assert await titles(book) == ["Money back"]
@@ -244,7 +244,7 @@ async def test_reverted_call_says_nothing_any_more(book):
 
 
 async def test_call_whose_facts_were_reverted_says_nothing(store, book):
-    await FactBook(store).revert("voice-session:one")
+    await FactStore(store).revert("voice-session:one")
     assert await note(book, "one", SALE) == []
 
 
@@ -313,16 +313,16 @@ async def test_reverted_call_had_not_happened(ground, calls, data):
     by_hand = data.draw(st.lists(st.tuples(TITLES, st.booleans()), max_size=2))
     async with opened(ground.another()) as store, opened(ground.another("without")) as without:
         for number, (days, notes, who) in enumerate(calls):
-            await note(PinBook(store), str(number), *notes, days=days, who=who)
+            await note(PinnedTopics(store), str(number), *notes, days=days, who=who)
             if number != gone:
-                await note(PinBook(without), str(number), *notes, days=days, who=who)
-        await PinBook(store).revert(f"voice-session:{gone}")
+                await note(PinnedTopics(without), str(number), *notes, days=days, who=who)
+        await PinnedTopics(store).revert(f"voice-session:{gone}")
         for number, (title, unpins) in enumerate(by_hand):
-            for book in (PinBook(store), PinBook(without)):
+            for book in (PinnedTopics(store), PinnedTopics(without)):
                 moment = NOON + timedelta(days=3, minutes=number)
                 await (book.unpin if unpins else book.pin)(*ANA, title, now=moment)
-        assert _stripped(await everything(store, PinBook(store))) == _stripped(
-            await everything(without, PinBook(without))
+        assert _stripped(await everything(store, PinnedTopics(store))) == _stripped(
+            await everything(without, PinnedTopics(without))
         )
 
 
@@ -342,7 +342,7 @@ def _stripped(told):
 )
 async def test_nobody_sees_the_topics_of_others(ground, calls):
     async with opened(ground.another()) as store:
-        book = PinBook(store)
+        book = PinnedTopics(store)
         for number, (agent, caller, title) in enumerate(calls):
             topic = TopicNote(title.format(agent + caller), status=f"{agent}{caller}", open_items=(agent + caller,))
             await note(book, str(number), topic, days=number, who=(agent, caller))

@@ -64,7 +64,7 @@ def _without_nul(value: Any) -> Any:
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
-class Job:
+class PooledJob:
     """What is done on a thread, and can be given up from another."""
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class Server:
         self._preparing = threading.Lock()
         self._away_until = 0.0
 
-    def connect(self, job: Job) -> Raw:
+    def connect(self, job: PooledJob) -> Raw:
         """On a thread. Raises StoreUnavailable."""
         if time.monotonic() < self._away_until:
             raise StoreUnavailable(self.problem)
@@ -112,7 +112,7 @@ class Server:
         self.problem = ""
         return connection
 
-    def _connected(self, job: Job) -> Raw:
+    def _connected(self, job: PooledJob) -> Raw:
         try:
             connection = psycopg.connect(
                 self._url,
@@ -142,7 +142,7 @@ class Server:
         return connection
 
 
-class Lines:
+class PostgresPool:
     """Threads that work on connections; `close` them."""
 
     def __init__(self, server: Server, count: int, name: str) -> None:
@@ -157,7 +157,7 @@ class Lines:
 
         It is done again when the connection turns out to have been lost since it was last used.
         """
-        job = Job()
+        job = PooledJob()
         try:
             async with asyncio.timeout(seconds):
                 return await asyncio.get_running_loop().run_in_executor(self._threads, self._work, work, job)
@@ -175,7 +175,7 @@ class Lines:
                 connection.close()
         await ending
 
-    def _work(self, work: Callable[[Raw], T], job: Job) -> T:
+    def _work(self, work: Callable[[Raw], T], job: PooledJob) -> T:
         while True:
             connection, is_new = self._connection(job)
             job.uses(connection)
@@ -189,7 +189,7 @@ class Lines:
             finally:
                 job.uses(None)
 
-    def _connection(self, job: Job) -> tuple[Raw, bool]:
+    def _connection(self, job: PooledJob) -> tuple[Raw, bool]:
         """This thread's, and whether it was made just now."""
         known: Raw | None = getattr(self._own, "connection", None)
         if known is not None and not known.closed:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.memory import minilm
+from gateway.memory.embeddings import minilm
 
 
 @pytest.mark.parametrize(

@@ -19,8 +19,8 @@ import httpx
 import orjson
 
 from gateway.errors import StoreError, StoreRefused, StoreUnavailable
-from gateway.memory.call_notes import belongs_to
 from gateway.memory.documents import Document, NewDocument, parse_tags, parse_time
+from gateway.memory.summary_parser import belongs_to
 from gateway.settings import Secret
 
 IN_CALL: Final = 1.5

@@ -4,9 +4,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.calls.remembering import Remembering
 from gateway.errors import StoreRefused, StoreUnavailable
-from gateway.memory.call_notes import PastCall
+from gateway.memory.loader import MemoryLoader
+from gateway.memory.summary_parser import PastCall
 
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 LONG = 10.0
@@ -50,7 +50,7 @@ async def recall():
 
 @pytest.fixture
 async def memory(recall):
-    memory = Remembering(recall, agent="maya", caller="+12025550143", limit=3)
+    memory = MemoryLoader(recall, agent="maya", caller="+12025550143", limit=3)
     await asyncio.sleep(0)
     yield memory
     memory.cancel()
@@ -119,7 +119,7 @@ async def test_cancel_ends_the_loading(recall, memory, caplog):
 
 
 async def test_cancel_before_the_first_step_asks_nobody(recall):
-    memory = Remembering(recall, agent="maya", caller="+12025550143", limit=3)
+    memory = MemoryLoader(recall, agent="maya", caller="+12025550143", limit=3)
     memory.cancel()
     assert await memory.rest() == []
     assert recall.asked == []

@@ -2,8 +2,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.memory.call_notes import PastCall, belongs_to, read_call
 from gateway.memory.documents import Document
+from gateway.memory.summary_parser import PastCall, belongs_to, read_call
 
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 CALLER = "+12025550101"

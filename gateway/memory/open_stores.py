@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from gateway.calls import forgetting
 from gateway.finalization import job_table
-from gateway.memory import facts, personas, pin_log, state
-from gateway.memory.embedding import Embedder
+from gateway.memory import facts, personas, state
+from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.store import MemoryStore
 from gateway.settings import Secret
@@ -23,7 +22,7 @@ MEMORY_SCHEMA: Final = tuple(statement for module in _MEMORY for statement in mo
 
 
 @dataclass(frozen=True)
-class OwnStores:
+class Stores:
     """`memory` is what is known of callers, `local` this node's endings. Without a shared database both are one."""
 
     memory: MemoryStore
@@ -44,14 +43,12 @@ async def open_own_store(data_dir: Path, *, embedder: Embedder | None = None) ->
     return await SqliteStore.open(store_path(data_dir), schema=schema, embedder=embedder)
 
 
-async def open_own_stores(
-    data_dir: Path, database_url: Secret | None, *, embedder: Embedder | None = None
-) -> OwnStores:
+async def open_own_stores(data_dir: Path, database_url: Secret | None, *, embedder: Embedder | None = None) -> Stores:
     """The same, with what is known of callers in a shared database if one is named. That need not be there yet."""
     if database_url is None:
         store = await open_own_store(data_dir, embedder=embedder)
-        return OwnStores(store, store)
+        return Stores(store, store)
     from gateway.memory.postgres import PostgresStore  # its driver takes a while to import, and one node needs none
 
     local = await open_own_store(data_dir)
-    return OwnStores(PostgresStore(database_url.reveal(), schema=MEMORY_SCHEMA, embedder=embedder), local)
+    return Stores(PostgresStore(database_url.reveal(), schema=MEMORY_SCHEMA, embedder=embedder), local)

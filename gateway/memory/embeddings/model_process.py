@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from gateway.memory.meaning import Reading
-    from gateway.memory.minilm import MiniLM
+    from gateway.memory.embeddings.minilm import MiniLM
+    from gateway.memory.embeddings.vectors import QueryEmbedding
 
 _ENDING_SECONDS: Final = 5.0
 _LOAD: Final = "load"
@@ -87,7 +87,7 @@ class ModelProcess:
         return vector
 
     def read(self, text: str) -> "Reading":
-        reading: Reading = self._ask(self._queries, text)
+        reading: QueryEmbedding = self._ask(self._queries, text)
         return reading
 
     def close(self) -> None:
@@ -148,7 +148,7 @@ def main() -> None:
 
 
 def _load() -> "MiniLM":
-    from gateway.memory import minilm  # takes a while
+    from gateway.memory.embeddings import minilm  # takes a while
 
     return minilm.load()
 

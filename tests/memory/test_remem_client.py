@@ -5,7 +5,7 @@ import pytest
 
 from gateway.errors import StoreRefused, StoreUnavailable
 from gateway.memory.documents import NewDocument
-from gateway.memory.remem import RememClient
+from gateway.memory.remem_client import RememClient
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem, Fault, Response, as_json
 

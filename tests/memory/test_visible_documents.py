@@ -4,11 +4,11 @@ import pytest
 
 from gateway.finalization.summary.facts import CallerFact
 from gateway.memory.documents import NewDocument
-from gateway.memory.facts import SCHEMA, FactBook
-from gateway.memory.pin_log import SCHEMA as PIN_SCHEMA
-from gateway.memory.pins import PinBook
+from gateway.memory.facts import SCHEMA, FactStore
+from gateway.memory.pinned_topic_log import SCHEMA as PIN_SCHEMA
+from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.retention import Retention
-from gateway.memory.shown import ShownDocuments
+from gateway.memory.visible_documents import VisibleDocuments
 from tests.calls.aftermath import CALLER, START, a_session
 
 SCOPE = ("agent:maya", "caller:+12025550143")
@@ -22,11 +22,11 @@ async def store(ground):
 
 async def learn(store, text, day=0):
     fact = CallerFact(text, "preference", 0.9, (0,))
-    await FactBook(store).learn(a_session(started_at=START + timedelta(days=day)), [fact], START)
+    await FactStore(store).learn(a_session(started_at=START + timedelta(days=day)), [fact], START)
 
 
 async def found(store, *, days=0, limit=10, tags=SCOPE):
-    shown = ShownDocuments(store, Retention(days, {"leo": 0}), now=lambda: START + timedelta(days=30))
+    shown = VisibleDocuments(store, Retention(days, {"leo": 0}), now=lambda: START + timedelta(days=30))
     return [hit.document.content for hit in await shown.query("appointments", limit=limit, tags=tags)]
 
 
@@ -54,11 +54,11 @@ async def test_deleted_fact_and_topic_are_in_no_log(store):
     """What the fact took the place of is known again."""
     await learn(store, "Prefers morning appointments")
     await learn(store, "Prefers evening appointments", day=1)
-    book, pins = FactBook(store), PinBook(store)
+    book, pins = FactStore(store), PinnedTopics(store)
     [fact] = await book.known("maya", CALLER, 10)
     pin = await pins.pin("maya", CALLER, "Orlando sale")
     for document_id in (fact.id, pin.id):
-        await ShownDocuments(store, Retention()).delete(document_id)
+        await VisibleDocuments(store, Retention()).delete(document_id)
     assert await pins.topics("maya", CALLER) == []
     assert [change.said for change in await book.history("maya", CALLER)] == ["Prefers morning appointments"]
     assert [fact.text for fact in await book.known("maya", CALLER, 10)] == ["Prefers morning appointments"]

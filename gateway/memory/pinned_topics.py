@@ -17,12 +17,12 @@ import orjson
 from gateway.memory.database import Connection
 from gateway.memory.document_table import create_document
 from gateway.memory.documents import Document, NewDocument
-from gateway.memory.facts import Session
-from gateway.memory.pin_log import (
+from gateway.memory.facts import LearningSession
+from gateway.memory.pinned_topic_log import (
     SOURCE,
-    Entry,
     Noted,
-    Scope,
+    TopicLogEntry,
+    TopicScope,
     delete,
     is_taken_back,
     json_text,
@@ -35,8 +35,8 @@ from gateway.memory.pin_log import (
     write,
 )
 from gateway.memory.store import MemoryStore
-from gateway.memory.topic_names import Name
-from gateway.memory.topics import Event, Op, Topic, TopicState, find, worked_out
+from gateway.memory.topic_names import TopicName
+from gateway.memory.topics import Op, Topic, TopicEvent, TopicState, find, project
 
 MOST_TITLE_CHARACTERS: Final = 80
 MOST_TEXT_CHARACTERS: Final = 300
@@ -49,7 +49,7 @@ Embed = Callable[[Sequence[str]], Awaitable[bytes | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class PinEvent:
+class PinnedTopicEvent:
     """A line of a topic's history. `session_id` is empty where a person wrote it."""
 
     state: TopicState
@@ -59,7 +59,7 @@ class PinEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class PinnedTopic:
     """
     A topic of a caller's. `id` is its document's, empty while it is not pinned.
 
@@ -72,7 +72,7 @@ class Pin:
     status: str
     open_items: tuple[str, ...]
     state: TopicState
-    history: tuple[PinEvent, ...]
+    history: tuple[PinnedTopicEvent, ...]
     calls: int
     session_id: str
     turns: tuple[int, ...]
@@ -85,7 +85,7 @@ class Pin:
 
 
 @dataclass(frozen=True, slots=True)
-class PinChange:
+class PinnedTopicChange:
     """What one entry of the log did to a topic; `before` is empty where there was none."""
 
     op: Op
@@ -96,7 +96,7 @@ class PinChange:
     at: datetime
 
 
-class PinBook:
+class PinnedTopics:
     """
     The topics of callers, in a store that was opened with the schemas of `pin_log` and `facts`. Raises
     StoreUnavailable.
@@ -110,21 +110,21 @@ class PinBook:
 
     # By calls
 
-    async def note(self, session: Session, topics: Sequence[Noted], now: datetime) -> list[PinChange]:
+    async def note(self, session: LearningSession, topics: Sequence[Noted], now: datetime) -> list[PinnedTopicChange]:
         """
         Take in what a session said of topics; what that changed.
 
         The same again changes nothing. Other topics of the same session, from a better summary, take the place of the
         first. One that was reverted or forgotten says nothing any more.
         """
-        scope = Scope(session.agent, session.caller)
+        scope = TopicScope(session.agent, session.caller)
         said = [said_of(topic) for topic in topics]
         if said == await self._store.look(partial(said_before, session_id=session.id)):
             return []
         meanings = await self._meanings([topic.title for topic in topics])
-        entries = [Entry(session.id, session.started_at, *entry) for entry in zip(said, meanings, strict=True)]
+        entries = [TopicLogEntry(session.id, session.started_at, *entry) for entry in zip(said, meanings, strict=True)]
 
-        def work(connection: Connection) -> list[PinChange]:
+        def work(connection: Connection) -> list[PinnedTopicChange]:
             if is_taken_back(connection, session.id):
                 return []
             connection.execute("DELETE FROM pin_log WHERE session_id = ?", (session.id,))
@@ -140,7 +140,7 @@ class PinBook:
         def work(connection: Connection) -> int:
             take_back(connection, [session_id])
             rows = connection.execute("SELECT DISTINCT agent, caller FROM pin_log WHERE session_id = ?", (session_id,))
-            scopes = [Scope(*row) for row in rows.fetchall()]
+            scopes = [TopicScope(*row) for row in rows.fetchall()]
             count = connection.execute("DELETE FROM pin_log WHERE session_id = ?", (session_id,)).rowcount
             for scope in scopes:
                 _settle(connection, scope)
@@ -161,7 +161,7 @@ class PinBook:
         open_items: Sequence[str] = (),
         closed: bool = False,
         now: datetime | None = None,
-    ) -> Pin:
+    ) -> PinnedTopic:
         """
         Pin a topic, or change the one of this name; `open_items`, where there are any, take the place of the old ones.
 
@@ -183,9 +183,9 @@ class PinBook:
         }
         moment = now or datetime.now(UTC)
         [meaning] = await self._meanings([name])
-        entry = Entry.by_hand(moment, said, meaning)
+        entry = TopicLogEntry.by_hand(moment, said, meaning)
 
-        def work(connection: Connection) -> Pin:
+        def work(connection: Connection) -> PinnedTopic:
             write(connection, scope, [entry], moment)
             topics, ids = _settle(connection, scope)
             topic = next(topic for topic in topics if any(m.session_id == entry.session_id for m in topic.mentions))
@@ -205,13 +205,13 @@ class PinBook:
             topics, ids = _settle(connection, scope)
             pinned = [topic for topic in topics if topic.is_pinned]
             by_id = next((topic for topic in pinned if ids[topic.source_id] == which), None)
-            topic = by_id or find(pinned, Name(which))
+            topic = by_id or find(pinned, TopicName(which))
             if topic is None:
                 return False
             if topic.is_only_by_hand:
                 delete(connection, topic.mentions)
             else:
-                entry = Entry.by_hand(moment, {"title": topic.title, "unpins": True})
+                entry = TopicLogEntry.by_hand(moment, {"title": topic.title, "unpins": True})
                 write(connection, scope, [entry], moment)
             _settle(connection, scope)
             return True
@@ -222,9 +222,9 @@ class PinBook:
 
     async def pinned(
         self, agent: str, caller: str, limit: int = 100, *, not_before: datetime | None = None, closed: bool = False
-    ) -> list[Pin]:
+    ) -> list[PinnedTopic]:
         """What is pinned, last spoken of first; those that are `closed` too if asked for, after the open ones."""
-        pins = await self._store.look(lambda connection: _pins(connection, Scope(agent, caller)))
+        pins = await self._store.look(lambda connection: _pins(connection, TopicScope(agent, caller)))
         shown = [
             pin for pin in pins if (closed or pin.is_open) and (not_before is None or pin.last_said_at >= not_before)
         ]
@@ -232,19 +232,19 @@ class PinBook:
         in_order = sorted(shown, key=lambda pin: pin.title)
         return sorted(in_order, key=lambda pin: (pin.is_open, pin.last_said_at), reverse=True)[:limit]
 
-    async def topics(self, agent: str, caller: str) -> list[Pin]:
+    async def topics(self, agent: str, caller: str) -> list[PinnedTopic]:
         """All topics there are, pinned or not yet, last spoken of first; without the ids of documents."""
 
-        def work(connection: Connection) -> list[Pin]:
-            topics, _ = worked_out(mentions_of(connection, Scope(agent, caller)))
+        def work(connection: Connection) -> list[PinnedTopic]:
+            topics, _ = project(mentions_of(connection, TopicScope(agent, caller)))
             return [_pin_of(topic, "") for topic in topics]
 
         pins = await self._store.look(work)
         return sorted(pins, key=lambda pin: pin.last_said_at, reverse=True)
 
-    async def history(self, agent: str, caller: str) -> list[PinChange]:
+    async def history(self, agent: str, caller: str) -> list[PinnedTopicChange]:
         """All changes, in the order of the calls: why the book says what it says."""
-        return await self._store.look(lambda connection: _changes(connection, Scope(agent, caller)))
+        return await self._store.look(lambda connection: _changes(connection, TopicScope(agent, caller)))
 
     # Forgetting
 
@@ -254,7 +254,7 @@ class PinBook:
         def work(connection: Connection) -> None:
             query = "SELECT DISTINCT agent, caller FROM pin_log WHERE document_id = ?"
             for row in connection.execute(query, (document_id,)).fetchall():
-                _settle(connection, Scope(*row))
+                _settle(connection, TopicScope(*row))
 
         await self._store.run(work)
 
@@ -263,7 +263,7 @@ class PinBook:
 
         def work(connection: Connection) -> int:
             rows = connection.execute("SELECT DISTINCT agent FROM pin_log WHERE caller = ?", (caller,)).fetchall()
-            scopes = [Scope(name, caller) for (name,) in rows if agent in (None, name)]
+            scopes = [TopicScope(name, caller) for (name,) in rows if agent in (None, name)]
             return sum(strike(connection, scope) for scope in scopes)
 
         return await self._store.run(work)
@@ -278,9 +278,9 @@ class PinBook:
         query = "SELECT DISTINCT agent, caller FROM pin_log WHERE started_at < ?"
         rows = await self._store.look(lambda connection: connection.execute(query, (moment,)).fetchall())
 
-        def work(connection: Connection, scope: Scope) -> int:
+        def work(connection: Connection, scope: TopicScope) -> int:
             mentions = mentions_of(connection, scope)
-            topics, _ = worked_out(mentions)
+            topics, _ = project(mentions)
             alive = {id(mention) for topic in topics if topic.last.started_at >= moment for mention in topic.mentions}
             old = [mention for mention in mentions if mention.started_at < moment and id(mention) not in alive]
             delete(connection, old)
@@ -288,7 +288,7 @@ class PinBook:
             return len(old)
 
         # One caller a transaction: calls that read memory meanwhile do not wait long.
-        return sum([await self._store.run(partial(work, scope=Scope(*row))) for row in rows if of(row[0])])
+        return sum([await self._store.run(partial(work, scope=TopicScope(*row))) for row in rows if of(row[0])])
 
     async def _meanings(self, titles: Sequence[str]) -> list[bytes]:
         vectors = [await self._embed([title]) if self._embed else None for title in titles]
@@ -302,10 +302,10 @@ def is_shown(document: Document, not_before: datetime | None = None) -> bool:
     return not_before is None or datetime.fromisoformat(document.metadata["last_said_at"]) >= not_before
 
 
-def _checked_scope(agent: str, caller: str) -> Scope:
+def _checked_scope(agent: str, caller: str) -> TopicScope:
     if not agent or not caller:
         raise ValueError("a pinned topic belongs to a caller with an agent; name both")
-    return Scope(agent, caller)
+    return TopicScope(agent, caller)
 
 
 def _checked(text: str, what: str, most: int) -> str:
@@ -321,10 +321,10 @@ def _checked(text: str, what: str, most: int) -> str:
 # The documents
 
 
-def _changes(connection: Connection, scope: Scope) -> list[PinChange]:
-    _, steps = worked_out(mentions_of(connection, scope))
+def _changes(connection: Connection, scope: TopicScope) -> list[PinnedTopicChange]:
+    _, steps = project(mentions_of(connection, scope))
     return [
-        PinChange(
+        PinnedTopicChange(
             step.op,
             "" if step.mention.by_hand else step.mention.session_id,
             step.topic.title,
@@ -337,7 +337,7 @@ def _changes(connection: Connection, scope: Scope) -> list[PinChange]:
     ]
 
 
-def _settle(connection: Connection, scope: Scope) -> tuple[list[Topic], dict[str, str]]:
+def _settle(connection: Connection, scope: TopicScope) -> tuple[list[Topic], dict[str, str]]:
     """Make the documents tell what the log comes to; the topics, and the ids of the documents of pinned ones."""
     # A document that somebody deleted is not to come back: what was said of it goes too.
     connection.execute(
@@ -345,7 +345,7 @@ def _settle(connection: Connection, scope: Scope) -> tuple[list[Topic], dict[str
             AND document_id NOT IN (SELECT id FROM documents WHERE source = ? AND tags = ?)""",
         (*scope.names, SOURCE, scope.tags_text),
     )
-    topics, _ = worked_out(mentions_of(connection, scope))
+    topics, _ = project(mentions_of(connection, scope))
     ids = {topic.source_id: _document_id(connection, scope, topic) for topic in topics if topic.is_pinned}
     connection.executemany(
         "UPDATE pin_log SET document_id = ? WHERE session_id = ? AND position = ?",
@@ -363,7 +363,7 @@ def _settle(connection: Connection, scope: Scope) -> tuple[list[Topic], dict[str
     return topics, ids
 
 
-def _document_id(connection: Connection, scope: Scope, topic: Topic) -> str:
+def _document_id(connection: Connection, scope: TopicScope, topic: Topic) -> str:
     """Of the topic's document, which is made, or made to tell the newest."""
     title, content, metadata = f"Pinned Topic — {topic.title}", _content(topic), _metadata(topic)
     now = datetime.now(UTC)
@@ -409,11 +409,11 @@ def _metadata(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _event(event: Event) -> dict[str, str]:
+def _event(event: TopicEvent) -> dict[str, str]:
     return {"state": event.state, "text": event.text, "session": event.session_id, "at": event.at}
 
 
-def _pins(connection: Connection, scope: Scope) -> list[Pin]:
+def _pins(connection: Connection, scope: TopicScope) -> list[PinnedTopic]:
     rows = connection.execute(
         "SELECT id, created_at, metadata FROM documents WHERE source = ? AND tags = ? AND source_id <> ''",
         (SOURCE, scope.tags_text),
@@ -421,7 +421,7 @@ def _pins(connection: Connection, scope: Scope) -> list[Pin]:
     return [pin for row in rows.fetchall() if (pin := _readable(*row)) is not None]
 
 
-def _readable(id_: str, since: str, metadata: str) -> Pin | None:
+def _readable(id_: str, since: str, metadata: str) -> PinnedTopic | None:
     """None for what another program has stored in the place of a topic."""
     try:
         return _pin(id_, since, orjson.loads(metadata))
@@ -429,12 +429,12 @@ def _readable(id_: str, since: str, metadata: str) -> Pin | None:
         return None
 
 
-def _pin_of(topic: Topic, document_id: str) -> Pin:
+def _pin_of(topic: Topic, document_id: str) -> PinnedTopic:
     return _pin(document_id, topic.first.started_at, _metadata(topic))
 
 
-def _pin(id_: str, since: str, told: dict[str, Any]) -> Pin:
-    return Pin(
+def _pin(id_: str, since: str, told: dict[str, Any]) -> PinnedTopic:
+    return PinnedTopic(
         id=id_,
         title=told["title"],
         about=told["about"],
@@ -442,7 +442,7 @@ def _pin(id_: str, since: str, told: dict[str, Any]) -> Pin:
         open_items=tuple(told["open_items"]),
         state=told["state"],
         history=tuple(
-            PinEvent(event["state"], event["text"], event["session"], datetime.fromisoformat(event["at"]))
+            PinnedTopicEvent(event["state"], event["text"], event["session"], datetime.fromisoformat(event["at"]))
             for event in told["history"]
         ),
         calls=told["calls"],

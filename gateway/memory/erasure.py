@@ -26,10 +26,10 @@ from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.history.event_store import forget_events, told_of
 from gateway.llm.responder import hashed_caller
 from gateway.memory.database import Connection
-from gateway.memory.facts import FactBook
+from gateway.memory.facts import FactStore
 from gateway.memory.index import carrying
-from gateway.memory.pins import PinBook
-from gateway.memory.remem import RememClient
+from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.remem_client import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
 from gateway.memory.store import MemoryStore
@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Places:
+class DataLocations:
     """Where calls leave something, beside the store."""
 
     data_dir: Path
@@ -82,7 +82,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Traces:
+class CallerData:
     """
     What there is of a caller, with one agent or all (empty).
 
@@ -102,7 +102,7 @@ class Traces:
 
 
 @dataclass(frozen=True)
-class Undone:
+class ErasureResult:
     """
     What was deleted, by kind, and what could not be.
 
@@ -119,13 +119,13 @@ class Undone:
         return not self.remote_left and not self.unscrubbed
 
 
-class SharedPlace(Protocol):
+class SharedData(Protocol):
     """Where nodes keep something of calls for each other. Raises SharedStoreUnavailable."""
 
     async def forget(self, sessions: Collection[str], caller: str, agent: str) -> int: ...
 
 
-class Forgetting:
+class Eraser:
     """
     Takes back what was learned. Raises StoreError.
 
@@ -136,12 +136,12 @@ class Forgetting:
     def __init__(
         self,
         store: MemoryStore,
-        places: Places,
+        places: DataLocations,
         remem: RememClient | None,
         secret: Secret,
         *,
         local: SqliteStore | None = None,
-        shared: SharedPlace | None = None,
+        shared: SharedData | None = None,
         patience: float = PATIENCE,
     ) -> None:
         self._store = store
@@ -151,14 +151,14 @@ class Forgetting:
         self._remem = remem
         self._secret = secret
         self._patience = patience
-        self._facts = FactBook(store)
-        self._pins = PinBook(store)
+        self._facts = FactStore(store)
+        self._pins = PinnedTopics(store)
         self._state = CallerState(store)
 
-    async def revert(self, call: FinishedCall) -> Undone:
+    async def revert(self, call: FinishedCall) -> ErasureResult:
         """Make it as if a call had taught nothing, and see that it stays so. Its line in the book of calls stays."""
         removed, left = await self._delete_remote([call.session_id])
-        return Undone(
+        return ErasureResult(
             {
                 "fact statements": await self._facts.revert(call.session_id),
                 "topic entries": await self._pins.revert(call.session_id),
@@ -172,7 +172,7 @@ class Forgetting:
             left,
         )
 
-    async def traces(self, caller: str, agent: str = "") -> Traces:
+    async def traces(self, caller: str, agent: str = "") -> CallerData:
         """Look for everything of a caller. Changes nothing."""
         sessions = await self._store.look(lambda connection: _sessions(connection, caller, agent))
         open_ones = [ending.session.as_json() for ending in await JobTable(self._local).open_ones()]
@@ -183,9 +183,9 @@ class Forgetting:
         count = f"SELECT count(*) FROM documents WHERE {tagged}"
         (documents,) = await self._store.look(lambda connection: connection.execute(count, tokens).fetchone())
         files = await asyncio.to_thread(lambda: tuple(_files(self._places, sessions, caller, agent)))
-        return Traces(caller, agent, sessions, frozenset(unfinished), documents, files)
+        return CallerData(caller, agent, sessions, frozenset(unfinished), documents, files)
 
-    async def forget(self, traces: Traces) -> Undone:
+    async def forget(self, traces: CallerData) -> ErasureResult:
         """
         Delete all of it and leave a tombstone without content. Calls that are going on leave nothing either.
 
@@ -219,7 +219,7 @@ class Forgetting:
                 deleted["entries in Redis"] = await self._shared.forget(traces.sessions, caller, agent)
             except SharedStoreUnavailable:
                 unscrubbed.append("Redis")
-        return Undone(deleted, left, tuple(unscrubbed))
+        return ErasureResult(deleted, left, tuple(unscrubbed))
 
     async def is_forgotten(self, session: VoiceSession) -> bool:
         """Whether the caller was forgotten since this call began, at whatever node: then it is to leave nothing."""
@@ -273,7 +273,7 @@ class Forgetting:
         files = await asyncio.to_thread(holding, words, self._places)
         return [*map(str, files), *await self._store.tables_holding(words)]
 
-    def _delete_rest(self, connection: Connection, traces: Traces) -> int:
+    def _delete_rest(self, connection: Connection, traces: CallerData) -> int:
         """What no book of its own sees to, in a transaction; how many documents that was."""
         tagged, tokens = _tagged(traces.caller, traces.agent)
         documents = connection.execute(f"DELETE FROM documents WHERE {tagged}", tokens).rowcount
@@ -314,7 +314,7 @@ class Forgetting:
         return sum(deleted), len(deleted) - sum(deleted)
 
 
-def holding(words: Sequence[str], places: Places) -> list[Path]:
+def holding(words: Sequence[str], places: DataLocations) -> list[Path]:
     """The files that hold one of these words, in whatever case."""
     pattern = re.compile(b"|".join(re.escape(word.encode()) for word in words), re.IGNORECASE)
     overlap = max(len(word.encode()) for word in words)
@@ -391,7 +391,7 @@ def _is_of(session: Mapping[str, Any], caller: str, agent: str) -> bool:
 # Files
 
 
-def _call_files(places: Places) -> Iterator[tuple[Path, str]]:
+def _call_files(places: DataLocations) -> Iterator[tuple[Path, str]]:
     """Transcripts and recordings, each with the session it is of."""
     for path in places.archive_dir.glob("voice-session-*.*"):
         yield path, f"voice-session:{path.stem.removeprefix('voice-session-')}"
@@ -399,7 +399,7 @@ def _call_files(places: Places) -> Iterator[tuple[Path, str]]:
         yield path, f"voice-session:{path.stem}"
 
 
-def _files(places: Places, sessions: Iterable[str], caller: str, agent: str) -> Iterator[Path]:
+def _files(places: DataLocations, sessions: Iterable[str], caller: str, agent: str) -> Iterator[Path]:
     uuids = {session_id.removeprefix("voice-session:") for session_id in sessions}
     for name in (f"voice-session-{uuid}.{suffix}" for uuid in sorted(uuids) for suffix in ("txt", "part")):
         if (path := places.archive_dir / name).is_file():

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.memory.passages import parts, snippet
+from gateway.memory.chunking import parts, snippet
 
 SENTENCES = [f"This is sentence number {number} of a longer text." for number in range(20)]
 

@@ -1,7 +1,7 @@
-from gateway.calls.forgetting import Forgetting, Places
-from gateway.calls.own_store import open_own_store
-from gateway.memory.notes import CallerNotes
-from gateway.memory.pins import PinBook
+from gateway.memory.agent_notes import CallerNotes
+from gateway.memory.erasure import DataLocations, Eraser
+from gateway.memory.open_stores import open_own_store
+from gateway.memory.pinned_topics import PinnedTopics
 from gateway.settings import Secret
 
 ANA, BEN = "+12025550101", "+12025550102"
@@ -9,8 +9,8 @@ ANA, BEN = "+12025550101", "+12025550102"
 
 async def test_forgotten_caller_has_no_topics(tmp_path):
     store = await open_own_store(tmp_path)
-    pins = PinBook(store)
-    forgetting = Forgetting(store, Places(tmp_path, tmp_path / "archive", None), None, Secret("key"), local=store)
+    pins = PinnedTopics(store)
+    forgetting = Eraser(store, DataLocations(tmp_path, tmp_path / "archive", None), None, Secret("key"), local=store)
     notes = CallerNotes(store, forgetting.forget_caller)
     await notes.remember("Wants tea.", caller=ANA, agent="maya")
     for caller in (ANA, BEN):

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gateway.memory import minilm, model_process
-from gateway.memory.embedding import Embedder
-from gateway.memory.meaning import Space
-from gateway.memory.model_process import ModelGone, ModelLoader
+from gateway.memory.embeddings import minilm, model_process
+from gateway.memory.embeddings.embedder import Embedder
+from gateway.memory.embeddings.model_process import ModelGone, ModelLoader
+from gateway.memory.embeddings.vectors import VectorSpace
 from tests.stage import PATIENCE
 
 
@@ -165,7 +165,7 @@ async def test_lost_process_is_replaced(caplog):
 def test_process_ends_with_the_one_who_asks():
     """However that one ends: here it is killed."""
     code = (
-        "import os, signal; from gateway.memory.model_process import ModelLoader; process = ModelLoader()();"
+        "import os, signal; from gateway.memory.embeddings.model_process import ModelLoader; process = ModelLoader()();"
         "print(process._process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )
     child = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout)
@@ -194,7 +194,7 @@ def test_nearest_part_of_each_document_counts():
     def stored(*axes):
         return b"".join(np.eye(1, 384, axis, dtype="<f4").tobytes() for axis in axes)
 
-    space = Space([stored(0, 1, 2), stored(3), stored(4, 1)])
+    space = VectorSpace([stored(0, 1, 2), stored(3), stored(4, 1)])
     nearest = space.nearest(np.eye(1, 384, 2, dtype=np.float32)[0])
     assert [part for _, part in nearest][0] == 2
     assert max(range(3), key=lambda document: nearest[document][0]) == 0
@@ -204,5 +204,5 @@ def test_one_document_is_as_near_as_it_is():
     """What a few vectors have in common is what they are about: little is taken off."""
     one = np.eye(1, 384, 0, dtype="<f4")
     between = np.array([1, 1, *[0] * 382], np.float32) / np.float32(np.sqrt(2))
-    ((cosine, _),) = Space([one.tobytes()]).nearest(between)
+    ((cosine, _),) = VectorSpace([one.tobytes()]).nearest(between)
     assert cosine == pytest.approx(0.68, abs=0.03)

@@ -7,7 +7,7 @@ import orjson
 
 
 @dataclass(frozen=True, slots=True)
-class Scope:
+class CallerScope:
     """One caller with one agent; `source` says of what kind the documents are."""
 
     source: ClassVar[str]

@@ -9,10 +9,10 @@ from typing import Any, Final, Literal, Protocol
 
 import orjson
 
+from gateway.memory.caller_scope import TopicScope as CallerScope
 from gateway.memory.database import Connection
-from gateway.memory.embedding import MODEL
-from gateway.memory.scope import Scope as CallerScope
-from gateway.memory.topic_names import Name
+from gateway.memory.embeddings.embedder import MODEL
+from gateway.memory.topic_names import TopicName
 from gateway.memory.topics import Mention
 
 SOURCE: Final = "pinned-topic"
@@ -68,13 +68,13 @@ class Noted(Protocol):
     def lists_all(self) -> bool: ...
 
 
-class Scope(CallerScope):
+class TopicScope(CallerScope):
     __slots__ = ()
     source = SOURCE
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TopicLogEntry:
     """A row to be written."""
 
     session_id: str
@@ -107,7 +107,7 @@ def said_before(connection: Connection, session_id: str) -> list[str]:
     return [said for (said,) in rows.fetchall()]
 
 
-def write(connection: Connection, scope: Scope, entries: Iterable[Entry], now: datetime) -> None:
+def write(connection: Connection, scope: TopicScope, entries: Iterable[TopicLogEntry], now: datetime) -> None:
     connection.executemany(
         """INSERT INTO pin_log (agent, caller, session_id, position, started_at, said, model, meaning, at)
             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)""",
@@ -132,7 +132,7 @@ def delete(connection: Connection, mentions: Iterable[Mention]) -> None:
     connection.executemany("DELETE FROM pin_log WHERE session_id = ? AND position = ?", keys)
 
 
-def strike(connection: Connection, scope: Scope) -> int:
+def strike(connection: Connection, scope: TopicScope) -> int:
     """All of a caller's, with the documents; how many entries that was. Its calls can't bring anything back."""
     rows = connection.execute("SELECT session_id FROM pin_log WHERE agent = ? AND caller = ?", scope.names).fetchall()
     take_back(connection, [session_id for (session_id,) in rows if not session_id.startswith(_BY_HAND)])
@@ -149,7 +149,7 @@ def take_back(connection: Connection, session_ids: Iterable[str]) -> None:
     connection.executemany(statement, [(session_id,) for session_id in session_ids])
 
 
-def mentions_of(connection: Connection, scope: Scope) -> list[Mention]:
+def mentions_of(connection: Connection, scope: TopicScope) -> list[Mention]:
     """All of a caller's, in the order of the calls: who ended late does not count as newest."""
     rows = connection.execute(
         """SELECT session_id, position, started_at, said, model, meaning FROM pin_log
@@ -161,7 +161,7 @@ def mentions_of(connection: Connection, scope: Scope) -> list[Mention]:
 
 def _mention(session_id: str, position: int, started_at: str, said: str, model: str, meaning: str) -> Mention:
     entry: dict[str, Any] = orjson.loads(said)
-    name = Name(entry.pop("title"), b64decode(meaning) if model == MODEL else b"")
+    name = TopicName(entry.pop("title"), b64decode(meaning) if model == MODEL else b"")
     entry |= {key: tuple(entry.get(key, ())) for key in ("open_items", "turns")}
     return Mention(session_id, position, started_at, name, **entry)
 

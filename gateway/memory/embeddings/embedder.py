@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
-from gateway.memory.model_process import ModelGone, ModelLoader
+from gateway.memory.embeddings.model_process import ModelGone, ModelLoader
 
 if TYPE_CHECKING:
-    from gateway.memory.meaning import Reading
+    pass
 
 MODEL: Final = "all-MiniLM-L6-v2 int8 8199be6f"
 """Stands beside every stored vector: those of two models can't be compared. However it is multiplied, it is one."""

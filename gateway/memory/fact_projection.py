@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from gateway.memory.fact_relations import Reading, Relation, Similar, relation
+from gateway.memory.fact_relations import Relation, Similar, StatementReading, relation
 from gateway.memory.identity import same_person
 
 MOST_CONFIDENCE: Final = 0.99
@@ -30,20 +30,20 @@ class Statement:
     started_at: str
     confidence: float
     turns: list[int]
-    reading: Reading
+    reading: StatementReading
     person: str = ""
     """Who said it, of those on one number; empty where no name was given."""
 
 
 @dataclass(slots=True)
-class StandingFact:
+class ActiveFact:
     """A fact while it is worked out. `first` is the statement that it came from."""
 
     first: Statement
     confidence: float
     last_said_at: str
     person: str = ""
-    superseded_by: "StandingFact | None" = None
+    superseded_by: "ActiveFact | None" = None
     instead_of: str = ""
 
     @property
@@ -61,32 +61,32 @@ class StandingFact:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class FactStep:
     """What one statement did."""
 
     statement: Statement
     op: Op
-    fact: StandingFact
+    fact: ActiveFact
     before: FactState | None
     after: FactState
 
 
-def worked_out(statements: Sequence[Statement], similar: Similar | None) -> tuple[list[StandingFact], list[Step]]:
-    facts: list[StandingFact] = []
-    steps: list[Step] = []
+def project(statements: Sequence[Statement], similar: Similar | None) -> tuple[list[ActiveFact], list[FactStep]]:
+    facts: list[ActiveFact] = []
+    steps: list[FactStep] = []
     for statement, person in zip(statements, _people(statements), strict=True):
         kind, old = _related(statement, [fact for fact in facts if fact.person == person], similar)
         before = old.state if old else None
         if old and kind == "repeat":
             old.strengthen(statement)
-            steps.append(Step(statement, "strengthen", old, before, old.state))
+            steps.append(FactStep(statement, "strengthen", old, before, old.state))
             continue
-        new = StandingFact(statement, statement.confidence, statement.started_at, person)
+        new = ActiveFact(statement, statement.confidence, statement.started_at, person)
         if old:
             old.superseded_by = new
             new.instead_of = old.first.reading.text if kind == "contradiction" else ""
         facts.append(new)
-        steps.append(Step(statement, "supersede" if old else "add", new, before, new.state))
+        steps.append(FactStep(statement, "supersede" if old else "add", new, before, new.state))
     return facts, steps
 
 
@@ -103,8 +103,8 @@ def _people(statements: Sequence[Statement]) -> Iterator[str]:
 
 
 def _related(
-    statement: Statement, facts: Sequence[StandingFact], similar: Similar | None
-) -> tuple[Relation | None, StandingFact | None]:
+    statement: Statement, facts: Sequence[ActiveFact], similar: Similar | None
+) -> tuple[Relation | None, ActiveFact | None]:
     """The fact that a statement repeats, else the newest whose place it takes."""
     standing = (fact for fact in reversed(facts) if fact.superseded_by is None)
     compared = ((relation(fact.first.reading, statement.reading, similar), fact) for fact in standing)

@@ -9,8 +9,6 @@ import httpx
 import orjson
 import pytest
 
-from gateway.calls.forgetting import Forgetting, Places, holding
-from gateway.calls.own_store import OwnStores, open_own_stores
 from gateway.cluster import redis_store
 from gateway.cluster.directory import CallDirectory
 from gateway.cluster.erasure import SharedErasure
@@ -26,9 +24,11 @@ from gateway.history.event_store import EventStore
 from gateway.history.journal import Journal
 from gateway.history.live_events import EventPublisher
 from gateway.memory.documents import NewDocument
-from gateway.memory.facts import FactBook
-from gateway.memory.pins import PinBook
-from gateway.memory.remem import RememClient
+from gateway.memory.erasure import DataLocations, Eraser, holding
+from gateway.memory.facts import FactStore
+from gateway.memory.open_stores import Stores, open_own_stores
+from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.remem_client import RememClient
 from gateway.memory.state import CallerState
 from gateway.memory.store import MemoryStore
 from gateway.session import Speaker, Turn, VoiceSession
@@ -47,17 +47,17 @@ KEY = Secret("key of the tests")
 class House:
     """All places where calls leave something."""
 
-    stores: OwnStores
+    stores: Stores
     journal: Journal
     events: EventStore
-    places: Places
+    places: DataLocations
 
     @property
     def store(self) -> MemoryStore:
         return self.stores.memory
 
-    def forgetting(self, remem: RememClient | None = None, **options) -> Forgetting:
-        return Forgetting(self.store, self.places, remem, KEY, local=self.stores.local, **options)
+    def forgetting(self, remem: RememClient | None = None, **options) -> Eraser:
+        return Eraser(self.store, self.places, remem, KEY, local=self.stores.local, **options)
 
     async def holding(self, *words: str) -> list[str]:
         return await self.forgetting().holding(words)
@@ -67,8 +67,8 @@ class House:
         await CallsTable(self.store).write(
             replace(session, receipt={"block": word}), document_id="d", summary_by="test"
         )
-        await FactBook(self.store).learn(session, [CallerFact(f"Likes {word}", "preference", 0.9, (1,))], START)
-        await PinBook(self.store).note(session, [TopicNote("Fruit order", status=f"Waits for {word}")], START)
+        await FactStore(self.store).learn(session, [CallerFact(f"Likes {word}", "preference", 0.9, (1,))], START)
+        await PinnedTopics(self.store).note(session, [TopicNote("Fruit order", status=f"Waits for {word}")], START)
         now = session.started_at
         await CallerState(self.store).save(
             session.agent, session.caller, {"fruit": word}, session_id=session.id, now=now
@@ -89,13 +89,13 @@ class House:
         (self.places.record_dir / f"{name}.jsonl").write_bytes(orjson.dumps(header) + b"\n" + word.encode())
 
     async def tells(self, caller: str = CALLER, agent: str = "maya") -> tuple[list[str], dict]:
-        facts = await FactBook(self.store).known(agent, caller, 10)
+        facts = await FactStore(self.store).known(agent, caller, 10)
         return [fact.text for fact in facts], await CallerState(self.store).load(agent, caller)
 
 
 @pytest.fixture
 async def house(ground, tmp_path):
-    places = Places(tmp_path / "data", tmp_path / "archive", tmp_path / "recordings")
+    places = DataLocations(tmp_path / "data", tmp_path / "archive", tmp_path / "recordings")
     places.record_dir.mkdir()
     journal = Journal(places.journal)
     events = EventStore(places.events)
@@ -226,7 +226,7 @@ async def test_forgotten_call_teaches_nothing_any_more(house):
     session = a_session()
     await house.remembers(session, WORD)
     await house.forgetting().forget(await house.forgetting().traces(CALLER))
-    await FactBook(house.store).learn(session, [CallerFact("Likes tea", "preference", 0.9, (1,))], START)
+    await FactStore(house.store).learn(session, [CallerFact("Likes tea", "preference", 0.9, (1,))], START)
     await CallerState(house.store).save("maya", CALLER, {"fruit": "tea"}, session_id=session.id, now=START)
     assert await house.tells() == ([], {})
 
@@ -249,14 +249,14 @@ async def test_what_another_node_has_is_swept(house, tmp_path):
     forgotten, reverted = a_session(), a_session(caller=OTHER)
     await house.remembers(forgotten, WORD)
     await house.remembers(reverted, OTHER_WORD)
-    elsewhere = Places(tmp_path / "other data", tmp_path / "other archive", tmp_path / "other recordings")
+    elsewhere = DataLocations(tmp_path / "other data", tmp_path / "other archive", tmp_path / "other recordings")
     for mine, theirs in zip(house.places.folders[1:], elsewhere.folders[1:], strict=True):
         shutil.copytree(mine, theirs)
     elsewhere.data_dir.mkdir()
     for path in (house.places.journal, house.places.events):
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("VACUUM INTO ?", (str(elsewhere.data_dir / path.name),))
-    there = Forgetting(house.store, elsewhere, None, KEY)
+    there = Eraser(house.store, elsewhere, None, KEY)
     assert await there.sweep() == 0
     await house.forgetting().revert(await CallsTable(house.store).find(reverted.id))
     await house.forgetting().forget(await house.forgetting().traces(CALLER))
@@ -320,7 +320,7 @@ async def test_reverted_call_taught_nothing(house):
         "remote documents": 0,
     }
     assert await house.tells() == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
-    [topic] = await PinBook(house.store).topics("maya", CALLER)
+    [topic] = await PinnedTopics(house.store).topics("maya", CALLER)
     assert (topic.calls, topic.status) == (1, f"Waits for {OTHER_WORD}")
     assert [booked.session_id for booked in await CallsTable(house.store).newest()] == [later.id, earlier.id]
 

@@ -20,7 +20,7 @@ Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Reading:
+class QueryEmbedding:
     """A query as the model sees it: its words in order, each with the sum of its pieces' vectors."""
 
     words: tuple[str, ...]
@@ -32,7 +32,7 @@ class Reading:
         return normalised(weights @ self.vectors)
 
 
-class Space:
+class VectorSpace:
     """The vectors of some documents. A document has one for each part of its text."""
 
     def __init__(self, stored: Sequence[bytes]) -> None:
