@@ -10,8 +10,8 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
 from gateway import metrics
-from gateway.calls.desk import CallDesk
-from gateway.calls.orders import OrderBook
+from gateway.calls.manager import CallManager
+from gateway.calls.outbound import OutboundCallStore
 from gateway.history.live_events import EventPublisher
 from gateway.history.queries import CallHistory
 from gateway.maintenance import retention_of
@@ -67,7 +67,7 @@ class _Parts:
 
     routes: list[BaseRoute]
     media_door: MediaDoor
-    desk: CallDesk
+    desk: CallManager
     feed: EventPublisher
 
 
@@ -89,7 +89,7 @@ async def _doors(blueprint: Blueprint, under: Ground, calls: Exchange) -> AsyncI
     public = PublicAddress(settings.public_url)
     async with contextlib.AsyncExitStack() as stack:
         board = await stack.enter_async_context(under.others.own_board(settings.data_dir))
-        orders = OrderBook(board, token)
+        orders = OutboundCallStore(board, token)
         telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, calls.telnyx, orders)
         stack.push_async_callback(telnyx.close)
         media_door = MediaDoor(desk, carriers(settings))

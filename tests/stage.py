@@ -14,7 +14,6 @@ import uvicorn
 
 from gateway import settings
 from gateway.app import create_app
-from gateway.calls import engine_keeper, replies
 from gateway.websocket import picows
 from gateway.websocket.interface import Connector
 from gateway.websocket.port_mux import PortMux

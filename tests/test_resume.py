@@ -13,8 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.calls import desk
-from gateway.calls.pipeline import LAST_WORDS_SECONDS
+from gateway.calls.call import LAST_WORDS_SECONDS
 from tests.chaos.outside import rows
 from tests.fakes.deepgram import FakeDeepgram
 from tests.ports import free_port

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from gateway.audio import BYTES_PER_SECOND
-from gateway.calls.playback import MARK_BYTES, Answer, Playback
+from gateway.calls.playout import MARK_BYTES, AgentUtterance, Playout
 from gateway.engines.agent_settings import HistoryMessage, HistoryToolCall
 from gateway.history.journal import entries_of
 from gateway.session import Speaker, Turn
@@ -43,7 +43,7 @@ class Transcript:
 
     def __init__(
         self,
-        playback: Playback,
+        playback: Playout,
         *,
         turns: Sequence[Turn] = (),
         journal: TurnListener | None = None,
@@ -61,7 +61,7 @@ class Transcript:
         # No answer before had a higher number: each of them became a turn.
         self._number = len(self.turns)
         self._used: list[tuple[int, HistoryToolCall]] = []
-        self._answer: Answer | None = None
+        self._answer: AgentUtterance | None = None
         self._answer_at: datetime | None = None
         self._audible_since = self._sent_at = 0.0
 
@@ -172,17 +172,17 @@ class Transcript:
         journal = None if self.off_record else self._journal
         return [listener for listener in (journal, self._feed) if listener is not None]
 
-    def _open_answer(self) -> Answer:
+    def _open_answer(self) -> AgentUtterance:
         if self._answer is None:
-            self._answer = Answer(start=self._playback.sent)
+            self._answer = AgentUtterance(start=self._playback.sent)
         return self._answer
 
-    def _heard_bytes(self, answer: Answer, now: float) -> int:
+    def _heard_bytes(self, answer: AgentUtterance, now: float) -> int:
         if self._playback.marks_work:
             return self._playback.confirmed - answer.start
         return int((now - self._audible_since) * BYTES_PER_SECOND) if answer.sent else 0
 
-    def _is_played_out(self, answer: Answer, now: float) -> bool:
+    def _is_played_out(self, answer: AgentUtterance, now: float) -> bool:
         """Whether nothing was left to be heard, though the engine has not said that this was all: it may never."""
         if not answer.sent or not answer.pieces_have_sound:
             return False
@@ -192,7 +192,7 @@ class Transcript:
         left = self._playback.sent - max(self._playback.confirmed, answer.start)
         return left < MARK_BYTES and (now - self._sent_at) * BYTES_PER_SECOND > left
 
-    def _known_unheard(self, answer: Answer) -> bool:
+    def _known_unheard(self, answer: AgentUtterance) -> bool:
         """Whether the carrier's echoes show that some of it was not played. One that never echoes is believed."""
         if not self._playback.marks_work or not answer.sent:
             return False

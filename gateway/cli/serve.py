@@ -17,7 +17,7 @@ import uvicorn
 
 from gateway import logs, settings
 from gateway.app import create_app
-from gateway.calls.desk import CallDesk
+from gateway.calls.manager import CallManager
 from gateway.cluster import supervisor
 from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
@@ -127,7 +127,7 @@ class DrainingServer(uvicorn.Server):
             self._draining = asyncio.get_running_loop().create_task(self._drain(), name="drain")
 
     async def _drain(self) -> None:
-        desk: CallDesk = self.lifespan.state["desk"]
+        desk: CallManager = self.lifespan.state["desk"]
         _log.info("gateway drains", extra={"calls": desk.live_calls, "seconds": self._drain_seconds})
         await desk.drain(self._drain_seconds)
         self.should_exit = True

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
-from gateway.calls.ring import Ring
+from gateway.calls.pending_call import PendingCall
 from gateway.cluster.directory import BEAT_SECONDS, CallDirectory, CallRecord, CallState, NodeCommand, NodeCommandKind
 from gateway.errors import SharedStoreUnavailable
 from gateway.history.journal import circumstances, entries_of, restore
@@ -94,7 +94,7 @@ class ClusterNode:
 
     # The desk's questions
 
-    async def announce(self, ring: Ring) -> CallRecord | None:
+    async def announce(self, ring: PendingCall) -> CallRecord | None:
         """Make a ringing call known. Returns what another node, or an earlier request here, has made of it."""
         record = self._record_of(ring, CallState.RINGING)
         try:
@@ -105,7 +105,7 @@ class ClusterNode:
         ring.shared = True
         return None if there == record else there
 
-    async def announce_again(self, ring: Ring) -> None:
+    async def announce_again(self, ring: PendingCall) -> None:
         """The call has a new token."""
         try:
             async with asyncio.timeout(PATIENCE):
@@ -114,7 +114,7 @@ class ClusterNode:
         except (SharedStoreUnavailable, TimeoutError):
             pass  # then it can only go on here
 
-    def parked(self, ring: Ring) -> None:
+    def parked(self, ring: PendingCall) -> None:
         """The call has lost its media. Another node may go on with it, so every turn is told again."""
         self.commons.parked(self._record_of(ring, CallState.PARKED))
         if ring.session is not None:
@@ -349,7 +349,7 @@ class ClusterNode:
                 await self._desk.recollect(session)
         return (record, session) if record else None
 
-    def _record_of(self, ring: Ring, state: CallState) -> CallRecord:
+    def _record_of(self, ring: PendingCall, state: CallState) -> CallRecord:
         return CallRecord(
             ring.key,
             self.commons.node,

@@ -1,7 +1,7 @@
 """
 A recorded call as sound: two voices side by side, put together from the frames of its recording.
 
-`gateway.links.recorder` writes the file. The caller's frames come as they were spoken. The engine's come faster than
+`gateway.calls.recorder` writes the file. The caller's frames come as they were spoken. The engine's come faster than
 they are played: they queue at the carrier, until a caller who interrupts has the queue cleared.
 """
 

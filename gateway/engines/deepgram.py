@@ -6,11 +6,11 @@ import time
 from collections.abc import Mapping
 from typing import Final, Protocol
 
+from gateway.calls.recorder import CallRecorder
 from gateway.engines.agent_settings import AgentSettings
 from gateway.engines.deepgram_codec import KEEP_ALIVE, DeepgramCodec
 from gateway.engines.events import EngineEvent, EngineFailed, EngineGreeted, FunctionCall, SettingsApplied
 from gateway.errors import EngineRefused, EngineUnavailable, RemoteProtocolError
-from gateway.links.recorder import CallRecorder
 from gateway.metrics import ADDED_DELAY
 from gateway.settings import Secret
 from gateway.websocket.interface import NORMAL, Connector, Socket

@@ -16,6 +16,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.calls.recorder import CallRecorder
 from gateway.errors import (
     DocumentNotFound,
     GatewayError,
@@ -32,7 +33,6 @@ from gateway.finalization.steps import FinalizationSteps
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.history.journal import Journal
 from gateway.history.live_events import CallEvents, EventPublisher
-from gateway.links.recorder import CallRecorder
 from gateway.logs import CallLogger
 from gateway.metrics import ENDING_SECONDS, WATCHDOG
 from gateway.session import EndReason, VoiceSession

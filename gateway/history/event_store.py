@@ -19,7 +19,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from gateway.calls.farewell import happens
+from gateway.calls.graceful_hangup import wait_for_event
 from gateway.errors import StoreUnavailable
 from gateway.finalization.summary.call_summary import SpokenLine
 from gateway.history.sqlite_writer import SqliteWriter, private_database
@@ -139,7 +139,7 @@ class EventStore:
             left = give_up - self._loop.time()
             if rows or left <= 0:
                 return [_entry(row) for row in rows]
-            await happens(news, min(left, LOOK_SECONDS) if self._shared else left)
+            await wait_for_event(news, min(left, LOOK_SECONDS) if self._shared else left)
 
     # Itself
 

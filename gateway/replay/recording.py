@@ -9,7 +9,7 @@ A recorded call, read back. One JSON object a line, in the order in which the ga
 
 `t` is seconds since `start`; `start` itself holds the token and is left out. Further notes are "memory" (past calls,
 facts and topics that were found in time), "late memory" (the same when some came in mid-call), "ended" (the session
-with its turns) and "summary". `gateway.links.recorder` writes the file.
+with its turns) and "summary". `gateway.calls.recorder` writes the file.
 """
 
 import base64
@@ -22,9 +22,9 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from gateway.calls.recorder import FORMAT
 from gateway.errors import RecordingError
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.links.recorder import FORMAT
 from gateway.memory.facts import Fact
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicEvent
 from gateway.memory.summary_parser import PastCall

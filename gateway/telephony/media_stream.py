@@ -6,8 +6,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from gateway.calls.recorder import CallRecorder
 from gateway.errors import RemoteProtocolError
-from gateway.links.recorder import CallRecorder
 from gateway.metrics import ADDED_DELAY, WATCHDOG
 from gateway.telephony.codec import CarrierCodec, StreamState
 from gateway.telephony.events import (

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from gateway.agents import Agent
-from gateway.calls.farewell import Farewell
+from gateway.calls.graceful_hangup import GracefulHangup
 from gateway.engines.agent_settings import AgentFunction
 from gateway.engines.deepgram import DeepgramSession
 from gateway.engines.events import FunctionCall
@@ -93,7 +93,7 @@ class ToolExecutor:
         kit: CallTools,
         *,
         line: CallLeg,
-        farewell: Farewell,
+        farewell: GracefulHangup,
         journal: CallJournal | None,
         feed: CallEvents,
         log: logging.LoggerAdapter[logging.Logger],

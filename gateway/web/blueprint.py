@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 
 from gateway.agents import AgentDirectory, find_text
-from gateway.calls.engine_keeper import EngineAccess
+from gateway.calls.engine_connection import EngineConfig
 from gateway.errors import SettingsError
 from gateway.finalization.summary.summarizer import Summarizer, build_writer
 from gateway.history import trace_export
@@ -37,7 +37,7 @@ class Blueprint:
     agents: AgentDirectory
     allowed: AllowList
     verifier: TelnyxVerifier | None
-    engine: EngineAccess | None
+    engine: EngineConfig | None
     """How Deepgram is reached, where it is the engine."""
     engine_is_local: bool
     writer: Summarizer
@@ -81,12 +81,12 @@ def _check_folder(folder: Path | None, name: str) -> None:
         ) from None
 
 
-def _engine(settings: Settings, connect: Connector) -> EngineAccess | None:
+def _engine(settings: Settings, connect: Connector) -> EngineConfig | None:
     if settings.engine != "deepgram" or settings.deepgram_api_key is None:
         return None
     tls_context()  # now, not in the first call
     key = Secret(f"Token {settings.deepgram_api_key.reveal()}")
-    return EngineAccess(connect, settings.deepgram_agent_url, {"Authorization": key})
+    return EngineConfig(connect, settings.deepgram_agent_url, {"Authorization": key})
 
 
 def _engine_is_local(settings: Settings) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.calls.engine_keeper import EngineAccess
+from gateway.calls.engine_connection import EngineConfig
 from gateway.engines.local import URL, LocalEngine
 from gateway.engines.local_mind import LocalMinds
 from gateway.engines.speech_worker import SpeechWorkerClient
@@ -23,7 +23,7 @@ CALLS_PER_CORE: Final = 4
 class EngineRoom:
     """How calls reach the engine, and how it is."""
 
-    access: EngineAccess | None
+    access: EngineConfig | None
     host: SpeechWorkerClient | None = None
 
     @property
@@ -48,7 +48,7 @@ async def engine_room(blueprint: Blueprint, bearers: EndpointTokens) -> AsyncIte
     most_calls = blueprint.settings.local_engine_calls or CALLS_PER_CORE * (os.cpu_count() or 1)
     engine = LocalEngine(host, LocalMinds(bearers).find, most_calls=most_calls)
     async with at_work(host.run()):
-        yield EngineRoom(EngineAccess(engine.connect, URL, name="local"), host)
+        yield EngineRoom(EngineConfig(engine.connect, URL, name="local"), host)
 
 
 def _environ(settings: Settings) -> dict[str, str]:

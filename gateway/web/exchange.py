@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.calls.desk import CallDesk
-from gateway.calls.provisions import Memory
+from gateway.calls.call_resources import MemoryServices
+from gateway.calls.manager import CallManager
 from gateway.cluster.worker_metrics import WorkerMetrics
 from gateway.finalization.worker import FinalizationWorker
 from gateway.llm.agent_llm import keep_warm
@@ -43,7 +43,7 @@ FORGET_SECONDS: Final = 2.0
 class Exchange:
     """What web handlers see of it."""
 
-    desk: CallDesk
+    desk: CallManager
     finalizer: FinalizationWorker
     forgetting: Eraser
     engine: EngineRoom
@@ -91,7 +91,7 @@ async def exchange(blueprint: Blueprint, ground: Ground) -> AsyncIterator[Exchan
         engine = await stack.enter_async_context(engine_room(blueprint, brains.bearers))
         telnyx = telnyx_control(settings, ground.http)
         rests = controls(settings, ground.http, telnyx)
-        desk = CallDesk(
+        desk = CallManager(
             agents=blueprint.agents,
             allowed=blueprint.allowed,
             engine=engine.access,
@@ -129,14 +129,14 @@ def _forgetting(blueprint: Blueprint, ground: Ground) -> Eraser:
     )
 
 
-def _memory(blueprint: Blueprint, ground: Ground, forgetting: Eraser) -> Memory | None:
+def _memory(blueprint: Blueprint, ground: Ground, forgetting: Eraser) -> MemoryServices | None:
     settings, store = blueprint.settings, ground.store
     limit = settings.voice_session_context_limit
     if not settings.voice_session_enabled:
         return None
     retention = retention_of(settings, blueprint.agents)
     recall = Recall(store, ground.remem, limit, facts=FactStore(store), pins=PinnedTopics(store), retention=retention)
-    return Memory(recall, limit, ground.journal, forgetting.forget_caller)
+    return MemoryServices(recall, limit, ground.journal, forgetting.forget_caller)
 
 
 def _works(blueprint: Blueprint, ground: Ground, made: Exchange) -> Iterable[Coroutine[Any, Any, None]]:
@@ -159,7 +159,7 @@ def _works(blueprint: Blueprint, ground: Ground, made: Exchange) -> Iterable[Cor
         yield made.crew.run()
 
 
-def _measure(desk: CallDesk, finalizer: FinalizationWorker) -> None:
+def _measure(desk: CallManager, finalizer: FinalizationWorker) -> None:
     LIVE_CALLS.reads(lambda: desk.live_calls)
     ENDINGS.reads(lambda: finalizer.unfinished)
     OLDEST_ENDING.reads(lambda: finalizer.oldest_seconds)

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import httpx
 
-from gateway.calls.levels import Levels
+from gateway.calls.level_meter import LevelMeters
+from gateway.calls.recorder import RecordingDirectory
 from gateway.finalization.archive import Archive
 from gateway.history import trace_export
 from gateway.history.event_store import EventStore
 from gateway.history.journal import Journal
 from gateway.history.live_events import EventPublisher
-from gateway.links.recorder import RecordingRoom
 from gateway.maintenance import at_work
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.open_stores import Stores, open_own_stores
@@ -31,13 +31,13 @@ class Ground:
     embedder: Embedder | None
     stores: Stores
     remem: RememClient | None
-    recordings: RecordingRoom
+    recordings: RecordingDirectory
     archive: Archive
     journal: Journal
     others: Sharing
     events: EventStore
     feed: EventPublisher
-    levels: Levels
+    levels: LevelMeters
 
     @property
     def store(self) -> MemoryStore:
@@ -57,7 +57,7 @@ async def ground(blueprint: Blueprint, *, is_worker: bool) -> AsyncIterator[Grou
         stores = await open_own_stores(settings.data_dir, settings.database_url, embedder=embedder)
         stack.push_async_callback(stores.close)
         stack.push_async_callback(blueprint.writer.close)
-        recordings = RecordingRoom(settings.record_dir)
+        recordings = RecordingDirectory(settings.record_dir)
         stack.callback(recordings.close)
         others = await stack.enter_async_context(sharing.shared(settings, shares_disk=is_worker))
         if others.neighbours is not None:

@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.calls.levels import SHOW_SECONDS, Levels
+from gateway.calls.level_meter import SHOW_SECONDS, LevelMeters
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
 from gateway.history.event_store import Cursor
 from gateway.history.live_events import EventPublisher
@@ -45,7 +45,7 @@ _HEADERS: Final = [
 class LiveDoor:
     """The stream as an ASGI application: it can tell a slow reader from a patient one."""
 
-    def __init__(self, feed: EventPublisher, levels: Levels, token: Secret) -> None:
+    def __init__(self, feed: EventPublisher, levels: LevelMeters, token: Secret) -> None:
         self._feed = feed
         self._levels = levels
         self._token = token
@@ -106,7 +106,9 @@ class LiveDoor:
 class _Stream:
     """One reader's stream."""
 
-    def __init__(self, feed: EventPublisher, levels: Levels | None, send: Send, *, wanted: Mapping[str, str]) -> None:
+    def __init__(
+        self, feed: EventPublisher, levels: LevelMeters | None, send: Send, *, wanted: Mapping[str, str]
+    ) -> None:
         self._feed = feed
         self._levels = levels
         self._send = send

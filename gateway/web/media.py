@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
-from gateway.calls.desk import CallDesk
+from gateway.calls.manager import CallManager
 from gateway.telephony.codec import CarrierCodec
 from gateway.telephony.media_stream import MediaStream
 from gateway.telephony.softphone import SoftphoneCodec
@@ -22,7 +22,7 @@ CODECS: Final[Mapping[str, Callable[[str], CarrierCodec]]] = {
 class MediaDoor:
     """Makes a link for each media socket of a carrier that is set up; says 503 for one that is not."""
 
-    def __init__(self, desk: CallDesk, carriers: frozenset[str]) -> None:
+    def __init__(self, desk: CallManager, carriers: frozenset[str]) -> None:
         self._desk = desk
         self._carriers = carriers | {SoftphoneCodec.name}
 

@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway.agents import AgentDirectory
-from gateway.calls.desk import CallDesk
-from gateway.calls.orders import Order, OrderBook
+from gateway.calls.manager import CallManager
+from gateway.calls.outbound import OutboundCall, OutboundCallStore
 from gateway.errors import CarrierRefused, SharedStoreUnavailable
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
@@ -38,10 +38,10 @@ _log = logging.getLogger(__name__)
 class OutboundDoor:
     """Places calls for those who have the admin token."""
 
-    desk: CallDesk
+    desk: CallManager
     public: PublicAddress
     admin_token: Secret
-    orders: OrderBook
+    orders: OutboundCallStore
     agents: AgentDirectory
     controls: Mapping[str, CallControl]
 
@@ -66,7 +66,7 @@ class OutboundDoor:
         call_id = await self._dialled(request, carrier, number, order)
         return {"session": order.session_id, "carrier": carrier, "call_id": call_id, "status": "queued"}
 
-    async def _dialled(self, request: Request, carrier: str, number: str, order: Order) -> str:
+    async def _dialled(self, request: Request, carrier: str, number: str, order: OutboundCall) -> str:
         try:
             await self.orders.keep(order)  # first: somebody may pick up before the carrier's answer is here
         except SharedStoreUnavailable:
@@ -106,7 +106,7 @@ class OutboundDoor:
         return own, own if name in ("", self.agents.answering(own).name) else name
 
 
-async def ordered(orders: OrderBook, order_id: str) -> Order | None:
+async def ordered(orders: OutboundCallStore, order_id: str) -> OutboundCall | None:
     """The order that a webhook speaks of. None also where nobody can tell now: then nobody is left waiting."""
     try:
         return await orders.find(order_id) if order_id else None
@@ -115,7 +115,7 @@ async def ordered(orders: OrderBook, order_id: str) -> Order | None:
         return None
 
 
-async def close_order(orders: OrderBook, order: Order | None) -> None:
+async def close_order(orders: OutboundCallStore, order: OutboundCall | None) -> None:
     """Its call is over, or will never be."""
     try:
         if order is not None:
@@ -124,7 +124,7 @@ async def close_order(orders: OrderBook, order: Order | None) -> None:
         pass  # it expires
 
 
-def _order(given: Mapping[str, Any], called: str) -> Order:
+def _order(given: Mapping[str, Any], called: str) -> OutboundCall:
     to = e164(text_of(given, "to"))
     if to is None:
         raise NotPlaced(400, "to must be a number like +12025550143")
@@ -136,7 +136,7 @@ def _order(given: Mapping[str, Any], called: str) -> Order:
     context = "\n".join(lines) if attributes else text_of(given, "context")
     if len(context) > MOST_CONTEXT:
         raise NotPlaced(400, f"context is longer than {MOST_CONTEXT} characters")
-    return Order(to, called, context, attributes, greeting)
+    return OutboundCall(to, called, context, attributes, greeting)
 
 
 def _attributes(context: Any) -> dict[str, str]:

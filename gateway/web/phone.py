@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.calls.desk import CallDesk, Refusal
-from gateway.calls.registry import TOKEN_SECONDS
+from gateway.calls.call_table import TOKEN_SECONDS
+from gateway.calls.manager import CallManager, Refusal
 from gateway.cluster.store import SharedStore
 from gateway.dashboard.passes import LINK_SECONDS, WATCH_SECONDS, CallPass, PassBook, WatchPass
 from gateway.errors import SharedStoreUnavailable
@@ -52,7 +52,7 @@ class Wish:
 class PhoneBooth:
     """Lets calls in for those who have the admin token, or a link for one call. `board` knows which links are spent."""
 
-    desk: CallDesk
+    desk: CallManager
     public: PublicAddress
     admin_token: Secret
     board: SharedStore

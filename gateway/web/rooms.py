@@ -7,7 +7,7 @@ from typing import Final
 import httpx
 
 from gateway.agents import Agent
-from gateway.calls.provisions import Memory
+from gateway.calls.call_resources import MemoryServices
 from gateway.finalization.job_table import JobTable
 from gateway.finalization.steps import FinalizationSteps
 from gateway.finalization.worker import FinalizationWorker
@@ -34,7 +34,9 @@ KNOWLEDGE_SECONDS: Final = 5.0
 
 
 @contextlib.asynccontextmanager
-async def brain_room(blueprint: Blueprint, memory: Memory | None, others: Sharing) -> AsyncIterator[ResponderFactory]:
+async def brain_room(
+    blueprint: Blueprint, memory: MemoryServices | None, others: Sharing
+) -> AsyncIterator[ResponderFactory]:
     """The agents' own language models, with connections to them kept open while there are calls."""
     try:
         yield ResponderFactory(
@@ -51,7 +53,7 @@ async def brain_room(blueprint: Blueprint, memory: Memory | None, others: Sharin
 
 @contextlib.asynccontextmanager
 async def kit_room(
-    blueprint: Blueprint, store: MemoryStore, memory: Memory | None, http: httpx.AsyncClient
+    blueprint: Blueprint, store: MemoryStore, memory: MemoryServices | None, http: httpx.AsyncClient
 ) -> AsyncIterator[ToolLoader]:
     """What agents have at hand in calls, and what keeps it up to date."""
     async with contextlib.AsyncExitStack() as stack:

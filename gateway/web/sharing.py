@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gateway.calls.levels import Levels
-from gateway.calls.registry import TOKEN_SECONDS
+from gateway.calls.call_table import TOKEN_SECONDS
+from gateway.calls.level_meter import LevelMeters
 from gateway.cluster.directory import CallDirectory
 from gateway.cluster.file_store import FileStore
 from gateway.cluster.node import ClusterNode
@@ -59,12 +59,12 @@ class Sharing:
         finally:
             await board.close()
 
-    def levels(self) -> Levels:
+    def levels(self) -> LevelMeters:
         """How loud calls are: here, or at every node."""
         others = self.neighbours
         if others is None:
-            return Levels()
-        return Levels(self.board, node=self.node, nodes=lambda: [node["node"] for node in others.nodes])
+            return LevelMeters()
+        return LevelMeters(self.board, node=self.node, nodes=lambda: [node["node"] for node in others.nodes])
 
     @property
     def node(self) -> str:

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.calls.desk import CallDesk, Refusal
-from gateway.calls.orders import OrderBook
-from gateway.calls.ring import Ring
+from gateway.calls.manager import CallManager, Refusal
+from gateway.calls.outbound import OutboundCallStore
+from gateway.calls.pending_call import PendingCall
 from gateway.errors import CarrierRefused, RemoteProtocolError, SignatureRejected
 from gateway.telephony.attestation import telnyx_attestation, telnyx_sip_headers
 from gateway.telephony.rest import TelnyxControl
@@ -30,11 +30,11 @@ class TelnyxWebhooks:
 
     def __init__(
         self,
-        desk: CallDesk,
+        desk: CallManager,
         public: PublicAddress,
         verifier: TelnyxVerifier | None,
         control: TelnyxControl | None,
-        orders: OrderBook,
+        orders: OutboundCallStore,
     ) -> None:
         self._desk = desk
         self._orders = orders
@@ -114,7 +114,7 @@ class TelnyxWebhooks:
         ring = None
         if order is not None:
             ring = await self._desk.picked_up(("telnyx", event.call_id), order, media_url=media_url)
-        if isinstance(ring, Ring):
+        if isinstance(ring, PendingCall):
             await control.restart_stream(event.call_id, stream_url=ring.stream_url, replaces=False)
         elif ring is not Refusal.OVER:
             await control.hang_up(event.call_id)

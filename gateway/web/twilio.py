@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.calls.desk import CallDesk, Refusal
-from gateway.calls.orders import OrderBook
-from gateway.calls.ring import Ring
+from gateway.calls.manager import CallManager, Refusal
+from gateway.calls.outbound import OutboundCallStore
+from gateway.calls.pending_call import PendingCall
 from gateway.errors import SignatureRejected
 from gateway.settings import Secret
 from gateway.telephony import twilio
@@ -32,10 +32,10 @@ Form = dict[str, str]
 class TwilioWebhooks:
     """Twilio's side of the desk. Without an auth token every path answers 503."""
 
-    desk: CallDesk
+    desk: CallManager
     public: PublicAddress
     auth_token: Secret | None
-    orders: OrderBook
+    orders: OutboundCallStore
 
     def routes(self) -> list[Route]:
         return [
@@ -119,7 +119,7 @@ class TwilioWebhooks:
             self.desk.unanswered("twilio", order, status.replace("-", " "))
         await close_order(self.orders, order)
 
-    def _connect(self, request: Request, ring: Ring) -> Response:
+    def _connect(self, request: Request, ring: PendingCall) -> Response:
         origin = self.public.origin(request)
         return _xml(
             twilio.connect_stream(

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from gateway.audio import BYTES_PER_SECOND, FRAME_BYTES, mulaw_to_linear
 from gateway.calls.filler import QUEUED_SECONDS, Filler
-from gateway.calls.playback import MARK_BYTES, Playback
+from gateway.calls.playout import MARK_BYTES, Playout
 from gateway.calls.transcript import Transcript
 from gateway.session import Speaker, Turn
-from tests.fakes.carrier import Playback as Phone
+from tests.fakes.carrier import Playout as Phone
 
 AT = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 TICK = 0.1
@@ -35,7 +35,7 @@ class Line:
         self.phone = Phone(bytearray(), speed=1, hold=False, clock=lambda: self.now)
         self.stops = 0
         self.asked: list[str] = []
-        self.playback = Playback()
+        self.playback = Playout()
         self.transcript = Transcript(self.playback)
         self.filler = Filler(AFTER, sound, phrases, play=self.phone.add, say=self.asked.append, stop=self._stop)
         self._echoes = echoes

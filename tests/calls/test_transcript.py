@@ -1,6 +1,6 @@
 from datetime import UTC, datetime
 
-from gateway.calls.playback import MARK_BYTES, Playback
+from gateway.calls.playout import MARK_BYTES, Playout
 from gateway.calls.transcript import Transcript
 from gateway.engines.agent_settings import HistoryMessage, HistoryToolCall
 from gateway.engines.events import FunctionCall
@@ -14,7 +14,7 @@ class Talk:
     """A transcript and its playback, driven like a call drives them."""
 
     def __init__(self) -> None:
-        self.playback = Playback()
+        self.playback = Playout()
         self.transcript = Transcript(self.playback)
 
     def speak(self, text: str, size: int, *, now: float = 0.0, done: bool = True) -> str:

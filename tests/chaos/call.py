@@ -13,7 +13,7 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosed
 
-from tests.chaos.patience import LIMIT, happens, until
+from tests.chaos.patience import LIMIT, until, wait_for_event
 from tests.chaos.verdict import Said, said_in
 from tests.fakes.deepgram import Conversation, ConversationOver, FakeDeepgram
 from tests.stage import SOUND
@@ -66,7 +66,7 @@ class ScriptedCall:
 
     async def stopped(self) -> None:
         """Until the call stands at its moment."""
-        await happens(self._reached.wait())
+        await wait_for_event(self._reached.wait())
 
     def let_go(self, stop_at: str = "") -> None:
         """On from where it stands, to another moment or to the end."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 from gateway.cluster.directory import ALIVE_SECONDS, BEAT_SECONDS
 from tests.chaos.call import MOMENTS, ScriptedCall
-from tests.chaos.patience import happens, until, until_it
+from tests.chaos.patience import until, until_it, wait_for_event
 from tests.chaos.points import Arrangement, Point, Surroundings
 from tests.chaos.shared import process_of
 from tests.fakes.remem import Fault
@@ -177,7 +177,7 @@ def _redis_dies_in_the_ending(*, forgets: bool) -> Arrangement:
     @contextlib.asynccontextmanager
     async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
         around.remem.hold = around.dice.choice(("before", "after"))
-        await happens(around.remem.holding.wait())
+        await wait_for_event(around.remem.holding.wait())
         await around.find_worker()
         async with around.board.away(forgets=forgets):
             around.remem.hold = ""
@@ -240,7 +240,7 @@ async def _cut_off_and_killed(around: Surroundings, call: ScriptedCall) -> Async
 async def _cut_off_in_the_ending(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     """Another node claims the ending while the document is on its way; it arrives after all. No kill."""
     around.remem.hold = "before"
-    await happens(around.remem.holding.wait())
+    await wait_for_event(around.remem.holding.wait())
     await around.find_worker()
     former = around.victim
     async with around.link.away():

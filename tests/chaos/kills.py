@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.chaos.call import MOMENTS, ScriptedCall
 from tests.chaos.outside import write_lock
-from tests.chaos.patience import happens, until
+from tests.chaos.patience import until, wait_for_event
 from tests.chaos.points import Arrangement, Point, Surroundings
 from tests.fakes.remem import Fault
 
@@ -106,7 +106,7 @@ async def model_asked(around: Surroundings, requests: int) -> AsyncIterator[None
     """The model has its so-manieth question, and answers when it is let."""
     around.model.may_answer.clear()
     try:
-        await happens(around.model.received(requests))
+        await wait_for_event(around.model.received(requests))
         yield
     finally:
         around.model.may_answer.set()
@@ -117,7 +117,7 @@ async def model_refuses(around: Surroundings) -> int:
     model = around.model
     requests = len(model.requests) + 1
     model.fails(401)
-    await happens(model.received(requests))
+    await wait_for_event(model.received(requests))
     await model.idle()
     return requests
 
@@ -133,7 +133,7 @@ def _remote(hold: Any) -> Arrangement:
     @contextlib.asynccontextmanager
     async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
         around.remem.hold = hold
-        await happens(around.remem.holding.wait())
+        await wait_for_event(around.remem.holding.wait())
         yield
 
     return arrange
@@ -143,7 +143,7 @@ def _remote(hold: Any) -> Arrangement:
 async def _remote_unrecorded(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     """The remote store has answered; that it has can't be written down."""
     around.remem.hold = "after"
-    await happens(around.remem.holding.wait())
+    await wait_for_event(around.remem.holding.wait())
     with write_lock(around.store):
         around.remem.release.set()
         await asyncio.sleep(0.1)
@@ -176,7 +176,7 @@ async def _draining(around: Surroundings, call: ScriptedCall) -> AsyncIterator[N
 async def _leaving(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     """Told to stop when the call is over, and killed while its document is on the way."""
     around.remem.hold = "before"
-    await happens(around.remem.holding.wait())
+    await wait_for_event(around.remem.holding.wait())
     around.victim.send(signal.SIGTERM)
     await asyncio.sleep(0.1)
     yield

@@ -13,7 +13,7 @@ from typing import Any
 from tests.chaos.call import MOMENTS, ScriptedCall
 from tests.chaos.kills import at_moment, model_asked, model_refuses, model_thinks
 from tests.chaos.outside import write_lock
-from tests.chaos.patience import happens, until, until_it
+from tests.chaos.patience import until, until_it, wait_for_event
 from tests.chaos.points import Arrangement, Point, Surroundings
 
 TWO_NODES = "two nodes: "
@@ -118,7 +118,7 @@ def _remote(hold: Any) -> Arrangement:
     @contextlib.asynccontextmanager
     async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
         around.remem.hold = hold
-        await happens(around.remem.holding.wait())
+        await wait_for_event(around.remem.holding.wait())
         await around.find_worker()
         yield
 
@@ -128,7 +128,7 @@ def _remote(hold: Any) -> Arrangement:
 @contextlib.asynccontextmanager
 async def _remote_unrecorded(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     around.remem.hold = "after"
-    await happens(around.remem.holding.wait())
+    await wait_for_event(around.remem.holding.wait())
     await around.find_worker()
     async with around.board.takes_no_writes():
         around.remem.release.set()

@@ -19,6 +19,6 @@ async def until_it(condition: Callable[[], Awaitable[Any]]) -> Any:
     return await stage.until_it(condition, timeout=LIMIT)
 
 
-async def happens(event: Awaitable[Any]) -> None:
+async def wait_for_event(event: Awaitable[Any]) -> None:
     async with asyncio.timeout(LIMIT):
         await event

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 
 from tests.chaos.nursery import nursery, start_alone
-from tests.chaos.patience import happens, until_it
+from tests.chaos.patience import until_it, wait_for_event
 from tests.ports import free_port
 
 
@@ -68,7 +68,7 @@ class GatewayProcess:
         ended = asyncio.Event()
         asyncio.get_running_loop().add_reader(self._watched, ended.set)
         try:
-            await happens(ended.wait())
+            await wait_for_event(ended.wait())
         finally:
             asyncio.get_running_loop().remove_reader(self._watched)
         await self._reading

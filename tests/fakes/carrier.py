@@ -89,7 +89,7 @@ class UpgradeRefused(Exception):
         self.error = error
 
 
-class Playback:
+class Playout:
     """
     What the phone plays: a queue of audio and marks, and a head that moves through it.
 
@@ -183,7 +183,7 @@ class MediaStream:
         self.how_it_ended = ""  # "carrier", "gateway-close", "broken" or "garbled"
         carrier = call.carrier
         clock = asyncio.get_running_loop().time
-        self.playback = Playback(call.heard_bytes, speed=carrier.speed, hold=carrier.hold_playback, clock=clock)
+        self.playback = Playout(call.heard_bytes, speed=carrier.speed, hold=carrier.hold_playback, clock=clock)
         self._sequence = 0
         self._chunks: dict[str, int] = {}
         self._position_ms = 0

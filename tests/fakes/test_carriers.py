@@ -30,7 +30,7 @@ from twilio.request_validator import RequestValidator
 from twilio.twiml import voice_response
 
 from tests.fakes import telnyx, twilio
-from tests.fakes.carrier import FakeCarrier, LoopbackServer, Playback, UpgradeRefused
+from tests.fakes.carrier import FakeCarrier, LoopbackServer, Playout, UpgradeRefused
 from tests.fakes.telnyx import FakeTelnyx
 from tests.fakes.twilio import FakeTwilio
 
@@ -216,9 +216,9 @@ async def both(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Any, EchoG
 # The phone
 
 
-def playback(**options: Any) -> tuple[Playback, list[float]]:
+def playback(**options: Any) -> tuple[Playout, list[float]]:
     now = [0.0]
-    return Playback(bytearray(), **{"speed": 1.0, "hold": False, "clock": lambda: now[0], **options}), now
+    return Playout(bytearray(), **{"speed": 1.0, "hold": False, "clock": lambda: now[0], **options}), now
 
 
 def test_play_head_follows_the_clock():

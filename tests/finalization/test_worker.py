@@ -4,11 +4,11 @@ import sqlite3
 import orjson
 import pytest
 
+from gateway.calls.recorder import RecordingDirectory
 from gateway.errors import LlmRefused, LlmUnavailable, SharedStoreUnavailable
 from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.finalization.steps import EXTRACTIVE
 from gateway.finalization.worker import PAUSES
-from gateway.links.recorder import RecordingRoom
 from gateway.session import Speaker, Turn
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
 from tests.fakes.remem import FakeRemem, Fault
@@ -345,7 +345,7 @@ async def test_finished_endings_are_not_taken_up(after, remem):
 
 
 async def test_recording_gets_ending_and_summary(after):
-    room = RecordingRoom(after.folder / "calls")
+    room = RecordingDirectory(after.folder / "calls")
     finalizer = after.finalizer()
     finalizer.submit(session := a_session(), room.record("one"))
     await until(lambda: not finalizer.unfinished)
@@ -356,7 +356,7 @@ async def test_recording_gets_ending_and_summary(after):
 
 
 async def test_recording_of_a_nameless_call_ends_too(after):
-    room = RecordingRoom(after.folder / "calls")
+    room = RecordingDirectory(after.folder / "calls")
     after.finalizer().submit(session := a_session(caller=""), room.record("one"))
     room.close()
     (ended,) = map(orjson.loads, (after.folder / "calls" / "one.jsonl").read_bytes().splitlines())

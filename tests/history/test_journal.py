@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.calls.playback import MARK_BYTES, Playback
+from gateway.calls.playout import MARK_BYTES, Playout
 from gateway.calls.transcript import Transcript
 from gateway.history.journal import Journal, circumstances, entries_of, turns_of
 from gateway.session import Speaker, Turn, VoiceSession
@@ -166,7 +166,7 @@ class Remembered:
 
 @given(st.lists(st.sampled_from(["caller", "agent", "sound", "mark", "done", "interrupt", "off", "on"]), max_size=30))
 def test_journal_tells_what_the_transcript_tells(happenings: list[str]) -> None:
-    playback, remembered = Playback(), Remembered()
+    playback, remembered = Playout(), Remembered()
     transcript = Transcript(playback, journal=remembered)
     for number, happening in enumerate(happenings):
         if happening == "caller":

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.calls.recorder import RecordingDirectory
 from gateway.errors import RecordingError
-from gateway.links.recorder import RecordingRoom
 from gateway.replay.recording import Message, RawText, Sound, SoundPrint, read
 from gateway.session import EndReason
 
@@ -36,7 +36,7 @@ def problem(path: Path) -> str:
 
 
 def test_what_was_recorded_is_read(tmp_path):
-    room = RecordingRoom(tmp_path)
+    room = RecordingDirectory(tmp_path)
     recorder = room.record("call")
     recorder.note("call", HEADER)
     recorder.from_engine(b'{"type":"Welcome"}')
@@ -57,7 +57,7 @@ def test_what_was_recorded_is_read(tmp_path):
 
 
 def test_tokens_are_not_recorded(tmp_path):
-    room = RecordingRoom(tmp_path)
+    room = RecordingDirectory(tmp_path)
     recorder = room.record("call")
     recorder.note("call", HEADER)
     recorder.from_carrier(b'{"event":"start","start":{"customParameters":{"token":"very secret"}}}')

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.calls.levels import Levels
+from gateway.calls.level_meter import LevelMeters
 from gateway.history.event_store import Cursor, EventStore
 from gateway.history.live_events import EVENTS, EventPublisher
 from gateway.session import VoiceSession
@@ -210,7 +210,7 @@ async def test_slow_reader_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
     scope = {"type": "http", "method": "GET", "headers": headers, "query_string": b"since=0-0"}
     feed.of(VoiceSession("maya", CALLER, "twilio")).tell("ringing", called=CALLED)
     async with asyncio.timeout(60):
-        await LiveDoor(feed, Levels(), Secret("t"))(scope, receive, send)
+        await LiveDoor(feed, LevelMeters(), Secret("t"))(scope, receive, send)
     assert not any(b"data:" in body for body in sent)
     log.close()
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.routing import Route
 
-from gateway.calls.switchboard import Switchboard
+from gateway.calls.operator import OperatorControl
 from gateway.dashboard.call_page import CallRoom
 from gateway.dashboard.caller_page import CallerRoom
 from gateway.dashboard.html import Pages
@@ -33,7 +33,7 @@ async def dashboard(
     blueprint: Blueprint,
     ground: Ground,
     stores: Stores,
-    switchboard: Switchboard,
+    switchboard: OperatorControl,
     live: LiveDoor,
     booth: PhoneBooth,
     state: Callable[[], dict[str, Any]],

@@ -14,8 +14,8 @@ from starlette.routing import Route
 from starlette.types import Message, Send
 
 from gateway.audio import BYTES_PER_SECOND
-from gateway.calls.pipeline import Call
-from gateway.calls.switchboard import Switchboard
+from gateway.calls.call import Call
+from gateway.calls.operator import OperatorControl
 from gateway.dashboard.sound import endless_wav_header
 from gateway.dashboard.visitors import Envelope, Visit
 from gateway.dashboard.vitals import TROUBLE
@@ -49,7 +49,7 @@ class LivePages:
         self,
         entrance: Entrance,
         store: MemoryStore,
-        switchboard: Switchboard,
+        switchboard: OperatorControl,
         feed: EventPublisher,
         live: LiveDoor,
         envelope: Envelope,

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from gateway.calls.listening import LATEST_BYTES, Tap
+from gateway.calls.audio_tap import LATEST_BYTES, AudioTap
 from tests.live import Watcher
 from tests.stage import ADMIN, CALLER, SOUND, Stage, make_carrier, patient_client, staged, until
 
@@ -155,7 +155,7 @@ async def test_call_page_is_drawn_from_what_was_told(stage: Stage):
 
 
 def test_listener_hears_the_answer_when_the_caller_does():
-    tap = Tap()
+    tap = AudioTap()
     tap.sent(b"\x01" * 300)
     tap.heard(b"\x02" * 100)
     assert tap.take(200) == (b"\x02" * 100 + b"\xff" * 100, b"\x01" * 200)
@@ -165,7 +165,7 @@ def test_listener_hears_the_answer_when_the_caller_does():
 
 @pytest.mark.parametrize("times", [1, 5])
 def test_listener_who_is_late_misses_the_oldest(times):
-    tap = Tap()
+    tap = AudioTap()
     for _ in range(times):
         tap.heard(b"\x02" * LATEST_BYTES)
     tap.heard(b"\x03")

@@ -1,0 +1,132 @@
+"""What each call is given on its way: its caller's memory, functions, a journal, a recorder, its side of the feed."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from gateway.calls.memory_commands import Forget
+from gateway.calls.pending_call import PendingCall
+from gateway.calls.recorder import CallRecorder, RecordingDirectory
+from gateway.history.journal import CallJournal, Journal, RecoveredCall, Share, restore, turns_of
+from gateway.history.live_events import CallEvents, EventPublisher
+from gateway.memory.loader import MemoryLoader
+from gateway.memory.recall import Recall, render_known
+from gateway.memory.trust import TrustLevel
+from gateway.session import VoiceSession
+from gateway.tools.prepared import CallTools, ToolLoader
+
+SEARCH_TOKENS: Final = 600
+"""How much an agent that searches its memory gets to read."""
+
+
+@dataclass(frozen=True)
+class MemoryServices:
+    """What is kept of calls and where past ones are looked up. None of it for a nameless caller."""
+
+    recall: Recall
+    limit: int
+    """How many past calls go into the prompt."""
+    journal: Journal
+    forget: Forget | None = None
+    """For callers who ask for it aloud."""
+
+    async def search(self, agent: str, caller: str, text: str, *, person: str = "") -> str:
+        """What is known of this caller that fits these words, as text for the agent."""
+        known = await self.recall.search(agent, caller, text, person=person)
+        return render_known(known, budget_tokens=SEARCH_TOKENS)
+
+
+class CallResources:
+    """Hands it out. Without `memory` nothing is kept or read of anybody. `share` tells other nodes every turn."""
+
+    def __init__(
+        self,
+        memory: MemoryServices | None,
+        kits: ToolLoader,
+        recordings: RecordingDirectory,
+        feed: EventPublisher,
+        share: Share | None,
+    ) -> None:
+        self._memory = memory
+        self._kits = kits
+        self._recordings = recordings
+        self._feed = feed
+        self._share = share
+
+    @property
+    def has_memory(self) -> bool:
+        return self._memory is not None
+
+    @property
+    def forget(self) -> Forget | None:
+        return self._memory.forget if self._memory is not None else None
+
+    # While the phone rings
+
+    def prepare(self, ring: PendingCall) -> None:
+        """Begin to load what the call will need: memory, and the agent's functions."""
+        ring.kit = self._kits.pack(ring.agent, ring.caller, ring.clearance)
+        ring.memory = self.remembering(ring, ring.caller)
+
+    def remembering(self, ring: PendingCall, caller: str) -> MemoryLoader | None:
+        """Begin to load what is known of this caller, as far as this call may ever be told."""
+        may_rise = ring.agent.trust.pin is not None
+        if self._memory is None or not caller or not (may_rise or ring.clearance.allows(TrustLevel.NAME)):
+            return None
+        return MemoryLoader(self._memory.recall, agent=ring.agent.name, caller=caller, limit=self._memory.limit)
+
+    def session(self, ring: PendingCall) -> VoiceSession | None:
+        """For a caller who will be remembered; another's call gets one when it is answered."""
+        return ring.new_session() if self._memory is not None and ring.caller else None
+
+    # With its media
+
+    async def kit(self, ring: PendingCall) -> CallTools:
+        return await (ring.kit or self._kits.pack(ring.agent, ring.caller, ring.clearance))
+
+    async def kit_for(self, ring: PendingCall, caller: str) -> CallTools:
+        """Another one, for this caller."""
+        return await self._kits.pack(ring.agent, caller, ring.clearance)
+
+    def recorder(self, session: VoiceSession, ring: PendingCall, kit: CallTools) -> CallRecorder | None:
+        recorder = self._recordings.record(session.uuid)
+        if recorder is not None:
+            known = {"remembers": self.has_memory, "functions": kit.function_names}
+            recorder.note("call", ring.recording_header(session) | known)
+        return recorder
+
+    def feed(self, ring: PendingCall) -> CallEvents:
+        """What is told of a call. Of one that leaves nothing behind neither words nor number are kept."""
+        kept = self._memory is not None and bool(ring.caller)
+        return self._feed.call(ring.session_id, ring.agent.name, ring.number or ring.caller, ring.key[0], kept=kept)
+
+    # The journal
+
+    def journal(self, session: VoiceSession, ring: PendingCall) -> CallJournal | None:
+        if self._memory is None or not session.caller:
+            return None
+        return self._memory.journal.open_session(session, ring.journal_header, self._share)
+
+    def take_over(self, session: VoiceSession | None, ring: PendingCall) -> None:
+        """The call was another node's: from here on this journal knows it."""
+        if self._memory is not None and session is not None:
+            self._memory.journal.take_over(session, ring.journal_header)
+
+    async def recollect(self, session: VoiceSession) -> None:
+        """Add what a worker that shares our disk had written down, and could not tell before it died."""
+        entries = await self._memory.journal.entries(session.id) if self._memory is not None else []
+        if entries and len(turns_of(entries)) >= len(session.turns):
+            restore(session, entries)
+
+    async def unfinished(self) -> list[RecoveredCall]:
+        """Calls that were live when their process died."""
+        return await self._memory.journal.unfinished() if self._memory is not None else []
+
+    def claim(self, session_id: str) -> None:
+        """A dead process's call is this one's to see to."""
+        if self._memory is not None:
+            self._memory.journal.claim(session_id)
+
+    def discard(self, session_id: str) -> None:
+        """Nothing that the journal has of the call is needed any more."""
+        if self._memory is not None:
+            self._memory.journal.forget(session_id)

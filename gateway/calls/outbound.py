@@ -1,0 +1,86 @@
+"""
+Calls that the gateway is told to place: to whom, as which agent, and what about.
+
+Until somebody picks up, any node may be asked what to do with the call, so orders are kept where all nodes see them.
+They are sealed there with a key that is derived from the admin token: nobody else can read whom we call, or why.
+"""
+
+import hmac
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+import orjson
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
+
+from gateway.agents import Agent, AgentDirectory
+from gateway.cluster.store import SharedStore
+from gateway.prompts import with_context
+from gateway.session import new_session_id
+from gateway.settings import Secret
+
+ORDER_SECONDS: Final = 15 * 60.0
+"""Carriers queue a call, and let it ring, for less than this."""
+
+
+@dataclass(frozen=True)
+class OutboundCall:
+    """A call to place. Whom we call is the call's caller from then on: it is their memory that is read and kept."""
+
+    to: str
+    """Whom, in E.164."""
+    called: str
+    """The number we call from, or the agent's name: who speaks."""
+    context: str = ""
+    """What the agent is told of it."""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """The same by name, where it was given so: whose memory it is may be among them."""
+    greeting: str = ""
+    """What the agent begins with; empty for what it always says."""
+    session_id: str = field(default_factory=new_session_id)
+    id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any] | None) -> "Order | None":
+        return cls(**stored) if stored else None
+
+
+def speaker(agents: AgentDirectory, called: str, order: OutboundCall | None) -> Agent:
+    """Who speaks in a call; one that we place knows why."""
+    agent = agents.answering(called)
+    if order is None:
+        return agent
+    return replace(agent, prompt=with_context(agent.prompt, order.context), greeting=order.greeting or agent.greeting)
+
+
+class OutboundCallStore:
+    """Orders whose calls have not ended ringing. Every method raises SharedStoreUnavailable."""
+
+    def __init__(self, board: SharedStore, token: Secret) -> None:
+        self._board = board
+        self._cipher = AESSIV(hmac.digest(token.reveal().encode(), b"orders", "sha512"))
+
+    async def keep(self, order: OutboundCall) -> None:
+        sealed = self._cipher.encrypt(orjson.dumps(order.as_json()), [order.id.encode()])
+        await self._board.put(_name(order.id), sealed, ORDER_SECONDS)
+
+    async def find(self, order_id: str) -> OutboundCall | None:
+        sealed = await self._board.get(_name(order_id))
+        if sealed is None:
+            return None
+        try:
+            return OutboundCall.from_json(orjson.loads(self._cipher.decrypt(sealed, [order_id.encode()])))
+        except InvalidTag:  # of another token
+            return None
+
+    async def drop(self, order_id: str) -> None:
+        await self._board.delete(_name(order_id))
+
+
+def _name(order_id: str) -> str:
+    return f"order:{order_id}"

@@ -1,0 +1,169 @@
+"""
+Writes a call down as it happens: every frame of carrier and engine, and what the LLM and the store answered.
+
+The audio path only puts a tuple into a queue; one thread turns tuples into JSON lines. Tokens and headers are left
+out. `gateway.replay.recording` describes the file and reads it back.
+"""
+
+import base64
+import logging
+import os
+import queue
+import threading
+import time
+import weakref
+import zlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import orjson
+
+FORMAT: Final = 1
+_SECRETS: Final = frozenset({"token", "headers", "authorization", "credentials", "x-telnyx-streaming-auth-token"})
+
+_log = logging.getLogger(__name__)
+
+_Line = tuple[float, str, str, Any]
+
+
+@dataclass(eq=False)
+class CallRecorder:
+    """One call's recording. Every method returns at once; `close` is the last."""
+
+    path: Path
+    _lines: "queue.SimpleQueue[tuple[CallRecorder, _Line | None]]"
+    discarded: bool = False
+    _started: float = field(default_factory=time.monotonic)
+
+    def from_carrier(self, frame: bytes) -> None:
+        self._put("from", "carrier", frame)
+
+    def to_carrier(self, frame: bytes) -> None:
+        self._put("to", "carrier", frame)
+
+    def from_engine(self, frame: bytes) -> None:
+        self._put("from", "engine", frame)
+
+    def to_engine(self, frame: bytes) -> None:
+        self._put("to", "engine", frame)
+
+    def audio_from_engine(self, audio: bytes) -> None:
+        self._put("from", "engine audio", audio)
+
+    def audio_to_engine(self, audio: bytes) -> None:
+        self._put("to", "engine audio", audio)
+
+    def note(self, what: str, content: Any) -> None:
+        """Something that is no frame: the call's header, a document, a summary, the ending."""
+        self._put("note", what, content)
+
+    def close(self) -> None:
+        self._lines.put((self, None))
+
+    def discard(self) -> None:
+        """The last as well: there is to be no recording."""
+        self.discarded = True
+        self.close()
+
+    def _put(self, direction: str, peer: str, content: Any) -> None:
+        self._lines.put((self, (time.monotonic() - self._started, direction, peer, content)))
+
+
+class RecordingDirectory:
+    """Owns the writing thread. With no folder nothing is recorded and no thread is started."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._lines: queue.SimpleQueue[tuple[CallRecorder, _Line | None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._stop: Final = CallRecorder(Path(), self._lines)
+        if folder is not None:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
+            self._thread.start()
+
+    def record(self, name: str) -> CallRecorder | None:
+        """A recorder for one call, or None where nothing is recorded."""
+        return CallRecorder(self._folder / f"{name}.jsonl", self._lines) if self._folder is not None else None
+
+    def close(self) -> None:
+        """Write what is queued, then end the thread."""
+        if self._thread is not None:
+            self._stop.close()
+            self._thread.join(timeout=10)
+
+    def _write_all(self) -> None:
+        files: dict[CallRecorder, int] = {}
+        broken: weakref.WeakSet[CallRecorder] = weakref.WeakSet()
+        while True:
+            recorder, line = self._lines.get()
+            if recorder is self._stop:
+                break
+            if line is None:
+                _close(files.pop(recorder, None))
+                if recorder.discarded:
+                    recorder.path.unlink(missing_ok=True)
+            elif recorder not in broken and not recorder.discarded:
+                try:
+                    _write(files, recorder, line)
+                except (OSError, TypeError, ValueError, RecursionError) as error:
+                    broken.add(recorder)  # half a recording is none; the others go on
+                    _close(files.pop(recorder, None))
+                    _log.error("recording given up", extra={"file": recorder.path.name, "error": str(error)})
+        for file in files.values():
+            _close(file)
+
+
+def _write(files: dict[CallRecorder, int], recorder: CallRecorder, line: _Line) -> None:
+    if recorder not in files:
+        files[recorder] = os.open(recorder.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(files[recorder], _as_json(line))
+
+
+def _close(file: int | None) -> None:
+    if file is not None:
+        os.close(file)
+
+
+def _as_json(line: _Line) -> bytes:
+    at, direction, peer, content = line
+    record: dict[str, Any] = {"t": round(at, 3)}
+    if direction == "note":
+        record |= {"note": peer, "content": _scrubbed(content)}
+    elif peer == "engine audio":
+        record |= {direction: "engine", **(_heard(content) if direction == "to" else _sound(content))}
+    else:
+        record |= {direction: peer, **_frame(direction, content)}
+    return orjson.dumps(record, default=_plain) + b"\n"
+
+
+def _frame(direction: str, data: bytes) -> dict[str, Any]:
+    try:
+        message = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return {"text": data.decode("utf-8", "replace")}
+    if direction == "to" and isinstance(message, dict) and message.get("event") == "media":
+        return _heard(base64.b64decode(message["media"]["payload"]))
+    return {"frame": _scrubbed(message)}
+
+
+def _sound(audio: bytes) -> dict[str, Any]:
+    return {"audio": base64.b64encode(audio).decode()}
+
+
+def _heard(audio: bytes) -> dict[str, Any]:
+    """Sound that the gateway passed on: it can be told from what came in, so its length and checksum are enough."""
+    return {"bytes": len(audio), "crc": zlib.crc32(audio)}
+
+
+def _scrubbed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: "…" if str(k).lower() in _SECRETS else _scrubbed(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_scrubbed(item) for item in value]
+    return value
+
+
+def _plain(value: Any) -> Any:
+    return sorted(value) if isinstance(value, frozenset) else str(value)

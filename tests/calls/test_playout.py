@@ -1,0 +1,91 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.calls.playout import MARK_BYTES, AgentUtterance, Playout
+
+
+def spoken(*pieces: tuple[str, int], done: bool = True) -> AgentUtterance:
+    """An answer whose texts came each before their so many bytes of sound."""
+    answer = AgentUtterance(start=0)
+    for text, size in pieces:
+        answer.said(text)
+        answer.sent += size
+    answer.done = done
+    return answer
+
+
+def test_mark_confirms_what_was_sent_before_it() -> None:
+    playback = Playout()
+    playback.audio_sent(MARK_BYTES)
+    name = playback.next_mark()
+    playback.audio_sent(500)
+    assert playback.mark_reached(name)
+    assert (playback.confirmed, playback.sent) == (MARK_BYTES, MARK_BYTES + 500)
+
+
+def test_flushed_mark_proves_nothing() -> None:
+    playback = Playout()
+    playback.audio_sent(MARK_BYTES)
+    name = playback.next_mark()
+    playback.cleared()
+    assert not playback.mark_reached(name)
+    assert playback.confirmed == 0
+
+
+def test_mark_is_due_after_each_stretch() -> None:
+    playback = Playout()
+    playback.audio_sent(MARK_BYTES - 1)
+    assert not playback.mark_due()
+    playback.audio_sent(1)
+    assert playback.mark_due()
+    playback.next_mark()
+    assert not playback.mark_due()
+
+
+def test_unknown_mark_is_no_proof_of_marks() -> None:
+    playback = Playout()
+    assert not playback.mark_reached("stranger")
+    assert not playback.marks_work
+
+
+def test_whole_answer_is_heard_at_its_end() -> None:
+    answer = spoken(("It is ready.", 8000), ("Come by on Friday.", 8000))
+    assert answer.split_at(16000) == ("It is ready. Come by on Friday.", "")
+
+
+def test_answer_is_cut_between_sentences() -> None:
+    answer = spoken(("It is ready.", 8000), ("Come by on Friday.", 8000))
+    assert answer.split_at(8000) == ("It is ready.", "Come by on Friday.")
+
+
+def test_answer_is_cut_at_a_word() -> None:
+    answer = spoken(("one two three four", 9000))
+    assert answer.split_at(4500) == ("one two", "three four")
+
+
+def test_nothing_heard_of_an_answer() -> None:
+    assert spoken(("It is ready.", 8000)).split_at(0) == ("", "It is ready.")
+
+
+def test_sound_before_text_is_spread_over_all() -> None:
+    answer = AgentUtterance(start=0, sent=8000)
+    answer.said("one two")
+    answer.said("three four")
+    answer.sent = 9000
+    answer.done = True
+    assert answer.split_at(4500) == ("one two", "three four")
+
+
+def test_unfinished_sentence_is_not_overrated() -> None:
+    """Half a second of a long sentence is not the whole of what has come of it."""
+    answer = spoken(("This is a rather long sentence about bicycles and their wheels.", 4000), done=False)
+    heard, unheard = answer.split_at(4000)
+    assert heard == "This is"
+    assert unheard.endswith("wheels.")
+
+
+@given(st.lists(st.tuples(st.text("ab ", min_size=1).filter(str.strip), st.integers(0, 9000))), st.integers(-10, 90000))
+def test_no_word_is_lost_by_cutting(pieces: list[tuple[str, int]], heard_bytes: int) -> None:
+    answer = spoken(*pieces)
+    heard, unheard = answer.split_at(heard_bytes)
+    assert (heard.split() + unheard.split()) == answer.text.split()
