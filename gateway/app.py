@@ -23,17 +23,17 @@ from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.store import MemoryStore
 from gateway.memory.visible_documents import VisibleDocuments
 from gateway.settings import Settings
-from gateway.web import chat_proxy, documents, health, sessions
+from gateway.web import chat_completions, documents, health, sessions
 from gateway.web.blueprint import Blueprint, carriers
+from gateway.web.dashboard.routes import dashboard
 from gateway.web.exchange import Exchange, exchange
 from gateway.web.ground import Ground, ground
-from gateway.web.live import LiveDoor
+from gateway.web.live import LiveEventsEndpoint
 from gateway.web.mcp import create_mcp
-from gateway.web.media import CODECS, MediaDoor
-from gateway.web.outbound import OutboundDoor
-from gateway.web.pages.dashboard import dashboard
-from gateway.web.phone import PhoneBooth
-from gateway.web.public import PublicAddress
+from gateway.web.media import CODECS, MediaEndpoint
+from gateway.web.outbound import OutboundEndpoint
+from gateway.web.public_url import PublicUrl
+from gateway.web.softphone import SoftphoneEndpoint
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
 from gateway.websocket import picows, portable
@@ -66,7 +66,7 @@ class _Parts:
     """What the running application shows to the outside."""
 
     routes: list[BaseRoute]
-    media_door: MediaDoor
+    media_door: MediaEndpoint
     desk: CallManager
     feed: EventPublisher
 
@@ -86,15 +86,15 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
 async def _doors(blueprint: Blueprint, under: Ground, calls: Exchange) -> AsyncIterator[_Parts]:
     """Every route, and what handlers have of their own."""
     settings, token, desk = blueprint.settings, blueprint.store_keys[0], calls.desk
-    public = PublicAddress(settings.public_url)
+    public = PublicUrl(settings.public_url)
     async with contextlib.AsyncExitStack() as stack:
         board = await stack.enter_async_context(under.others.own_board(settings.data_dir))
         orders = OutboundCallStore(board, token)
         telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, calls.telnyx, orders)
         stack.push_async_callback(telnyx.close)
-        media_door = MediaDoor(desk, carriers(settings))
-        live = LiveDoor(under.feed, under.levels, token)
-        booth = PhoneBooth(desk, public, token, board)
+        media_door = MediaEndpoint(desk, carriers(settings))
+        live = LiveEventsEndpoint(under.feed, under.levels, token)
+        booth = SoftphoneEndpoint(desk, public, token, board)
         # Pages and lists read through a connection and a thread of their own: no call waits behind one.
         read = await open_own_stores(settings.data_dir, settings.database_url)
         stack.push_async_callback(read.close)
@@ -105,9 +105,9 @@ async def _doors(blueprint: Blueprint, under: Ground, calls: Exchange) -> AsyncI
         routes = [
             *TwilioWebhooks(desk, public, settings.twilio_auth_token, orders).routes(),
             *telnyx.routes(),
-            *OutboundDoor(desk, public, token, orders, blueprint.agents, calls.controls).routes(),
+            *OutboundEndpoint(desk, public, token, orders, blueprint.agents, calls.controls).routes(),
             *booth.routes(),
-            *chat_proxy.routes(calls.brains.bearers),
+            *chat_completions.routes(calls.brains.bearers),
             *_store_routes(blueprint, under.store, calls.forgetting),
             *sessions.routes(room, token),
             *live.routes(),

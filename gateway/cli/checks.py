@@ -29,7 +29,7 @@ from gateway.speech.config import SpeechConfig
 from gateway.telephony.phone_numbers import AllowList
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.web import sharing
-from gateway.web.public import webhook_urls
+from gateway.web.public_url import webhook_urls
 
 PATIENCE: Final = 5.0
 LITTLE_ROOM: Final = 1 << 30

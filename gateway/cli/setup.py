@@ -13,7 +13,7 @@ from gateway.errors import SettingsError
 from gateway.settings import Settings
 from gateway.telephony.number_setup import Redirection, TelnyxAccount, TwilioAccount
 from gateway.telephony.phone_numbers import e164
-from gateway.web.public import webhook_urls
+from gateway.web.public_url import webhook_urls
 
 
 def register(commands: Any) -> None:

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from gateway.errors import DocumentNotFound, StoreUnavailable
 from gateway.memory.documents import Document, DocumentStore, Hit, NewDocument, parse_tags, parse_time, wire_time
 from gateway.settings import Secret
-from gateway.web.keys import is_admitted
+from gateway.web.auth import is_authorized
 
 _MAX_BODY_BYTES: Final = 1_000_000
 _MOST_RESULTS: Final = 100
@@ -111,7 +111,7 @@ class _Refused(Exception):
 def _guarded(answer: Answer, keys: Sequence[Secret]) -> Answer:
     async def guarded(request: Request) -> Response:
         try:
-            if not is_admitted(request.headers, keys):
+            if not is_authorized(request.headers, keys):
                 raise _Refused(401, "missing or wrong API key")
             return await answer(request)
         except _Refused as refused:

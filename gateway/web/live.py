@@ -22,7 +22,7 @@ from gateway.errors import SharedStoreUnavailable, StoreUnavailable
 from gateway.history.event_store import Cursor
 from gateway.history.live_events import EventPublisher
 from gateway.settings import Secret
-from gateway.web.keys import is_admitted
+from gateway.web.auth import is_authorized
 
 PATH: Final = "/v1/live"
 GATHER_SECONDS: Final = 0.05
@@ -42,7 +42,7 @@ _HEADERS: Final = [
 ]
 
 
-class LiveDoor:
+class LiveEventsEndpoint:
     """The stream as an ASGI application: it can tell a slow reader from a patient one."""
 
     def __init__(self, feed: EventPublisher, levels: LevelMeters, token: Secret) -> None:
@@ -54,7 +54,7 @@ class LiveDoor:
         return [Route(PATH, self)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not is_admitted(Headers(scope=scope), [self._token]):
+        if not is_authorized(Headers(scope=scope), [self._token]):
             refusal: Response = JSONResponse(
                 {"detail": "missing or wrong admin token"}, 401, {"WWW-Authenticate": "Bearer"}
             )

@@ -28,7 +28,7 @@ from gateway.memory.pinned_topics import PinnedTopic, PinnedTopics
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.tools.schema import FunctionSchema
-from gateway.web.keys import is_admitted
+from gateway.web.auth import is_authorized
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -65,7 +65,7 @@ class SharedMemory(Protocol):
 
 def create_mcp(
     personas: PersonaStore, memory: SharedMemory | None, admin_token: Secret, *, pins: PinnedTopics | None = None
-) -> "McpDoor":
+) -> "McpEndpoint":
     """The endpoint with all its tools; without memory and pins only the one for personas."""
     tools = [_Tool(PERSONA, _PersonaTool(personas).answer)]
     if memory is not None:
@@ -74,10 +74,10 @@ def create_mcp(
     if pins is not None:
         topics = _PinTools(pins)
         tools += [_Tool(PINS, topics.list), _Tool(PIN, topics.pin), _Tool(UNPIN, topics.unpin)]
-    return McpDoor(tools, admin_token)
+    return McpEndpoint(tools, admin_token)
 
 
-class McpDoor:
+class McpEndpoint:
     """The endpoint as an ASGI application: who has the admin token comes to the SDK, nobody else."""
 
     def __init__(self, tools: Sequence["_Tool"], admin_token: Secret) -> None:
@@ -90,7 +90,7 @@ class McpDoor:
         return [Route(PATH, self)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if not is_admitted(Headers(scope=scope), [self._admin_token]):
+        if not is_authorized(Headers(scope=scope), [self._admin_token]):
             refusal = {"detail": "missing or wrong admin token"}
             await JSONResponse(refusal, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
         elif scope["method"] != "POST":
@@ -131,7 +131,7 @@ def _server(tools: Mapping[str, "_Tool"]) -> "Server[Any]":
     async def call_tool(_: ServerRequestContext[Any], params: types.CallToolRequestParams) -> types.CallToolResult:
         try:
             answer = await _answer(tools, params.name, params.arguments or {})
-        except _Refused as refused:
+        except _ToolRefused as refused:
             return types.CallToolResult(content=[types.TextContent(text=str(refused))], is_error=True)
         text = orjson.dumps(answer).decode()
         return types.CallToolResult(content=[types.TextContent(text=text)], structured_content=answer)
@@ -158,7 +158,7 @@ def _session_manager(server: "Server[Any]") -> "StreamableHTTPSessionManager":
 # Tools
 
 
-class _Refused(Exception):
+class _ToolRefused(Exception):
     """The tool can't do it; the text says why, for the client's language model."""
 
 
@@ -175,21 +175,21 @@ class _Tool:
 async def _answer(tools: Mapping[str, _Tool], name: str, arguments: Mapping[str, Any]) -> Answer:
     tool = tools.get(name)
     if tool is None:
-        raise _Refused(f"there is no such tool; there are {', '.join(tools)}")
+        raise _ToolRefused(f"there is no such tool; there are {', '.join(tools)}")
     # Many clients send null for what they leave out.
     given = json.dumps({key: value for key, value in arguments.items() if value is not None})
     try:
         return await tool.answer(**tool.schema.parse(given))
     except StoreUnavailable:
-        raise _Refused("the store is not available; try again later") from None
+        raise _ToolRefused("the store is not available; try again later") from None
     except (GatewayError, ValueError) as error:
-        raise _Refused(str(error)) from None
+        raise _ToolRefused(str(error)) from None
 
 
 # Personas
 
 
-class Statement(TypedDict):
+class ToolStatement(TypedDict):
     """One fact, as clients write it."""
 
     subj: Annotated[str, Field(min_length=1)]
@@ -212,7 +212,7 @@ PERSONA: Final = FunctionSchema.of(
         "memory_type": Annotated[MemoryType, "create: what kind of memory it is"],
         "content": Annotated[str, "create: the memory, in a sentence"],
         "facts": Annotated[
-            list[Statement], "create: the same as a batch of statements; conf is from 0 to 1, src where it is from"
+            list[ToolStatement], "create: the same as a batch of statements; conf is from 0 to 1, src where it is from"
         ],
     },
     defaults={
@@ -240,7 +240,7 @@ class _PersonaTool:
         limit: int,
         memory_type: MemoryType,
         content: str,
-        facts: list[Statement],
+        facts: list[ToolStatement],
     ) -> Answer:
         match action:
             case "load":
@@ -275,7 +275,7 @@ class _PersonaTool:
             "memories": {"compact": compact, "prose": prose, "both": both}[format],
         }
 
-    async def _create(self, name: str, memory_type: MemoryType, content: str, facts: list[Statement]) -> Answer:
+    async def _create(self, name: str, memory_type: MemoryType, content: str, facts: list[ToolStatement]) -> Answer:
         if not name:
             raise ValueError("persona_name is missing; it says whom the memory is of")
         memory = await self._book.create(name, memory_type, content, [_fact(given) for given in facts])
@@ -290,7 +290,7 @@ class _PersonaTool:
         }
 
 
-def _fact(given: Statement) -> PersonaFact:
+def _fact(given: ToolStatement) -> PersonaFact:
     return PersonaFact(given["subj"], given["pred"], given["val"], given.get("conf"), given.get("src", ""))
 
 

@@ -10,16 +10,16 @@ from gateway.telephony.media_stream import MediaStream
 from gateway.telephony.softphone import SoftphoneCodec
 from gateway.telephony.telnyx import TelnyxCodec
 from gateway.telephony.twilio import TwilioCodec
-from gateway.web import phone, telnyx, twilio
+from gateway.web import softphone, telnyx, twilio
 
 CODECS: Final[Mapping[str, Callable[[str], CarrierCodec]]] = {
     twilio.MEDIA_PATH: TwilioCodec,
     telnyx.MEDIA_PATH: TelnyxCodec,
-    phone.MEDIA_PATH: SoftphoneCodec,
+    softphone.MEDIA_PATH: SoftphoneCodec,
 }
 
 
-class MediaDoor:
+class MediaEndpoint:
     """Makes a link for each media socket of a carrier that is set up; says 503 for one that is not."""
 
     def __init__(self, desk: CallManager, carriers: frozenset[str]) -> None:

@@ -22,8 +22,8 @@ from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.telephony.rest import CallControl
 from gateway.telephony.softphone import SoftphoneCodec
-from gateway.web.placing import NotPlaced, text_of, wanted
-from gateway.web.public import PublicAddress
+from gateway.web.admin_json import RequestRejected, text_of, wanted
+from gateway.web.public_url import PublicUrl
 
 PATH: Final = "/v1/outbound/call"
 MOST_CONTEXT: Final = 8000
@@ -35,11 +35,11 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class OutboundDoor:
+class OutboundEndpoint:
     """Places calls for those who have the admin token."""
 
     desk: CallManager
-    public: PublicAddress
+    public: PublicUrl
     admin_token: Secret
     orders: OutboundCallStore
     agents: AgentDirectory
@@ -51,15 +51,15 @@ class OutboundDoor:
     async def _place(self, request: Request) -> Response:
         try:
             return JSONResponse(await self._placed(request), status_code=201, headers={"Cache-Control": "no-store"})
-        except NotPlaced as problem:
+        except RequestRejected as problem:
             return JSONResponse({"detail": str(problem)}, problem.status)
 
     async def _placed(self, request: Request) -> dict[str, str]:
         given = await wanted(request, self.admin_token)
         if unknown := sorted(set(given) - _FIELDS):
-            raise NotPlaced(400, f"unknown field {unknown[0]}; known are {', '.join(sorted(_FIELDS))}")
+            raise RequestRejected(400, f"unknown field {unknown[0]}; known are {', '.join(sorted(_FIELDS))}")
         if (refusal := self.desk.unready) is not None:
-            raise NotPlaced(503, str(refusal))
+            raise RequestRejected(503, str(refusal))
         carrier = self._carrier(text_of(given, "carrier"))
         number, called = self._from(text_of(given, "from"), text_of(given, "agent"))
         order = _order(given, called)
@@ -70,7 +70,7 @@ class OutboundDoor:
         try:
             await self.orders.keep(order)  # first: somebody may pick up before the carrier's answer is here
         except SharedStoreUnavailable:
-            raise NotPlaced(503, "the order can't be kept now; try again in a moment") from None
+            raise RequestRejected(503, "the order can't be kept now; try again in a moment") from None
         self.desk.dials(carrier, order)
         media_url = self.public.socket_url(request, f"/{carrier}/media")
         try:
@@ -79,29 +79,29 @@ class OutboundDoor:
             self.desk.unanswered(carrier, order, str(error))
             if not error.retryable:  # else their phone may ring all the same
                 await close_order(self.orders, order)
-            raise NotPlaced(502, str(error)) from None
+            raise RequestRejected(502, str(error)) from None
 
     def _carrier(self, wanted: str) -> str:
         """Who is to place it: the one that was named, or the only one there is."""
         there = sorted(set(self.controls) - {SoftphoneCodec.name})
         if not there:
-            raise NotPlaced(503, "no carrier is set up; set the keys of Twilio or of Telnyx")
+            raise RequestRejected(503, "no carrier is set up; set the keys of Twilio or of Telnyx")
         if wanted and wanted not in there:
-            raise NotPlaced(400, f"carrier must be one that is set up: {' or '.join(there)}")
+            raise RequestRejected(400, f"carrier must be one that is set up: {' or '.join(there)}")
         if not wanted and len(there) > 1:
-            raise NotPlaced(400, f"several carriers are set up; say which in carrier: {' or '.join(there)}")
+            raise RequestRejected(400, f"several carriers are set up; say which in carrier: {' or '.join(there)}")
         return wanted or there[0]
 
     def _from(self, number: str, name: str) -> tuple[str, str]:
         """The number that is called from, and by what its agent is known."""
         agents = {agent.name: agent for agent in self.agents}
         if name and name not in agents:
-            raise NotPlaced(400, f"there is no agent {name}; there are {', '.join(sorted(agents))}")
+            raise RequestRejected(400, f"there is no agent {name}; there are {', '.join(sorted(agents))}")
         if number and e164(number) is None:
-            raise NotPlaced(400, "from must be a number like +12025550100")
+            raise RequestRejected(400, "from must be a number like +12025550100")
         known = [own for agent in self.agents if name in ("", agent.name) for own in agent.numbers]
         if not number and len(known) != 1:
-            raise NotPlaced(400, "from is missing: the number to call from, one of your account's")
+            raise RequestRejected(400, "from is missing: the number to call from, one of your account's")
         own = e164(number) or known[0]
         return own, own if name in ("", self.agents.answering(own).name) else name
 
@@ -127,15 +127,15 @@ async def close_order(orders: OutboundCallStore, order: OutboundCall | None) -> 
 def _order(given: Mapping[str, Any], called: str) -> OutboundCall:
     to = e164(text_of(given, "to"))
     if to is None:
-        raise NotPlaced(400, "to must be a number like +12025550143")
+        raise RequestRejected(400, "to must be a number like +12025550143")
     greeting = text_of(given, "greeting")
     if len(greeting) > MOST_GREETING:
-        raise NotPlaced(400, f"greeting is longer than {MOST_GREETING} characters")
+        raise RequestRejected(400, f"greeting is longer than {MOST_GREETING} characters")
     attributes = _attributes(given.get("context"))
     lines = [f"{name}: {value}" for name, value in attributes.items()]
     context = "\n".join(lines) if attributes else text_of(given, "context")
     if len(context) > MOST_CONTEXT:
-        raise NotPlaced(400, f"context is longer than {MOST_CONTEXT} characters")
+        raise RequestRejected(400, f"context is longer than {MOST_CONTEXT} characters")
     return OutboundCall(to, called, context, attributes, greeting)
 
 
@@ -144,5 +144,5 @@ def _attributes(context: Any) -> dict[str, str]:
     if not isinstance(context, dict):
         return {}  # text has no names
     if not all(isinstance(value, str | int | float) for value in context.values()):
-        raise NotPlaced(400, "context must be text, or an object whose values are text, numbers, true or false")
+        raise RequestRejected(400, "context must be text, or an object whose values are text, numbers, true or false")
     return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in context.items()}

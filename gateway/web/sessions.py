@@ -11,7 +11,7 @@ from starlette.routing import Route
 from gateway.errors import StoreUnavailable
 from gateway.history.queries import CallFilter, CallHistory
 from gateway.settings import Secret
-from gateway.web.keys import is_admitted
+from gateway.web.auth import is_authorized
 
 MOST_CALLS: Final = 1000
 
@@ -50,7 +50,7 @@ def _moment(text: str) -> str:
 
 def _guarded(answer: Answer, token: Secret) -> Answer:
     async def guarded(request: Request) -> Response:
-        if not is_admitted(request.headers, [token]):
+        if not is_authorized(request.headers, [token]):
             return _problem(401, "missing or wrong admin token", {"WWW-Authenticate": "Bearer"})
         try:
             response = await answer(request)

@@ -19,7 +19,7 @@ from gateway.telephony.rest import TelnyxControl
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.telnyx import WebhookEvent, read_webhook
 from gateway.web.outbound import close_order, ordered
-from gateway.web.public import PublicAddress, read_body
+from gateway.web.public_url import PublicUrl, read_body
 
 MEDIA_PATH: Final = "/telnyx/media"
 _log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class TelnyxWebhooks:
     def __init__(
         self,
         desk: CallManager,
-        public: PublicAddress,
+        public: PublicUrl,
         verifier: TelnyxVerifier | None,
         control: TelnyxControl | None,
         orders: OutboundCallStore,

@@ -18,7 +18,7 @@ from gateway.telephony import twilio
 from gateway.telephony.attestation import twilio_attestation, twilio_sip_headers
 from gateway.telephony.signatures import check_twilio
 from gateway.web.outbound import close_order, ordered
-from gateway.web.public import PublicAddress, read_body
+from gateway.web.public_url import PublicUrl, read_body
 
 MEDIA_PATH: Final = "/twilio/media"
 _TERMINAL: Final = frozenset({"completed", "busy", "failed", "no-answer", "canceled"})
@@ -33,7 +33,7 @@ class TwilioWebhooks:
     """Twilio's side of the desk. Without an auth token every path answers 503."""
 
     desk: CallManager
-    public: PublicAddress
+    public: PublicUrl
     auth_token: Secret | None
     orders: OutboundCallStore
 

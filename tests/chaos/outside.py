@@ -20,7 +20,7 @@ from tests.fakes.telnyx import FakeTelnyx
 from tests.fakes.twilio import FakeTwilio
 
 
-class Patience:
+class LoginThrottle:
     """What both carriers learn: to hold media back, and to ask again when the gateway is there."""
 
     def __init__(self, **options: Any) -> None:
@@ -44,11 +44,11 @@ class Patience:
         return await super().request(entry, **how)  # type: ignore[misc]
 
 
-class PatientTwilio(Patience, FakeTwilio):
+class PatientTwilio(LoginThrottle, FakeTwilio):
     """Twilio. A call whose gateway is gone ends, or waits for the answer to `action`."""
 
 
-class PatientTelnyx(Patience, FakeTelnyx):
+class PatientTelnyx(LoginThrottle, FakeTelnyx):
     """Telnyx. The call lives on without its stream."""
 
 

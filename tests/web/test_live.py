@@ -12,7 +12,7 @@ from gateway.history.live_events import EVENTS, EventPublisher
 from gateway.session import VoiceSession
 from gateway.settings import Secret
 from gateway.web import live
-from gateway.web.live import LiveDoor
+from gateway.web.live import LiveEventsEndpoint
 from tests.live import PATH, watching
 from tests.stage import (
     CALLED,
@@ -210,7 +210,7 @@ async def test_slow_reader_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
     scope = {"type": "http", "method": "GET", "headers": headers, "query_string": b"since=0-0"}
     feed.of(VoiceSession("maya", CALLER, "twilio")).tell("ringing", called=CALLED)
     async with asyncio.timeout(60):
-        await LiveDoor(feed, LevelMeters(), Secret("t"))(scope, receive, send)
+        await LiveEventsEndpoint(feed, LevelMeters(), Secret("t"))(scope, receive, send)
     assert not any(b"data:" in body for body in sent)
     log.close()
 
