@@ -23,7 +23,7 @@ from hibari import Hibari
 
 from gateway.audio import FRAME_BYTES, linear_to_mulaw
 from gateway.calls.call import APOLOGY_TEXT
-from gateway.cli.own_gateway import own_gateway
+from gateway.cli.ephemeral_gateway import own_gateway
 from gateway.settings import Secret, Settings
 from tests.fakes import deepgram_dialogue
 from tests.fakes.deepgram import Conversation, FakeDeepgram

@@ -6,10 +6,10 @@ import itertools
 import pytest
 
 from gateway.engines.local import BUSY
-from gateway.phone import voices
-from gateway.phone.caller import PreparedCaller
-from gateway.phone.line import phone_line
 from gateway.settings import Secret
+from gateway.simulate import voices
+from gateway.simulate.scripted_caller import PreparedCaller
+from gateway.simulate.softphone import phone_line
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, ToolCall
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until, until_it

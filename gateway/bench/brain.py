@@ -22,15 +22,15 @@ from urllib.parse import urlsplit
 import orjson
 import uvloop
 
-from gateway.bench.arrivals import StampedConnection
 from gateway.bench.engine import start_engine
+from gateway.bench.frame_stamps import FrameCount
+from gateway.bench.interference import Interference
+from gateway.bench.kernel_timestamps import StampedConnection
 from gateway.bench.load import Load, client
 from gateway.bench.measures import BrainMeasurement, Spread
 from gateway.bench.processes import GatewayProcess, cores, pinned, put_ahead, put_back, running_gateway
-from gateway.bench.stamps import FrameCount
 from gateway.bench.upstream import FIRST_PIECE_SECONDS, PIECE_SECONDS, PIECES, running_upstream
 from gateway.bench.variants import MEMORY_OFF, Variant
-from gateway.bench.weather import Weather
 from gateway.errors import BenchFailed
 
 TURNS: Final = 100
@@ -92,7 +92,7 @@ async def _phase(load: Load, process: GatewayProcess, seconds: float, url: str =
     """All ask for so long, at `url` or where their engines were told to."""
     askers = [Asker(call.engine.settings, url) for call in load.calls if call.engine is not None]
     began, cpu, waited = time.monotonic(), process.cpu_seconds(), process.waited_seconds()
-    weather = Weather(process)
+    weather = Interference(process)
     watching = asyncio.get_running_loop().create_task(weather.watch())
     try:
         lag = await load.talk_while(_ask(askers, seconds))

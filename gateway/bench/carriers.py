@@ -14,8 +14,8 @@ from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, ws_
 from twilio.request_validator import RequestValidator
 
 from gateway.audio import FRAME_MS
-from gateway.bench.engine import CYCLE_FRAMES, EngineConnection
-from gateway.bench.stamps import Delays, Ledger
+from gateway.bench.engine import CYCLE_FRAMES, SimulatedEngineConnection
+from gateway.bench.frame_stamps import Delays, Ledger
 
 ACCOUNT_SID: Final = "AC" + "0" * 32
 AUTH_TOKEN: Final = "0123456789abcdef0123456789abcdef"
@@ -33,7 +33,7 @@ class SimulatedCall(WSListener):
         self.up = Ledger(number, up)
         self.down = Ledger(number, down)
         self.caller = f"+120255501{number % CALLERS:02}"
-        self.engine: EngineConnection | None = None
+        self.engine: SimulatedEngineConnection | None = None
         self.started_ns = 0
         self.talking = asyncio.Event()
         """Set when sound has reached the engine."""
@@ -92,7 +92,7 @@ class SimulatedCall(WSListener):
 
     # The engine's side
 
-    def engine_came(self, engine: EngineConnection) -> None:
+    def engine_came(self, engine: SimulatedEngineConnection) -> None:
         self.engine = engine
         passed = time.monotonic_ns() // (FRAME_MS * 1_000_000)
         engine.begin((passed + int(self._phase * CYCLE_FRAMES)) % CYCLE_FRAMES)

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from picows import WSFrame, WSListener, WSMsgType, WSTransport, WSUpgradeRequest, ws_create_server
 
 from gateway.audio import SILENCE_FRAME
-from gateway.bench.stamps import Ledger, call_of
+from gateway.bench.frame_stamps import Ledger, call_of
 
 _WELCOME: Final = b'{"type":"Welcome","request_id":"00000000-0000-0000-0000-000000000000"}'
 _APPLIED: Final = b'{"type":"SettingsApplied"}'
@@ -25,7 +25,7 @@ SPOKEN_FRAMES: Final = 90
 """Of the cycle the agent speaks so many, in frames of 20 ms: small ones are what costs."""
 
 
-class Conversation(Protocol):
+class ScriptedConversation(Protocol):
     """A simulated call, as its engine sees it."""
 
     up: Ledger
@@ -34,12 +34,12 @@ class Conversation(Protocol):
     def engine_came(self, engine: "EngineConnection") -> None: ...
 
 
-class EngineConnection(WSListener):
+class SimulatedEngineConnection(WSListener):
     """One call's engine. Whose call it is, the first frame of sound tells."""
 
-    def __init__(self, find_call: Callable[[int], Conversation]) -> None:
+    def __init__(self, find_call: Callable[[int], ScriptedConversation]) -> None:
         self._find_call = find_call
-        self._call: Conversation | None = None
+        self._call: ScriptedConversation | None = None
         self._transport: WSTransport | None = None
         self._position = 0
         self.settings = b""
@@ -108,10 +108,10 @@ class EngineConnection(WSListener):
                 self._transport.send(WSMsgType.TEXT, message)
 
 
-async def start_engine(find_call: Callable[[int], Conversation]) -> asyncio.Server:
+async def start_engine(find_call: Callable[[int], ScriptedConversation]) -> asyncio.Server:
     """Listen on a free port of the loopback."""
 
-    def listener(request: WSUpgradeRequest) -> EngineConnection:
-        return EngineConnection(find_call)
+    def listener(request: WSUpgradeRequest) -> SimulatedEngineConnection:
+        return SimulatedEngineConnection(find_call)
 
     return await ws_create_server(listener, "127.0.0.1", 0, backlog=1024)

@@ -14,9 +14,9 @@ from picows import WSError
 
 from gateway.audio import FRAME_MS
 from gateway.bench.carriers import CALLERS, SimulatedCall
+from gateway.bench.frame_stamps import Delays, FrameCount, Ledger
 from gateway.bench.measures import Spread
 from gateway.bench.processes import ADMIN_TOKEN
-from gateway.bench.stamps import Delays, FrameCount, Ledger
 
 _RINGING_AT_ONCE: Final = 8
 _ANSWER_SECONDS: Final = 20.0

@@ -19,12 +19,12 @@ from gateway.audio import FRAME_BYTES
 from gateway.bench.processes import ADMIN_TOKEN, GatewayProcess, running_gateway
 from gateway.bench.variants import Variant
 from gateway.errors import BenchFailed
-from gateway.phone import voices
-from gateway.phone.caller import PreparedCaller
-from gateway.phone.line import phone_line
-from gateway.phone.voices import CallerVoice
-from gateway.phone.word_error import WordError, total, word_error
 from gateway.settings import Secret
+from gateway.simulate import voices
+from gateway.simulate.scripted_caller import PreparedCaller
+from gateway.simulate.softphone import phone_line
+from gateway.simulate.voices import CallerVoice
+from gateway.simulate.word_error import WordError, total, word_error
 from gateway.speech.models import Models
 from gateway.speech.stt_stream import SpeechEnded, SttStream, TranscribeRequest
 from gateway.speech.vad import SpeechMeter

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.bench.stamps import FrameCount
+from gateway.bench.frame_stamps import FrameCount
 
 LIMIT_MS: Final = 20.0
 """Added delay at p99, either way, up to which calls are sustained: the length of one frame."""

@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from gateway.bench.frame_stamps import FrameCount
 from gateway.bench.measures import BRAIN_LIMIT_MS, LIMIT_MS, BrainMeasurement, Measurement, Spread
 from gateway.bench.runner import Search
-from gateway.bench.stamps import FrameCount
 
 _NAME_WIDTH = 34
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway import settings
-from gateway.phone.line import Listen, PhoneLine, Speak, phone_line
 from gateway.settings import Secret, Settings
+from gateway.simulate.softphone import Listen, Softphone, Speak, phone_line
 from gateway.telephony.phone_numbers import e164
 from gateway.web.admin_token import admin_token
 
@@ -36,7 +36,11 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from gateway.phone.wav import check_place, read_wav, write_wav  # arithmetic with sound, which a server does without
+    from gateway.simulate.wav import (  # arithmetic with sound, which a server does without
+        check_place,
+        read_wav,
+        write_wav,
+    )
 
     given = settings.load(os.environ, Path.cwd())
     lines = [read_wav(path) for path in options.files]
@@ -54,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _call(options: argparse.Namespace, given: Settings, lines: list[bytes], heard: bytearray) -> None:
-    from gateway.phone.microphone import handset
+    from gateway.simulate.audio_device import handset
 
     url = options.url or f"http://{_reachable(given.host)}:{given.port}"
     with contextlib.ExitStack() as stack:
@@ -68,8 +72,8 @@ async def _call(options: argparse.Namespace, given: Settings, lines: list[bytes]
     print("the call is over", file=sys.stderr)
 
 
-def _prepared(line: PhoneLine, lines: list[bytes], heard: bytearray) -> tuple[Speak, Listen]:
-    from gateway.phone.caller import PreparedCaller
+def _prepared(line: Softphone, lines: list[bytes], heard: bytearray) -> tuple[Speak, Listen]:
+    from gateway.simulate.scripted_caller import PreparedCaller
 
     caller = PreparedCaller(line, lines)
     return caller.speak, _both(caller.listen, heard)

@@ -38,28 +38,28 @@ MOST_SKEW: Final = 30.0
 """Telnyx's signatures are good for minutes; a clock that is off by more will be off by much more soon."""
 
 
-class State(enum.StrEnum):
+class CheckState(enum.StrEnum):
     OK = "ok"
     WARNING = "warning"
     WRONG = "wrong"
 
     @property
     def exit_code(self) -> int:
-        return list(State).index(self)
+        return list(CheckState).index(self)
 
 
 @dataclass(frozen=True)
-class Finding:
+class CheckResult:
     check: str
-    state: State
+    state: CheckState
     found: str
     todo: str = ""
 
 
-Check = Callable[[Settings, "_Net"], Awaitable[Iterable[Finding]]]
+Check = Callable[[Settings, "_Net"], Awaitable[Iterable[CheckResult]]]
 
 
-async def examine(settings: Settings) -> list[Finding]:
+async def examine(settings: Settings) -> list[CheckResult]:
     """Everything, the network's checks at the same time. In the order in which a person would mend it."""
     async with httpx.AsyncClient(timeout=PATIENCE, follow_redirects=False) as http:
         net = _Net(http)
@@ -86,40 +86,46 @@ class _Net:
             self.skews.append(abs(told.timestamp() - time.time()))
         return answer
 
-    async def judged(self, check: str, method: str, url: str, *, keys: str, address: str, **options: Any) -> Finding:
+    async def judged(
+        self, check: str, method: str, url: str, *, keys: str, address: str, **options: Any
+    ) -> CheckResult:
         """A server that is to be reached with a key; the settings that hold them."""
         answer, host = await self.answer(method, url, **options), urlsplit(url).netloc
         if isinstance(answer, str):
-            return Finding(
-                check, State.WRONG, f"{host} can't be reached ({answer})", f"check the network and {address}"
+            return CheckResult(
+                check, CheckState.WRONG, f"{host} can't be reached ({answer})", f"check the network and {address}"
             )
         status = answer.status_code
         if status in (401, 403):
-            return Finding(check, State.WRONG, f"{host} does not take the key", f"set {keys} anew")
+            return CheckResult(check, CheckState.WRONG, f"{host} does not take the key", f"set {keys} anew")
         if status == 429 or status >= 500:
-            return Finding(check, State.WARNING, f"{host} answers {status}", "try again; it may be down")
+            return CheckResult(check, CheckState.WARNING, f"{host} answers {status}", "try again; it may be down")
         if status >= 300:
-            return Finding(check, State.WRONG, f"{host} answers {status}, so it is another service", f"check {address}")
-        return Finding(check, State.OK, f"{host} answers and takes the key")
+            return CheckResult(
+                check, CheckState.WRONG, f"{host} answers {status}, so it is another service", f"check {address}"
+            )
+        return CheckResult(check, CheckState.OK, f"{host} answers and takes the key")
 
 
-def _settings(settings: Settings) -> list[Finding]:
+def _settings(settings: Settings) -> list[CheckResult]:
     """What would keep the gateway from starting, too."""
     found = []
     for check in (_agents, _allow_list, _public_key, sharing.check, trace_export.check):
         try:
             if words := check(settings):
-                found.append(Finding("settings", State.OK, words))
+                found.append(CheckResult("settings", CheckState.OK, words))
         except GatewayError as error:
-            found.append(Finding("settings", State.WRONG, str(error)))
+            found.append(CheckResult("settings", CheckState.WRONG, str(error)))
     if not settings.allowed_callers:
         todo = "set ALLOWED_CALLERS to your number, or to * for anyone"
-        state = State.WRONG if _has_carrier(settings) else State.WARNING
-        found.append(Finding("callers", state, "whoever calls a number is refused", todo))
+        state = CheckState.WRONG if _has_carrier(settings) else CheckState.WARNING
+        found.append(CheckResult("callers", state, "whoever calls a number is refused", todo))
     else:
         anyone = "*" in settings.allowed_callers
         found.append(
-            Finding("callers", State.OK, "anyone may call" if anyone else f"{len(settings.allowed_callers)} may")
+            CheckResult(
+                "callers", CheckState.OK, "anyone may call" if anyone else f"{len(settings.allowed_callers)} may"
+            )
         )
     return found
 
@@ -141,59 +147,59 @@ def _has_carrier(settings: Settings) -> bool:
     return settings.twilio_auth_token is not None or settings.telnyx_api_key is not None
 
 
-def _disk(settings: Settings) -> list[Finding]:
+def _disk(settings: Settings) -> list[CheckResult]:
     folders = {"DATA_DIR": settings.data_dir, "VOICE_SESSION_ARCHIVE_DIR": settings.voice_session_archive_dir}
     if settings.record_dir is not None:
         folders["RECORD_DIR"] = settings.record_dir
     return [*(_folder(name, path) for name, path in folders.items()), _own_store(settings.data_dir)]
 
 
-def _folder(name: str, path: Path) -> Finding:
+def _folder(name: str, path: Path) -> CheckResult:
     there = next(one for one in (path, *path.absolute().parents) if one.exists())
     if not os.access(there, os.W_OK | os.X_OK):
-        return Finding(name, State.WRONG, f"{there} can't be written to", f"set {name} to a folder of yours")
+        return CheckResult(name, CheckState.WRONG, f"{there} can't be written to", f"set {name} to a folder of yours")
     free = shutil.disk_usage(there).free
     room = f"{free / (1 << 30):.1f} GB free"
     if free < NO_ROOM:
-        return Finding(name, State.WRONG, f"{path}: {room}", "make room; nothing more can be kept")
+        return CheckResult(name, CheckState.WRONG, f"{path}: {room}", "make room; nothing more can be kept")
     if free < LITTLE_ROOM:
-        return Finding(name, State.WARNING, f"{path}: {room}", "make room soon")
+        return CheckResult(name, CheckState.WARNING, f"{path}: {room}", "make room soon")
     if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
-        return Finding(name, State.WARNING, f"others may look into {path}", f"chmod 700 {path}")
-    return Finding(name, State.OK, f"{path}: {room}" if path.exists() else f"{path} is yet to be made: {room}")
+        return CheckResult(name, CheckState.WARNING, f"others may look into {path}", f"chmod 700 {path}")
+    return CheckResult(name, CheckState.OK, f"{path}: {room}" if path.exists() else f"{path} is yet to be made: {room}")
 
 
-def _own_store(data_dir: Path) -> Finding:
+def _own_store(data_dir: Path) -> CheckResult:
     path = store_path(data_dir)
     if not path.is_file():
-        return Finding("store", State.OK, "embedded, yet to be made")
+        return CheckResult("store", CheckState.OK, "embedded, yet to be made")
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=PATIENCE)) as db:
             problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
             resting = db.execute("SELECT count(*) FROM endings WHERE problem <> ''").fetchone()[0]
     except sqlite3.Error as error:
-        return Finding("store", State.WRONG, f"{path} can't be read: {error}", "restore it from a backup")
+        return CheckResult("store", CheckState.WRONG, f"{path} can't be read: {error}", "restore it from a backup")
     if problem != "ok":
-        return Finding("store", State.WRONG, f"{path} is damaged: {problem}", "restore it from a backup")
+        return CheckResult("store", CheckState.WRONG, f"{path} is damaged: {problem}", "restore it from a backup")
     if resting:
         todo = "gateway sessions says why; then gateway sessions retry"
-        return Finding("store", State.WARNING, f"{resting} endings were refused and rest", todo)
-    return Finding("store", State.OK, "embedded, readable and whole")
+        return CheckResult("store", CheckState.WARNING, f"{resting} endings were refused and rest", todo)
+    return CheckResult("store", CheckState.OK, "embedded, readable and whole")
 
 
-def _clock(net: _Net) -> Finding:
+def _clock(net: _Net) -> CheckResult:
     if not net.skews:
-        return Finding("clock", State.OK, "no server to compare it with")
+        return CheckResult("clock", CheckState.OK, "no server to compare it with")
     skew = min(net.skews)
     if skew > MOST_SKEW:
-        return Finding("clock", State.WRONG, f"off by {skew:.0f} s", "turn on time synchronisation (NTP)")
-    return Finding("clock", State.OK, "right")
+        return CheckResult("clock", CheckState.WRONG, f"off by {skew:.0f} s", "turn on time synchronisation (NTP)")
+    return CheckResult("clock", CheckState.OK, "right")
 
 
 # What has to be reached
 
 
-async def _engine(settings: Settings, net: _Net) -> list[Finding]:
+async def _engine(settings: Settings, net: _Net) -> list[CheckResult]:
     if settings.engine == "local":
         return await _local_engine(settings, net)
     key, host = settings.deepgram_api_key or Secret(""), urlsplit(settings.deepgram_agent_url).netloc
@@ -201,34 +207,36 @@ async def _engine(settings: Settings, net: _Net) -> list[Finding]:
     try:
         async with asyncio.timeout(PATIENCE):
             async with websockets.asyncio.client.connect(settings.deepgram_agent_url, additional_headers=headers):
-                return [Finding("engine", State.OK, f"{host} answers and takes the key")]
+                return [CheckResult("engine", CheckState.OK, f"{host} answers and takes the key")]
     except websockets.exceptions.InvalidStatus as refused:
         status = refused.response.status_code
         if status in (401, 402, 403):
             return [
-                Finding("engine", State.WRONG, f"{host} does not take the key ({status})", "set DEEPGRAM_API_KEY anew")
+                CheckResult(
+                    "engine", CheckState.WRONG, f"{host} does not take the key ({status})", "set DEEPGRAM_API_KEY anew"
+                )
             ]
-        return [Finding("engine", State.WRONG, f"{host} answers {status}", "check DEEPGRAM_AGENT_URL")]
+        return [CheckResult("engine", CheckState.WRONG, f"{host} answers {status}", "check DEEPGRAM_AGENT_URL")]
     except (OSError, TimeoutError, websockets.exceptions.WebSocketException) as error:
         what = f"{host} can't be reached ({type(error).__name__})"
-        return [Finding("engine", State.WRONG, what, "check the network and DEEPGRAM_AGENT_URL")]
+        return [CheckResult("engine", CheckState.WRONG, what, "check the network and DEEPGRAM_AGENT_URL")]
 
 
-async def _local_engine(settings: Settings, net: _Net) -> list[Finding]:
+async def _local_engine(settings: Settings, net: _Net) -> list[CheckResult]:
     """Its packages and models, and the servers that listen or speak in their place."""
     if not model_files.are_installed():
         todo = f"set DEEPGRAM_API_KEY, or run: {model_files.INSTALL}"
-        return [Finding("engine", State.WRONG, "no voice engine, calls are refused", todo)]
+        return [CheckResult("engine", CheckState.WRONG, "no voice engine, calls are refused", todo)]
     from gateway.speech.models import Models  # and with them arithmetic with sound
 
     try:
         choices = SpeechConfig.read(settings.local_recogniser, settings.local_voice)
         await asyncio.to_thread(Models.load, choices)
     except GatewayError as error:
-        return [Finding("engine", State.WRONG, str(error))]
+        return [CheckResult("engine", CheckState.WRONG, str(error))]
     servers = {"LOCAL_RECOGNISER": choices.recogniser, "LOCAL_VOICE": choices.voice}
     return [
-        Finding("engine", State.OK, "local, its models are whole"),
+        CheckResult("engine", CheckState.OK, "local, its models are whole"),
         *[
             await _speech_server(name, url, settings.local_speech_api_key, net)
             for name, url in servers.items()
@@ -237,21 +245,21 @@ async def _local_engine(settings: Settings, net: _Net) -> list[Finding]:
     ]
 
 
-async def _speech_server(name: str, url: str, key: Secret | None, net: _Net) -> Finding:
+async def _speech_server(name: str, url: str, key: Secret | None, net: _Net) -> CheckResult:
     """Such servers have little in common but their audio paths, so any answer will do, unless it is about the key."""
     headers = _bearer(key) if key is not None else {}
     answer, host = await net.answer("GET", f"{url}/models", headers=headers), urlsplit(url).netloc
     if isinstance(answer, str):
-        return Finding(name, State.WRONG, f"{host} can't be reached ({answer})", f"start it, or mend {name}")
+        return CheckResult(name, CheckState.WRONG, f"{host} can't be reached ({answer})", f"start it, or mend {name}")
     if answer.status_code in (401, 403):
-        return Finding(name, State.WRONG, f"{host} does not take the key", "set LOCAL_SPEECH_API_KEY anew")
-    return Finding(name, State.OK, f"{host} answers")
+        return CheckResult(name, CheckState.WRONG, f"{host} does not take the key", "set LOCAL_SPEECH_API_KEY anew")
+    return CheckResult(name, CheckState.OK, f"{host} answers")
 
 
-async def _carriers(settings: Settings, net: _Net) -> list[Finding]:
+async def _carriers(settings: Settings, net: _Net) -> list[CheckResult]:
     if not _has_carrier(settings):
         todo = "for a telephone number, set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or the TELNYX_ ones"
-        return [Finding("carriers", State.WARNING, "none: only this gateway's own phone can call", todo)]
+        return [CheckResult("carriers", CheckState.WARNING, "none: only this gateway's own phone can call", todo)]
     found = []
     if settings.twilio_auth_token is not None:
         sid = settings.twilio_account_sid
@@ -272,7 +280,7 @@ async def _carriers(settings: Settings, net: _Net) -> list[Finding]:
     return found
 
 
-async def _language_models(settings: Settings, net: _Net) -> list[Finding]:
+async def _language_models(settings: Settings, net: _Net) -> list[CheckResult]:
     """All that there is a key for: one writes summaries, any may think for an agent."""
     found = []
     if (key := settings.anthropic_api_key) is not None:
@@ -292,19 +300,19 @@ async def _language_models(settings: Settings, net: _Net) -> list[Finding]:
     return [*found, _writer(settings)]
 
 
-def _writer(settings: Settings) -> Finding:
+def _writer(settings: Settings) -> CheckResult:
     keys = {"anthropic": settings.anthropic_api_key, "xai": settings.xai_api_key}
     first = next((name for name, key in keys.items() if key is not None), "extractive")
     provider = settings.summary_provider or first
     if provider != "extractive":
-        return Finding("summaries", State.OK, f"written by {provider}")
+        return CheckResult("summaries", CheckState.OK, f"written by {provider}")
     if settings.summary_provider:
-        return Finding("summaries", State.OK, "written by rules")
+        return CheckResult("summaries", CheckState.OK, "written by rules")
     todo = "set ANTHROPIC_API_KEY or XAI_API_KEY, or SUMMARY_PROVIDER=extractive if that will do"
-    return Finding("summaries", State.WARNING, "written by rules", todo)
+    return CheckResult("summaries", CheckState.WARNING, "written by rules", todo)
 
 
-async def _remem(settings: Settings, net: _Net) -> list[Finding]:
+async def _remem(settings: Settings, net: _Net) -> list[CheckResult]:
     if not settings.remem_api_url:
         return []
     headers = {"X-API-Key": settings.remem_api_key.reveal()} if settings.remem_api_key else {}
@@ -314,7 +322,7 @@ async def _remem(settings: Settings, net: _Net) -> list[Finding]:
     return [await net.judged("remem", "POST", url, **names, headers=headers, json=question)]
 
 
-async def _redis(settings: Settings, net: _Net) -> list[Finding]:
+async def _redis(settings: Settings, net: _Net) -> list[CheckResult]:
     if settings.redis_url is None:
         return []
     from gateway.cluster import redis_store
@@ -327,14 +335,14 @@ async def _redis(settings: Settings, net: _Net) -> list[Finding]:
     board = redis_store.RedisStore(redis_store.connect(settings.redis_url.reveal()))
     try:
         await board.get("doctor")
-        return [Finding("redis", State.OK, "answers")]
+        return [CheckResult("redis", CheckState.OK, "answers")]
     except SharedStoreUnavailable as error:
-        return [Finding("redis", State.WRONG, f"can't be used ({error})", "start Redis, or mend REDIS_URL")]
+        return [CheckResult("redis", CheckState.WRONG, f"can't be used ({error})", "start Redis, or mend REDIS_URL")]
     finally:
         await board.close()
 
 
-async def _postgres(settings: Settings, net: _Net) -> list[Finding]:
+async def _postgres(settings: Settings, net: _Net) -> list[CheckResult]:
     if settings.database_url is None:
         return []
     url = settings.database_url.reveal()
@@ -342,48 +350,50 @@ async def _postgres(settings: Settings, net: _Net) -> list[Finding]:
         parts = urlsplit(url)
         host, port = parts.hostname or "127.0.0.1", parts.port or 5432
     except ValueError:  # its text may quote the address, with the password
-        return [Finding("postgres", State.WRONG, "DATABASE_URL has no such port or host", "mend DATABASE_URL")]
+        return [CheckResult("postgres", CheckState.WRONG, "DATABASE_URL has no such port or host", "mend DATABASE_URL")]
     try:
         async with asyncio.timeout(PATIENCE):
             _, writer = await asyncio.open_connection(host, port)
             writer.close()
     except (OSError, TimeoutError) as error:
         what = f"{host}:{port} can't be reached ({type(error).__name__})"
-        return [Finding("postgres", State.WRONG, what, "start PostgreSQL, or mend DATABASE_URL")]
+        return [CheckResult("postgres", CheckState.WRONG, what, "start PostgreSQL, or mend DATABASE_URL")]
     return [await asyncio.to_thread(_postgres_answers, url, f"{host}:{port}")]
 
 
-def _postgres_answers(url: str, where: str) -> Finding:
+def _postgres_answers(url: str, where: str) -> CheckResult:
     import psycopg  # only here: it takes a while to load
 
     try:
         with psycopg.connect(url, connect_timeout=int(PATIENCE)) as connection:
             vectors = connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone()
     except psycopg.Error as error:  # its text may quote the address, with the password
-        return Finding("postgres", State.WRONG, f"{where} refuses ({type(error).__name__})", "mend DATABASE_URL")
+        return CheckResult(
+            "postgres", CheckState.WRONG, f"{where} refuses ({type(error).__name__})", "mend DATABASE_URL"
+        )
     if not vectors:
-        return Finding("postgres", State.WRONG, f"{where} has no pgvector", "install pgvector there")
-    return Finding("postgres", State.OK, f"{where} answers, and has pgvector")
+        return CheckResult("postgres", CheckState.WRONG, f"{where} has no pgvector", "install pgvector there")
+    return CheckResult("postgres", CheckState.OK, f"{where} answers, and has pgvector")
 
 
-async def _public(settings: Settings, net: _Net) -> list[Finding]:
+async def _public(settings: Settings, net: _Net) -> list[CheckResult]:
     public = settings.public_url
     if not public:
         todo = "set PUBLIC_URL to your tunnel's or server's https address"
-        return [Finding("PUBLIC_URL", State.WARNING, "not set: taken from what a proxy forwards", todo)]
+        return [CheckResult("PUBLIC_URL", CheckState.WARNING, "not set: taken from what a proxy forwards", todo)]
     found = []
     if problem := _no_gateway(await net.answer("GET", f"{public.rstrip('/')}/health")):
         todo = "start the gateway and the tunnel, then look again"
-        found.append(Finding("PUBLIC_URL", State.WRONG, f"{public} reaches no gateway ({problem})", todo))
+        found.append(CheckResult("PUBLIC_URL", CheckState.WRONG, f"{public} reaches no gateway ({problem})", todo))
     else:
-        found.append(Finding("PUBLIC_URL", State.OK, f"{public} reaches a gateway"))
+        found.append(CheckResult("PUBLIC_URL", CheckState.OK, f"{public} reaches a gateway"))
     if not public.startswith("https://"):
-        found.append(Finding("PUBLIC_URL", State.WRONG, "is not https", "carriers take media over TLS only"))
+        found.append(CheckResult("PUBLIC_URL", CheckState.WRONG, "is not https", "carriers take media over TLS only"))
     urls = webhook_urls(public)
     if settings.twilio_auth_token is not None:
-        found.append(Finding("twilio webhook", State.OK, f"{urls['twilio']}, status {urls['twilio status']}"))
+        found.append(CheckResult("twilio webhook", CheckState.OK, f"{urls['twilio']}, status {urls['twilio status']}"))
     if settings.telnyx_api_key is not None:
-        found.append(Finding("telnyx webhook", State.OK, urls["telnyx"]))
+        found.append(CheckResult("telnyx webhook", CheckState.OK, urls["telnyx"]))
     return found
 
 

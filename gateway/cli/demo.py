@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway import logs
-from gateway.cli.own_gateway import own_gateway
-from gateway.cli.page import BOLD, CYAN, DIM, GREEN, Page
+from gateway.cli.ephemeral_gateway import own_gateway
 from gateway.cli.replay import speed
-from gateway.phone.word_error import WordError
+from gateway.cli.text_layout import BOLD, CYAN, DIM, GREEN, TextLayout
 from gateway.replay.demo import run_demo
 from gateway.replay.recording import CallHeader
+from gateway.simulate.word_error import WordError
 from gateway.speech import model_files
 
 if TYPE_CHECKING:
-    from gateway.phone.demo import Spoken
+    pass
 
 TERMINAL_SPEED: Final = 8.0
 """So many times faster than life, when a person is looking."""
@@ -43,13 +43,13 @@ def run(options: argparse.Namespace) -> int:
     logs.keep_quiet()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without our dashes still shows the words
-    page = Page(sys.stdout, colour=sys.stdout.isatty())
+    page = TextLayout(sys.stdout, colour=sys.stdout.isatty())
     if options.recorded or not model_files.are_installed():
         return _play_recorded(page, options.speed)
     return _speak(page, options.speed)
 
 
-def _play_recorded(page: Page, given_speed: float | None) -> int:
+def _play_recorded(page: TextLayout, given_speed: float | None) -> int:
     pace = given_speed if given_speed is not None else TERMINAL_SPEED if sys.stdout.isatty() else 0.0
     story = Story(page)
     ending = asyncio.run(run_demo(own_gateway, story, speed=pace))
@@ -60,8 +60,8 @@ def _play_recorded(page: Page, given_speed: float | None) -> int:
     return 0
 
 
-def _speak(page: Page, given_speed: float | None) -> int:
-    from gateway.phone.demo import run_local_demo  # arithmetic with sound, which a server does without
+def _speak(page: TextLayout, given_speed: float | None) -> int:
+    from gateway.simulate.local_demo import run_local_demo  # arithmetic with sound, which a server does without
 
     story = LocalStory(page)
     ending = asyncio.run(run_local_demo(own_gateway, story, speed=given_speed or LOCAL_SPEED))
@@ -75,7 +75,7 @@ def _speak(page: Page, given_speed: float | None) -> int:
 class LocalStory:
     """Tells of calls that were spoken and heard."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: TextLayout) -> None:
         self._page = page
 
     def gateway_runs(self, url: str) -> None:
@@ -117,7 +117,7 @@ class LocalStory:
 class Story:
     """Tells of two recorded calls."""
 
-    def __init__(self, page: Page) -> None:
+    def __init__(self, page: TextLayout) -> None:
         self._page = page
         self._agent = ""
         self._call = 0

@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 
 from gateway import settings
-from gateway.cli.checks import Finding, State, examine
-from gateway.cli.console import Paint, columns
+from gateway.cli.checks import CheckResult, CheckState, examine
+from gateway.cli.remote import Paint, columns
 from gateway.errors import SettingsError
 
-_COLOURS = {State.OK: "green", State.WARNING: "yellow", State.WRONG: "red"}
+_COLOURS = {CheckState.OK: "green", CheckState.WARNING: "yellow", CheckState.WRONG: "red"}
 
 
 def register(commands: Any) -> None:
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         findings = asyncio.run(examine(settings.load(os.environ, Path.cwd())))
     except SettingsError as error:
-        findings = [Finding("settings", State.WRONG, str(error))]
+        findings = [CheckResult("settings", CheckState.WRONG, str(error))]
     if options.json:
         rows = [{"check": one.check, "state": one.state, "found": one.found, "todo": one.todo} for one in findings]
         print(orjson.dumps(rows).decode())
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     return max(one.state.exit_code for one in findings)
 
 
-def _text(findings: list[Finding]) -> str:
+def _text(findings: list[CheckResult]) -> str:
     paint = Paint()
     lines = columns([(one.state.ljust(7), one.check, one.found) for one in findings]).splitlines()
     shown: list[str] = []
@@ -49,4 +49,4 @@ def _text(findings: list[Finding]) -> str:
         shown.append(paint(text[:7], _COLOURS[one.state]) + text[7:])
         shown += [f"         to do: {one.todo}"] if one.todo else []
     counts = Counter(one.state for one in findings)
-    return "\n".join([*shown, "", ", ".join(f"{counts[state]} {state}" for state in State)])
+    return "\n".join([*shown, "", ", ".join(f"{counts[state]} {state}" for state in CheckState)])

@@ -9,7 +9,7 @@ import orjson
 
 from gateway import settings
 from gateway.cli import sessions_text
-from gateway.cli.console import Remote, add_remote, moment
+from gateway.cli.remote import Remote, add_remote, moment
 from gateway.cli.sessions import in_room
 from gateway.history.queries import CallFilter
 

@@ -32,7 +32,7 @@ from gateway.web.sharing import shared_traces
 
 
 @dataclass(frozen=True)
-class _Desk:
+class _Context:
     """What every action works with."""
 
     options: argparse.Namespace
@@ -127,8 +127,8 @@ def run(options: argparse.Namespace) -> int:
 async def _act(options: argparse.Namespace, given: Settings) -> int:
     stores = await open_own_stores(given.data_dir, given.database_url)
     try:
-        act: Callable[[_Desk], Awaitable[int]] = options.act
-        return await act(_Desk(options, given, stores))
+        act: Callable[[_Context], Awaitable[int]] = options.act
+        return await act(_Context(options, given, stores))
     finally:
         await stores.close()
 
@@ -136,13 +136,13 @@ async def _act(options: argparse.Namespace, given: Settings) -> int:
 # Looking
 
 
-async def _list(desk: _Desk) -> int:
+async def _list(desk: _Context) -> int:
     known = await MemoryReports(desk.store).acquaintances(desk.options.agent)
     desk.show(known, memory_text.acquaintances(known))
     return 0
 
 
-async def _show(desk: _Desk) -> int:
+async def _show(desk: _Context) -> int:
     dossier = await desk.dossier()
     content = {
         "pins": dossier.pins,
@@ -155,13 +155,13 @@ async def _show(desk: _Desk) -> int:
     return 0
 
 
-async def _log(desk: _Desk) -> int:
+async def _log(desk: _Context) -> int:
     changes = (await desk.dossier()).changes
     desk.show(changes, memory_text.changes(changes))
     return 0
 
 
-async def _diff(desk: _Desk) -> int:
+async def _diff(desk: _Context) -> int:
     dossier = await desk.dossier()
     if desk.options.session:
         call = await desk.call()
@@ -175,25 +175,25 @@ async def _diff(desk: _Desk) -> int:
     return 0
 
 
-async def _explain(desk: _Desk) -> int:
+async def _explain(desk: _Context) -> int:
     call = await desk.call()
     desk.show({"session": call.session_id, **call.receipt}, memory_text.receipt(call))
     return 0
 
 
-async def _export(desk: _Desk) -> int:
+async def _export(desk: _Context) -> int:
     print(orjson.dumps(await desk.dossier(), default=str, option=orjson.OPT_INDENT_2).decode())
     return 0
 
 
-async def _audit(desk: _Desk) -> int:
+async def _audit(desk: _Context) -> int:
     findings = await MemoryReports(desk.store).audit(desk.options.agent)
     counts = dict(Counter(finding.kind for finding in findings))
     desk.show({"counts": counts, "findings": findings}, memory_text.findings(counts, findings))
     return 0
 
 
-async def _stats(desk: _Desk) -> int:
+async def _stats(desk: _Context) -> int:
     figures = await MemoryReports(desk.store).figures(desk.options.agent)
     desk.show(figures, memory_text.figures(figures))
     return 0
@@ -202,7 +202,7 @@ async def _stats(desk: _Desk) -> int:
 # Pinned topics
 
 
-async def _pin(desk: _Desk) -> int:
+async def _pin(desk: _Context) -> int:
     given = desk.options
     agent, caller = await _agent(desk), _caller(given.caller)
     try:
@@ -221,7 +221,7 @@ async def _pin(desk: _Desk) -> int:
     return 0
 
 
-async def _unpin(desk: _Desk) -> int:
+async def _unpin(desk: _Context) -> int:
     agent, caller = await _agent(desk), _caller(desk.options.caller)
     if not await PinnedTopics(desk.store).unpin(agent, caller, desk.options.title):
         raise SettingsError("no topic of this name is pinned; `gateway memory show` lists those that are")
@@ -229,7 +229,7 @@ async def _unpin(desk: _Desk) -> int:
     return 0
 
 
-async def _agent(desk: _Desk) -> str:
+async def _agent(desk: _Context) -> str:
     """The one that is named, or the only one there is."""
     names = list(desk.settings.agents) or [DEFAULT_AGENT]
     known = {one.agent for one in await MemoryReports(desk.store).acquaintances()}
@@ -244,7 +244,7 @@ async def _agent(desk: _Desk) -> str:
 # Undoing
 
 
-async def _revert(desk: _Desk) -> int:
+async def _revert(desk: _Context) -> int:
     call = await desk.call()
     if not await desk.confirmed(f"Take back everything that the call {call.session_id} taught?"):
         return 1
@@ -254,7 +254,7 @@ async def _revert(desk: _Desk) -> int:
     return _code(undone)
 
 
-async def _forget(desk: _Desk) -> int:
+async def _forget(desk: _Context) -> int:
     caller, words = _caller(desk.options.caller), await _planted(desk)
     async with desk.forgetting() as forgetting:
         traces = await forgetting.traces(caller, desk.options.agent)
@@ -270,7 +270,7 @@ async def _forget(desk: _Desk) -> int:
     return 1 if held_by else _code(undone)
 
 
-async def _planted(desk: _Desk) -> list[str]:
+async def _planted(desk: _Context) -> list[str]:
     """What to look for afterwards: the words that were given, or who the caller is and what is known of them."""
     given: list[str] | None = desk.options.verify
     if given is None or any(given):
@@ -300,7 +300,7 @@ _MEANINGS: Final = {
     "TITLE": "a topic's name, in a few words",
 }
 
-_ACTIONS: Final[dict[str, tuple[Callable[[_Desk], Awaitable[int]], str, tuple[str, ...]]]] = {
+_ACTIONS: Final[dict[str, tuple[Callable[[_Context], Awaitable[int]], str, tuple[str, ...]]]] = {
     "list": (_list, "who is known", ()),
     "show": (_show, "what is known of a caller: topics, facts, state, the newest calls", ("CALLER",)),
     "log": (_log, "every change to what is known of a caller", ("CALLER",)),

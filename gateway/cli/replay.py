@@ -11,13 +11,13 @@ from typing import Any, Final
 import orjson
 
 from gateway import logs, settings
-from gateway.cli.own_gateway import own_gateway
+from gateway.cli.ephemeral_gateway import own_gateway
 from gateway.errors import SettingsError
 from gateway.replay.carrier_player import GatewayAddress
 from gateway.replay.compare import Difference, compare, compare_remembered
-from gateway.replay.own_stage import own_stage
+from gateway.replay.harness import own_stage
 from gateway.replay.recording import Recording, read
-from gateway.replay.running import Heard, RunningGateway
+from gateway.replay.running_gateway import Heard, RunningGateway
 
 SHOWN: Final = 20
 """Differences that are printed of one file; more than these come from the first."""

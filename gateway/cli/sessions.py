@@ -12,7 +12,7 @@ import orjson
 
 from gateway import settings
 from gateway.cli import sessions_text
-from gateway.cli.console import Paint, Remote, add_remote
+from gateway.cli.remote import Paint, Remote, add_remote
 from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
 from gateway.history.queries import CallFilter, CallHistory

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from gateway.cli.console import Paint, columns, one_line
+from gateway.cli.remote import Paint, columns, one_line
 from gateway.cli.tail_text import line
 from gateway.history.call_rows import STAGES
 

@@ -14,7 +14,7 @@ import httpx
 import orjson
 
 from gateway import settings
-from gateway.cli.console import Paint, Remote, add_remote, moment
+from gateway.cli.remote import Paint, Remote, add_remote, moment
 from gateway.cli.tail_text import line
 from gateway.errors import SettingsError
 from gateway.telephony.phone_numbers import e164

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from gateway.cli.console import Paint, one_line
+from gateway.cli.remote import Paint, one_line
 
 Event = Mapping[str, Any]
 

@@ -20,8 +20,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from gateway.errors import SettingsError
-from gateway.replay.inbox import Inbox
-from gateway.replay.recording import CallHeader, Content, Message, RawText, Recording, Sound
+from gateway.replay.recording import CallHeader, Content, RawText, RecordedMessage, RecordedSound, Recording
+from gateway.replay.sink import Inbox
 
 ANSWER_SECONDS: Final = 10.0
 
@@ -101,7 +101,7 @@ class Carrier(ABC):
             raise SettingsError(f"no gateway answers at {gateway.url}: {type(error).__name__}") from None
         self._call = CarrierCall(call_id, socket)
         for message in self._opening(call_id, stream_id, recording.header):
-            await self._call.send(Message(message))
+            await self._call.send(RecordedMessage(message))
         return self._call
 
     async def hang_up(self, call: CarrierCall, header: CallHeader, gateway: GatewayAddress) -> None:
@@ -143,22 +143,22 @@ def refused(gateway: GatewayAddress, problem: str) -> SettingsError:
 
 
 def _fields(content: Content) -> Any:
-    assert isinstance(content, Message)  # a carrier's sound is JSON too
+    assert isinstance(content, RecordedMessage)  # a carrier's sound is JSON too
     return content.fields
 
 
-def _received(frame: str | bytes) -> Message | Sound | RawText:
+def _received(frame: str | bytes) -> RecordedMessage | RecordedSound | RawText:
     try:
         fields = orjson.loads(frame)
         if fields["event"] == "media":
-            return Sound(base64.b64decode(fields["media"]["payload"]))
-        return Message(fields)
+            return RecordedSound(base64.b64decode(fields["media"]["payload"]))
+        return RecordedMessage(fields)
     except (ValueError, KeyError, TypeError):
         return RawText(str(frame))
 
 
 def _stream_id(recording: Recording) -> str:
     """The recorded stream's id, which later frames repeat."""
-    frames = (step.content.fields for step in recording.steps if isinstance(step.content, Message))
+    frames = (step.content.fields for step in recording.steps if isinstance(step.content, RecordedMessage))
     ids = (frame.get("streamSid") or frame.get("stream_id") for frame in frames)
     return next((str(found) for found in ids if found), "stream")

@@ -16,10 +16,19 @@ import orjson
 
 from gateway.finalization.document import archive_text, call_document, spoken_lines
 from gateway.replay.checksum import crc32_of_both
-from gateway.replay.inbox import Arrival
+from gateway.replay.expected import Remembered
 from gateway.replay.player import GATEWAY_ENDS, SILENCE, Outcome
-from gateway.replay.recording import Content, Message, Peer, RawText, Recording, Sound, SoundPrint, Step
-from gateway.replay.remembered import Remembered
+from gateway.replay.recording import (
+    Content,
+    Peer,
+    RawText,
+    RecordedMessage,
+    RecordedSound,
+    RecordedStep,
+    Recording,
+    SoundPrint,
+)
+from gateway.replay.sink import ReceivedRequest
 from gateway.session import EndReason
 
 NOTHING: Final = "nothing"
@@ -93,7 +102,7 @@ class _Item:
     """A message, or the sound between two messages. Two are the same when their keys are."""
 
     key: str
-    content: Message | RawText | SoundPrint
+    content: RecordedMessage | RawText | SoundPrint
     at: float
     line: int | None = None
 
@@ -107,10 +116,10 @@ def _compare_carrier(recording: Recording, outcome: Outcome) -> Iterator[Differe
     yield from _compare_items("to carrier", expected, came)
 
 
-def _items(frames: Iterable[Step | Arrival], foreign: frozenset[str] = frozenset()) -> list[_Item]:
+def _items(frames: Iterable[RecordedStep | ReceivedRequest], foreign: frozenset[str] = frozenset()) -> list[_Item]:
     items: list[_Item] = []
     for frame in frames:
-        line = frame.line if isinstance(frame, Step) else None
+        line = frame.line if isinstance(frame, RecordedStep) else None
         content = _comparable(frame.content, foreign)
         last = items[-1] if items else None
         if isinstance(content, SoundPrint) and last is not None and isinstance(last.content, SoundPrint):
@@ -121,13 +130,13 @@ def _items(frames: Iterable[Step | Arrival], foreign: frozenset[str] = frozenset
     return items
 
 
-def _comparable(content: Content, foreign: frozenset[str]) -> Message | RawText | SoundPrint:
+def _comparable(content: Content, foreign: frozenset[str]) -> RecordedMessage | RawText | SoundPrint:
     match content:
-        case Sound(audio):
+        case RecordedSound(audio):
             return SoundPrint(len(audio), zlib.crc32(audio))
-        case Message(fields):
+        case RecordedMessage(fields):
             lasting = {name: value for name, value in fields.items() if name not in _VOLATILE_KEYS}
-            return Message(_without_functions(_masked(lasting), foreign))
+            return RecordedMessage(_without_functions(_masked(lasting), foreign))
         case _:
             return content
 
@@ -136,9 +145,9 @@ def _joined(first: SoundPrint, second: SoundPrint) -> SoundPrint:
     return SoundPrint(first.size + second.size, crc32_of_both(first.crc, second.crc, second.size))
 
 
-def _key(content: Message | RawText | SoundPrint) -> str:
+def _key(content: RecordedMessage | RawText | SoundPrint) -> str:
     match content:
-        case Message(fields):
+        case RecordedMessage(fields):
             return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
         case RawText(text):
             return text
@@ -152,7 +161,7 @@ def _key(content: Message | RawText | SoundPrint) -> str:
 def _compare_engine_messages(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
     foreign = recording.header.functions - _EVERY_AGENTS
     expected = [step for step in _expected_steps(recording, "engine") if not isinstance(step.content, SoundPrint)]
-    came = [arrival for arrival in outcome.to_engine if not isinstance(arrival.content, Sound)]
+    came = [arrival for arrival in outcome.to_engine if not isinstance(arrival.content, RecordedSound)]
     yield from _compare_items("to engine", _items(expected, foreign), _items(came, foreign))
 
 
@@ -160,7 +169,9 @@ def _compare_engine_sound(recording: Recording, outcome: Outcome) -> Iterator[Di
     prints = [(step, step.content) for step in _expected_steps(recording, "engine")]
     sounds = [(step, content) for step, content in prints if isinstance(content, SoundPrint)]
     silent = sum(content == SILENCE for _, content in sounds)
-    came = b"".join(arrival.content.audio for arrival in outcome.to_engine if isinstance(arrival.content, Sound))
+    came = b"".join(
+        arrival.content.audio for arrival in outcome.to_engine if isinstance(arrival.content, RecordedSound)
+    )
     position = 0
     for step, content in sounds:
         if content == SILENCE:
@@ -176,12 +187,12 @@ def _compare_engine_sound(recording: Recording, outcome: Outcome) -> Iterator[Di
         yield Difference("sound to engine", f"{silent} frames of silence", f"{outcome.silent_frames}")
 
 
-def _sound_difference(step: Step, content: SoundPrint, piece: bytes) -> Difference:
+def _sound_difference(step: RecordedStep, content: SoundPrint, piece: bytes) -> Difference:
     came = _described(SoundPrint(len(piece), zlib.crc32(piece))) if piece else NOTHING
     return Difference("sound to engine", _described(content), came, step.line, step.at)
 
 
-def _expected_steps(recording: Recording, peer: Peer) -> list[Step]:
+def _expected_steps(recording: Recording, peer: Peer) -> list[RecordedStep]:
     return [step for step in recording.steps if step.direction == "to" and step.peer == peer]
 
 
@@ -224,12 +235,12 @@ def _item_difference(where: str, expected: _Item | None, came: _Item | None) -> 
 
 
 def _same_kind(expected: Content, came: Content) -> bool:
-    both = isinstance(expected, Message) and isinstance(came, Message)
+    both = isinstance(expected, RecordedMessage) and isinstance(came, RecordedMessage)
     return both and _title(expected) == _title(came)
 
 
 def _fields(content: Content) -> Mapping[str, Any]:
-    return content.fields if isinstance(content, Message) else {}
+    return content.fields if isinstance(content, RecordedMessage) else {}
 
 
 def _title(content: Content) -> str:
@@ -277,13 +288,13 @@ def _described(content: Content) -> str:
     match content:
         case SoundPrint(size, crc):
             return f"{size / 8000:.2f} s of sound ({size} bytes, crc {crc:08x})"
-        case Message(fields) if "mark" in fields:
+        case RecordedMessage(fields) if "mark" in fields:
             return f"mark {fields['mark'].get('name')}"
-        case Message(fields):
+        case RecordedMessage(fields):
             return orjson.dumps(fields).decode() if len(fields) > 1 else _title(content)
         case RawText(text):
             return f"text {text!r}"
-        case Sound(audio):
+        case RecordedSound(audio):
             return f"{len(audio)} bytes of sound"
 
 

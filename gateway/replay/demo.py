@@ -6,8 +6,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Final, Protocol
 
-from gateway.replay.own_stage import Stage, StartGateway, own_stage
-from gateway.replay.recording import CallHeader, Message, Recording, Step, read
+from gateway.replay.harness import Stage, StartGateway, own_stage
+from gateway.replay.recording import CallHeader, RecordedMessage, RecordedStep, Recording, read
 
 _CALLS: Final = ("first.jsonl", "second.jsonl")
 _PLACEHOLDER: Final = re.compile(r"\\\{\\\{(\w+)\\\}\\\}")
@@ -26,7 +26,7 @@ class Narrator(Protocol):
 
 
 @dataclass(frozen=True)
-class Ending:
+class DemoResult:
     """What the demonstration came to: what was kept of the first call, and what the agent was told in the second."""
 
     context: str
@@ -37,7 +37,7 @@ class Ending:
         return bool(self.context) and self.context in self.told
 
 
-async def run_demo(start: StartGateway, narrator: Narrator, *, speed: float) -> Ending:
+async def run_demo(start: StartGateway, narrator: Narrator, *, speed: float) -> DemoResult:
     """Play both calls. Nothing is put into the store: what the second call knows, the first one left there."""
     first, second = (read(path) for path in _paths())
     async with own_stage(first, start) as stage:
@@ -46,7 +46,7 @@ async def run_demo(start: StartGateway, narrator: Narrator, *, speed: float) -> 
         document = (await stage.remembered(first)).document
         narrator.document_kept(document)
         told = await _call(2, second, stage, narrator, speed)
-    return Ending(document.partition(_CONTEXT_HEADING)[2].strip(), told)
+    return DemoResult(document.partition(_CONTEXT_HEADING)[2].strip(), told)
 
 
 def _paths() -> list[Path]:
@@ -58,9 +58,9 @@ async def _call(number: int, recording: Recording, stage: Stage, narrator: Narra
     """Play one call; what the agent was told of earlier ones."""
     told = ""
 
-    def watch(step: Step) -> None:
+    def watch(step: RecordedStep) -> None:
         nonlocal told
-        fields = step.content.fields if isinstance(step.content, Message) else {}
+        fields = step.content.fields if isinstance(step.content, RecordedMessage) else {}
         if fields.get("type") == "Settings":
             told = _memory_part(stage, recording.header)
             narrator.agent_told(told)
@@ -76,7 +76,7 @@ async def _call(number: int, recording: Recording, stage: Stage, narrator: Narra
 def _memory_part(stage: Stage, header: CallHeader) -> str:
     """What stands in place of {{memory}} in the prompt that the engine got."""
     messages = (arrival.content for arrival in stage.engine.inbox.arrivals)
-    settings = next(message.fields for message in messages if isinstance(message, Message))
+    settings = next(message.fields for message in messages if isinstance(message, RecordedMessage))
     prompt = settings["agent"]["think"]["prompt"]
     pattern = _PLACEHOLDER.sub(_group, re.escape(str(header.agent["prompt"])))
     match = re.fullmatch(pattern, prompt, re.DOTALL)

@@ -14,8 +14,8 @@ from gateway.audio import SILENCE_FRAME
 from gateway.engines.deepgram_codec import KEEP_ALIVE
 from gateway.errors import SettingsError
 from gateway.replay.carrier_player import ANSWER_SECONDS
-from gateway.replay.inbox import Inbox
-from gateway.replay.recording import Content, Message, RawText, Sound
+from gateway.replay.recording import Content, RawText, RecordedMessage, RecordedSound
+from gateway.replay.sink import Inbox
 
 PATH: Final = "/v1/agent/converse"
 _KEEP_ALIVE: Final = KEEP_ALIVE.decode()
@@ -112,16 +112,16 @@ class EnginePlayer:
         if frame == SILENCE_FRAME:
             self.inbox.silent_frames += 1
         elif isinstance(frame, bytes):
-            self.inbox.put(Sound(frame))
+            self.inbox.put(RecordedSound(frame))
         elif frame != _KEEP_ALIVE:
             self.inbox.put(_received(frame))
 
 
 def _frame(content: Content) -> str | bytes:
     match content:
-        case Sound(audio):
+        case RecordedSound(audio):
             return audio
-        case Message(fields):
+        case RecordedMessage(fields):
             return orjson.dumps(fields).decode()
         case RawText(text):
             return text
@@ -129,9 +129,9 @@ def _frame(content: Content) -> str | bytes:
             raise TypeError("an engine's sound is recorded in full")
 
 
-def _received(frame: str) -> Message | RawText:
+def _received(frame: str) -> RecordedMessage | RawText:
     try:
         fields = orjson.loads(frame)
     except orjson.JSONDecodeError:
         return RawText(frame)
-    return Message(fields) if isinstance(fields, dict) else RawText(frame)
+    return RecordedMessage(fields) if isinstance(fields, dict) else RawText(frame)

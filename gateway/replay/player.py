@@ -16,8 +16,8 @@ from typing import Final
 from gateway.audio import FRAME_BYTES, SILENCE_FRAME
 from gateway.replay.carrier_player import Carrier, CarrierCall, GatewayAddress
 from gateway.replay.engine_player import EnginePlayer
-from gateway.replay.inbox import Arrival
-from gateway.replay.recording import Message, Peer, Recording, SoundPrint, Step
+from gateway.replay.recording import Peer, RecordedMessage, RecordedStep, Recording, SoundPrint
+from gateway.replay.sink import ReceivedRequest
 from gateway.session import EndReason
 
 PATIENCE: Final = 10.0
@@ -28,15 +28,15 @@ SILENCE: Final = SoundPrint(FRAME_BYTES, zlib.crc32(SILENCE_FRAME))
 _ENGINE_GONE: Final = {EndReason.ENGINE_LOST: 503, EndReason.ENGINE_REFUSED: 401}
 GATEWAY_ENDS: Final = frozenset({EndReason.AGENT_HUNG_UP, *_ENGINE_GONE})
 
-Watch = Callable[[Step], None]
+Watch = Callable[[RecordedStep], None]
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What came out of the gateway while a call was played. Times are seconds since `start`."""
 
-    to_carrier: tuple[Arrival, ...]
-    to_engine: tuple[Arrival, ...]
+    to_carrier: tuple[ReceivedRequest, ...]
+    to_engine: tuple[ReceivedRequest, ...]
     silent_frames: int
     """To the engine; those that the gateway makes for a pausing carrier are among them."""
     gateway_hung_up: bool
@@ -113,14 +113,14 @@ class Player:
                 await self._engine.hang_up(refusal=losses[step.line])
                 self._engine_due = True
 
-    async def _keep_time(self, step: Step) -> None:
+    async def _keep_time(self, step: RecordedStep) -> None:
         if self._speed:
             due = self._began + step.at / self._speed
             await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
 
     # What a peer sends
 
-    async def _send(self, step: Step, call: CarrierCall) -> None:
+    async def _send(self, step: RecordedStep, call: CarrierCall) -> None:
         sender: CarrierCall | EnginePlayer = call if step.peer == "carrier" else self._engine
         if self._last_sender is not None and self._last_sender is not sender:
             await self._last_sender.settled()
@@ -141,7 +141,7 @@ class Player:
 
     # What a peer receives
 
-    async def _wait_for(self, step: Step, call: CarrierCall) -> None:
+    async def _wait_for(self, step: RecordedStep, call: CarrierCall) -> None:
         expected = self._expected[step.peer]
         if isinstance(step.content, SoundPrint):
             silent = step.peer == "engine" and step.content == SILENCE
@@ -165,7 +165,7 @@ class Player:
         if self._recording.end_reason not in (*GATEWAY_ENDS, EndReason.STREAM_LOST):
             await self._carrier.hang_up(call, self._recording.header, self._gateway)
 
-    def _since_start(self, arrivals: list[Arrival]) -> tuple[Arrival, ...]:
+    def _since_start(self, arrivals: list[ReceivedRequest]) -> tuple[ReceivedRequest, ...]:
         return tuple(replace(arrival, at=arrival.at - self._began) for arrival in arrivals)
 
 
@@ -191,5 +191,5 @@ def _losses(recording: Recording) -> dict[int, int]:
     return losses
 
 
-def _is(step: Step, name: str, value: str) -> bool:
-    return isinstance(step.content, Message) and step.content.fields.get(name) == value
+def _is(step: RecordedStep, name: str, value: str) -> bool:
+    return isinstance(step.content, RecordedMessage) and step.content.fields.get(name) == value

@@ -40,14 +40,14 @@ _TIMES: Final = frozenset({"started_at", "said_at", "last_said_at", "since", "at
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class RecordedMessage:
     """A JSON frame."""
 
     fields: Fields
 
 
 @dataclass(frozen=True, slots=True)
-class Sound:
+class RecordedSound:
     """Sound in full."""
 
     audio: bytes
@@ -68,19 +68,19 @@ class RawText:
     text: str
 
 
-Content = Message | Sound | SoundPrint | RawText
+Content = RecordedMessage | RecordedSound | SoundPrint | RawText
 
 # A carrier's sound is inside its frames; what the gateway sent is never kept in full.
 _KINDS: Final[Mapping[tuple[Direction, Peer], tuple[type[Content], ...]]] = {
-    ("from", "carrier"): (Message, RawText),
-    ("from", "engine"): (Message, RawText, Sound),
-    ("to", "carrier"): (Message, RawText, SoundPrint),
-    ("to", "engine"): (Message, RawText, SoundPrint),
+    ("from", "carrier"): (RecordedMessage, RawText),
+    ("from", "engine"): (RecordedMessage, RawText, RecordedSound),
+    ("to", "carrier"): (RecordedMessage, RawText, SoundPrint),
+    ("to", "engine"): (RecordedMessage, RawText, SoundPrint),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RecordedStep:
     """One frame of the call. `line` is where it stands in the file."""
 
     line: int
@@ -107,7 +107,7 @@ class CallHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class RecordedMemory:
     """What was known of the caller."""
 
     calls: tuple[PastCall, ...] = ()
@@ -121,9 +121,9 @@ class Recording:
 
     path: Path
     header: CallHeader
-    steps: tuple[Step, ...]
-    memory: Memory = Memory()
-    late_memory: Memory | None = None
+    steps: tuple[RecordedStep, ...]
+    memory: RecordedMemory = RecordedMemory()
+    late_memory: RecordedMemory | None = None
     """What was known later, where the engine was told some of it in mid-call."""
     ended: VoiceSession | None = None
     summary: CallSummary | None = None
@@ -152,7 +152,7 @@ def read(path: Path) -> Recording:
         path=path,
         header=_header(path, lines[0][1].get("content")),
         steps=tuple(_step(path, number, fields) for number, fields in lines if "note" not in fields),
-        memory=notes.get("memory", Memory()),
+        memory=notes.get("memory", RecordedMemory()),
         late_memory=notes.get("late memory"),
         ended=notes.get("ended"),
         summary=notes.get("summary"),
@@ -220,10 +220,10 @@ def _notes(path: Path, lines: Sequence[tuple[int, Fields]]) -> dict[str, Any]:
     return notes
 
 
-def _memory(content: list[dict[str, Any]] | dict[str, list[dict[str, Any]]]) -> Memory:
+def _memory(content: list[dict[str, Any]] | dict[str, list[dict[str, Any]]]) -> RecordedMemory:
     """Older recordings have the past calls alone."""
     kinds = content if isinstance(content, dict) else {"calls": content}
-    return Memory(
+    return RecordedMemory(
         calls=tuple(PastCall(**_values(fields)) for fields in kinds["calls"]),
         facts=tuple(Fact(**_values(fields)) for fields in kinds.get("facts", ())),
         pins=tuple(_pin(fields) for fields in kinds.get("pins", ())),
@@ -258,7 +258,7 @@ _NOTES: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
-def _step(path: Path, number: int, fields: Fields) -> Step:
+def _step(path: Path, number: int, fields: Fields) -> RecordedStep:
     direction: Direction = "from" if "from" in fields else "to"
     peer = fields.get(direction)
     try:
@@ -267,7 +267,7 @@ def _step(path: Path, number: int, fields: Fields) -> Step:
         content = _content(fields)
         if not isinstance(content, _KINDS[direction, peer]):
             raise ValueError(f"sound {direction} the {peer} is not recorded like this")
-        return Step(number, float(fields["t"]), direction, peer, content)
+        return RecordedStep(number, float(fields["t"]), direction, peer, content)
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
         raise RecordingError(f"{path}, line {number}: {error}") from None
 
@@ -275,9 +275,9 @@ def _step(path: Path, number: int, fields: Fields) -> Step:
 def _content(fields: Fields) -> Content:
     match fields:
         case {"frame": dict(frame)}:
-            return Message(frame)
+            return RecordedMessage(frame)
         case {"audio": str(audio)}:
-            return Sound(base64.b64decode(audio, validate=True))
+            return RecordedSound(base64.b64decode(audio, validate=True))
         case {"bytes": int(size), "crc": int(crc)}:
             return SoundPrint(size, crc)
         case {"frame": value}:

@@ -7,8 +7,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gateway.replay.engine_player import EnginePlayer
-from gateway.replay.recording import Message, Recording
-from gateway.replay.remembered import past_document
+from gateway.replay.expected import past_document
+from gateway.replay.recording import RecordedMessage, Recording
 from gateway.settings import Secret
 
 _PATIENCE: Final = 10.0
@@ -48,7 +48,7 @@ def _messages_before_update(recording: Recording) -> int:
     """How many messages the engine had got when it was told more."""
     count = 0
     for step in recording.steps:
-        if step.direction == "to" and step.peer == "engine" and isinstance(step.content, Message):
+        if step.direction == "to" and step.peer == "engine" and isinstance(step.content, RecordedMessage):
             if step.content.fields.get("type") == "UpdatePrompt":
                 break
             count += step.content.fields.get("type") != "KeepAlive"

@@ -46,7 +46,7 @@ _FILES: Final = (*_PUBLIC, "page.js", "player.js", "live.js")
 _log = logging.getLogger(__name__)
 
 Form = Mapping[str, str]
-Page = Callable[[Request, LoginSession], Awaitable[Response]]
+TextLayout = Callable[[Request, LoginSession], Awaitable[Response]]
 Action = Callable[[Request, LoginSession, Form], Awaitable[Response]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -71,7 +71,7 @@ class LoginGuard:
 
     # What it guards
 
-    def page(self, show: Page) -> Endpoint:
+    def page(self, show: TextLayout) -> Endpoint:
         """Whoever is not logged in is shown how to."""
 
         async def endpoint(request: Request) -> Response:
@@ -80,7 +80,7 @@ class LoginGuard:
 
         return self._guarded(endpoint)
 
-    def file(self, send: Page) -> Endpoint:
+    def file(self, send: TextLayout) -> Endpoint:
         """A file or a feed: whoever is not logged in gets nothing."""
 
         async def endpoint(request: Request) -> Response:

@@ -5,7 +5,7 @@ from collections import Counter
 from websockets.asyncio.client import connect
 
 from gateway.bench.engine import CYCLE_FRAMES, SPOKEN_FRAMES, start_engine
-from gateway.bench.stamps import Delays, Ledger, stamped
+from gateway.bench.frame_stamps import Delays, Ledger, stamped
 
 
 class Conversation:

@@ -9,7 +9,7 @@ from gateway.bench.local import Answers, LocalMeasurement, bench_sentences
 from gateway.bench.local_report import local_as_json, local_as_text
 from gateway.bench.variants import LOCAL_CALLS
 from gateway.cli.main import main
-from gateway.phone.word_error import WordError
+from gateway.simulate.word_error import WordError
 
 GOOD = Answers(1, (0.5, 0.6, 0.6, 0.9), 0)
 

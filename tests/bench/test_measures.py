@@ -2,8 +2,8 @@ import dataclasses
 
 import pytest
 
+from gateway.bench.frame_stamps import FrameCount
 from gateway.bench.measures import BrainMeasurement, Measurement, Spread
-from gateway.bench.stamps import FrameCount
 
 FINE = Spread(count=100, p50_ms=0.25, p99_ms=4.5, max_ms=6.0)
 

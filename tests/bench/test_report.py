@@ -1,9 +1,9 @@
 import orjson
 
 from gateway.bench import report
+from gateway.bench.frame_stamps import FrameCount
 from gateway.bench.measures import Spread
 from gateway.bench.runner import Search
-from gateway.bench.stamps import FrameCount
 from tests.bench.test_measures import brain_measurement, measurement
 
 RUN = """\

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
-from gateway.phone import voices
-from gateway.phone.wav import read_wav, write_wav
 from gateway.replay.loopback import served
+from gateway.simulate import voices
+from gateway.simulate.wav import read_wav, write_wav
 from gateway.speech.samples import decode
 from tests.stage import ADMIN, patient_client, running_gateway, until, until_it
 

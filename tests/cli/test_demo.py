@@ -8,8 +8,8 @@ import pytest
 
 from gateway.cli.demo import Story
 from gateway.cli.main import main
-from gateway.cli.page import Page
-from gateway.replay.demo import Ending
+from gateway.cli.text_layout import TextLayout
+from gateway.replay.demo import DemoResult
 from tests.stage import takes_its_time
 
 
@@ -80,11 +80,11 @@ def test_demo_says_what_is_next(story):
 
 def test_terminal_gets_colour():
     out = io.StringIO()
-    Story(Page(out, colour=True)).said("user", "Hello.")
+    Story(TextLayout(out, colour=True)).said("user", "Hello.")
     assert out.getvalue() == "\033[36mCaller:  Hello.\033[0m\n"
 
 
 def test_agent_who_knows_nothing_is_noticed():
-    assert Ending(context="Ana's bike is green.", told="Notes: Ana's bike is green.").remembered
-    assert not Ending(context="Ana's bike is green.", told="Nothing: there are no notes.").remembered
-    assert not Ending(context="", told="Notes").remembered
+    assert DemoResult(context="Ana's bike is green.", told="Notes: Ana's bike is green.").remembered
+    assert not DemoResult(context="Ana's bike is green.", told="Nothing: there are no notes.").remembered
+    assert not DemoResult(context="", told="Notes").remembered

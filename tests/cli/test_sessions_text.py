@@ -1,6 +1,6 @@
 """Calls as text: what a caller can choose does not steer the terminal."""
 
-from gateway.cli.console import Paint
+from gateway.cli.remote import Paint
 from gateway.cli.sessions_text import table, whole
 
 HOSTILE = "\x1b[2Jcaller\r\n\u202e"

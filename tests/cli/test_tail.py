@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.console import Paint
 from gateway.cli.main import main
+from gateway.cli.remote import Paint
 from gateway.cli.tail import choice
 from gateway.cli.tail_text import line
 from gateway.errors import SettingsError

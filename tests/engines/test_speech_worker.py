@@ -7,7 +7,7 @@ import pytest
 from gateway.engines.speech_worker import SpeechWorkerClient
 from gateway.errors import EngineRefused
 from gateway.maintenance import at_work
-from gateway.phone import voices
+from gateway.simulate import voices
 from tests.stage import until
 
 QUIET = b"".join(voices.line_noise(100))

@@ -8,10 +8,10 @@ from pathlib import Path
 from gateway.audio import SILENCE_FRAME
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.replay.compare import Difference, compare, compare_remembered
-from gateway.replay.inbox import Arrival
+from gateway.replay.expected import Remembered
 from gateway.replay.player import Outcome
-from gateway.replay.recording import CallHeader, Message, Recording, Sound, SoundPrint, Step
-from gateway.replay.remembered import Remembered
+from gateway.replay.recording import CallHeader, RecordedMessage, RecordedSound, RecordedStep, Recording, SoundPrint
+from gateway.replay.sink import ReceivedRequest
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
@@ -26,15 +26,15 @@ def mark(name, **more):
 
 def recording(*frames, peer="carrier", **more):
     """A call in which these went to a peer, one a line."""
-    contents = [_print(frame) if isinstance(frame, bytes) else Message(frame) for frame in frames]
-    steps = tuple(Step(line, line / 10, "to", peer, content) for line, content in enumerate(contents, 2))
+    contents = [_print(frame) if isinstance(frame, bytes) else RecordedMessage(frame) for frame in frames]
+    steps = tuple(RecordedStep(line, line / 10, "to", peer, content) for line, content in enumerate(contents, 2))
     return Recording(Path("call.jsonl"), HEADER, steps, **more)
 
 
 def outcome(*frames, peer="carrier", silent_frames=0, gateway_hung_up=False):
     """The same, as it came."""
-    contents = [Sound(frame) if isinstance(frame, bytes) else Message(frame) for frame in frames]
-    arrivals = tuple(Arrival(number / 10, content) for number, content in enumerate(contents))
+    contents = [RecordedSound(frame) if isinstance(frame, bytes) else RecordedMessage(frame) for frame in frames]
+    arrivals = tuple(ReceivedRequest(number / 10, content) for number, content in enumerate(contents))
     return Outcome(
         arrivals if peer == "carrier" else (), arrivals if peer == "engine" else (), silent_frames, gateway_hung_up, 1.0
     )

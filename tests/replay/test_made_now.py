@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.cli.replay import replay
-from gateway.phone.line import phone_line
 from gateway.replay.recording import Recording, read
 from gateway.settings import Secret
+from gateway.simulate.softphone import phone_line
 from tests.fakes.remem import FakeRemem, Request, Response
 from tests.stage import ADMIN, CALLER, GREETING_SOUND, SOUND, Stage, in_a_hurry, make_carrier, staged
 

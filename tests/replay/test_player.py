@@ -2,10 +2,10 @@
 
 import pytest
 
-from gateway.cli.own_gateway import own_gateway
+from gateway.cli.ephemeral_gateway import own_gateway
 from gateway.cli.replay import replay
 from gateway.replay.compare import compare
-from gateway.replay.own_stage import own_stage
+from gateway.replay.harness import own_stage
 from gateway.replay.recording import read
 from tests.replay.calls import (
     ALL,

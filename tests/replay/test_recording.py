@@ -8,7 +8,7 @@ import pytest
 
 from gateway.calls.recorder import RecordingDirectory
 from gateway.errors import RecordingError
-from gateway.replay.recording import Message, RawText, Sound, SoundPrint, read
+from gateway.replay.recording import RawText, RecordedMessage, RecordedSound, SoundPrint, read
 from gateway.session import EndReason
 
 HEADER = {
@@ -49,8 +49,8 @@ def test_what_was_recorded_is_read(tmp_path):
     recording = read(tmp_path / "call.jsonl")
 
     assert [(step.line, step.direction, step.peer, step.content) for step in recording.steps] == [
-        (2, "from", "engine", Message({"type": "Welcome"})),
-        (3, "from", "engine", Sound(b"\x01\x02")),
+        (2, "from", "engine", RecordedMessage({"type": "Welcome"})),
+        (3, "from", "engine", RecordedSound(b"\x01\x02")),
         (4, "to", "carrier", SoundPrint(2, zlib.crc32(b"\x01\x02"))),
         (5, "from", "carrier", RawText("not json")),
     ]

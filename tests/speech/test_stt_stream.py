@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gateway.audio import SILENCE_BYTE
-from gateway.phone import voices
+from gateway.simulate import voices
 from gateway.speech.samples import RATE, encode
 from gateway.speech.stt_stream import SpeechEnded, SpeechStarted, SttStream, TranscribeRequest
 from gateway.speech.vad import SpeechMeter

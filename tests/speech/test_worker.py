@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.phone import voices
+from gateway.simulate import voices
 from gateway.speech.protocol import MessageKind, SpeechMessage
 from gateway.speech.remote import RemoteRecogniser, RemoteVoice
 from gateway.speech.samples import decode

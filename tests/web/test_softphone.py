@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from gateway.errors import SettingsError
-from gateway.phone.line import phone_line
 from gateway.settings import Secret
+from gateway.simulate.softphone import phone_line
 from tests.fakes.deepgram import FakeDeepgram
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until, until_it
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import BrowserContext, Page, Route, async_playwright, expect
+from playwright.async_api import BrowserContext, Route, TextLayout, async_playwright, expect
 
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.memory.open_stores import open_own_store
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; scripts/b
 class Tab:
     """One page of a browser, and whatever went wrong in it."""
 
-    page: Page
+    page: TextLayout
     context: BrowserContext
     stage: Stage
     session: VoiceSession

@@ -6,7 +6,7 @@ from typing import Final
 from gateway.audio import FRAME_BYTES, SILENCE_BYTE, SILENCE_FRAME
 
 
-class Earpiece:
+class SoftphonePlayout:
     """A carrier's play-out queue. `take` is called once every 20 ms."""
 
     def __init__(self) -> None:

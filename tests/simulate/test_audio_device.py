@@ -5,7 +5,7 @@ import pytest
 
 from gateway.audio import SILENCE_FRAME
 from gateway.errors import SettingsError
-from gateway.phone.microphone import Handset, handset
+from gateway.simulate.audio_device import AudioDevice, handset
 from gateway.speech.samples import encode
 
 LOUD = np.full((160, 1), 0.5, np.float32)
@@ -18,23 +18,23 @@ def exchanged(phone, recorded):
 
 
 def test_sound_goes_both_ways():
-    phone = Handset()
+    phone = AudioDevice()
     phone.listen(encode(LOUD[:, 0]))
     assert exchanged(phone, LOUD) == pytest.approx(0.5, abs=0.02)
     assert phone.speak() == encode(LOUD[:, 0])
 
 
 def test_nothing_is_silence():
-    phone = Handset()
+    phone = AudioDevice()
     assert phone.speak() == SILENCE_FRAME
     assert not exchanged(phone, LOUD).any()
 
 
 def test_a_stalled_side_loses_the_oldest():
-    phone = Handset()
+    phone = AudioDevice()
     for number in range(15):
         phone.listen(bytes([number]) * 160)
-    assert (exchanged(phone, LOUD) == exchanged(Handset(), LOUD)).sum() < 160
+    assert (exchanged(phone, LOUD) == exchanged(AudioDevice(), LOUD)).sum() < 160
     assert phone._heard.qsize() == 9
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.phone.caller import PreparedCaller
-from gateway.phone.earpiece import Earpiece
+from gateway.simulate.playout import SoftphonePlayout
+from gateway.simulate.scripted_caller import PreparedCaller
 
 LINE = b"\x05" * 480  # three frames
 SOUND = b"\x06" * 160
@@ -11,7 +11,7 @@ SOUND = b"\x06" * 160
 
 class FakeLine:
     def __init__(self):
-        self.earpiece, self.arrived_at = Earpiece(), 0.0
+        self.earpiece, self.arrived_at = SoftphonePlayout(), 0.0
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from gateway.errors import SettingsError
-from gateway.phone.wav import check_place, read_wav, write_wav
+from gateway.simulate.wav import check_place, read_wav, write_wav
 from gateway.speech.samples import decode, encode
 
 

@@ -13,8 +13,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from gateway.errors import SettingsError
-from gateway.phone.earpiece import FRAME_SECONDS, Earpiece
 from gateway.settings import Secret
+from gateway.simulate.playout import FRAME_SECONDS, SoftphonePlayout
 
 ANSWER_SECONDS: Final = 10.0
 
@@ -24,14 +24,14 @@ Listen = Callable[[bytes], None]
 """Is given every 20 ms that the caller hears."""
 
 
-class PhoneLine:
+class Softphone:
     """One call. `arrived_at` is when the last sound came, in the loop's time; 0 for never."""
 
     def __init__(self, socket: ClientConnection, stream_id: str) -> None:
         self._socket = socket
         self._stream_id = stream_id
         self._clock = asyncio.get_running_loop().time
-        self.earpiece = Earpiece()
+        self.earpiece = SoftphonePlayout()
         self.arrived_at = 0.0
         self.cleared_at = 0.0
 
@@ -97,7 +97,7 @@ class PhoneLine:
 @contextlib.asynccontextmanager
 async def phone_line(
     gateway_url: str, admin_token: Secret, *, caller: str = "", called: str = ""
-) -> AsyncIterator[PhoneLine]:
+) -> AsyncIterator[Softphone]:
     """Place a call as this caller. SettingsError when there is no gateway, or it does not take the call."""
     origin = gateway_url.rstrip("/")
     try:
@@ -108,7 +108,7 @@ async def phone_line(
     except (httpx.HTTPError, httpx.InvalidURL, OSError, InvalidHandshake) as error:
         raise SettingsError(f"no gateway answers at {gateway_url}: {type(error).__name__}") from None
     async with socket:
-        line = PhoneLine(socket, f"stream-{placed['call_id']}")
+        line = Softphone(socket, f"stream-{placed['call_id']}")
         await line.start(placed)
         yield line
 

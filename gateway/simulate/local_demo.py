@@ -18,11 +18,11 @@ from typing import Any, Final, Protocol
 import httpx
 
 from gateway.errors import EngineRefused, EngineUnavailable
-from gateway.phone import voices
-from gateway.phone.caller import PreparedCaller
-from gateway.phone.line import phone_line
-from gateway.phone.word_error import WordError, word_error
 from gateway.settings import Secret, Settings
+from gateway.simulate import voices
+from gateway.simulate.scripted_caller import PreparedCaller
+from gateway.simulate.softphone import phone_line
+from gateway.simulate.word_error import WordError, word_error
 
 CALLER: Final = "+12025550143"
 CALLED: Final = "+12025550100"
@@ -47,7 +47,7 @@ StartGateway = Callable[[Settings], AbstractAsyncContextManager[str]]
 
 
 @dataclass(frozen=True)
-class Spoken:
+class SpokenTurnAudio:
     """One turn as the gateway wrote it down; where the caller began a line, also what was really said."""
 
     speaker: str
@@ -60,7 +60,7 @@ class LocalNarrator(Protocol):
 
     def gateway_runs(self, url: str) -> None: ...
     def phone_rings(self, number: int, caller: str, called: str) -> None: ...
-    def transcript(self, turns: Sequence[Spoken], error: WordError) -> None: ...
+    def transcript(self, turns: Sequence[SpokenTurnAudio], error: WordError) -> None: ...
     def document_kept(self, document: str) -> None: ...
 
 
@@ -154,7 +154,7 @@ async def _stage(start: StartGateway) -> AsyncIterator[_Stage]:
             yield stage
 
 
-async def _call(stage: _Stage, lines: Sequence[str], narrator: LocalNarrator, speed: float) -> list[Spoken]:
+async def _call(stage: _Stage, lines: Sequence[str], narrator: LocalNarrator, speed: float) -> list[SpokenTurnAudio]:
     spoken = [voices.pico(line) for line in lines]
     async with phone_line(stage.url, stage.admin_token, caller=CALLER, called=CALLED) as line:
         caller = PreparedCaller(line, spoken)
@@ -165,9 +165,9 @@ async def _call(stage: _Stage, lines: Sequence[str], narrator: LocalNarrator, sp
     return turns
 
 
-def _beside(lines: Sequence[str], transcript: Sequence[tuple[str, str]]) -> list[Spoken]:
+def _beside(lines: Sequence[str], transcript: Sequence[tuple[str, str]]) -> list[SpokenTurnAudio]:
     """The transcript, with what was really said at the first turn in which a line was heard."""
-    turns: list[Spoken] = []
+    turns: list[SpokenTurnAudio] = []
     unsaid, line, so_far = list(lines), "", ""
     for speaker, heard in transcript:
         said, both = "", f"{so_far} {heard}"
@@ -176,10 +176,10 @@ def _beside(lines: Sequence[str], transcript: Sequence[tuple[str, str]]) -> list
             so_far = heard
         elif speaker == "CALLER":
             so_far = both
-        turns.append(Spoken(speaker, heard, said))
-    return turns + [Spoken("CALLER", "", line) for line in unsaid]
+        turns.append(SpokenTurnAudio(speaker, heard, said))
+    return turns + [SpokenTurnAudio("CALLER", "", line) for line in unsaid]
 
 
-def _error_of(turns: Sequence[Spoken]) -> WordError:
+def _error_of(turns: Sequence[SpokenTurnAudio]) -> WordError:
     """Of the whole call: where one turn ends and the next begins makes no difference."""
     return word_error(" ".join(turn.said for turn in turns), " ".join(t.heard for t in turns if t.speaker == "CALLER"))

@@ -1,5 +1,5 @@
 from gateway.audio import SILENCE_FRAME
-from gateway.bench.stamps import Delays, FrameCount, Ledger, call_of, stamped
+from gateway.bench.frame_stamps import Delays, FrameCount, Ledger, call_of, stamped
 
 
 def ledger(*, frames=0):

@@ -5,14 +5,14 @@ import contextlib
 import os
 import time
 
+from gateway.bench.interference import Interference
 from gateway.bench.processes import GatewayProcess
-from gateway.bench.weather import Weather
 
 HERE = GatewayProcess(os.getpid(), "", min(os.sched_getaffinity(0)))
 
 
 def test_what_overlaps_a_foul_span_does_not_count():
-    weather = Weather(HERE)
+    weather = Interference(HERE)
     weather.was_foul(100, 200)
     weather.was_foul(150, 300)
     weather.was_foul(160, 170)
@@ -25,7 +25,7 @@ def test_what_overlaps_a_foul_span_does_not_count():
 
 
 async def test_an_event_loop_that_was_held_up_is_foul_weather():
-    weather = Weather(HERE)
+    weather = Interference(HERE)
     watching = asyncio.get_running_loop().create_task(weather.watch())
     await asyncio.sleep(0.02)
 

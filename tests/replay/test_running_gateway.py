@@ -5,13 +5,13 @@ import contextlib
 
 import pytest
 
-from gateway.cli.own_gateway import own_gateway
+from gateway.cli.ephemeral_gateway import own_gateway
 from gateway.errors import RecordingError, SettingsError
 from gateway.replay.carrier_player import GatewayAddress
 from gateway.replay.compare import compare
 from gateway.replay.engine_player import EnginePlayer
 from gateway.replay.recording import read
-from gateway.replay.running import RunningGateway
+from gateway.replay.running_gateway import RunningGateway
 from gateway.settings import Secret, Settings
 from tests.fakes.deepgram import FakeDeepgram
 from tests.ports import free_port

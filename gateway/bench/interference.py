@@ -20,7 +20,7 @@ _AFTERMATH: Final = 3
 """What has piled up meanwhile has to be worked off: by a core that is two thirds busy in twice the time."""
 
 
-class Weather:
+class Interference:
     """Watches one run. Its moments are given by `time.monotonic_ns`."""
 
     def __init__(self, process: GatewayProcess) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.audio import FRAME_BYTES, SILENCE_BYTE
-from gateway.phone.earpiece import FRAME_SECONDS
-from gateway.phone.line import PhoneLine
-from gateway.phone.voices import line_noise
+from gateway.simulate.playout import FRAME_SECONDS
+from gateway.simulate.softphone import Softphone
+from gateway.simulate.voices import line_noise
 
 _PAUSE: Final = 0.6
 """From the end of the agent's words to the caller's, in seconds."""
@@ -20,9 +20,9 @@ LAST_WAIT: Final = 8.0
 
 @dataclass
 class PreparedCaller:
-    """Speaks and listens on one line: `speak` and `listen` are for `PhoneLine.talk`. Counts time in frames."""
+    """Speaks and listens on one line: `speak` and `listen` are for `Softphone.talk`. Counts time in frames."""
 
-    line: PhoneLine
+    line: Softphone
     lines: Sequence[bytes]
     last_wait: float = LAST_WAIT
     """After the last line the agent has so long to say goodbye and hang up."""

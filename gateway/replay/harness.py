@@ -21,12 +21,12 @@ from starlette.applications import Starlette
 from gateway.errors import StoreUnavailable
 from gateway.replay.carrier_player import Carrier, GatewayAddress
 from gateway.replay.engine_player import EnginePlayer
+from gateway.replay.expected import Remembered, past_documents
 from gateway.replay.llm_player import LlmPlayer
 from gateway.replay.loopback import served
 from gateway.replay.player import PATIENCE, Outcome, Player, Watch
 from gateway.replay.recording import Fields, Recording
 from gateway.replay.remem_player import RememPlayer
-from gateway.replay.remembered import Remembered, past_documents
 from gateway.replay.telnyx_player import TelnyxPlayer
 from gateway.replay.twilio_player import TwilioPlayer
 from gateway.settings import Secret, Settings

@@ -9,7 +9,7 @@ _PLAIN: Final = "\033[0m"
 _LABEL: Final = 9
 
 
-class Page:
+class TextLayout:
     """Writes headings, paragraphs, quotes and what somebody said."""
 
     def __init__(self, out: TextIO, *, colour: bool) -> None:

@@ -3,31 +3,31 @@
 import asyncio
 from dataclasses import dataclass
 
-from gateway.replay.recording import Message, RawText, Sound
+from gateway.replay.recording import RawText, RecordedMessage, RecordedSound
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class ReceivedRequest:
     """One frame from the gateway; `at` is the loop's clock."""
 
     at: float
-    content: Message | Sound | RawText
+    content: RecordedMessage | RecordedSound | RawText
 
 
 class Inbox:
     """Remembers arrivals in order, and counts them."""
 
     def __init__(self) -> None:
-        self.arrivals: list[Arrival] = []
+        self.arrivals: list[ReceivedRequest] = []
         self.silent_frames = 0
         """Frames of pure silence, which the gateway also makes itself; they are counted and not kept."""
         self._messages = 0
         self._sound_bytes = 0
         self._changed = asyncio.Event()
 
-    def put(self, content: Message | Sound | RawText) -> None:
-        self.arrivals.append(Arrival(asyncio.get_running_loop().time(), content))
-        if isinstance(content, Sound):
+    def put(self, content: RecordedMessage | RecordedSound | RawText) -> None:
+        self.arrivals.append(ReceivedRequest(asyncio.get_running_loop().time(), content))
+        if isinstance(content, RecordedSound):
             self._sound_bytes += len(content.audio)
         else:
             self._messages += 1

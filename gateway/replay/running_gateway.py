@@ -10,9 +10,9 @@ from gateway.audio import seconds_of
 from gateway.errors import RecordingError
 from gateway.replay.carrier_player import Carrier, CarrierCall, GatewayAddress
 from gateway.replay.engine_player import EnginePlayer
-from gateway.replay.inbox import Arrival
 from gateway.replay.player import Outcome, Player
-from gateway.replay.recording import Message, Recording, Sound, Step
+from gateway.replay.recording import RecordedMessage, RecordedSound, RecordedStep, Recording
+from gateway.replay.sink import ReceivedRequest
 from gateway.replay.telnyx_player import TelnyxPlayer
 from gateway.replay.twilio_player import TwilioPlayer
 from gateway.settings import Secret
@@ -60,9 +60,11 @@ class Heard:
     clears: int
 
     @classmethod
-    def of(cls, arrivals: list[Arrival]) -> "Heard":
-        sounds = (arrival.content.audio for arrival in arrivals if isinstance(arrival.content, Sound))
-        events = [arrival.content.fields.get("event") for arrival in arrivals if isinstance(arrival.content, Message)]
+    def of(cls, arrivals: list[ReceivedRequest]) -> "Heard":
+        sounds = (arrival.content.audio for arrival in arrivals if isinstance(arrival.content, RecordedSound))
+        events = [
+            arrival.content.fields.get("event") for arrival in arrivals if isinstance(arrival.content, RecordedMessage)
+        ]
         return cls(seconds_of(sum(map(len, sounds))), events.count("mark"), events.count("clear"))
 
 
@@ -84,13 +86,13 @@ async def _speak(
     await carrier.hang_up(call, recording.header, gateway)
 
 
-def _callers_frames(recording: Recording) -> Iterator[Step]:
+def _callers_frames(recording: Recording) -> Iterator[RecordedStep]:
     """What the caller did. Marks are left out: they answer what a gateway sends."""
     for step in recording.steps:
         if step.peer == "carrier" and step.direction == "from":
-            if not isinstance(step.content, Message) or step.content.fields.get("event") != "mark":
+            if not isinstance(step.content, RecordedMessage) or step.content.fields.get("event") != "mark":
                 yield step
 
 
-def _is_mark(arrival: Arrival) -> bool:
-    return isinstance(arrival.content, Message) and arrival.content.fields.get("event") == "mark"
+def _is_mark(arrival: ReceivedRequest) -> bool:
+    return isinstance(arrival.content, RecordedMessage) and arrival.content.fields.get("event") == "mark"

@@ -17,7 +17,7 @@ _MOST_FRAMES: Final = 10
 _NO_DEVICE: Final = "no microphone can be used here: {}; use --in FILE.wav and --out FILE.wav"
 
 
-class Handset:
+class AudioDevice:
     """Speaks what the microphone hears, and plays what it is given. The device's own thread fills and empties it."""
 
     def __init__(self) -> None:
@@ -42,14 +42,14 @@ class Handset:
 
 
 @contextlib.contextmanager
-def handset() -> Iterator[Handset]:
+def handset() -> Iterator[AudioDevice]:
     """SettingsError where there is no microphone or no way to it."""
     try:
         import sounddevice
     except (ImportError, OSError) as error:  # OSError: PortAudio itself is missing
         problem = "PortAudio is missing" if isinstance(error, OSError) else "the package sounddevice is missing"
         raise SettingsError(_NO_DEVICE.format(problem)) from None
-    ours = Handset()
+    ours = AudioDevice()
     try:
         stream = sounddevice.Stream(
             samplerate=RATE, blocksize=FRAME_BYTES, channels=1, dtype="float32", callback=ours.exchange

@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.phone.word_error import WordError, total, word_error
+from gateway.simulate.word_error import WordError, total, word_error
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ _TIMESPEC: Final = struct.Struct("@qq")
 _READ_BYTES: Final = 65536
 
 
-class Arrival(NamedTuple):
+class FrameArrival(NamedTuple):
     """What has come, and when, by `time.monotonic_ns`. No data: the end of the connection."""
 
     data: bytes
@@ -30,7 +30,7 @@ class StampedConnection:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._loop = asyncio.get_running_loop()
-        self._arrivals: deque[Arrival] = deque()
+        self._arrivals: deque[FrameArrival] = deque()
         self._news = asyncio.Event()
 
     @classmethod
@@ -60,7 +60,7 @@ class StampedConnection:
     async def write(self, data: bytes) -> None:
         await self._loop.sock_sendall(self._socket, data)
 
-    async def read(self) -> Arrival:
+    async def read(self) -> FrameArrival:
         """Raises OSError."""
         while not self._arrivals:
             self._news.clear()
@@ -76,7 +76,7 @@ class StampedConnection:
             data, notes = b"", []
         if not data:
             self._loop.remove_reader(self._socket)
-        self._arrivals.append(Arrival(data, time.monotonic_ns() - _rested_ns(notes)))
+        self._arrivals.append(FrameArrival(data, time.monotonic_ns() - _rested_ns(notes)))
         self._news.set()
 
 

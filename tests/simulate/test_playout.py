@@ -1,11 +1,11 @@
 from gateway.audio import SILENCE_FRAME
-from gateway.phone.earpiece import Earpiece
+from gateway.simulate.playout import SoftphonePlayout
 
 FRAME = b"\x01" * 160
 
 
 def test_sound_is_played_frame_by_frame():
-    ear = Earpiece()
+    ear = SoftphonePlayout()
     ear.sound(FRAME + FRAME[:80])
     ear.sound(FRAME)
     assert [ear.take()[0] for _ in range(4)] == [FRAME, FRAME, FRAME[:80] + SILENCE_FRAME[:80], SILENCE_FRAME]
@@ -13,7 +13,7 @@ def test_sound_is_played_frame_by_frame():
 
 
 def test_a_mark_is_reached_with_the_sound_before_it():
-    ear = Earpiece()
+    ear = SoftphonePlayout()
     ear.sound(FRAME * 2)
     ear.mark("m1")
     ear.sound(FRAME)
@@ -22,13 +22,13 @@ def test_a_mark_is_reached_with_the_sound_before_it():
 
 
 def test_a_mark_behind_nothing_is_reached_at_once():
-    ear = Earpiece()
+    ear = SoftphonePlayout()
     ear.mark("m1")
     assert ear.take() == (SILENCE_FRAME, ["m1"])
 
 
 def test_clear_drops_sound_and_tells_its_marks():
-    ear = Earpiece()
+    ear = SoftphonePlayout()
     ear.sound(FRAME * 9)
     ear.mark("m1")
     ear.take()
