@@ -18,5 +18,5 @@ def __getattr__(name: str) -> Any:
     if name in ("speculative", "timeout"):
         from gateway.tools import module
 
-        return getattr(toolbox, name)
+        return getattr(module, name)
     raise AttributeError(f"module 'gateway' has no attribute {name!r}")

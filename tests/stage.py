@@ -14,6 +14,9 @@ import uvicorn
 
 from gateway import settings
 from gateway.app import create_app
+from gateway.calls import canned_replies, engine_connection
+from gateway.llm import agent_llm
+from gateway.tools import prepared
 from gateway.websocket import picows
 from gateway.websocket.interface import Connector
 from gateway.websocket.port_mux import PortMux
@@ -51,7 +54,12 @@ async def running_gateway(
             listener.close()
 
 
-_WAITS = ((engine_keeper, "MEMORY_SECONDS"), (kit, "PATIENCE"), (brains, "PATIENCE"), (replies, "FETCH_SECONDS"))
+_WAITS = (
+    (engine_connection, "MEMORY_SECONDS"),
+    (prepared, "PATIENCE"),
+    (agent_llm, "PATIENCE"),
+    (canned_replies, "FETCH_SECONDS"),
+)
 _AS_THEY_ARE = [getattr(module, name) for module, name in _WAITS]
 
 

@@ -6,15 +6,16 @@ import weakref
 
 import pytest
 
+from gateway import maintenance
 from gateway.maintenance import at_work, collect_garbage
 
 
 @pytest.fixture
 def collections(monkeypatch):
     """Full collections, while the collector does not come by itself and is looked after all the time."""
-    monkeypatch.setattr(upkeep, "_GARBAGE_SECONDS", 0.001)
-    monkeypatch.setattr(upkeep, "_SOME_OBJECTS", 1_000)
-    monkeypatch.setattr(upkeep, "_MANY_OBJECTS", 50_000)
+    monkeypatch.setattr(maintenance, "_GARBAGE_SECONDS", 0.001)
+    monkeypatch.setattr(maintenance, "_SOME_OBJECTS", 1_000)
+    monkeypatch.setattr(maintenance, "_MANY_OBJECTS", 50_000)
     found = []
     gc.collect()
     gc.disable()
@@ -59,7 +60,7 @@ async def test_what_was_alive_is_looked_at_once_an_hour(collections, monkeypatch
     kept += [[] for _ in range(2_000)]
     await looked(is_quiet=True)
     assert still_there() is not None
-    monkeypatch.setattr(upkeep, "_EVERYTHING_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "_EVERYTHING_SECONDS", 0.0)
     kept += [[] for _ in range(2_000)]
     await looked(is_quiet=True)
     assert still_there() is None
@@ -72,7 +73,7 @@ class _Holder:
 
 async def test_work_that_swallows_a_cancellation_is_stopped(monkeypatch):
     """As a library may do: who waited for it would wait for ever."""
-    monkeypatch.setattr(upkeep, "_CANCEL_SECONDS", 0.001)
+    monkeypatch.setattr(maintenance, "_CANCEL_SECONDS", 0.001)
     swallowed = []
 
     async def stubborn() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gateway.calls import manager
 from gateway.calls.call import LAST_WORDS_SECONDS
 from tests.chaos.outside import rows
 from tests.fakes.deepgram import FakeDeepgram
@@ -82,7 +83,7 @@ async def test_stream_that_never_holds_is_given_up(stage: Stage) -> None:
 async def test_streams_that_hold_may_be_lost_as_often_as_they_like(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "STEADY_SECONDS", 0.0)
+    monkeypatch.setattr(manager, "STEADY_SECONDS", 0.0)
     call, conversation = await stage.dial()
     await conversation.user_says("Can you hear me?")
     for number in range(2, 7):

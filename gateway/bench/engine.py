@@ -31,7 +31,7 @@ class ScriptedConversation(Protocol):
     up: Ledger
     down: Ledger
 
-    def engine_came(self, engine: "EngineConnection") -> None: ...
+    def engine_came(self, engine: "SimulatedEngineConnection") -> None: ...
 
 
 class SimulatedEngineConnection(WSListener):

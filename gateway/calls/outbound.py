@@ -46,7 +46,7 @@ class OutboundCall:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, stored: Mapping[str, Any] | None) -> "Order | None":
+    def from_json(cls, stored: Mapping[str, Any] | None) -> "OutboundCall | None":
         return cls(**stored) if stored else None
 
 
@@ -59,7 +59,7 @@ def speaker(agents: AgentDirectory, called: str, order: OutboundCall | None) -> 
 
 
 class OutboundCallStore:
-    """Orders whose calls have not ended ringing. Every method raises SharedStoreUnavailable."""
+    """OutboundCalls whose calls have not ended ringing. Every method raises SharedStoreUnavailable."""
 
     def __init__(self, board: SharedStore, token: Secret) -> None:
         self._board = board

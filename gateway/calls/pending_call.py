@@ -75,7 +75,7 @@ class PendingCall:
         """The media socket's address with the token in it, for carriers that keep it there."""
         return f"{self.media_url}?token={quote(self.token, safe='')}"
 
-    def again(self, *, expires: float) -> "Ring":
+    def again(self, *, expires: float) -> "PendingCall":
         """The same call once more, after its stream was lost: another token, one more attempt."""
         return replace(
             self,

@@ -17,7 +17,7 @@ from gateway.simulate.word_error import WordError
 from gateway.speech import model_files
 
 if TYPE_CHECKING:
-    pass
+    from gateway.simulate.local_demo import SpokenTurnAudio
 
 TERMINAL_SPEED: Final = 8.0
 """So many times faster than life, when a person is looking."""
@@ -90,7 +90,7 @@ class LocalStory:
         self._page.line(f"The phone rings: {caller} calls {called}. They talk …")
         self._page.line("")
 
-    def transcript(self, turns: "Sequence[Spoken]", error: WordError) -> None:
+    def transcript(self, turns: "Sequence[SpokenTurnAudio]", error: WordError) -> None:
         for turn in turns:
             if turn.speaker == "AGENT":
                 self._page.said("Maya", turn.heard)

@@ -117,7 +117,7 @@ class NodeCommand:
         return orjson.dumps(asdict(self))
 
     @classmethod
-    def from_bytes(cls, stored: bytes) -> "Message":
+    def from_bytes(cls, stored: bytes) -> "NodeCommand":
         values = orjson.loads(stored)
         carrier, call_id = values["key"]
         return cls(NodeCommandKind(values["word"]), (carrier, call_id), values.get("text", ""), values["id"])
@@ -352,7 +352,7 @@ class CallDirectory:
         self._post(write)
 
     def post(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Something else that all nodes are to see, in its turn. `write` raises SharedStoreUnavailable to be done again."""
+        """Write for all nodes, in order. `write` raises SharedStoreUnavailable to be retried."""
         self._post(write)
 
     async def written(self) -> None:

@@ -70,7 +70,7 @@ class FinalizationJob:
         return {**_as_row(self), "session": self.session.as_json()}
 
     @classmethod
-    def from_json(cls, stored: dict[str, Any]) -> "Ending":
+    def from_json(cls, stored: dict[str, Any]) -> "FinalizationJob":
         return _from_row({**stored, "session": orjson.dumps(stored["session"])})
 
 

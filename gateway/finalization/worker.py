@@ -368,7 +368,7 @@ class FinalizationWorker:
         if ending.session.taken_back or await self._steps.is_void(ending):
             await self._cleared_away()
 
-    def _work(self, ending: FinalizationJob) -> "_Work":
+    def _work(self, ending: FinalizationJob) -> "_RunningJob":
         return _RunningJob(self._steps, ending, self._sleep, self._feed.of(ending.session))
 
     async def _hand_over(self, ending: FinalizationJob) -> None:

@@ -90,7 +90,7 @@ class CallHistory:
 
     async def latency(self, wanted: CallFilter) -> dict[str, Any]:
         """Percentiles of each stage, in seconds from the end of the caller's speech, and their course."""
-        chosen = call_rows.CallFilter(
+        chosen = call_rows.CallRowFilter(
             agent=wanted.agent, caller=wanted.caller, since=wanted.since, before=wanted.before
         )
         now = datetime.now(UTC).isoformat()

@@ -65,7 +65,7 @@ class DataLocations:
     record_dir: Path | None = None
 
     @classmethod
-    def of(cls, settings: Settings) -> "Places":
+    def of(cls, settings: Settings) -> "DataLocations":
         return cls(settings.data_dir, settings.voice_session_archive_dir, settings.record_dir)
 
     @property

@@ -90,7 +90,7 @@ class StatementReading:
     is_negative: bool
 
     @classmethod
-    def of(cls, text: str, type_: str) -> "Reading":
+    def of(cls, text: str, type_: str) -> "StatementReading":
         slot, value = _slot(text)
         words = frozenset(_words(value)) if slot else frozenset(_words(text)) - _FILLERS
         numbers = frozenset(word for word in words if word in _NUMBER_WORDS or word[0].isdigit())

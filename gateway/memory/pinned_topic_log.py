@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Protocol
 
 import orjson
 
-from gateway.memory.caller_scope import TopicScope as CallerScope
+from gateway.memory.caller_scope import CallerScope
 from gateway.memory.database import Connection
 from gateway.memory.embeddings.embedder import MODEL
 from gateway.memory.topic_names import TopicName
@@ -83,7 +83,7 @@ class TopicLogEntry:
     meaning: bytes = b""
 
     @classmethod
-    def by_hand(cls, moment: datetime, said: dict[str, Any], meaning: bytes = b"") -> "Entry":
+    def by_hand(cls, moment: datetime, said: dict[str, Any], meaning: bytes = b"") -> "TopicLogEntry":
         """A person's; no two have the same key."""
         return cls(f"{_BY_HAND}{uuid.uuid4()}", moment, json_text({**said, "by_hand": True}), meaning)
 

@@ -21,7 +21,7 @@ from gateway.memory.embeddings.wordpiece import without_accents
 from gateway.memory.index import Index, MemberRow, carries
 
 if TYPE_CHECKING:
-    pass
+    from gateway.memory.embeddings.vectors import QueryEmbedding, VectorSpace
 
 _MOST_WORDS: Final = 64
 _MOST_QUERY_CHARACTERS: Final = 2000  # Remem's own clients cut here
@@ -41,7 +41,7 @@ class Question:
     """What is asked. `reading` is missing where there is no model: then words decide alone."""
 
     text: str
-    reading: "Reading | None" = None
+    reading: "QueryEmbedding | None" = None
 
     @property
     def words(self) -> list[str]:
@@ -83,7 +83,7 @@ class SearchScope:
         self.newest_first = [member.key for member in by_age]
         self.without_vectors = [member.key for member in self.members if not member.vectors]
 
-    def nearest(self, reading: "Reading | None", weights: Mapping[str, float]) -> dict[int, tuple[float, int]]:
+    def nearest(self, reading: "QueryEmbedding | None", weights: Mapping[str, float]) -> dict[int, tuple[float, int]]:
         """Of each document with vectors the part nearest to the question, whose words weigh so much: cosine, part."""
         keys = [member.key for member in self.members if member.vectors]
         if reading is None or not keys:
@@ -91,7 +91,7 @@ class SearchScope:
         return dict(zip(keys, self.space.nearest(reading.pooled(_weigher(weights))), strict=True))
 
     @cached_property
-    def space(self) -> "Space":
+    def space(self) -> "VectorSpace":
         from gateway.memory.embeddings.vectors import VectorSpace  # takes a while, the first time
 
         return VectorSpace([member.vectors for member in self.members if member.vectors])

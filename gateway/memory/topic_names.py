@@ -86,7 +86,7 @@ class TopicName:
 
         return np.frombuffer(self.meaning, "<f4")
 
-    def is_same(self, other: "Name") -> bool:
+    def is_same(self, other: "TopicName") -> bool:
         if self.words == other.words:
             return bool(self.words) or self.text.casefold() == other.text.casefold()
         if self.codes and other.codes and not self.codes & other.codes:
@@ -94,7 +94,7 @@ class TopicName:
         needed = self._needed(other)
         return not needed or self._likeness(other) >= needed
 
-    def _needed(self, other: "Name") -> float:
+    def _needed(self, other: "TopicName") -> float:
         """From which cosine on they are the same; 0 where words are enough."""
         shared = (self.words & other.words) - self.kinds
         kinds_differ = bool(self.kinds and other.kinds and not self.kinds & other.kinds)
@@ -104,7 +104,7 @@ class TopicName:
         overlap = len(self.words & other.words) / len(self.words | other.words)
         return 0.0 if own <= others or others <= own or overlap >= SAME_WORDS else LIKE
 
-    def _likeness(self, other: "Name") -> float:
+    def _likeness(self, other: "TopicName") -> float:
         if not self.meaning or len(self.meaning) != len(other.meaning):
             return 0.0
         return float(self.vector @ other.vector)

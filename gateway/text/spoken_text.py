@@ -191,7 +191,7 @@ def load_rules(language: str) -> LanguageRules:
     """The rules for a language tag such as `en` or `de-AT`; for an unknown one those that only remove marks."""
     tag = language.lower().replace("_", "-")
     for name in (tag, tag.partition("-")[0]):
-        file = resources.files("gateway.llm") / "languages" / f"{name}.toml"
+        file = resources.files("gateway.text") / "languages" / f"{name}.toml"
         if re.fullmatch("[a-z0-9-]+", name) and file.is_file():
             return LanguageRules(**tomllib.loads(file.read_text(encoding="utf-8")))
     return LanguageRules()

@@ -149,7 +149,7 @@ class _Phrases:
 
 @lru_cache(maxsize=64)
 def _load(language: str, name: str) -> _Phrases:
-    file = resources.files("gateway.memory") / "voice_commands.toml"
+    file = resources.files("gateway.text") / "voice_commands.toml"
     languages = tomllib.loads(file.read_text(encoding="utf-8"))
     tag = language.lower().replace("_", "-").partition("-")[0]
     rules: dict[str, Any] = languages.get(tag, languages[_DEFAULT_LANGUAGE])

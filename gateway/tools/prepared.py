@@ -87,7 +87,7 @@ class ToolLoader:
         self._text_side = Delegator()
         self._threads = ToolThreads()
 
-    def pack(self, agent: Agent, caller: str, clearance: MemoryAccess) -> "asyncio.Task[Kit]":
+    def pack(self, agent: Agent, caller: str, clearance: MemoryAccess) -> "asyncio.Task[CallTools]":
         """Begin at once: the call needs it when its media comes."""
         return asyncio.get_running_loop().create_task(self._pack(agent, caller, clearance), name="kit")
 

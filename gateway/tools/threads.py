@@ -43,7 +43,7 @@ class ToolThreadsBusy(GatewayError):
 class ToolThread(Generic[T]):
     """One piece of work in a daemon thread. It is given its worker, and may leave a coroutine to `complete`."""
 
-    def __init__(self, work: "Callable[[Worker[T]], T]", *, name: str) -> None:
+    def __init__(self, work: "Callable[[ToolThread[T]], T]", *, name: str) -> None:
         self.result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._home = asyncio.get_running_loop()
         self._own_loop: asyncio.AbstractEventLoop | None = None
@@ -87,7 +87,7 @@ class ToolThread(Generic[T]):
                 raise asyncio.CancelledError
             return runner.run(coroutine)
 
-    def _run(self, work: "Callable[[Worker[T]], T]") -> None:
+    def _run(self, work: "Callable[[ToolThread[T]], T]") -> None:
         with contextlib.suppress(SystemExit):  # broken off in the last moment
             try:
                 result = work(self)
@@ -118,7 +118,7 @@ class ToolThreads:
         self._workers: WeakKeyDictionary[object, list[ToolThread[Any]]] = WeakKeyDictionary()
 
     async def run(self, function: object, work: Callable[[ToolThread[T]], T], *, name: str) -> T:
-        """The result of `work`, done for `function`. Raises ToolThreadFailed or ToolThreadsBusy; cancelled, it gives up."""
+        """Run `work` for `function`. Raises ToolThreadFailed or ToolThreadsBusy."""
         alive = [worker for worker in self._workers.get(function, ()) if worker.alive]
         if len(alive) >= self._most:
             raise ToolThreadsBusy("all threads of this function are taken")

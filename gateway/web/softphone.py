@@ -68,7 +68,7 @@ class SoftphoneEndpoint:
         ]
 
     async def ring(self, request: Request, wish: CallRequest) -> dict[str, Any]:
-        """Let the call in: all that a phone needs to open its media socket, and to follow it. Raises RequestRejected."""
+        """Admit the call; return what the phone needs to open its media socket. Raises RequestRejected."""
         call_id = f"PH{uuid.uuid4().hex}"
         ring = await self.desk.ring(
             (SoftphoneCodec.name, call_id),

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.audio import SILENCE_FRAME
+from gateway.calls import engine_connection
 from gateway.calls.agent_context import AgentContext
 from gateway.calls.engine_connection import ANSWER_SECONDS, STALLED_BYTES, EngineConfig, EngineConnection
 from gateway.engines.deepgram import DeepgramSession, EngineEvents
@@ -174,7 +175,7 @@ async def test_absent_engine_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPat
         tries += 1
         raise EngineUnavailable("the engine can't be reached")
 
-    monkeypatch.setattr(engine_keeper, "AWAY_SECONDS", -1.0)
+    monkeypatch.setattr(engine_connection, "AWAY_SECONDS", -1.0)
     with pytest.raises(EngineUnavailable):
         await make_keeper(access=EngineConfig(connect, "")).run()
     assert tries == 1

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.agents import Agent
+from gateway.calls import stream_recovery
 from gateway.calls.background_tasks import BackgroundTasks
 from gateway.calls.call_table import CallTable
 from gateway.calls.pending_call import PendingCall
@@ -51,7 +52,7 @@ class OtherNodes:
 
 
 async def restarted(monkeypatch: pytest.MonkeyPatch, *, alive: bool) -> tuple[list[tuple[str, ...]], PendingCall]:
-    monkeypatch.setattr(parking, "HANGUP_GRACE", 0.0)
+    monkeypatch.setattr(stream_recovery, "HANGUP_GRACE", 0.0)
     desk, errands = Desk(), BackgroundTasks()
     ring = PendingCall(KEY, "", "", "", Agent("maya", "You are Maya."), "wss://voice.example.com/telnyx/media", 0.0)
     nobody: Any = None

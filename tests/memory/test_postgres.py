@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.errors import StoreUnavailable
+from gateway.memory import postgres_pool
 from gateway.memory.documents import NewDocument
 from gateway.memory.embeddings import minilm
 from gateway.memory.embeddings.embedder import Embedder
@@ -222,7 +223,7 @@ async def test_work_that_was_given_up_is_not_done_again(postgres):
 
 async def test_server_that_is_away_is_not_asked_for_a_moment(monkeypatch):
     """A host that swallows packets would hold up every thread for as long as a connection may take."""
-    monkeypatch.setattr(postgres_lines, "_AWAY_SECONDS", PATIENCE)
+    monkeypatch.setattr(postgres_pool, "_AWAY_SECONDS", PATIENCE)
     asked = []
 
     class Away(Server):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gateway.errors import LocalProtocolError, RemoteProtocolError
 from gateway.telephony.codec import CarrierCodec, StreamState
 from gateway.telephony.events import AudioReceived, DigitPressed, MarkReached, StreamStarted, StreamStopped
-from tests.carriers.dialects import CALL_ID, STREAM_ID, TELNYX, TWILIO, Dialect
+from tests.telephony.dialects import CALL_ID, STREAM_ID, TELNYX, TWILIO, Dialect
 
 CARRIERS = pytest.mark.parametrize("carrier", [TWILIO, TELNYX], ids=lambda carrier: carrier.name)
 SOUND = bytes(range(160))

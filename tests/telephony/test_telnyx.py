@@ -11,7 +11,7 @@ from gateway.errors import RemoteProtocolError
 from gateway.telephony.codec import CarrierCodec
 from gateway.telephony.events import AudioReceived, CarrierErrorReported, StreamStarted, StreamStopped
 from gateway.telephony.telnyx import REORDER_FRAMES, WebhookEvent, read_webhook, stream_command, transfer_command
-from tests.carriers.dialects import TELNYX
+from tests.telephony.dialects import TELNYX
 
 
 def heard(codec: CarrierCodec, *chunks: int) -> list[int]:

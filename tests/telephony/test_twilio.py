@@ -7,7 +7,7 @@ from twilio.twiml.voice_response import VoiceResponse
 
 from gateway.telephony import twilio
 from gateway.telephony.events import StreamStarted
-from tests.carriers.dialects import STREAM_ID, TWILIO
+from tests.telephony.dialects import STREAM_ID, TWILIO
 
 
 def test_messages_carry_the_stream_id() -> None:

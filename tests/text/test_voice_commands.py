@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.memory.trust import TrustLevel
 from gateway.text.voice_commands import CONFIRM_SECONDS, CommandStep, VoiceCommandKind, VoiceCommands
 
-RULES = tomllib.loads((resources.files("gateway.memory") / "voice_commands.toml").read_text(encoding="utf-8"))
+RULES = tomllib.loads((resources.files("gateway.text") / "voice_commands.toml").read_text(encoding="utf-8"))
 
 SAID = {
     ("en", VoiceCommandKind.TELL_KNOWN): [

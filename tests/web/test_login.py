@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gateway.web.login import HEADERS
-from tests.web.pages.conftest import ORIGIN, TOKEN, Visitor
+from tests.web.dashboard.conftest import ORIGIN, TOKEN, Visitor
 
 UUID = "7c67f6e4-be3e-4cb1-ab7f-8aa6094b65fd"
 PAGES = ["/", "/calls", f"/calls/{UUID}", "/callers", "/callers/x", "/phone", "/vitals"]

@@ -62,7 +62,7 @@ async def uvicorn_server(door):
 
 
 SERVERS = pytest.mark.parametrize("serving", [picows_server, uvicorn_server], ids=["picows", "websockets"])
-CLIENTS = pytest.mark.parametrize("shell", [picows_sockets, websockets_sockets], ids=["picows", "websockets"])
+CLIENTS = pytest.mark.parametrize("shell", [picows, portable], ids=["picows", "websockets"])
 
 
 @contextlib.asynccontextmanager

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 from gateway.memory.embeddings.model_process import ModelGone, ModelLoader
 
 if TYPE_CHECKING:
-    pass
+    from gateway.memory.embeddings.vectors import QueryEmbedding
 
 MODEL: Final = "all-MiniLM-L6-v2 int8 8199be6f"
 """Stands beside every stored vector: those of two models can't be compared. However it is multiplied, it is one."""
@@ -35,7 +35,7 @@ class Model(Protocol):
 
     def embed(self, text: str) -> bytes: ...
 
-    def read(self, text: str) -> "Reading": ...
+    def read(self, text: str) -> "QueryEmbedding": ...
 
     def close(self) -> None: ...
 
@@ -103,7 +103,7 @@ class Embedder:
         except ModelGone:
             return None
 
-    def _read(self, text: str) -> "Reading":
+    def _read(self, text: str) -> "QueryEmbedding":
         return self._ask(lambda model: model.read(text))
 
     def _ask(self, question: Callable[[Model], _Answer]) -> _Answer:
@@ -144,10 +144,10 @@ class Embedder:
 class PendingReading:
     """A query that the model reads at this moment."""
 
-    def __init__(self, future: "Future[Reading] | None") -> None:
+    def __init__(self, future: "Future[QueryEmbedding] | None") -> None:
         self._future = future
 
-    def result(self) -> "Reading | None":
+    def result(self) -> "QueryEmbedding | None":
         """Waits. None also when it takes too long, as while the model is loaded: words alone can answer too."""
         try:
             return self._future.result(_PATIENCE) if self._future is not None else None
@@ -159,7 +159,7 @@ class _NoModel:
     def embed(self, text: str) -> bytes:
         raise ModelGone("there is none")
 
-    def read(self, text: str) -> "Reading":
+    def read(self, text: str) -> "QueryEmbedding":
         raise ModelGone("there is none")
 
     def close(self) -> None:

@@ -86,7 +86,7 @@ class ModelProcess:
         vector: bytes = self._ask(self._documents, text)
         return vector
 
-    def read(self, text: str) -> "Reading":
+    def read(self, text: str) -> "QueryEmbedding":
         reading: QueryEmbedding = self._ask(self._queries, text)
         return reading
 

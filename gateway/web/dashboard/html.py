@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from gateway.telephony.phone_numbers import readable
 from gateway.web.dashboard.humanize import ago, cleaned, count, duration, milliseconds, percent
 
-_STATIC: Final = resources.files("gateway.dashboard") / "static"
+_STATIC: Final = resources.files("gateway.web.dashboard") / "static"
 
 
 class Pages:
@@ -25,7 +25,7 @@ class Pages:
 
     def __init__(self) -> None:
         self._environment = Environment(
-            loader=PackageLoader("gateway.dashboard"),
+            loader=PackageLoader("gateway.web.dashboard"),
             autoescape=True,
             undefined=StrictUndefined,
             finalize=_shown,

@@ -12,8 +12,8 @@ from gateway.finalization.summary.call_summary import CallSummary
 from gateway.history.calls_table import CallsTable
 from gateway.session import EndReason, Speaker, Turn
 from tests.calls.aftermath import a_session
-from tests.dashboard.examples import keep
-from tests.web.pages.conftest import Visitor
+from tests.web.dashboard.conftest import Visitor
+from tests.web.dashboard.examples import keep
 
 HOSTILE = [
     "<script>alert(1)</script>",

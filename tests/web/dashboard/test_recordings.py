@@ -7,7 +7,7 @@ import pytest
 
 from gateway.audio import SILENCE_BYTE, linear_to_mulaw
 from gateway.web.dashboard.recordings import RecordingCache, read_sound
-from tests.dashboard.examples import BARGE_IN, RECORDED
+from tests.web.dashboard.examples import BARGE_IN, RECORDED
 
 LOUD = bytes([linear_to_mulaw(8000), linear_to_mulaw(-8000)]) * 80
 

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import BrowserContext, Route, TextLayout, async_playwright, expect
+from playwright.async_api import BrowserContext, Page, Route, async_playwright, expect
 
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.memory.open_stores import open_own_store
 from gateway.session import Speaker, Turn, VoiceSession
 from tests.calls.aftermath import a_session
-from tests.dashboard.examples import fill, keep
 from tests.stage import ADMIN, PATIENCE, Stage, make_carrier, staged, until, until_it
-from tests.web.pages.test_calls import HOSTILE
+from tests.web.dashboard.examples import fill, keep
+from tests.web.dashboard.test_calls import HOSTILE
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PICTURES = Path("build/screenshots")
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; scripts/b
 class Tab:
     """One page of a browser, and whatever went wrong in it."""
 
-    page: TextLayout
+    page: Page
     context: BrowserContext
     stage: Stage
     session: VoiceSession

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import TextLayout, async_playwright, expect
+from playwright.async_api import Page, async_playwright, expect
 
 from gateway.simulate import voices
 from gateway.speech.samples import decode, faster
 from tests.firefox import FIREFOX, PULSEAUDIO, running_firefox
 from tests.link import Link
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until_it
-from tests.web.pages.test_browser import CHROMIUM, LOOKS, PICTURES
+from tests.web.dashboard.test_browser import CHROMIUM, LOOKS, PICTURES
 
 SAYS = ("", 6.0), ("My name is Anna. My appointment is on Thursday at ten in the morning.", 9.0), ("Goodbye.", 30.0)
 """What the caller says, and how many seconds of silence follow."""
@@ -67,14 +67,14 @@ async def a_gateway(folder: Path) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def a_phone(folder: Path, *args: str, look: str = "light") -> AsyncIterator[TextLayout]:
+async def a_phone(folder: Path, *args: str, look: str = "light") -> AsyncIterator[Page]:
     """The page of the phone, in a browser that was started with these arguments. Fails where the browser complains."""
     async with a_gateway(folder) as url, a_page(url, *args, look=look) as page:
         yield page
 
 
 @contextlib.asynccontextmanager
-async def a_page(url: str, *args: str, look: str = "light", complains: bool = False) -> AsyncIterator[TextLayout]:
+async def a_page(url: str, *args: str, look: str = "light", complains: bool = False) -> AsyncIterator[Page]:
     async with (
         async_playwright() as playwright,
         await playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *args]) as browser,
@@ -92,7 +92,7 @@ async def a_page(url: str, *args: str, look: str = "light", complains: bool = Fa
         assert complains or problems == []
 
 
-async def talk(page: TextLayout) -> str:
+async def talk(page: Page) -> str:
     """One call by click, until it is over and remembered; the agent's first words."""
     await page.get_by_role("button", name="Call").click()
     await expect(page.locator(".turn.caller")).not_to_have_count(0)

@@ -15,7 +15,7 @@ from gateway.memory.open_stores import open_own_store
 from gateway.memory.sqlite import SqliteStore
 from gateway.session import VoiceSession
 from gateway.settings import Secret, Settings
-from tests.dashboard.examples import fill
+from tests.web.dashboard.examples import fill
 
 TOKEN = "admin-token-of-the-tests"
 ORIGIN = "http://testserver"
