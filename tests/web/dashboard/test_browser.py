@@ -21,7 +21,7 @@ from gateway.session import Speaker, Turn, VoiceSession
 from tests.calls.aftermath import a_session
 from tests.stage import ADMIN, PATIENCE, Stage, make_carrier, staged, until, until_it
 from tests.web.dashboard.examples import fill, keep
-from tests.web.dashboard.test_calls import HOSTILE
+from tests.web.dashboard.test_call_pages import HOSTILE
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PICTURES = Path("build/screenshots")
