@@ -56,7 +56,7 @@ def create_app(settings: Settings, *, connect: Connector = picows.connect, is_wo
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
         async with _running(blueprint, is_worker) as parts:
             app.router.routes.extend(parts.routes)
-            yield {"media_door": parts.media_door, "desk": parts.desk, "end_streams": parts.feed.close}
+            yield {"media_door": parts.media_door, "desk": parts.manager, "end_streams": parts.call_events.close}
 
     return Starlette(lifespan=lifespan)
 
@@ -67,8 +67,8 @@ class _Parts:
 
     routes: list[BaseRoute]
     media_door: MediaEndpoint
-    desk: CallManager
-    feed: EventPublisher
+    manager: CallManager
+    call_events: EventPublisher
 
 
 @contextlib.asynccontextmanager
@@ -85,30 +85,30 @@ async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Part
 @contextlib.asynccontextmanager
 async def _doors(blueprint: Blueprint, under: Ground, calls: Exchange) -> AsyncIterator[_Parts]:
     """Every route, and what handlers have of their own."""
-    settings, token, desk = blueprint.settings, blueprint.store_keys[0], calls.desk
+    settings, token, manager = blueprint.settings, blueprint.store_keys[0], calls.manager
     public = PublicUrl(settings.public_url)
     async with contextlib.AsyncExitStack() as stack:
-        board = await stack.enter_async_context(under.others.own_board(settings.data_dir))
-        orders = OutboundCallStore(board, token)
-        telnyx = TelnyxWebhooks(desk, public, blueprint.verifier, calls.telnyx, orders)
+        shared_store = await stack.enter_async_context(under.others.own_board(settings.data_dir))
+        outbound_calls = OutboundCallStore(shared_store, token)
+        telnyx = TelnyxWebhooks(manager, public, blueprint.verifier, calls.telnyx, outbound_calls)
         stack.push_async_callback(telnyx.close)
-        media_door = MediaEndpoint(desk, carriers(settings))
-        live = LiveEventsEndpoint(under.feed, under.levels, token)
-        booth = SoftphoneEndpoint(desk, public, token, board)
+        media_door = MediaEndpoint(manager, carriers(settings))
+        live = LiveEventsEndpoint(under.call_events, under.levels, token)
+        booth = SoftphoneEndpoint(manager, public, token, shared_store)
         # Pages and lists read through a connection and a thread of their own: no call waits behind one.
         read = await open_own_stores(settings.data_dir, settings.database_url)
         stack.push_async_callback(read.close)
         room = CallHistory(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
         state = functools.partial(calls.state, blueprint, under)
-        counted = calls.crew.render if calls.crew is not None else _own_metrics
-        pages = await dashboard(blueprint, under, read, desk.switchboard, live, booth, state)
+        counted = calls.supervisor.render if calls.supervisor is not None else _own_metrics
+        pages = await dashboard(blueprint, under, read, manager.switchboard, live, booth, state)
         routes = [
-            *TwilioWebhooks(desk, public, settings.twilio_auth_token, orders).routes(),
+            *TwilioWebhooks(manager, public, settings.twilio_auth_token, outbound_calls).routes(),
             *telnyx.routes(),
-            *OutboundEndpoint(desk, public, token, orders, blueprint.agents, calls.controls).routes(),
+            *OutboundEndpoint(manager, public, token, outbound_calls, blueprint.agents, calls.controls).routes(),
             *booth.routes(),
-            *chat_completions.routes(calls.brains.bearers),
-            *_store_routes(blueprint, under.store, calls.forgetting),
+            *chat_completions.routes(calls.agent_llms.endpoint_tokens),
+            *_store_routes(blueprint, under.store, calls.eraser),
             *sessions.routes(room, token),
             *live.routes(),
             *health.routes(state, lambda: calls.is_ready, counted),
@@ -116,14 +116,14 @@ async def _doors(blueprint: Blueprint, under: Ground, calls: Exchange) -> AsyncI
             # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
             *portable.routes(media_door, CODECS),
         ]
-        yield _Parts(routes, media_door, desk, under.feed)
+        yield _Parts(routes, media_door, manager, under.call_events)
 
 
-def _store_routes(blueprint: Blueprint, store: MemoryStore, forgetting: Eraser) -> list[BaseRoute]:
+def _store_routes(blueprint: Blueprint, store: MemoryStore, eraser: Eraser) -> list[BaseRoute]:
     """What clients of the store and text agents may ask."""
     pins = PinnedTopics(store)
     shown = VisibleDocuments(store, retention_of(blueprint.settings, blueprint.agents))
-    notes = CallerNotes(shown, forgetting.forget_caller)
+    notes = CallerNotes(shown, eraser.forget_caller)
     mcp = create_mcp(PersonaStore(store), notes, blueprint.store_keys[0], pins=pins)
     return [*documents.routes(shown, blueprint.store_keys), *mcp.routes()]
 

@@ -55,7 +55,7 @@ async def delete_old_events(events: EventStore, retention_days: int) -> None:
         await asyncio.sleep(RETENTION_CHECK_SECONDS)
 
 
-async def sweep(forgetting: Eraser) -> None:
+async def sweep(eraser: Eraser) -> None:
     """
     Delete what this node still has of forgotten calls, at the start and once an hour: those that were forgotten at
     another one, and those that a killed process could not clear away.
@@ -63,7 +63,7 @@ async def sweep(forgetting: Eraser) -> None:
     await asyncio.sleep(PREPARE_AFTER)  # the files are opened at the start
     while True:
         try:
-            if swept := await forgetting.sweep():
+            if swept := await eraser.sweep():
                 _log.info("forgotten calls cleared away", extra={"calls": swept})
         except StoreError as error:
             _log.warning("forgotten calls could not be looked for", extra={"reason": str(error)})

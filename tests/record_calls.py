@@ -255,7 +255,7 @@ OPENING_HOURS: Final[Script] = {
 }
 
 
-async def _farewell(conversation: deepgram_dialogue.Dialogue) -> str:
+async def _graceful_hangup(conversation: deepgram_dialogue.Dialogue) -> str:
     await conversation.call_functions(["end_call"])
     return "Thank you for calling. Goodbye."
 
@@ -264,7 +264,7 @@ GOODBYE: Final[Script] = {
     "Hi, this is Ana calling. Please tell the mechanic that my bike is the green one.": (
         "I will tell the mechanic, Ana. Is there anything else?"
     ),
-    "No, that is all. Goodbye.": _farewell,
+    "No, that is all. Goodbye.": _graceful_hangup,
 }
 
 

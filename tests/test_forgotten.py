@@ -13,8 +13,8 @@ async def _forget(folder: Path) -> DataLocations:
     places = DataLocations(folder / "data", folder / "archive")
     store = await open_own_store(places.data_dir)
     try:
-        forgetting = Eraser(store, places, None, Secret(ADMIN))
-        await forgetting.forget(await forgetting.traces(CALLER))
+        eraser = Eraser(store, places, None, Secret(ADMIN))
+        await eraser.forget(await eraser.traces(CALLER))
     finally:
         await store.close()
     return places

@@ -81,11 +81,11 @@ class TextAgent:
     """The owner's webhook: takes errands."""
 
     def __init__(self) -> None:
-        self.errands: list[dict[str, Any]] = []
+        self.background_tasks: list[dict[str, Any]] = []
         self.app = Starlette(routes=[Route("/errands", self._take, methods=["POST"])])
 
     async def _take(self, request: Request) -> Response:
-        self.errands.append(await request.json())
+        self.background_tasks.append(await request.json())
         return Response(status_code=204)
 
 
@@ -237,8 +237,8 @@ async def test_work_is_handed_over(stage: Stage, text_agent: TextAgent) -> None:
     _, conversation = await stage.dial()
     await conversation.call_functions([{"name": "spawn_task", "arguments": '{"task": "Order a tube."}'}])
     await conversation.call_functions([{"name": "message_agent", "arguments": '{"message": "Ana was here."}'}])
-    await until(lambda: len(text_agent.errands) == 2)
-    assert [(errand["kind"], errand["text"], errand["agent"]) for errand in text_agent.errands] == [
+    await until(lambda: len(text_agent.background_tasks) == 2)
+    assert [(errand["kind"], errand["text"], errand["agent"]) for errand in text_agent.background_tasks] == [
         ("task", "Order a tube.", "maya"),
         ("message", "Ana was here.", "maya"),
     ]

@@ -65,9 +65,9 @@ async def test_agents_do_not_share_memory(tmp_path: Path, carrier_name: str) -> 
         await one_call(stage, "My order number is nine.", called="+12025550101")
         await stage.document(agent="desk")
         _, shop = await stage.dial(called="+12025550102")
-        _, desk = await stage.dial(called="+12025550101")
+        _, manager = await stage.dial(called="+12025550101")
         assert shop.prompt.startswith("You are the shop.") and "nine" not in shop.prompt
-        assert desk.prompt.startswith("You are the desk.") and "nine" in desk.prompt
+        assert manager.prompt.startswith("You are the desk.") and "nine" in manager.prompt
 
 
 async def test_prompt_without_placeholder_gets_nothing(tmp_path: Path, carrier_name: str) -> None:

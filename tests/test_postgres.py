@@ -56,9 +56,9 @@ async def test_database_killed_in_mid_call_loses_nothing(tmp_path: Path, mortal_
         # While it is away a new caller is answered as ever, by an agent that knows nobody.
         assert "Ana Quibble" not in await one_call(stage, "Hello.", "+12025550188")
 
-        await until_it(lambda: shows(stage, database="away", endings=2))
+        await until_it(lambda: shows(stage, database="away", jobs=2))
         await asyncio.to_thread(server.start)
-        await until_it(lambda: shows(stage, database="ok", endings=0))
+        await until_it(lambda: shows(stage, database="ok", jobs=0))
         document = await stage.document()
         assert "Ana Quibble" in document["content"]
         assert "Ana Quibble" in await one_call(stage, "Hello again.")

@@ -110,14 +110,14 @@ def hearing(sentences: Sequence[str]) -> dict[str, WordError]:
 
 def _heard(sound: bytes, models: Models) -> str:
     quiet = b"".join(voices.line_noise(75))
-    ear, texts = SttStream(SpeechMeter(models.silero)), []
+    stt_stream, texts = SttStream(SpeechMeter(models.silero)), []
     line = quiet + sound + quiet
     for at in range(0, len(line), FRAME_BYTES):
-        todo = ear.hear(line[at : at + FRAME_BYTES])
+        todo = stt_stream.hear(line[at : at + FRAME_BYTES])
         while todo:
             event = todo.pop(0)
             if isinstance(event, TranscribeRequest):
-                todo += ear.words_are(event.number, models.recogniser.text_of(event.samples))
+                todo += stt_stream.words_are(event.number, models.recogniser.text_of(event.samples))
             elif isinstance(event, SpeechEnded):
                 texts.append(event.text)
     return " ".join(texts)

@@ -34,7 +34,7 @@ class AgentContext:
         *,
         endpoint: ThinkEndpoint | None = None,
         personas: Mapping[str, str] | None = None,
-        clearance: MemoryAccess | None = None,
+        access: MemoryAccess | None = None,
     ) -> None:
         self._session = session
         self._agent = agent
@@ -43,7 +43,7 @@ class AgentContext:
         self._functions = functions
         self._endpoint = endpoint
         self._personas = personas or {}
-        self._clearance = clearance or MemoryAccess()
+        self._access = access or MemoryAccess()
         self._opening: list[str] | None = []
         self._preparing: asyncio.Task[None] | None = None
         self._notes: list[PastCall] = []
@@ -63,7 +63,7 @@ class AgentContext:
         self._opening.append(text)
         return True
 
-    async def brief(self, memory_seconds: float) -> AgentSettings:
+    async def agent_settings(self, memory_seconds: float) -> AgentSettings:
         """The brief as of now, waiting so long for memory and no longer."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + memory_seconds
@@ -71,17 +71,17 @@ class AgentContext:
             await asyncio.wait({self._preparing}, timeout=max(memory_seconds, 0))
         if self._memory is not None:
             self._take(await self._memory.by(deadline - clock()))
-        brief = self.as_of_now()
+        agent_settings = self.as_of_now()
         self._opening = None
-        return brief
+        return agent_settings
 
     def _take(self, notes: list[PastCall]) -> None:
         """For the brief: notes that came, facts and topics."""
         self._notes += notes
-        memory = self._memory if self._clearance.allows(TrustLevel.EVERYTHING) else None
+        memory = self._memory if self._access.allows(TrustLevel.EVERYTHING) else None
         self._facts = memory.facts if memory is not None else []
         self._pins = memory.pins if memory is not None else []
-        self._told = len(self._notes) if self._clearance.allows(TrustLevel.SUMMARIES) else 0
+        self._told = len(self._notes) if self._access.allows(TrustLevel.SUMMARIES) else 0
 
     def as_of_now(self) -> AgentSettings:
         """The brief with what is known, and may be told, at this moment."""
@@ -119,13 +119,13 @@ class AgentContext:
 
     def untold(self) -> str:
         """Notes that came after the brief, or may be told only now, for the prompt; empty for none. Tells once."""
-        if not self._clearance.allows(TrustLevel.SUMMARIES):
+        if not self._access.allows(TrustLevel.SUMMARIES):
             return ""
         later, self._told = self._notes[self._told :], len(self._notes)
         return _block(self._untold_pins(), self._untold_facts(), later, self._now())
 
     def _untold_pins(self) -> list[PinnedTopic]:
-        if self._memory is None or not self._clearance.allows(TrustLevel.EVERYTHING):
+        if self._memory is None or not self._access.allows(TrustLevel.EVERYTHING):
             return []
         told = {pin.id for pin in self._pins}
         new = [pin for pin in self._memory.pins if pin.id not in told]
@@ -133,7 +133,7 @@ class AgentContext:
         return new
 
     def _untold_facts(self) -> list[Fact]:
-        if self._memory is None or not self._clearance.allows(TrustLevel.EVERYTHING):
+        if self._memory is None or not self._access.allows(TrustLevel.EVERYTHING):
             return []
         told = {fact.id for fact in self._facts}
         new = [fact for fact in self._memory.facts if fact.id not in told]
@@ -144,7 +144,7 @@ class AgentContext:
     def told(self) -> dict[str, Any]:
         """How much was told of earlier calls, and how long that took to load."""
         loading = self._memory
-        counts = {"facts": len(self._facts), "calls": self._told, "tier": str(self._clearance.tier)}
+        counts = {"facts": len(self._facts), "calls": self._told, "tier": str(self._access.tier)}
         if loading is None:
             return {**counts, "seconds": None, "outcome": "off"}
         outcome = loading.outcome
@@ -170,11 +170,11 @@ class AgentContext:
             *(_receipt_of(fact, now) for fact in self._facts if stands_in(block, fact.text)),
             *(_receipt_of_call(call, now) for call in told),
         ]
-        tier = before.get("tier") or str(self._clearance.tier)
+        tier = before.get("tier") or str(self._access.tier)
         return {
             "tier": tier,
             "block": "\n".join(filter(None, [before.get("block"), block])),
-            "items": before.get("items", []) + [item | {"tier": str(self._clearance.tier)} for item in items],
+            "items": before.get("items", []) + [item | {"tier": str(self._access.tier)} for item in items],
         }
 
     @property
@@ -186,7 +186,7 @@ class AgentContext:
         now, name = self._now(), plain_name(self._name)
         number = self._session.number or self._session.caller
         caller = f"{name} ({number})" if name else number
-        notes = self._notes if self._clearance.allows(TrustLevel.SUMMARIES) else []
+        notes = self._notes if self._access.allows(TrustLevel.SUMMARIES) else []
         newest_first = sorted(notes, key=lambda call: call.started_at, reverse=True)
         block = _block(self._pins, self._facts, newest_first, now)
         memory = "\n".join(filter(None, [self._name_alone(), block])) or NO_NOTES
@@ -195,14 +195,14 @@ class AgentContext:
     @property
     def _name(self) -> str:
         """The caller's name, if it is known and may be told."""
-        if not self._clearance.allows(TrustLevel.NAME):
+        if not self._access.allows(TrustLevel.NAME):
             return ""
         known = self._memory.person if self._memory is not None else ""
         return known or next((call.caller_name for call in self._notes if call.caller_name), "")
 
     def _name_alone(self) -> str:
         """For who may not be told the facts, of which it is one."""
-        return "" if self._clearance.allows(TrustLevel.EVERYTHING) else render_name(self._name)
+        return "" if self._access.allows(TrustLevel.EVERYTHING) else render_name(self._name)
 
     def _receipt_of_name(self, text: str, now: datetime) -> dict[str, Any]:
         calls = [(call.session_id, call.started_at) for call in self._notes if call.caller_name]

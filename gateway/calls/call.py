@@ -98,12 +98,12 @@ class Call:
         line: CallLeg,
         apology: bytes,
         memory: MemoryLoader | None = None,
-        clearance: MemoryAccess | None = None,
-        kit: CallTools | None = None,
+        access: MemoryAccess | None = None,
+        call_tools: CallTools | None = None,
         endpoint: ThinkEndpoint | None = None,
         journal: CallJournal | None = None,
         recorder: CallRecorder | None = None,
-        feed: CallEvents | None = None,
+        call_events: CallEvents | None = None,
         forget: Forget | None = None,
         look_up: LookUp | None = None,
     ) -> None:
@@ -112,12 +112,12 @@ class Call:
         self.recorder = recorder
         self.wound_up = False
         """Whether `end_function` has had its turn: it was known that the call is over, and not only its media."""
-        self._feed = feed or EventPublisher().of(session)
+        self._call_events = call_events or EventPublisher().of(session)
         self.on_other_memory: Callable[[], None] = lambda: None
         """Told when it is not the same person's memory any more, or there is none."""
         self.on_over: Callable[[], None] = lambda: None
         """Told at once when nobody is on the line any more; what is left to do then takes a while."""
-        self.audience = CallMonitor()
+        self.monitor = CallMonitor()
         self._carrier = carrier
         self._line = line
         self._apology = apology
@@ -128,53 +128,53 @@ class Call:
         self._over: asyncio.Future[EndReason] = self._loop.create_future()
         self._ended_at: datetime | None = None
         self._carrier_over = False
-        self._playback = Playout()
+        self._playout = Playout()
         self._journal = journal
         self._transcript = Transcript(
-            self._playback,
+            self._playout,
             turns=session.turns,
             journal=journal,
-            feed=self._feed,
+            call_events=self._call_events,
             off_record=session.off_record,
         )
-        kit = kit or CallTools()
-        self._farewell = GracefulHangup(self._tasks, self._everything_played)
-        self._hands = ToolExecutor(
+        call_tools = call_tools or CallTools()
+        self._graceful_hangup = GracefulHangup(self._tasks, self._everything_played)
+        self._tool_executor = ToolExecutor(
             self,
             self._tasks,
             agent,
-            kit,
+            call_tools,
             line=line,
-            farewell=self._farewell,
+            graceful_hangup=self._graceful_hangup,
             journal=journal,
-            feed=self._feed,
+            call_events=self._call_events,
             log=self._log,
         )
-        self._clearance = clearance or MemoryAccess()
+        self._access = access or MemoryAccess()
         self._caller = CallerIdentity(
             self,
             session,
             agent,
-            self._clearance,
+            self._access,
             memory=memory,
             look_up=look_up,
             journal=journal,
             log=self._log,
         )
-        self._briefing = AgentContext(
+        self._agent_context = AgentContext(
             session,
             agent,
             self._transcript,
             memory,
-            self._hands.functions,
+            self._tool_executor.functions,
             endpoint=endpoint,
-            personas=kit.personas,
-            clearance=self._clearance,
+            personas=call_tools.personas,
+            access=self._access,
         )
-        self._wishes = MemoryCommands(
-            self, session, agent, self._transcript, self._clearance, memory=memory, forget=forget
+        self._memory_commands = MemoryCommands(
+            self, session, agent, self._transcript, self._access, memory=memory, forget=forget
         )
-        self._stand_in = ReplyOverride()
+        self._reply_override = ReplyOverride()
         self._replies = CannedReplies() if endpoint is not None else None
         sorry = NOT_TRANSFERRED if session.end_reason is EndReason.TRANSFERRED else agent.sorry
         self._filler = self._make_filler(agent.filler)
@@ -182,10 +182,10 @@ class Call:
         self._engine = EngineConnection(
             self,
             engine,
-            self._briefing,
+            self._agent_context,
             sorry=sorry,
             resumed=bool(session.turns),
-            feed=self._feed,
+            call_events=self._call_events,
             log=self._log,
         )
         self._gate_open = True  # closed while what the engine sends belongs to a cancelled answer
@@ -203,7 +203,7 @@ class Call:
         try:
             async with self._tasks:
                 if not self.session.turns:
-                    self._briefing.waits_for(self._hands.start_up())
+                    self._agent_context.waits_for(self._tool_executor.start_up())
                 self._work += [
                     self._tasks.create_task(self._hold_engine(), name="engine"),
                     self._tasks.create_task(self._remember_more(), name="memory"),
@@ -214,11 +214,11 @@ class Call:
                     self._tasks.create_task(self._hang_up_carrier(), name="hang-up")
                 if reason not in _NO_ENGINE:
                     await self._hear_last_words()
-                self._farewell.cancel()
+                self._graceful_hangup.cancel()
                 for task in self._work:
                     task.cancel()
                 self.wound_up = self._ended_by(reason) not in _MAY_GO_ON
-                await self._hands.rest(call_is_over=self.wound_up)
+                await self._tool_executor.rest(call_is_over=self.wound_up)
         finally:
             self._complete_session(reason)
             self._carrier.close()
@@ -266,11 +266,11 @@ class Call:
     def on_caller_audio(self, audio: bytes) -> None:
         self._heard_at = self._loop.time()
         self._engine.hear(audio)
-        self.audience.heard(audio)
+        self.monitor.heard(audio)
 
     def on_mark(self, name: str) -> None:
         self._heard_at = self._loop.time()
-        self._playback.mark_reached(name)
+        self._playout.mark_reached(name)
         if name in self._played:
             self._played[name].set()
 
@@ -280,7 +280,7 @@ class Call:
         self._caller.pressed(digit, self._heard_at)
 
     def on_stream_stopped(self) -> None:
-        if self._hands.handing_over:
+        if self._tool_executor.handing_over:
             self.end(EndReason.TRANSFERRED, carrier_over=True)
         elif self._line.stop_ends_call:
             self.end(EndReason.CALLER_HUNG_UP, carrier_over=True)
@@ -288,7 +288,7 @@ class Call:
             self.end(EndReason.STREAM_STOPPED)
 
     def on_stream_lost(self) -> None:
-        self.end(EndReason.TRANSFERRED if self._hands.handing_over else EndReason.STREAM_LOST)
+        self.end(EndReason.TRANSFERRED if self._tool_executor.handing_over else EndReason.STREAM_LOST)
 
     # The language model's side, where it is the agent's own
 
@@ -302,7 +302,7 @@ class Call:
         """What is answered to these words in the place of the language model; empty for nothing."""
         if self._replies is None:
             return ""
-        if self._replies.expects(said) or self._wishes.may_be_one(said, self._loop.time()):
+        if self._replies.expects(said) or self._memory_commands.may_be_one(said, self._loop.time()):
             return await self._replies.to(said)
         return ""
 
@@ -312,8 +312,8 @@ class Call:
         """Pass it on as it came, with a mark after each stretch; what belongs to a cancelled answer is dropped."""
         if not self._gate_open or self._over.done():
             return
-        if self._stand_in.holds:
-            self._stand_in.hold_sound(audio)
+        if self._reply_override.holds:
+            self._reply_override.hold_sound(audio)
             return
         self._spoke_at = self._loop.time()
         is_answer = not self._filler.saying
@@ -324,19 +324,19 @@ class Call:
             if is_answer:
                 self._transcript.agent_audio(len(stretch), self._spoke_at)
             self._carrier.send_audio(stretch)
-            self._playback.audio_sent(len(stretch))
-            if self._playback.mark_due():
-                self._carrier.send_mark(self._playback.next_mark())
+            self._playout.audio_sent(len(stretch))
+            if self._playout.mark_due():
+                self._carrier.send_mark(self._playout.next_mark())
         if is_answer:
             self._clock.first_frame(self._loop.time())
-        self.audience.sent(audio, self._spoke_at)
+        self.monitor.sent(audio, self._spoke_at)
 
     def _sounds(self, timing: TurnLatency | None) -> None:
-        self._feed.sounds(timing.as_json() if timing is not None else None)
+        self._call_events.sounds(timing.as_json() if timing is not None else None)
 
     def _answer_sounds(self) -> None:
         self._filler.agent_speaks()
-        self._farewell.sound_began()
+        self._graceful_hangup.sound_began()
         self._engine.answer_due_since = None
         self._clock.first_audio(self._spoke_at)
 
@@ -356,13 +356,13 @@ class Call:
             case FunctionsRequested(calls):
                 self._gate_open = True
                 for call in calls if not self._over.done() else ():
-                    self._hands.use(call, self._engine.link, answered_already=self._stand_in.holds)
+                    self._tool_executor.use(call, self._engine.link, answered_already=self._reply_override.holds)
             case FunctionsCancelled(call_ids):
-                self._hands.cancel(call_ids)
-                self._farewell.taken_back(call_ids)
+                self._tool_executor.cancel(call_ids)
+                self._graceful_hangup.taken_back(call_ids)
             case SettingsApplied():
                 self._gate_open, self._caller_speaking = True, False
-                self._stand_in.end()
+                self._reply_override.end()
                 self._engine.applied()
             case LatencyReported(seconds):
                 ttt, tts = seconds.get("ttt_text_latency"), seconds.get("tts_latency")
@@ -371,10 +371,10 @@ class Call:
                 self._filler.phrase_over()
             case EngineWarned(code):
                 self._log.warning("engine warned", extra={"code": code})
-                self._feed.tell("error", what="engine warned", reason=code)
+                self._call_events.tell("error", what="engine warned", reason=code)
             case EngineFailed(code):
                 self._log.warning("engine failed", extra={"code": code})
-                self._feed.tell("error", what="engine failed", reason=code)
+                self._call_events.tell("error", what="engine failed", reason=code)
             case _:
                 pass  # acknowledgements; nothing in the conversation hangs on them
 
@@ -390,36 +390,38 @@ class Call:
         self._carrier.send_clear()
         if self._transcript.interrupted(self._loop.time()):
             BARGE_INS.count(self.session.carrier)
-        self._playback.cleared()
-        self.audience.cleared()
+        self._playout.cleared()
+        self.monitor.cleared()
         self._gate_open = False
 
     def _caller_said(self, text: str) -> None:
         self._caller_speaking = False
         self._gate_open = True
         now = self._loop.time()
-        command = self._wishes.hear(self._caller.said(text, now, question=self._question), datetime.now(UTC), now)
+        command = self._memory_commands.hear(
+            self._caller.said(text, now, question=self._question), datetime.now(UTC), now
+        )
         self._caller_text.set()
         self._engine.answer_due_since = now
         self._clock.transcript(now)
-        self._hands.caller_spoke()
-        self._farewell.caller_went_on()
+        self._tool_executor.caller_spoke()
+        self._graceful_hangup.caller_went_on()
         if self._replies is not None:
             self._replies.turn_is_final(text, ours=command is not None)
         if command is None or self._over.done():
-            self._stand_in.end()
+            self._reply_override.end()
             self._filler.caller_finished(now)
         else:
-            self._stand_in.begin()
+            self._reply_override.begin()
             self._tasks.create_task(self._meet(command, text), name="wish")
 
     async def _meet(self, command: VoiceCommand, said: str) -> None:
         """Do what the caller wants of their memory, and have them told; the agent's own answer is not heard."""
-        reply = await self._wishes.carry_out(command)
+        reply = await self._memory_commands.carry_out(command)
         self._log.info("caller's wish met", extra={"wish": command.wish, "step": command.step.name.lower()})
-        self._stand_in.says(reply)
+        self._reply_override.says(reply)
         if self._replies is None or not await self._replies.give(said, reply):
-            (self._engine.say_instead if self._stand_in.holds else self._engine.say)(reply)
+            (self._engine.say_instead if self._reply_override.holds else self._engine.say)(reply)
 
     @property
     def _question(self) -> str:
@@ -429,23 +431,23 @@ class Call:
     def _agent_said(self, text: str) -> None:
         if not self._gate_open or self._over.done() or self._filler.takes(text):
             return
-        if self._stand_in.holds:
-            sound = self._stand_in.takes(text)
+        if self._reply_override.holds:
+            sound = self._reply_override.takes(text)
             if sound is None:
                 return
             self.on_agent_audio(sound)
-        if self._playback.unmarked:  # so that it is known exactly whether the sentence before was heard
-            self._carrier.send_mark(self._playback.next_mark())
+        if self._playout.unmarked:  # so that it is known exactly whether the sentence before was heard
+            self._carrier.send_mark(self._playout.next_mark())
         self._transcript.agent_said(text, datetime.now(UTC))
 
     def _answer_complete(self) -> None:
-        if not self._gate_open or self._stand_in.holds:
+        if not self._gate_open or self._reply_override.holds:
             return  # the cancelled answer's
         self._carrier.finish_audio()
         if not self._filler.saying:
             self._transcript.agent_audio_done()
-            self._farewell.sound_done()
-        self._carrier.send_mark(self._playback.next_mark())
+            self._graceful_hangup.sound_done()
+        self._carrier.send_mark(self._playout.next_mark())
         self._filler.phrase_over()
 
     def _make_filler(self, choice: FillerSettings | None) -> Filler:
@@ -462,13 +464,13 @@ class Call:
 
     def _stop_filler(self) -> None:
         self._carrier.stop_filler()
-        self._playback.cleared()
+        self._playout.cleared()
 
     # What its functions do
 
     def say(self, text: str) -> None:
         """Now, or with the greeting while nothing has been said."""
-        if not self._briefing.opens_with(text):
+        if not self._agent_context.opens_with(text):
             self._engine.say(text)
 
     def turns(self) -> list[Turn]:
@@ -484,20 +486,20 @@ class Call:
 
     def memory_is(self, memory: MemoryLoader | None) -> None:
         self.on_other_memory()
-        self._wishes.memory_is(memory)
-        self._briefing.knows(memory)
+        self._memory_commands.memory_is(memory)
+        self._agent_context.knows(memory)
         self._engine.brief_anew()
         if not self._over.done():
             self._work.append(self._tasks.create_task(self._remember_more(), name="memory"))
 
     def caller_is_another(self) -> None:
-        self._hands.recall(of_another=True)
+        self._tool_executor.recall(of_another=True)
 
     def somebody_else_speaks(self) -> None:
-        self._hands.memory_is_gone()
+        self._tool_executor.memory_is_gone()
 
     def more_may_be_told(self) -> None:
-        self._hands.recall()
+        self._tool_executor.recall()
         self._engine.tell_untold()
 
     # What the caller wants kept
@@ -505,13 +507,13 @@ class Call:
     def keep_nothing(self, nothing: bool) -> None:
         self.session.off_record = nothing
         self._transcript.go_off_record(nothing)
-        self._hands.off_record(nothing)
+        self._tool_executor.off_record(nothing)
         if nothing:
             self._discard_recording()
 
     def taken_back(self) -> None:
         self._discard_recording()
-        self._feed.unsay(self._transcript.so_far)
+        self._call_events.unsay(self._transcript.so_far)
         if self._journal is not None:
             self._journal.begin_anew(self.journal_entries)
 
@@ -522,10 +524,10 @@ class Call:
             self.recorder = None
 
     def memory_is_gone(self) -> None:
-        self._clearance.locked = True
+        self._access.locked = True
         self.on_other_memory()
-        self._briefing.forget()
-        self._hands.memory_is_gone()
+        self._agent_context.forget()
+        self._tool_executor.memory_is_gone()
         self._engine.brief_anew()
 
     # What takes time
@@ -536,7 +538,7 @@ class Call:
         except EngineError as error:
             refused = isinstance(error, EngineRefused)
             self._log.error("voice engine gone, apologising", extra={"reason": str(error)})
-            self._feed.tell("error", what="voice engine gone", reason=str(error))
+            self._call_events.tell("error", what="voice engine gone", reason=str(error))
             if not self._over.done():
                 await self._apologise()
             self.end(EndReason.ENGINE_REFUSED if refused else EndReason.ENGINE_LOST)
@@ -553,12 +555,12 @@ class Call:
 
     async def _remember_more(self) -> None:
         """Memory that is too late for Settings is told in mid-call."""
-        await self._briefing.load_rest()
+        await self._agent_context.load_rest()
         self._engine.tell_untold()
 
     async def _everything_played(self) -> None:
         self._carrier.finish_audio()
-        name = self._playback.next_mark()
+        name = self._playout.next_mark()
         played = self._played[name] = asyncio.Event()
         self._carrier.send_mark(name)
         await played.wait()
@@ -570,7 +572,7 @@ class Call:
             await self._line.hang_up()
         except CarrierRefused as error:
             self._log.error("call could not be hung up", extra={"reason": str(error)})
-            self._feed.tell("error", what="call could not be hung up", reason=str(error))
+            self._call_events.tell("error", what="call could not be hung up", reason=str(error))
 
     async def _hear_last_words(self) -> None:
         """The caller is gone, but the engine may still be writing down what they said last."""
@@ -592,7 +594,7 @@ class Call:
         self._caller.call_over()
         self._clock.call_over()
         self.session.timings += [timing.as_json() for timing in self._clock.finished]
-        self.session.receipt = self._briefing.receipt
+        self.session.receipt = self._agent_context.receipt
         self.session.turns = self._transcript.ended(self._loop.time())
         self.session.ended_at = self._ended_at or datetime.now(UTC)
         self.session.end_reason = self._ended_by(reason)

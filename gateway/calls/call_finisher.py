@@ -18,27 +18,27 @@ class CallFinisher:
     def __init__(
         self,
         finalizer: FinalizationWorker,
-        provisions: CallResources,
-        feed: EventPublisher,
-        neighbours: ClusterNode | None,
+        resources: CallResources,
+        call_events: EventPublisher,
+        cluster: ClusterNode | None,
     ) -> None:
         self._finalizer = finalizer
-        self._provisions = provisions
-        self._feed = feed
-        self._neighbours = neighbours
+        self._resources = resources
+        self._call_events = call_events
+        self._cluster = cluster
 
-    def settle(self, ring: PendingCall, reason: EndReason) -> None:
+    def settle(self, pending: PendingCall, reason: EndReason) -> None:
         """A call that rang or was parked is over: what was said in it is kept."""
-        ring.cancel()
-        if ring.session is not None and ring.session.end_reason is not EndReason.GATEWAY_DIED:
-            ring.session.end_reason = reason
-        if ring.session is None:
-            self._provisions.feed(ring).tell("hangup", reason=str(reason), seconds=0, turns=0)
-        self.finish(ring, ring.session, ring.recorder)
+        pending.cancel()
+        if pending.session is not None and pending.session.end_reason is not EndReason.GATEWAY_DIED:
+            pending.session.end_reason = reason
+        if pending.session is None:
+            self._resources.call_events(pending).tell("hangup", reason=str(reason), seconds=0, turns=0)
+        self.finish(pending, pending.session, pending.recorder)
 
     def finish(
         self,
-        ring: PendingCall,
+        pending: PendingCall,
         session: VoiceSession | None,
         recorder: CallRecorder | None = None,
         *,
@@ -50,42 +50,42 @@ class CallFinisher:
         `wound_up`: the agent's last function was run in the call. Else, where its media was lost or its gateway has
         died, it is run now.
         """
-        key = ring.key
-        if self._neighbours is not None:
-            self._neighbours.commons.over(key)
+        key = pending.key
+        if self._cluster is not None:
+            self._cluster.directory.over(key)
         if session is not None:
             self._tell_end(session)
-            owes_last_function = ring.agent.functions is not None and bool(session.turns) and not wound_up
-            first = functools.partial(self._wind_up, ring, session) if owes_last_function else None
+            owes_last_function = pending.agent.functions is not None and bool(session.turns) and not wound_up
+            first = functools.partial(self._wind_up, pending, session) if owes_last_function else None
             self._finalizer.submit(session, recorder, begun=lambda: self._settled(key, session.id), first=first)
         else:
             self._settled(key)
 
-    def let_go(self, ring: PendingCall) -> None:
+    def let_go(self, pending: PendingCall) -> None:
         """The call is another node's, which is told what was said here when it has ended there."""
-        ring.cancel()
-        if ring.recorder is not None:
-            ring.recorder.close()
-        if ring.session is None:
+        pending.cancel()
+        if pending.recorder is not None:
+            pending.recorder.close()
+        if pending.session is None:
             return
-        if self._neighbours is not None and self._finalizer.is_shared and ring.session.turns:
-            self.contribute(ring.key, ring.session, self._neighbours)
+        if self._cluster is not None and self._finalizer.is_shared and pending.session.turns:
+            self.contribute(pending.key, pending.session, self._cluster)
         else:
-            self._provisions.discard(ring.session.id)
+            self._resources.discard(pending.session.id)
 
-    def contribute(self, key: CallKey, session: VoiceSession, neighbours: ClusterNode) -> None:
+    def contribute(self, key: CallKey, session: VoiceSession, cluster: ClusterNode) -> None:
         """What this node knows of a call that goes on at another one."""
-        self._finalizer.contribute(session, functools.partial(neighbours.until_over, key))
+        self._finalizer.contribute(session, functools.partial(cluster.until_over, key))
 
-    async def _wind_up(self, ring: PendingCall, session: VoiceSession) -> None:
-        await run_end_function(session, await self._provisions.kit_for(ring, session.caller))
+    async def _wind_up(self, pending: PendingCall, session: VoiceSession) -> None:
+        await run_end_function(session, await self._resources.kit_for(pending, session.caller))
 
     def _tell_end(self, session: VoiceSession) -> None:
         seconds, turns = round(session.seconds, 1), len(session.turns)
-        feed = self._feed.of(session, kept=self._provisions.has_memory)
-        feed.tell("hangup", reason=str(session.end_reason or EndReason.FAILED), seconds=seconds, turns=turns)
-        self._feed.call_over(session.id)
+        call_events = self._call_events.of(session, kept=self._resources.has_memory)
+        call_events.tell("hangup", reason=str(session.end_reason or EndReason.FAILED), seconds=seconds, turns=turns)
+        self._call_events.call_over(session.id)
 
     def _settled(self, key: CallKey, session_id: str = "") -> None:
-        if self._neighbours is not None:
-            self._neighbours.commons.settled(key, session_id)
+        if self._cluster is not None:
+            self._cluster.directory.settled(key, session_id)

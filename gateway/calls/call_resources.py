@@ -41,15 +41,15 @@ class CallResources:
     def __init__(
         self,
         memory: MemoryServices | None,
-        kits: ToolLoader,
+        tool_loader: ToolLoader,
         recordings: RecordingDirectory,
-        feed: EventPublisher,
+        call_events: EventPublisher,
         share: Share | None,
     ) -> None:
         self._memory = memory
-        self._kits = kits
+        self._tool_loader = tool_loader
         self._recordings = recordings
-        self._feed = feed
+        self._call_events = call_events
         self._share = share
 
     @property
@@ -62,54 +62,60 @@ class CallResources:
 
     # While the phone rings
 
-    def prepare(self, ring: PendingCall) -> None:
+    def prepare(self, pending: PendingCall) -> None:
         """Begin to load what the call will need: memory, and the agent's functions."""
-        ring.kit = self._kits.pack(ring.agent, ring.caller, ring.clearance)
-        ring.memory = self.remembering(ring, ring.caller)
+        pending.call_tools = self._tool_loader.pack(pending.agent, pending.caller, pending.access)
+        pending.memory = self.remembering(pending, pending.caller)
 
-    def remembering(self, ring: PendingCall, caller: str) -> MemoryLoader | None:
+    def remembering(self, pending: PendingCall, caller: str) -> MemoryLoader | None:
         """Begin to load what is known of this caller, as far as this call may ever be told."""
-        may_rise = ring.agent.trust.pin is not None
-        if self._memory is None or not caller or not (may_rise or ring.clearance.allows(TrustLevel.NAME)):
+        may_rise = pending.agent.trust.pin is not None
+        if self._memory is None or not caller or not (may_rise or pending.access.allows(TrustLevel.NAME)):
             return None
-        return MemoryLoader(self._memory.recall, agent=ring.agent.name, caller=caller, limit=self._memory.limit)
+        return MemoryLoader(self._memory.recall, agent=pending.agent.name, caller=caller, limit=self._memory.limit)
 
-    def session(self, ring: PendingCall) -> VoiceSession | None:
+    def session(self, pending: PendingCall) -> VoiceSession | None:
         """For a caller who will be remembered; another's call gets one when it is answered."""
-        return ring.new_session() if self._memory is not None and ring.caller else None
+        return pending.new_session() if self._memory is not None and pending.caller else None
 
     # With its media
 
-    async def kit(self, ring: PendingCall) -> CallTools:
-        return await (ring.kit or self._kits.pack(ring.agent, ring.caller, ring.clearance))
+    async def call_tools(self, pending: PendingCall) -> CallTools:
+        return await (pending.call_tools or self._tool_loader.pack(pending.agent, pending.caller, pending.access))
 
-    async def kit_for(self, ring: PendingCall, caller: str) -> CallTools:
+    async def kit_for(self, pending: PendingCall, caller: str) -> CallTools:
         """Another one, for this caller."""
-        return await self._kits.pack(ring.agent, caller, ring.clearance)
+        return await self._tool_loader.pack(pending.agent, caller, pending.access)
 
-    def recorder(self, session: VoiceSession, ring: PendingCall, kit: CallTools) -> CallRecorder | None:
+    def recorder(self, session: VoiceSession, pending: PendingCall, call_tools: CallTools) -> CallRecorder | None:
         recorder = self._recordings.record(session.uuid)
         if recorder is not None:
-            known = {"remembers": self.has_memory, "functions": kit.function_names}
-            recorder.note("call", ring.recording_header(session) | known)
+            known = {"remembers": self.has_memory, "functions": call_tools.function_names}
+            recorder.note("call", pending.recording_header(session) | known)
         return recorder
 
-    def feed(self, ring: PendingCall) -> CallEvents:
+    def call_events(self, pending: PendingCall) -> CallEvents:
         """What is told of a call. Of one that leaves nothing behind neither words nor number are kept."""
-        kept = self._memory is not None and bool(ring.caller)
-        return self._feed.call(ring.session_id, ring.agent.name, ring.number or ring.caller, ring.key[0], kept=kept)
+        kept = self._memory is not None and bool(pending.caller)
+        return self._call_events.call(
+            pending.session_id,
+            pending.agent.name,
+            pending.number or pending.caller,
+            pending.key[0],
+            kept=kept,
+        )
 
     # The journal
 
-    def journal(self, session: VoiceSession, ring: PendingCall) -> CallJournal | None:
+    def journal(self, session: VoiceSession, pending: PendingCall) -> CallJournal | None:
         if self._memory is None or not session.caller:
             return None
-        return self._memory.journal.open_session(session, ring.journal_header, self._share)
+        return self._memory.journal.open_session(session, pending.journal_header, self._share)
 
-    def take_over(self, session: VoiceSession | None, ring: PendingCall) -> None:
+    def take_over(self, session: VoiceSession | None, pending: PendingCall) -> None:
         """The call was another node's: from here on this journal knows it."""
         if self._memory is not None and session is not None:
-            self._memory.journal.take_over(session, ring.journal_header)
+            self._memory.journal.take_over(session, pending.journal_header)
 
     async def recollect(self, session: VoiceSession) -> None:
         """Add what a worker that shares our disk had written down, and could not tell before it died."""

@@ -31,7 +31,7 @@ class CallTable:
     """One node's calls. A call rings, is live, is over; when its stream is lost it is parked, and may ring again."""
 
     def __init__(self) -> None:
-        self._rings: dict[CallKey, PendingCall] = {}
+        self._pending_calls: dict[CallKey, PendingCall] = {}
         self._live: dict[CallKey, Call] = {}
         self._parked: dict[CallKey, PendingCall] = {}
         self._over: OrderedDict[CallKey, float] = OrderedDict()
@@ -48,40 +48,40 @@ class CallTable:
             self._events.popitem(last=False)
         return True
 
-    def add_ring(self, ring: PendingCall) -> None:
-        self._rings[ring.key] = ring
+    def add_ring(self, pending: PendingCall) -> None:
+        self._pending_calls[pending.key] = pending
 
-    def ring(self, key: CallKey) -> PendingCall | None:
-        return self._rings.get(key)
+    def pending(self, key: CallKey) -> PendingCall | None:
+        return self._pending_calls.get(key)
 
     def redeem(self, key: CallKey, token: str, account_id: str, now: float) -> PendingCall | None:
         """Spend a token. None for a wrong, used, expired or foreign one; the call keeps waiting for the right one."""
-        ring = self._rings.get(key)
-        if ring is None or not ring.opens(token, account_id, now):
+        pending = self._pending_calls.get(key)
+        if pending is None or not pending.opens(token, account_id, now):
             return None
-        ring.used = True
-        return ring
+        pending.used = True
+        return pending
 
     def unclaimed(self, now: float) -> list[PendingCall]:
         """Rings whose media never came; with this they are over."""
-        late = [ring for ring in self._rings.values() if not ring.used and now >= ring.expires]
-        for ring in late:
-            self.ended(ring.key, now)
+        late = [pending for pending in self._pending_calls.values() if not pending.used and now >= pending.expires]
+        for pending in late:
+            self.ended(pending.key, now)
         return late
 
-    def park(self, ring: PendingCall, until: float) -> None:
+    def park(self, pending: PendingCall, until: float) -> None:
         """The call has lost its stream. `ring` is what it had; it waits for another until then."""
-        self._live.pop(ring.key, None)
-        self._rings.pop(ring.key, None)
-        self._over.pop(ring.key, None)
-        ring.expires = until
-        self._parked[ring.key] = ring
+        self._live.pop(pending.key, None)
+        self._pending_calls.pop(pending.key, None)
+        self._over.pop(pending.key, None)
+        pending.expires = until
+        self._parked[pending.key] = pending
 
     def to_ask_about(self, now: float) -> list[PendingCall]:
         """Parked calls about which the carrier is to be asked now; each comes again after a while."""
-        due = [ring for ring in self._parked.values() if now >= ring.ask_at]
-        for ring in due:
-            ring.ask_at = now + ASK_SECONDS
+        due = [pending for pending in self._parked.values() if now >= pending.ask_at]
+        for pending in due:
+            pending.ask_at = now + ASK_SECONDS
         return due
 
     def unpark(self, key: CallKey) -> PendingCall | None:
@@ -89,9 +89,9 @@ class CallTable:
 
     def overdue(self, now: float) -> list[PendingCall]:
         """Parked calls that nobody came back for; with this they are over."""
-        late = [ring for ring in self._parked.values() if now >= ring.expires]
-        for ring in late:
-            self.ended(ring.key, now)
+        late = [pending for pending in self._parked.values() if now >= pending.expires]
+        for pending in late:
+            self.ended(pending.key, now)
         return late
 
     def went_live(self, key: CallKey, call: Call) -> None:
@@ -114,13 +114,13 @@ class CallTable:
         self._over.move_to_end(key)
         while self._over and next(iter(self._over.values())) < now - MEMORY_OF_ENDED:
             self._over.popitem(last=False)
-        ring = self._rings.pop(key, None)
-        return parked or (ring if ring is not None and not ring.used else None)
+        pending = self._pending_calls.pop(key, None)
+        return parked or (pending if pending is not None and not pending.used else None)
 
     def forget(self, key: CallKey) -> PendingCall | None:
         """The call is another node's now. Returns what was ringing or parked here."""
         self._over.pop(key, None)
-        return self._parked.pop(key, None) or self._rings.pop(key, None)
+        return self._parked.pop(key, None) or self._pending_calls.pop(key, None)
 
     def handed_over(self, key: CallKey) -> PendingCall | None:
         """The call, if it waits for somebody else to pick up."""
@@ -129,12 +129,15 @@ class CallTable:
 
     def without_media(self) -> list[PendingCall]:
         """Calls that wait for their first stream, or for another."""
-        return [*self._parked.values(), *(ring for ring in self._rings.values() if not ring.used)]
+        return [
+            *self._parked.values(),
+            *(pending for pending in self._pending_calls.values() if not pending.used),
+        ]
 
     @property
     def has_calls(self) -> bool:
         """Whether there is any call that is not over."""
-        return bool(self._rings or self._live or self._parked)
+        return bool(self._pending_calls or self._live or self._parked)
 
     def is_over(self, key: CallKey) -> bool:
         return key in self._over

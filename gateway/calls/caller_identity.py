@@ -41,7 +41,7 @@ class CallerIdentity:
         host: IdentityEvents,
         session: VoiceSession,
         agent: Agent,
-        clearance: MemoryAccess,
+        access: MemoryAccess,
         *,
         memory: MemoryLoader | None,
         look_up: LookUp | None,
@@ -52,7 +52,7 @@ class CallerIdentity:
         self._session = session
         self._number = session.number or session.caller
         self._settings = agent.repeat_caller
-        self._clearance = clearance
+        self._access = access
         self._memory = memory
         self._look_up = look_up
         self._journal = journal
@@ -83,7 +83,7 @@ class CallerIdentity:
         caller = identifier(self._settings, self._number, state=self._session.state)
         if caller != self._session.caller:
             self._session.caller, self._session.number = caller, self._number if caller != self._number else ""
-            self._clearance.caller = caller
+            self._access.caller = caller
             if self._journal is not None:
                 self._journal.known_as(caller, self._session.number)
             self._host.caller_is_another()
@@ -106,9 +106,9 @@ class CallerIdentity:
             self._log.info("somebody else has the phone")
             self._gone.append(known)
             self._host.somebody_else_speaks()
-        self._clearance.person = name
+        self._access.person = name
         if self._memory.person_is(name):
-            self._clearance.locked = any(same_person(name, gone) for gone in self._gone)
+            self._access.locked = any(same_person(name, gone) for gone in self._gone)
             self._change_memory(self._memory)
 
     def _change_memory(self, memory: MemoryLoader | None) -> None:
@@ -122,5 +122,5 @@ class CallerIdentity:
             return
         self._log.info("PIN tried", extra={"result": result.name.lower()})
         if result is PinResult.RIGHT:
-            self._clearance.tier = max(self._clearance.tier, self._with_pin)
+            self._access.tier = max(self._access.tier, self._with_pin)
             self._host.more_may_be_told()

@@ -65,18 +65,18 @@ class EngineConnection:
         self,
         call: EngineEvents,
         access: EngineConfig,
-        briefing: AgentContext,
+        agent_context: AgentContext,
         *,
         sorry: str,
         resumed: bool = False,
-        feed: CallEvents | None = None,
+        call_events: CallEvents | None = None,
         log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._call = call
         self._access = access
-        self._briefing = briefing
+        self._agent_context = agent_context
         self._sorry = sorry
-        self._feed = feed or EventPublisher().call("", "", "", "", kept=False)
+        self._call_events = call_events or EventPublisher().call("", "", "", "", kept=False)
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._early: deque[bytes] = deque()
@@ -107,7 +107,7 @@ class EngineConnection:
                 if not pauses or now - self._away_since > AWAY_SECONDS:
                     raise
                 self._log.warning("engine lost, connecting again", extra={"reason": str(error)})
-                self._feed.tell("engine_lost", reason=str(error))
+                self._call_events.tell("engine_lost", reason=str(error))
                 ENGINE_LOSSES.count(self._access.name)
                 await asyncio.sleep(pauses.pop(0))
 
@@ -119,15 +119,15 @@ class EngineConnection:
             await link.open(self._access.connect, self._access.url, self._access.headers)
             self.link = link
             waited = self._loop.time() - started
-            brief = await self._briefing.brief(MEMORY_SECONDS - waited)
+            agent_settings = await self._agent_context.agent_settings(MEMORY_SECONDS - waited)
             self._brief_is_void = False
             if not self._was_ready:
                 self._record("memory")
-                told = self._briefing.told
-                self._feed.tell("memory", **told)
+                told = self._agent_context.told
+                self._call_events.tell("memory", **told)
                 if told["outcome"] != "off":
-                    MEMORY_LOAD.observe(self._briefing.memory_seconds, told["outcome"])
-            await link.configure(brief)
+                    MEMORY_LOAD.observe(self._agent_context.memory_seconds, told["outcome"])
+            await link.configure(agent_settings)
             await link.lost()
         finally:
             if self.ready:
@@ -169,7 +169,7 @@ class EngineConnection:
         self._taken.set()
         self._filled_at = max(self._heard_at, now - SILENCE_AFTER)
         if self._was_ready:
-            self._feed.tell("engine_back")
+            self._call_events.tell("engine_back")
         if self._sorry_due:
             self.link.say(self._sorry)
         self._was_ready = self._sorry_due = True
@@ -197,20 +197,20 @@ class EngineConnection:
         """What the engine was told must not be known to it any more."""
         self._brief_is_void = not self.ready
         if self.ready and self.link is not None:
-            self.link.update_think(self._briefing.as_of_now())
+            self.link.update_think(self._agent_context.as_of_now())
 
     def tell_untold(self) -> None:
         """Give the engine the notes that came too late for its brief."""
-        if self.ready and self.link is not None and (addition := self._briefing.untold()):
+        if self.ready and self.link is not None and (addition := self._agent_context.untold()):
             self.link.update_prompt(addition)
             self._record("late memory")
             self._log.info("memory told in mid-call")
-            self._feed.tell("memory", **self._briefing.told)
+            self._call_events.tell("memory", **self._agent_context.told)
 
     def _record(self, note: str) -> None:
         """Have a recording know what the engine is told, so that a replay can tell it the same."""
         if self._call.recorder is not None:
-            self._call.recorder.note(note, self._briefing.memory)
+            self._call.recorder.note(note, self._agent_context.memory)
 
     def tick(self, now: float) -> None:
         """Called a few times a second: silence for a pausing carrier, keep-alive, and an end to a stalled engine."""

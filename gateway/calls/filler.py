@@ -88,7 +88,7 @@ class Filler:
         if self._state is _WAITING and now >= self._due:
             self._begin(now)
         if self._state is _PLAYING:
-            self._feed(now)
+            self._call_events(now)
 
     # What the engine makes of a phrase
 
@@ -125,7 +125,7 @@ class Filler:
             self._played = 0
             self._queued_until, self._ends = now, now + self._longest
 
-    def _feed(self, now: float) -> None:
+    def _call_events(self, now: float) -> None:
         """Stay a little ahead of what is played. A carrier that has run dry goes on from now: it never catches up."""
         self._queued_until = max(self._queued_until, now)
         wanted = min(now + QUEUED_SECONDS, self._ends) - self._queued_until

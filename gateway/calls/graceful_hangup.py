@@ -21,7 +21,7 @@ class GracefulHangup:
         self._done = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._wish = ""
-        self._wishes = 0
+        self._memory_commands = 0
 
     def wished(self, wish: str, then: Callable[[], None]) -> None:
         """The agent asked to hang up. `then` is called when its farewell has been played; asked again, once."""
@@ -29,7 +29,7 @@ class GracefulHangup:
             self._begun.clear()
             self._done.clear()
             self._wish = wish
-            self._wishes += 1
+            self._memory_commands += 1
             self._task = self._tasks.create_task(self._say_goodbye(then), name="goodbye")
 
     def sound_began(self) -> None:
@@ -38,13 +38,13 @@ class GracefulHangup:
     def sound_done(self) -> None:
         self._done.set()
 
-    def taken_back(self, wishes: tuple[str, ...]) -> None:
-        if self._wish in wishes:
+    def taken_back(self, memory_commands: tuple[str, ...]) -> None:
+        if self._wish in memory_commands:
             self.cancel()
 
     def caller_went_on(self) -> None:
         """Somebody who goes on talking has not finished. The second time, the agent is believed."""
-        if self._wishes == 1:
+        if self._memory_commands == 1:
             self.cancel()
 
     def cancel(self) -> None:

@@ -79,9 +79,13 @@ class LevelMeters:
     """The levels of this node's calls and, where there is a board, of all nodes'."""
 
     def __init__(
-        self, board: SharedStore | None = None, *, node: str = "", nodes: Callable[[], Sequence[str]] = lambda: ()
+        self,
+        shared_store: SharedStore | None = None,
+        *,
+        node: str = "",
+        nodes: Callable[[], Sequence[str]] = lambda: (),
     ) -> None:
-        self._board = board
+        self._shared_store = shared_store
         self._node = node
         self._nodes = nodes
         self._watchers = 0
@@ -126,22 +130,22 @@ class LevelMeters:
 
     async def run(self) -> None:
         """Until cancelled: show other nodes what they want to see, and look at theirs."""
-        while self._board is not None:
+        while self._shared_store is not None:
             try:
-                await self._exchange(self._board)
+                await self._exchange(self._shared_store)
             except SharedStoreUnavailable:
                 self._wanted_elsewhere, self._others = False, []
             await asyncio.sleep(SHOW_SECONDS if self.wanted else ASK_SECONDS)
 
-    async def _exchange(self, board: SharedStore) -> None:
+    async def _exchange(self, shared_store: SharedStore) -> None:
         if self._watchers:
-            await board.put(_WANTED, self._node.encode(), WANTED_SECONDS)
-            found = [await board.get(_name(node)) for node in self._nodes() if node != self._node]
+            await shared_store.put(_WANTED, self._node.encode(), WANTED_SECONDS)
+            found = [await shared_store.get(_name(node)) for node in self._nodes() if node != self._node]
             self._others = [level for stored in found if stored for level in orjson.loads(stored)]
-        wanted_by = await board.get(_WANTED)
+        wanted_by = await shared_store.get(_WANTED)
         self._wanted_elsewhere = wanted_by is not None and wanted_by.decode() != self._node
         if self._wanted_elsewhere:
-            await board.put(_name(self._node), orjson.dumps(self._own), STALE_SECONDS)
+            await shared_store.put(_name(self._node), orjson.dumps(self._own), STALE_SECONDS)
 
 
 def _name(node: str) -> str:

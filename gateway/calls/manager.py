@@ -90,10 +90,10 @@ class CallManager:
         finalizer: FinalizationWorker,
         recordings: RecordingDirectory,
         apology: bytes,
-        kits: ToolLoader | None = None,
-        brains: ResponderFactory | None = None,
-        neighbours: ClusterNode | None = None,
-        feed: EventPublisher | None = None,
+        tool_loader: ToolLoader | None = None,
+        agent_llms: ResponderFactory | None = None,
+        cluster: ClusterNode | None = None,
+        call_events: EventPublisher | None = None,
         levels: LevelMeters | None = None,
     ) -> None:
         self._agents = agents
@@ -101,19 +101,19 @@ class CallManager:
         self._engine = engine
         self._controls = controls
         self._apology = apology
-        self._brains = brains
-        self._neighbours = neighbours
-        self._feed = feed or EventPublisher()
+        self._agent_llms = agent_llms
+        self._cluster = cluster
+        self._call_events = call_events or EventPublisher()
         self._levels = levels or LevelMeters()
-        share = neighbours.commons.said if neighbours is not None else None
-        self._provisions = CallResources(memory, kits or ToolLoader(), recordings, self._feed, share)
-        self._departures = CallFinisher(finalizer, self._provisions, self._feed, neighbours)
-        self._registry = CallTable()
-        self._errands = BackgroundTasks()
-        self._parking = StreamRecovery(
-            self, self._registry, controls, self._provisions, self._departures, self._errands, neighbours
+        share = cluster.directory.said if cluster is not None else None
+        self._resources = CallResources(memory, tool_loader or ToolLoader(), recordings, self._call_events, share)
+        self._call_finisher = CallFinisher(finalizer, self._resources, self._call_events, cluster)
+        self._call_table = CallTable()
+        self._background_tasks = BackgroundTasks()
+        self._stream_recovery = StreamRecovery(
+            self, self._call_table, controls, self._resources, self._call_finisher, self._background_tasks, cluster
         )
-        self.switchboard = OperatorControl(self._registry, neighbours)
+        self.switchboard = OperatorControl(self._call_table, cluster)
         self._pending: dict[MediaStream, None] = {}
         self._conducted: dict[Call, asyncio.Task[None]] = {}
         self._loop_watch = LoopLag()
@@ -122,7 +122,7 @@ class CallManager:
 
     @property
     def live_calls(self) -> int:
-        return len(self._registry)
+        return len(self._call_table)
 
     @property
     def loop_lag(self) -> float:
@@ -140,16 +140,16 @@ class CallManager:
             await asyncio.sleep(TICK_SECONDS / TICK_GROUPS)
             self._loop_watch.held_up(time.monotonic() - before - TICK_SECONDS / TICK_GROUPS)
             now = self._now()
-            for call in itertools.islice(self._registry.live_calls(), turn, None, TICK_GROUPS):
+            for call in itertools.islice(self._call_table.live_calls(), turn, None, TICK_GROUPS):
                 call.tick(now)
             if turn in (0, TICK_GROUPS // 2):
-                self._levels.measure(((call.session.id, call.audience) for call in self._registry.live_calls()), now)
+                self._levels.measure(((call.session.id, call.monitor) for call in self._call_table.live_calls()), now)
             if turn == 0:
-                for ring in self._registry.to_ask_about(now):
-                    self._parking.ask_if_alive(ring)
-                for ring in (*self._registry.unclaimed(now), *self._registry.overdue(now)):
-                    self._parking.abandon(ring)
-                if not self._registry.has_calls:
+                for pending in self._call_table.to_ask_about(now):
+                    self._stream_recovery.ask_if_alive(pending)
+                for pending in (*self._call_table.unclaimed(now), *self._call_table.overdue(now)):
+                    self._stream_recovery.abandon(pending)
+                if not self._call_table.has_calls:
                     self._quiet.set()
 
     async def drain(self, seconds: float) -> None:
@@ -165,16 +165,16 @@ class CallManager:
         self._draining = True
         for link in list(self._pending):
             link.close()
-        for call in self._registry.live_calls():
+        for call in self._call_table.live_calls():
             call.end(EndReason.SHUTDOWN)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
                 while self._conducted:
                     await asyncio.wait(self._conducted.values())
-                if self._neighbours is None:  # else others see to those that wait for their media
-                    self._parking.dismiss()
-                while errands := self._errands.under_way:
-                    await asyncio.wait(errands)
+                if self._cluster is None:  # else others see to those that wait for their media
+                    self._stream_recovery.dismiss()
+                while background_tasks := self._background_tasks.under_way:
+                    await asyncio.wait(background_tasks)
 
     async def recover(self, ended: frozenset[str]) -> None:
         """
@@ -182,46 +182,46 @@ class CallManager:
 
         `ended` are those whose ending has been begun; what their journal still holds is in it.
         """
-        for left in await self._provisions.unfinished():
+        for left in await self._resources.unfinished():
             if left.session.id in ended:
-                self._provisions.claim(left.session.id)
-                self._provisions.discard(left.session.id)
-            elif self._neighbours is None:
+                self._resources.claim(left.session.id)
+                self._resources.discard(left.session.id)
+            elif self._cluster is None:
                 self._continue(pending_call_from_journal(left, self._agents), left.session)
             else:  # another node may have taken it over; to ask may take a while
-                self._errands.send(self._reclaim(left, self._neighbours))
+                self._background_tasks.send(self._reclaim(left, self._cluster))
 
-    async def _reclaim(self, left: RecoveredCall, neighbours: ClusterNode) -> None:
-        ring = pending_call_from_journal(left, self._agents)
-        ours = await neighbours.reclaim(ring.key, left.node)
+    async def _reclaim(self, left: RecoveredCall, cluster: ClusterNode) -> None:
+        pending = pending_call_from_journal(left, self._agents)
+        ours = await cluster.reclaim(pending.key, left.node)
         if ours:
-            self._continue(ring, left.session)
+            self._continue(pending, left.session)
         elif ours is False:
-            self._provisions.claim(left.session.id)
+            self._resources.claim(left.session.id)
             _died(left.session)
-            self._departures.contribute(ring.key, left.session, neighbours)
+            self._call_finisher.contribute(pending.key, left.session, cluster)
 
-    def _continue(self, ring: PendingCall, session: VoiceSession) -> None:
+    def _continue(self, pending: PendingCall, session: VoiceSession) -> None:
         """A call whose process died: it may go on."""
         _log.warning("a call was live when its gateway died", extra={"call": session.uuid[:8]})
-        self._provisions.claim(session.id)
+        self._resources.claim(session.id)
         _died(session)
-        if ring.handed_over:
+        if pending.handed_over:
             session.end_reason = EndReason.TRANSFERRED
-        if ring.key[0] in self._controls and not ring.handed_over:
-            self._parking.park_orphan(ring, session)
+        if pending.key[0] in self._controls and not pending.handed_over:
+            self._stream_recovery.park_orphan(pending, session)
         else:
-            self._departures.finish(ring, session)
+            self._call_finisher.finish(pending, session)
 
     # The webhooks' side
 
     async def is_new_event(self, event_id: str) -> bool:
         """Whether no node has seen this event."""
-        if not self._registry.is_new_event(event_id):
+        if not self._call_table.is_new_event(event_id):
             return False
-        return self._neighbours is None or not event_id or await self._neighbours.is_new_event(event_id)
+        return self._cluster is None or not event_id or await self._cluster.is_new_event(event_id)
 
-    async def ring(
+    async def accept(
         self,
         key: CallKey,
         *,
@@ -241,44 +241,44 @@ class CallManager:
 
         Loading of memory starts here, before the media socket opens: as much as a caller of this attestation is told.
         """
-        if ring := self._registry.ring(key):
-            return ring
+        if pending := self._call_table.pending(key):
+            return pending
         number = caller_id(caller)
         refusal = self._refusal(key, number, vouched=vouched)
         if refusal is not None:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
             REFUSED.count(key[0], refusal.name.lower().replace("_", " "))
-            stranger = self._feed.call("", "", number, key[0], kept=self._provisions.has_memory)
+            stranger = self._call_events.call("", "", number, key[0], kept=self._resources.has_memory)
             stranger.tell("refused", called=called, reason=str(refusal))
             return refusal
         agent = speaker(self._agents, called, order)
         known_as = identifier(agent.repeat_caller, number, sip_headers=sip_headers, attributes=attributes)
-        ring = PendingCall(
+        pending = PendingCall(
             key, account_id, known_as, called, agent, media_url, self._now() + TOKEN_SECONDS, number=number
         )
         if order is not None:
-            ring.order, ring.session_id = order, order.session_id
-        logs.concerns(ring.session_id)
+            pending.order, pending.session_id = order, order.session_id
+        logs.concerns(pending.session_id)
         listed = self._allowed.lists(number)
-        ring.clearance.tier = agent.trust.tier(attestation, withheld=not number, allow_listed=listed)
-        self._provisions.prepare(ring)
-        ring.session = self._provisions.session(ring)
-        if self._neighbours is not None:
-            if there := await self._neighbours.announce(ring):
-                ring.cancel()
-                known = self._registry.ring(key)
+        pending.access.tier = agent.trust.tier(attestation, withheld=not number, allow_listed=listed)
+        self._resources.prepare(pending)
+        pending.session = self._resources.session(pending)
+        if self._cluster is not None:
+            if there := await self._cluster.announce(pending):
+                pending.cancel()
+                known = self._call_table.pending(key)
                 return Refusal.OVER if there.state is not CallState.RINGING else known or self._ring_of(there)
-            if self._registry.is_over(key):  # the caller hung up while others were told
-                ring.cancel()
-                self._neighbours.commons.settled(key)
+            if self._call_table.is_over(key):  # the caller hung up while others were told
+                pending.cancel()
+                self._cluster.directory.settled(key)
                 return Refusal.OVER
-        if ring.session is not None:  # from here on a killed gateway knows that somebody is on the line
-            self._provisions.journal(ring.session, ring)
-        self._registry.add_ring(ring)
+        if pending.session is not None:  # from here on a killed gateway knows that somebody is on the line
+            self._resources.journal(pending.session, pending)
+        self._call_table.add_ring(pending)
         if order is None:
             _log.info("phone rings", extra={"caller": last_four(number), "carrier": key[0], "agent": agent.name})
-            self._provisions.feed(ring).tell("ringing", called=called)
-        return ring
+            self._resources.call_events(pending).tell("ringing", called=called)
+        return pending
 
     async def resume(self, key: CallKey) -> PendingCall | None:
         """
@@ -286,25 +286,25 @@ class CallManager:
 
         The carrier may know of the loss before we do.
         """
-        if call := self._registry.live(key):
+        if call := self._call_table.live(key):
             call.end(EndReason.STREAM_LOST)
             await asyncio.wait({self._conducted[call]})
-        elif (ring := self._registry.ring(key)) and not ring.used:
-            self._parking.park(ring, ring.session)
-        elif self._neighbours is not None and not self._registry.is_parked(key) and not self._registry.is_over(key):
-            if fetched := await self._neighbours.fetch(key):
+        elif (pending := self._call_table.pending(key)) and not pending.used:
+            self._stream_recovery.park(pending, pending.session)
+        elif self._cluster is not None and not self._call_table.is_parked(key) and not self._call_table.is_over(key):
+            if fetched := await self._cluster.fetch(key):
                 self.take_up(*fetched)
-        return await self._parking.ring_again(key)
+        return await self._stream_recovery.ring_again(key)
 
     def carrier_ended(self, key: CallKey) -> None:
         """The carrier says that the call is over; it may say so before we have heard of the call at all."""
-        call = self._registry.live(key)
+        call = self._call_table.live(key)
         if call is not None:
             call.end(EndReason.CALLER_HUNG_UP, carrier_over=True)
-        elif ring := self._registry.ended(key, self._now()):
-            self._departures.settle(ring, EndReason.CALLER_HUNG_UP)
-        elif self._neighbours is not None:
-            self._errands.send(self._pass_on_end(key, self._neighbours))
+        elif pending := self._call_table.ended(key, self._now()):
+            self._call_finisher.settle(pending, EndReason.CALLER_HUNG_UP)
+        elif self._cluster is not None:
+            self._background_tasks.send(self._pass_on_end(key, self._cluster))
 
     def stream_failed(self, key: CallKey, token: str = "") -> None:
         """
@@ -312,39 +312,39 @@ class CallManager:
 
         `token` is the stream's: the carrier may say it when the call has another one already.
         """
-        call, ring = self._registry.live(key), self._registry.ring(key)
-        if token and ring is not None and not ring.has_token(token):
+        call, pending = self._call_table.live(key), self._call_table.pending(key)
+        if token and pending is not None and not pending.has_token(token):
             return
         if call is not None:
             call.end(EndReason.STREAM_STOPPED)
-        elif ring is not None and not ring.used:
-            self._parking.park(ring, ring.session)
-        elif ring is None and not self._registry.is_over(key) and not self._registry.is_parked(key):
-            self._errands.send(self._stream_failed_elsewhere(key, token))
+        elif pending is not None and not pending.used:
+            self._stream_recovery.park(pending, pending.session)
+        elif pending is None and not self._call_table.is_over(key) and not self._call_table.is_parked(key):
+            self._background_tasks.send(self._stream_failed_elsewhere(key, token))
 
     def transferred(self, key: CallKey) -> None:
         """Somebody has picked up: the caller is theirs."""
-        if ring := self._registry.handed_over(key):
-            self._registry.ended(key, self._now())
-            self._departures.settle(ring, EndReason.TRANSFERRED)
+        if pending := self._call_table.handed_over(key):
+            self._call_table.ended(key, self._now())
+            self._call_finisher.settle(pending, EndReason.TRANSFERRED)
         else:
             self._note_transfer(key, NodeCommandKind.TRANSFERRED)
 
     def transfer_failed(self, key: CallKey) -> None:
         """Nobody has picked up, and the carrier leaves the caller in silence: back to the agent."""
-        if ring := self._registry.handed_over(key):
-            ring.handed_over = False
-            self._parking.restart_stream(ring)
+        if pending := self._call_table.handed_over(key):
+            pending.handed_over = False
+            self._stream_recovery.restart_stream(pending)
         else:
             self._note_transfer(key, NodeCommandKind.TRANSFER_FAILED)
 
     def _note_transfer(self, key: CallKey, word: NodeCommandKind) -> None:
         """The outcome of a transfer is known before the call here has ended, or where it is not."""
-        ring = self._registry.ring(key) if self._registry.live(key) else None
-        if ring is not None:
-            ring.picked_up = word is NodeCommandKind.TRANSFERRED
-        elif self._neighbours is not None:
-            self._errands.send(self._pass_on(word, key, self._neighbours))
+        pending = self._call_table.pending(key) if self._call_table.live(key) else None
+        if pending is not None:
+            pending.picked_up = word is NodeCommandKind.TRANSFERRED
+        elif self._cluster is not None:
+            self._background_tasks.send(self._pass_on(word, key, self._cluster))
 
     # Calls that we place
 
@@ -365,7 +365,7 @@ class CallManager:
         self, key: CallKey, order: OutboundCall, *, media_url: str, account_id: str = ""
     ) -> PendingCall | Refusal:
         """Somebody whom we have called is on the line. We know for sure who they are."""
-        return await self.ring(
+        return await self.accept(
             key,
             caller=order.to,
             called=order.called,
@@ -388,8 +388,8 @@ class CallManager:
     def _feed_of(self, carrier: str, order: OutboundCall) -> CallEvents:
         agent = self._agents.answering(order.called)
         known_as = identifier(agent.repeat_caller, order.to, attributes=order.attributes)
-        kept = self._provisions.has_memory and bool(known_as)
-        return self._feed.call(order.session_id, agent.name, order.to, carrier, kept=kept)
+        kept = self._resources.has_memory and bool(known_as)
+        return self._call_events.call(order.session_id, agent.name, order.to, carrier, kept=kept)
 
     # The media sockets' side
 
@@ -409,158 +409,165 @@ class CallManager:
         """Judge a `start`: with the call's unspent token it becomes the call's media, else it is a stranger's."""
         self._pending.pop(link, None)
         key = (link.carrier, started.call_id)
-        ring = await self._redeemed(key, started)
-        if ring is None or self._engine is None:
+        pending = await self._redeemed(key, started)
+        if pending is None or self._engine is None:
             _log.warning("media socket refused", extra={"carrier": link.carrier, "reason": "no valid token"})
             return None
-        logs.concerns(ring.session_id)
+        logs.concerns(pending.session_id)
         if started.problem:  # another stream would be no better
             _log.warning("carrier broke its protocol", extra={"carrier": link.carrier, "problem": started.problem})
-            self._registry.ended(key, self._now())
-            self._parking.give_up(ring)
+            self._call_table.ended(key, self._now())
+            self._stream_recovery.give_up(pending)
             return None
-        self._identify(ring, started.parameters)
-        kit = await self._provisions.kit(ring)
-        thought = None
-        if self._brains is not None:
-            thought = self._brains.open(ring.agent, ring.caller, ring.media_url, ring.clearance)
-        call = self._call(ring, link, self._engine, kit, thought)
-        self._registry.went_live(key, call)
-        task = asyncio.get_running_loop().create_task(self._conduct(call, ring, thought), name=call.session.id)
+        self._identify(pending, started.parameters)
+        call_tools = await self._resources.call_tools(pending)
+        call_llm = None
+        if self._agent_llms is not None:
+            call_llm = self._agent_llms.open(pending.agent, pending.caller, pending.media_url, pending.access)
+        call = self._call(pending, link, self._engine, call_tools, call_llm)
+        self._call_table.went_live(key, call)
+        task = asyncio.get_running_loop().create_task(self._conduct(call, pending, call_llm), name=call.session.id)
         self._conducted[call] = task
         return call
 
-    def _identify(self, ring: PendingCall, parameters: Mapping[str, str]) -> None:
+    def _identify(self, pending: PendingCall, parameters: Mapping[str, str]) -> None:
         """The stream may tell who the caller is. One that goes on has told before."""
-        source = ring.agent.repeat_caller.identifier_source
-        if ring.attempt or source is None or source.kind != "integration_attribute" or source.name not in parameters:
+        source = pending.agent.repeat_caller.identifier_source
+        if pending.attempt or source is None or source.kind != "integration_attribute" or source.name not in parameters:
             return
-        known_as = identifier(ring.agent.repeat_caller, ring.number, attributes=parameters)
-        if known_as == ring.caller:
+        known_as = identifier(pending.agent.repeat_caller, pending.number, attributes=parameters)
+        if known_as == pending.caller:
             return
-        ring.cancel()
-        ring.caller, ring.memory = known_as, None
-        if ring.session is not None:
-            self._provisions.discard(ring.session.id)
-        ring.session = self._provisions.session(ring)
-        self._provisions.prepare(ring)
+        pending.cancel()
+        pending.caller, pending.memory = known_as, None
+        if pending.session is not None:
+            self._resources.discard(pending.session.id)
+        pending.session = self._resources.session(pending)
+        self._resources.prepare(pending)
 
     async def _redeemed(self, key: CallKey, started: StreamStarted) -> PendingCall | None:
         """The call that this token opens, and no other node opens with it."""
-        known = self._registry.ring(key)
-        if self._neighbours is not None and (known is None or known.shared):
+        known = self._call_table.pending(key)
+        if self._cluster is not None and (known is None or known.shared):
             with contextlib.suppress(SharedStoreUnavailable):  # then only what this node itself has given counts
-                record = await self._neighbours.redeem(key, started, known=known is not None)
+                record = await self._cluster.redeem(key, started, known=known is not None)
                 if record is None:
                     return None
-                if self._registry.is_over(key):
-                    await self._came_too_late(record, self._neighbours)
+                if self._call_table.is_over(key):
+                    await self._came_too_late(record, self._cluster)
                     return None
-                if record.node != self._neighbours.commons.node:
-                    return await self._moved_here(record, self._neighbours)
-        ring = self._registry.redeem(key, started.token, started.account_id, self._now())
-        if ring is not None and self._neighbours is not None:
-            self._neighbours.commons.answered(key)
-        return ring
+                if record.node != self._cluster.directory.node:
+                    return await self._moved_here(record, self._cluster)
+        pending = self._call_table.redeem(key, started.token, started.account_id, self._now())
+        if pending is not None and self._cluster is not None:
+            self._cluster.directory.answered(key)
+        return pending
 
-    async def _came_too_late(self, record: CallRecord, neighbours: ClusterNode) -> None:
+    async def _came_too_late(self, record: CallRecord, cluster: ClusterNode) -> None:
         """The carrier said that the call is over while its media came here: it ends here."""
-        if record.node == neighbours.commons.node:
-            neighbours.commons.settled(record.key)
+        if record.node == cluster.directory.node:
+            cluster.directory.settled(record.key)
         else:
-            self.take_up(replace(record, state=CallState.OVER), await neighbours.session_of(record))
+            self.take_up(replace(record, state=CallState.OVER), await cluster.session_of(record))
 
-    async def _moved_here(self, record: CallRecord, neighbours: ClusterNode) -> PendingCall:
+    async def _moved_here(self, record: CallRecord, cluster: ClusterNode) -> PendingCall:
         """A call that rang at another node, and goes on here."""
-        ring = self._ring_of(record, await neighbours.session_of(record))
-        self._provisions.prepare(ring)
-        ring.used = True
-        self._provisions.take_over(ring.session, ring)
-        self._registry.add_ring(ring)
-        return ring
+        pending = self._ring_of(record, await cluster.session_of(record))
+        self._resources.prepare(pending)
+        pending.used = True
+        self._resources.take_over(pending.session, pending)
+        self._call_table.add_ring(pending)
+        return pending
 
     # A call's life
 
     def _call(
-        self, ring: PendingCall, link: MediaStream, engine: EngineConfig, kit: CallTools, thought: CallLlm | None
+        self,
+        pending: PendingCall,
+        link: MediaStream,
+        engine: EngineConfig,
+        call_tools: CallTools,
+        call_llm: CallLlm | None,
     ) -> Call:
-        carrier, call_id = ring.key
-        session = ring.session or ring.new_session()
+        carrier, call_id = pending.key
+        session = pending.session or pending.new_session()
         if not session.turns:
             session.started_at = datetime.now(UTC)  # not when it rang
         call = Call(
             session,
-            ring.agent,
+            pending.agent,
             link,
             engine,
             line=CallLegControl(
                 self._controls[carrier],
                 call_id,
-                ring.called,
-                ring.media_url,
-                functools.partial(self._parking.is_ours, ring.key),
+                pending.called,
+                pending.media_url,
+                functools.partial(self._stream_recovery.is_ours, pending.key),
             ),
             apology=self._apology,
-            memory=ring.memory,
-            clearance=ring.clearance,
-            kit=kit,
-            endpoint=thought.endpoint if thought is not None else None,
-            journal=self._provisions.journal(session, ring),
-            recorder=None if session.off_record else ring.recorder or self._provisions.recorder(session, ring, kit),
-            forget=self._provisions.forget,
-            look_up=lambda caller: self._provisions.remembering(ring, caller),
-            feed=self._provisions.feed(ring),
+            memory=pending.memory,
+            access=pending.access,
+            call_tools=call_tools,
+            endpoint=call_llm.endpoint if call_llm is not None else None,
+            journal=self._resources.journal(session, pending),
+            recorder=None
+            if session.off_record
+            else pending.recorder or self._resources.recorder(session, pending, call_tools),
+            forget=self._resources.forget,
+            look_up=lambda caller: self._resources.remembering(pending, caller),
+            call_events=self._resources.call_events(pending),
         )
-        if thought is not None and self._brains is not None:
-            call.on_other_memory = functools.partial(self._brains.keep_to_itself, thought, ring.agent)
-            call.on_over = functools.partial(self._brains.close, thought)
-            thought.thinker.watched_by(call)
-            thought.thinker.stood_in_by(call.reply_to)
+        if call_llm is not None and self._agent_llms is not None:
+            call.on_other_memory = functools.partial(self._agent_llms.keep_to_itself, call_llm, pending.agent)
+            call.on_over = functools.partial(self._agent_llms.close, call_llm)
+            call_llm.responder.watched_by(call)
+            call_llm.responder.stood_in_by(call.reply_to)
         return call
 
-    async def _conduct(self, call: Call, ring: PendingCall, thought: CallLlm | None) -> None:
-        ring.recorder, ring.adopted = call.recorder, False
+    async def _conduct(self, call: Call, pending: PendingCall, call_llm: CallLlm | None) -> None:
+        pending.recorder, pending.adopted = call.recorder, False
         steady_at = self._now() + STEADY_SECONDS
-        feed = self._provisions.feed(ring)
-        feed.tell("answered", attempt=ring.attempt)
+        call_events = self._resources.call_events(pending)
+        call_events.tell("answered", attempt=pending.attempt)
         try:
             await call.run()
         except Exception as error:
             # The edge of a call: whatever went wrong in it stays in it, and what was said is kept.
             _log.exception("call failed", extra={"call": call.session.uuid[:8]})
-            feed.tell("error", what="call failed", reason=type(error).__name__)
-            self._errands.send(self._parking.hang_up(ring.key))
+            call_events.tell("error", what="call failed", reason=type(error).__name__)
+            self._background_tasks.send(self._stream_recovery.hang_up(pending.key))
         finally:
-            ring.recorder, ring.caller = call.recorder, call.session.caller
-            if thought is not None and self._brains is not None:
-                self._brains.close(thought)
-            if ring.taken:
-                self._departures.let_go(ring)
-            elif call.may_go_on and not ring.picked_up:
-                ring.handed_over = call.session.end_reason is EndReason.TRANSFERRED and ring.picked_up is None
-                feed.tell("media_lost", reason=str(call.session.end_reason))
-                ring.attempt = 0 if self._now() >= steady_at else ring.attempt
-                self._parking.park(ring, call.session)
+            pending.recorder, pending.caller = call.recorder, call.session.caller
+            if call_llm is not None and self._agent_llms is not None:
+                self._agent_llms.close(call_llm)
+            if pending.taken:
+                self._call_finisher.let_go(pending)
+            elif call.may_go_on and not pending.picked_up:
+                pending.handed_over = call.session.end_reason is EndReason.TRANSFERRED and pending.picked_up is None
+                call_events.tell("media_lost", reason=str(call.session.end_reason))
+                pending.attempt = 0 if self._now() >= steady_at else pending.attempt
+                self._stream_recovery.park(pending, call.session)
             else:
-                self._registry.ended(ring.key, self._now())
-                self._departures.finish(ring, call.session, call.recorder, wound_up=call.wound_up)
+                self._call_table.ended(pending.key, self._now())
+                self._call_finisher.finish(pending, call.session, call.recorder, wound_up=call.wound_up)
             del self._conducted[call]
 
     # Calls of other nodes
 
     def take_up(self, record: CallRecord, session: VoiceSession | None) -> None:
         """A call that was another node's is this one's, without its media. A nameless caller's has no past."""
-        ring = self._ring_of(record, session)
-        self._provisions.take_over(session, ring)
+        pending = self._ring_of(record, session)
+        self._resources.take_over(session, pending)
         if record.state is CallState.OVER:
-            self._departures.finish(ring, session)
+            self._call_finisher.finish(pending, session)
         elif session is None:
-            self._parking.park(ring, None)
+            self._stream_recovery.park(pending, None)
         else:
-            self._continue(ring, session)
+            self._continue(pending, session)
 
     async def recollect(self, session: VoiceSession) -> None:
-        await self._provisions.recollect(session)
+        await self._resources.recollect(session)
 
     async def may_go_on_there(self, record: CallRecord) -> bool:
         """Whether a node that is silent may still have this call, or will get it back, as far as its carrier tells."""
@@ -572,60 +579,58 @@ class CallManager:
         return not without_media and await control.is_alive(call_id) is not False
 
     def has_media(self, key: CallKey) -> bool:
-        return self._registry.live(key) is not None
+        return self._call_table.live(key) is not None
 
     async def release(self, key: CallKey) -> None:
         """Another node is asked for this call's new media."""
-        if call := self._registry.live(key):
+        if call := self._call_table.live(key):
             call.end(EndReason.STREAM_LOST)
             await asyncio.wait({self._conducted[call]})
-        elif (ring := self._registry.ring(key)) and not ring.used:
-            self._parking.park(ring, ring.session)
+        elif (pending := self._call_table.pending(key)) and not pending.used:
+            self._stream_recovery.park(pending, pending.session)
 
     def drop(self, key: CallKey) -> None:
         """The call is another node's now."""
-        call, ring = self._registry.live(key), self._registry.forget(key)
-        if ring is not None:
-            ring.taken = True
+        call, pending = self._call_table.live(key), self._call_table.forget(key)
+        if pending is not None:
+            pending.taken = True
         if call is not None:
             call.end(EndReason.STREAM_LOST)
-        elif ring is not None:
-            self._departures.let_go(ring)
+        elif pending is not None:
+            self._call_finisher.let_go(pending)
 
     def operator_ends(self, key: CallKey) -> None:
-        if call := self._registry.live(key):
+        if call := self._call_table.live(key):
             call.end(EndReason.OPERATOR_HUNG_UP)
 
     def operator_says(self, key: CallKey, words: str) -> None:
-        if call := self._registry.live(key):
+        if call := self._call_table.live(key):
             call.say(words)
 
-    def checkpoint(self, commons: CallDirectory) -> None:
+    def checkpoint(self, directory: CallDirectory) -> None:
         """Everything said so far in the live calls, for whoever may have to go on with them."""
-        for key, call in self._registry.live_items():
-            if call.session.caller and self._provisions.has_memory:
-                commons.checkpoint(key, call.session.id, call.journal_entries)
+        for key, call in self._call_table.live_items():
+            if call.session.caller and self._resources.has_memory:
+                directory.checkpoint(key, call.session.id, call.journal_entries)
 
-    async def _pass_on(self, word: NodeCommandKind, key: CallKey, neighbours: ClusterNode) -> None:
-        await neighbours.pass_on(self, word, key)
+    async def _pass_on(self, word: NodeCommandKind, key: CallKey, cluster: ClusterNode) -> None:
+        await cluster.pass_on(self, word, key)
 
-    async def _pass_on_end(self, key: CallKey, neighbours: ClusterNode) -> None:
-        if not await neighbours.pass_on(self, NodeCommandKind.ENDED, key):
-            neighbours.commons.settled(key)  # if it rings yet, at whatever node, it is over
+    async def _pass_on_end(self, key: CallKey, cluster: ClusterNode) -> None:
+        if not await cluster.pass_on(self, NodeCommandKind.ENDED, key):
+            cluster.directory.settled(key)  # if it rings yet, at whatever node, it is over
 
     async def _stream_failed_elsewhere(self, key: CallKey, token: str) -> None:
-        if self._neighbours is None or not await self._neighbours.pass_on(
-            self, NodeCommandKind.STREAM_FAILED, key, token
-        ):
+        if self._cluster is None or not await self._cluster.pass_on(self, NodeCommandKind.STREAM_FAILED, key, token):
             # An earlier process answered it and died, and nothing of it was kept: a nameless caller's.
-            await self._parking.hang_up(key)
+            await self._stream_recovery.hang_up(key)
 
     # Itself
 
     def _refusal(self, key: CallKey, caller: str, *, vouched: bool) -> Refusal | None:
         if self._draining:
             return Refusal.CLOSING
-        if self._registry.is_over(key) or self._registry.is_parked(key):
+        if self._call_table.is_over(key) or self._call_table.is_parked(key):
             return Refusal.OVER
         if not vouched and not self._allowed.admits(caller):
             return Refusal.NOT_ALLOWED if self._allowed else Refusal.NOBODY_ALLOWED

@@ -46,7 +46,7 @@ class MemoryCommands:
         session: VoiceSession,
         agent: Agent,
         transcript: Transcript,
-        clearance: MemoryAccess,
+        access: MemoryAccess,
         *,
         memory: MemoryLoader | None,
         forget: Forget | None,
@@ -54,7 +54,7 @@ class MemoryCommands:
         self._keeper = keeper
         self._session = session
         self._transcript = transcript
-        self._clearance = clearance
+        self._access = access
         self._memory = memory
         self._forget = forget
         self._commands = VoiceCommands(agent.language, name=agent.name)
@@ -87,7 +87,7 @@ class MemoryCommands:
         """Do it, and tell what the caller is to be told."""
         if self._forget is None or not self._session.caller or self._forgotten:
             return command.nothing
-        if not self._clearance.allows(command.wish.needs):
+        if not self._access.allows(command.wish.needs):
             return command.failed
         if command.step is not CommandStep.DO:
             return command.say
@@ -116,13 +116,13 @@ class MemoryCommands:
         if self._memory is None:
             return []
         facts: list[str] = []
-        if self._clearance.allows(TrustLevel.EVERYTHING):
+        if self._access.allows(TrustLevel.EVERYTHING):
             facts = [fact.text for fact in self._memory.facts]
             facts += [f"{pin.title}: {pin.status}" if pin.status else pin.title for pin in self._memory.pins]
-        if facts or not self._clearance.allows(TrustLevel.NAME):
+        if facts or not self._access.allows(TrustLevel.NAME):
             return facts
         calls = self._memory.calls
-        if not self._clearance.allows(TrustLevel.SUMMARIES):
+        if not self._access.allows(TrustLevel.SUMMARIES):
             return [self._memory.person]
         return [text for call in calls for text in call.facts or (call.context,)]
 

@@ -19,21 +19,21 @@ class CallMonitor:
     def heard(self, audio: bytes) -> None:
         if self._meter is not None:
             self._meter.heard(audio)
-        for tap in self._taps:
-            tap.heard(audio)
+        for audio_tap in self._taps:
+            audio_tap.heard(audio)
 
     def sent(self, audio: bytes, now: float) -> None:
         if self._meter is not None:
             self._meter.sent(audio, now)
-        for tap in self._taps:
-            tap.sent(audio)
+        for audio_tap in self._taps:
+            audio_tap.sent(audio)
 
     def cleared(self) -> None:
         """What was sent and not played yet will not be."""
         if self._meter is not None:
             self._meter.cleared()
-        for tap in self._taps:
-            tap.cleared()
+        for audio_tap in self._taps:
+            audio_tap.cleared()
 
     # Theirs
 
@@ -49,9 +49,9 @@ class CallMonitor:
     @contextlib.contextmanager
     def tapped(self) -> Iterator[AudioTap]:
         """Somebody listens while the block runs."""
-        tap = AudioTap()
-        self._taps = (*self._taps, tap)
+        audio_tap = AudioTap()
+        self._taps = (*self._taps, audio_tap)
         try:
-            yield tap
+            yield audio_tap
         finally:
-            self._taps = tuple(other for other in self._taps if other is not tap)
+            self._taps = tuple(other for other in self._taps if other is not audio_tap)

@@ -61,16 +61,16 @@ def speaker(agents: AgentDirectory, called: str, order: OutboundCall | None) -> 
 class OutboundCallStore:
     """OutboundCalls whose calls have not ended ringing. Every method raises SharedStoreUnavailable."""
 
-    def __init__(self, board: SharedStore, token: Secret) -> None:
-        self._board = board
+    def __init__(self, shared_store: SharedStore, token: Secret) -> None:
+        self._shared_store = shared_store
         self._cipher = AESSIV(hmac.digest(token.reveal().encode(), b"orders", "sha512"))
 
     async def keep(self, order: OutboundCall) -> None:
         sealed = self._cipher.encrypt(orjson.dumps(order.as_json()), [order.id.encode()])
-        await self._board.put(_name(order.id), sealed, ORDER_SECONDS)
+        await self._shared_store.put(_name(order.id), sealed, ORDER_SECONDS)
 
     async def find(self, order_id: str) -> OutboundCall | None:
-        sealed = await self._board.get(_name(order_id))
+        sealed = await self._shared_store.get(_name(order_id))
         if sealed is None:
             return None
         try:
@@ -79,7 +79,7 @@ class OutboundCallStore:
             return None
 
     async def drop(self, order_id: str) -> None:
-        await self._board.delete(_name(order_id))
+        await self._shared_store.delete(_name(order_id))
 
 
 def _name(order_id: str) -> str:

@@ -43,7 +43,7 @@ class PendingCall:
     media_url: str
     expires: float
     memory: MemoryLoader | None = None
-    kit: asyncio.Task[CallTools] | None = None
+    call_tools: asyncio.Task[CallTools] | None = None
     session: VoiceSession | None = None
     session_id: str = field(default_factory=new_session_id)
     """What its session has as id, or will have."""
@@ -51,7 +51,7 @@ class PendingCall:
     attempt: int = 0
     number: str = ""
     """The caller's, as the network tells it."""
-    clearance: MemoryAccess = field(default_factory=MemoryAccess)
+    access: MemoryAccess = field(default_factory=MemoryAccess)
     """How much of the caller's memory may be told."""
     token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     used: bool = False
@@ -81,7 +81,7 @@ class PendingCall:
             self,
             expires=expires,
             memory=None,
-            kit=None,
+            call_tools=None,
             attempt=self.attempt + 1,
             token=secrets.token_urlsafe(32),
             used=False,
@@ -92,7 +92,7 @@ class PendingCall:
 
     def cancel(self) -> None:
         """Nobody will need what is being loaded for it."""
-        for loading in (self.memory, self.kit):
+        for loading in (self.memory, self.call_tools):
             if loading is not None:
                 loading.cancel()
 
@@ -117,7 +117,7 @@ class PendingCall:
             "media_url": self.media_url,
             "handed_over": self.handed_over,
             "number": self.number,
-            "tier": self.clearance.tier,
+            "tier": self.access.tier,
             "order": self.order.as_json() if self.order is not None else None,
         }
 
@@ -159,7 +159,7 @@ def pending_call_from_journal(left: RecoveredCall, agents: AgentDirectory) -> Pe
         0.0,
         session_id=left.session.id,
         number=header["number"],
-        clearance=MemoryAccess(TrustLevel(header["tier"])),
+        access=MemoryAccess(TrustLevel(header["tier"])),
         handed_over=header["handed_over"],
         order=order,
     )
@@ -183,7 +183,7 @@ def pending_call_from_record(
         attempt=record.attempt,
         token=record.token,
         number=record.number,
-        clearance=MemoryAccess(TrustLevel(record.tier)),
+        access=MemoryAccess(TrustLevel(record.tier)),
         shared=True,
         handed_over=record.handed_over,
         adopted=session is None or session.taken_over,

@@ -43,21 +43,21 @@ class Transcript:
 
     def __init__(
         self,
-        playback: Playout,
+        playout: Playout,
         *,
         turns: Sequence[Turn] = (),
         journal: TurnListener | None = None,
-        feed: TurnListener | None = None,
+        call_events: TurnListener | None = None,
         off_record: bool = False,
     ) -> None:
         self.turns = list(turns)
         self.off_record = off_record
         """Whether what is said now is kept out of everything that outlives the call."""
-        self._playback = playback
+        self._playout = playout
         self._journal = journal
-        self._feed = feed
-        if feed is not None:
-            feed.record_is(off=off_record)
+        self._call_events = call_events
+        if call_events is not None:
+            call_events.record_is(off=off_record)
         # No answer before had a higher number: each of them became a turn.
         self._number = len(self.turns)
         self._used: list[tuple[int, HistoryToolCall]] = []
@@ -104,7 +104,7 @@ class Transcript:
         if answer is None:
             return False
         # A carrier that has never echoed a mark is believed to have played what the engine had finished.
-        trusted = answer.done and not self._playback.marks_work
+        trusted = answer.done and not self._playout.marks_work
         if not answer.done and self._is_played_out(answer, now):
             answer.done = True
             self._close_answer(answer.sent)
@@ -116,7 +116,7 @@ class Transcript:
         """From the next turn on nothing is kept, or everything is again."""
         self._close_answer()
         self.off_record = off
-        for listener in (self._journal, self._feed):
+        for listener in (self._journal, self._call_events):
             if listener is not None:
                 listener.record_is(off=off)
 
@@ -170,33 +170,33 @@ class Transcript:
     def _listeners(self) -> list[TurnListener]:
         """The journal keeps what it hears; the feed only shows what is off the record."""
         journal = None if self.off_record else self._journal
-        return [listener for listener in (journal, self._feed) if listener is not None]
+        return [listener for listener in (journal, self._call_events) if listener is not None]
 
     def _open_answer(self) -> AgentUtterance:
         if self._answer is None:
-            self._answer = AgentUtterance(start=self._playback.sent)
+            self._answer = AgentUtterance(start=self._playout.sent)
         return self._answer
 
     def _heard_bytes(self, answer: AgentUtterance, now: float) -> int:
-        if self._playback.marks_work:
-            return self._playback.confirmed - answer.start
+        if self._playout.marks_work:
+            return self._playout.confirmed - answer.start
         return int((now - self._audible_since) * BYTES_PER_SECOND) if answer.sent else 0
 
     def _is_played_out(self, answer: AgentUtterance, now: float) -> bool:
         """Whether nothing was left to be heard, though the engine has not said that this was all: it may never."""
         if not answer.sent or not answer.pieces_have_sound:
             return False
-        if not self._playback.marks_work:
+        if not self._playout.marks_work:
             return (now - self._audible_since) * BYTES_PER_SECOND >= answer.sent
         # No mark stands after the last stretch.
-        left = self._playback.sent - max(self._playback.confirmed, answer.start)
+        left = self._playout.sent - max(self._playout.confirmed, answer.start)
         return left < MARK_BYTES and (now - self._sent_at) * BYTES_PER_SECOND > left
 
     def _known_unheard(self, answer: AgentUtterance) -> bool:
         """Whether the carrier's echoes show that some of it was not played. One that never echoes is believed."""
-        if not self._playback.marks_work or not answer.sent:
+        if not self._playout.marks_work or not answer.sent:
             return False
-        heard = self._playback.confirmed - answer.start
+        heard = self._playout.confirmed - answer.start
         # The last stretch has no mark before the engine says that the answer is complete.
         unmarked = 0 if answer.done or heard <= 0 else MARK_BYTES - 1
         return answer.sent - heard > unmarked

@@ -332,14 +332,14 @@ async def _redis(settings: Settings, net: _Net) -> list[CheckResult]:
         sharing.check(settings)
     except GatewayError:
         return []  # it was told among the settings
-    board = redis_store.RedisStore(redis_store.connect(settings.redis_url.reveal()))
+    shared_store = redis_store.RedisStore(redis_store.connect(settings.redis_url.reveal()))
     try:
-        await board.get("doctor")
+        await shared_store.get("doctor")
         return [CheckResult("redis", CheckState.OK, "answers")]
     except SharedStoreUnavailable as error:
         return [CheckResult("redis", CheckState.WRONG, f"can't be used ({error})", "start Redis, or mend REDIS_URL")]
     finally:
-        await board.close()
+        await shared_store.close()
 
 
 async def _postgres(settings: Settings, net: _Net) -> list[CheckResult]:

@@ -52,8 +52,8 @@ def run(options: argparse.Namespace) -> int:
 def _play_recorded(page: TextLayout, given_speed: float | None) -> int:
     pace = given_speed if given_speed is not None else TERMINAL_SPEED if sys.stdout.isatty() else 0.0
     story = Story(page)
-    ending = asyncio.run(run_demo(own_gateway, story, speed=pace))
-    if not ending.remembered:
+    job = asyncio.run(run_demo(own_gateway, story, speed=pace))
+    if not job.remembered:
         print("gateway: the agent was not told about the first call", file=sys.stderr)
         return 1
     story.closing()
@@ -64,11 +64,11 @@ def _speak(page: TextLayout, given_speed: float | None) -> int:
     from gateway.simulate.local_demo import run_local_demo  # arithmetic with sound, which a server does without
 
     story = LocalStory(page)
-    ending = asyncio.run(run_local_demo(own_gateway, story, speed=given_speed or LOCAL_SPEED))
-    if not ending.remembered:
+    job = asyncio.run(run_local_demo(own_gateway, story, speed=given_speed or LOCAL_SPEED))
+    if not job.remembered:
         print("gateway: the agent did not know in the second call what was said in the first", file=sys.stderr)
         return 1
-    story.closing(ending.error)
+    story.closing(job.error)
     return 0
 
 

@@ -51,15 +51,15 @@ class _Context:
         print(orjson.dumps(content, default=str).decode() if self.options.json else text)
 
     @contextlib.asynccontextmanager
-    async def forgetting(self) -> AsyncIterator[Eraser]:
+    async def eraser(self) -> AsyncIterator[Eraser]:
         secret = admin_token(self.settings)
         async with httpx.AsyncClient() as http, shared_traces(self.settings) as shared:
             remote = remem(self.settings, http)
             yield Eraser(self.store, self.places, remote, secret, local=self.stores.local, shared=shared)
 
-    async def dossier(self) -> CallerReport:
-        dossier = await MemoryReports(self.store).of(_caller(self.options.caller), self.options.agent)
-        return dossier or _nobody()
+    async def report(self) -> CallerReport:
+        report = await MemoryReports(self.store).of(_caller(self.options.caller), self.options.agent)
+        return report or _nobody()
 
     async def call(self) -> FinishedCall:
         found = await CallsTable(self.store).find(self.options.session)
@@ -136,77 +136,77 @@ async def _act(options: argparse.Namespace, given: Settings) -> int:
 # Looking
 
 
-async def _list(desk: _Context) -> int:
-    known = await MemoryReports(desk.store).acquaintances(desk.options.agent)
-    desk.show(known, memory_text.acquaintances(known))
+async def _list(manager: _Context) -> int:
+    known = await MemoryReports(manager.store).acquaintances(manager.options.agent)
+    manager.show(known, memory_text.acquaintances(known))
     return 0
 
 
-async def _show(desk: _Context) -> int:
-    dossier = await desk.dossier()
+async def _show(manager: _Context) -> int:
+    report = await manager.report()
     content = {
-        "pins": dossier.pins,
-        "facts": dossier.facts,
-        "notes": dossier.notes,
-        "state": dossier.state,
-        "calls": dossier.calls[: memory_text.MOST_CALLS],
+        "pins": report.pins,
+        "facts": report.facts,
+        "notes": report.notes,
+        "state": report.state,
+        "calls": report.calls[: memory_text.MOST_CALLS],
     }
-    desk.show({"caller": dossier.caller, **content, "reverted": dossier.reverted}, memory_text.dossier(dossier))
+    manager.show({"caller": report.caller, **content, "reverted": report.reverted}, memory_text.report(report))
     return 0
 
 
-async def _log(desk: _Context) -> int:
-    changes = (await desk.dossier()).changes
-    desk.show(changes, memory_text.changes(changes))
+async def _log(manager: _Context) -> int:
+    changes = (await manager.report()).changes
+    manager.show(changes, memory_text.changes(changes))
     return 0
 
 
-async def _diff(desk: _Context) -> int:
-    dossier = await desk.dossier()
-    if desk.options.session:
-        call = await desk.call()
-        if call.caller != dossier.caller:
+async def _diff(manager: _Context) -> int:
+    report = await manager.report()
+    if manager.options.session:
+        call = await manager.call()
+        if call.caller != report.caller:
             raise SettingsError(f"{call.session_id} is not a call of that caller")
         session_id = call.session_id
     else:
-        session_id = dossier.calls[0].session_id if dossier.calls else ""
-    changes = [change for change in dossier.changes if change.session_id == session_id]
-    desk.show(changes, memory_text.changes(changes))
+        session_id = report.calls[0].session_id if report.calls else ""
+    changes = [change for change in report.changes if change.session_id == session_id]
+    manager.show(changes, memory_text.changes(changes))
     return 0
 
 
-async def _explain(desk: _Context) -> int:
-    call = await desk.call()
-    desk.show({"session": call.session_id, **call.receipt}, memory_text.receipt(call))
+async def _explain(manager: _Context) -> int:
+    call = await manager.call()
+    manager.show({"session": call.session_id, **call.receipt}, memory_text.receipt(call))
     return 0
 
 
-async def _export(desk: _Context) -> int:
-    print(orjson.dumps(await desk.dossier(), default=str, option=orjson.OPT_INDENT_2).decode())
+async def _export(manager: _Context) -> int:
+    print(orjson.dumps(await manager.report(), default=str, option=orjson.OPT_INDENT_2).decode())
     return 0
 
 
-async def _audit(desk: _Context) -> int:
-    findings = await MemoryReports(desk.store).audit(desk.options.agent)
+async def _audit(manager: _Context) -> int:
+    findings = await MemoryReports(manager.store).audit(manager.options.agent)
     counts = dict(Counter(finding.kind for finding in findings))
-    desk.show({"counts": counts, "findings": findings}, memory_text.findings(counts, findings))
+    manager.show({"counts": counts, "findings": findings}, memory_text.findings(counts, findings))
     return 0
 
 
-async def _stats(desk: _Context) -> int:
-    figures = await MemoryReports(desk.store).figures(desk.options.agent)
-    desk.show(figures, memory_text.figures(figures))
+async def _stats(manager: _Context) -> int:
+    figures = await MemoryReports(manager.store).figures(manager.options.agent)
+    manager.show(figures, memory_text.figures(figures))
     return 0
 
 
 # Pinned topics
 
 
-async def _pin(desk: _Context) -> int:
-    given = desk.options
-    agent, caller = await _agent(desk), _caller(given.caller)
+async def _pin(manager: _Context) -> int:
+    given = manager.options
+    agent, caller = await _agent(manager), _caller(given.caller)
     try:
-        pin = await PinnedTopics(desk.store).pin(
+        pin = await PinnedTopics(manager.store).pin(
             agent,
             caller,
             given.title,
@@ -217,23 +217,23 @@ async def _pin(desk: _Context) -> int:
         )
     except ValueError as error:
         raise SettingsError(str(error)) from None
-    desk.show(pin, memory_text.pinned(pin))
+    manager.show(pin, memory_text.pinned(pin))
     return 0
 
 
-async def _unpin(desk: _Context) -> int:
-    agent, caller = await _agent(desk), _caller(desk.options.caller)
-    if not await PinnedTopics(desk.store).unpin(agent, caller, desk.options.title):
+async def _unpin(manager: _Context) -> int:
+    agent, caller = await _agent(manager), _caller(manager.options.caller)
+    if not await PinnedTopics(manager.store).unpin(agent, caller, manager.options.title):
         raise SettingsError("no topic of this name is pinned; `gateway memory show` lists those that are")
-    desk.show({"unpinned": desk.options.title}, "unpinned")
+    manager.show({"unpinned": manager.options.title}, "unpinned")
     return 0
 
 
-async def _agent(desk: _Context) -> str:
+async def _agent(manager: _Context) -> str:
     """The one that is named, or the only one there is."""
-    names = list(desk.settings.agents) or [DEFAULT_AGENT]
-    known = {one.agent for one in await MemoryReports(desk.store).acquaintances()}
-    given: str = desk.options.agent
+    names = list(manager.settings.agents) or [DEFAULT_AGENT]
+    known = {one.agent for one in await MemoryReports(manager.store).acquaintances()}
+    given: str = manager.options.agent
     if given and given not in known.union(names):
         raise SettingsError(f"there is no agent {given}; there are {', '.join(sorted(known.union(names)))}")
     if not given and len(names) != 1:
@@ -244,40 +244,40 @@ async def _agent(desk: _Context) -> str:
 # Undoing
 
 
-async def _revert(desk: _Context) -> int:
-    call = await desk.call()
-    if not await desk.confirmed(f"Take back everything that the call {call.session_id} taught?"):
+async def _revert(manager: _Context) -> int:
+    call = await manager.call()
+    if not await manager.confirmed(f"Take back everything that the call {call.session_id} taught?"):
         return 1
-    async with desk.forgetting() as forgetting:
-        undone = await forgetting.revert(call)
-    desk.show(undone, memory_text.undone(undone))
+    async with manager.eraser() as eraser:
+        undone = await eraser.revert(call)
+    manager.show(undone, memory_text.undone(undone))
     return _code(undone)
 
 
-async def _forget(desk: _Context) -> int:
-    caller, words = _caller(desk.options.caller), await _planted(desk)
-    async with desk.forgetting() as forgetting:
-        traces = await forgetting.traces(caller, desk.options.agent)
+async def _forget(manager: _Context) -> int:
+    caller, words = _caller(manager.options.caller), await _planted(manager)
+    async with manager.eraser() as eraser:
+        traces = await eraser.traces(caller, manager.options.agent)
         # With one agent named, a remote store may have documents that nothing here tells of.
-        if not traces and not words and not (desk.options.agent and desk.settings.remem_api_url):
+        if not traces and not words and not (manager.options.agent and manager.settings.remem_api_url):
             _nobody()
-        if not await desk.confirmed(f"Forget {caller}, with {len(traces.sessions)} calls?"):
+        if not await manager.confirmed(f"Forget {caller}, with {len(traces.sessions)} calls?"):
             return 1
-        undone = await forgetting.forget(traces)
-    held_by = await forgetting.holding(words) if words else []
+        undone = await eraser.forget(traces)
+    held_by = await eraser.holding(words) if words else []
     told = memory_text.forgotten(undone, held_by, under_way=len(traces.unfinished), verified=bool(words))
-    desk.show({"undone": undone, "under_way": len(traces.unfinished), "still_in": held_by}, told)
+    manager.show({"undone": undone, "under_way": len(traces.unfinished), "still_in": held_by}, told)
     return 1 if held_by else _code(undone)
 
 
-async def _planted(desk: _Context) -> list[str]:
+async def _planted(manager: _Context) -> list[str]:
     """What to look for afterwards: the words that were given, or who the caller is and what is known of them."""
-    given: list[str] | None = desk.options.verify
+    given: list[str] | None = manager.options.verify
     if given is None or any(given):
         return [word for word in given or () if word]
-    dossier = await MemoryReports(desk.store).of(_caller(desk.options.caller), desk.options.agent)
-    known = [*(one.fact.text for one in dossier.facts), *(one.pin.title for one in dossier.pins)]
-    return [*known, *([] if desk.options.agent else [dossier.caller])]
+    report = await MemoryReports(manager.store).of(_caller(manager.options.caller), manager.options.agent)
+    known = [*(one.fact.text for one in report.facts), *(one.pin.title for one in report.pins)]
+    return [*known, *([] if manager.options.agent else [report.caller])]
 
 
 def _code(undone: ErasureResult) -> int:

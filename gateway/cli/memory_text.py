@@ -31,7 +31,7 @@ def acquaintances(known: Iterable[CallerSummary]) -> str:
     return _columns(rows) or "nobody is known"
 
 
-def dossier(known: CallerReport) -> str:
+def report(known: CallerReport) -> str:
     pins = [
         (
             known_pin.pin.title,

@@ -127,9 +127,9 @@ class DrainingServer(uvicorn.Server):
             self._draining = asyncio.get_running_loop().create_task(self._drain(), name="drain")
 
     async def _drain(self) -> None:
-        desk: CallManager = self.lifespan.state["desk"]
-        _log.info("gateway drains", extra={"calls": desk.live_calls, "seconds": self._drain_seconds})
-        await desk.drain(self._drain_seconds)
+        manager: CallManager = self.lifespan.state["desk"]
+        _log.info("gateway drains", extra={"calls": manager.live_calls, "seconds": self._drain_seconds})
+        await manager.drain(self._drain_seconds)
         self.should_exit = True
 
 

@@ -126,9 +126,9 @@ class NodeCommand:
 class CallDirectory:
     """One node's view of what all of them share. `run` writes what is queued, and shows that the node is alive."""
 
-    def __init__(self, board: SharedStore, *, token_seconds: float, node: str = "") -> None:
+    def __init__(self, shared_store: SharedStore, *, token_seconds: float, node: str = "") -> None:
         self.node = node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._board = board
+        self._shared_store = shared_store
         self._token_seconds = token_seconds
         self._mine: dict[CallKey, CallRecord] = {}
         self._queue: deque[Callable[[], Awaitable[None]]] = deque()
@@ -146,15 +146,15 @@ class CallDirectory:
     async def open(self, record: CallRecord) -> CallRecord:
         """Make a ringing call known, or return what is already known of it."""
         while True:
-            if await self._board.add(_call(record.key), record.as_bytes(), CALL_SECONDS):
+            if await self._shared_store.add(_call(record.key), record.as_bytes(), CALL_SECONDS):
                 await self._owns(record)
-                await self._board.put(_token(record.key), record.token.encode(), self._token_seconds)
+                await self._shared_store.put(_token(record.key), record.token.encode(), self._token_seconds)
                 return record
             if there := await self.find(record.key):
                 return there
 
     async def find(self, key: CallKey) -> CallRecord | None:
-        stored = await self._board.get(_call(key))
+        stored = await self._shared_store.get(_call(key))
         return CallRecord.from_bytes(stored) if stored else None
 
     async def redeem(self, key: CallKey, token: str, account_id: str) -> CallRecord | None:
@@ -164,11 +164,13 @@ class CallDirectory:
             raise SharedStoreUnavailable("the call is not known")
         if record.state is not CallState.RINGING or account_id not in ("", record.account_id):
             return None
-        stored = await self._board.get(_token(key)) or b""
-        if not (stored and hmac.compare_digest(stored, token.encode()) and await self._board.delete(_token(key))):
+        stored = await self._shared_store.get(_token(key)) or b""
+        if not (
+            stored and hmac.compare_digest(stored, token.encode()) and await self._shared_store.delete(_token(key))
+        ):
             return None
         live = replace(record, node=self.node, state=CallState.LIVE, token="")
-        await self._board.put(_call(key), live.as_bytes(), CALL_SECONDS)
+        await self._shared_store.put(_call(key), live.as_bytes(), CALL_SECONDS)
         await self._took(live, record.node)
         return record
 
@@ -185,7 +187,7 @@ class CallDirectory:
         if record.node != former and not half_ours:
             return None
         mine = replace(record, node=self.node, state=state or record.state)
-        if not await self._board.swap(_call(key), record.as_bytes(), mine.as_bytes(), CALL_SECONDS):
+        if not await self._shared_store.swap(_call(key), record.as_bytes(), mine.as_bytes(), CALL_SECONDS):
             return None
         await self._took(mine, former)
         return record
@@ -196,7 +198,7 @@ class CallDirectory:
         self._post(lambda: self._change(record))
         await self.written()
         if record.key in self._mine:
-            await self._board.put(_token(record.key), record.token.encode(), self._token_seconds)
+            await self._shared_store.put(_token(record.key), record.token.encode(), self._token_seconds)
 
     async def release(self, record: CallRecord) -> bool:
         """Ask a call's node to let go of it, and wait until it has, or must be dead. Whether it has."""
@@ -215,7 +217,7 @@ class CallDirectory:
         message = NodeCommand(word, key, text)
         await self._send(node, message)
         give_up = asyncio.get_running_loop().time() + ANSWER_SECONDS
-        while message.as_bytes() in await self._board.items(_inbox(node)):
+        while message.as_bytes() in await self._shared_store.items(_inbox(node)):
             if asyncio.get_running_loop().time() > give_up:
                 return False
             await asyncio.sleep(LOOK_SECONDS)
@@ -223,11 +225,11 @@ class CallDirectory:
 
     async def turns(self, session_id: str) -> list[dict[str, Any]]:
         """The journal entries of a call, as far as its node could share them."""
-        return [orjson.loads(entry) for entry in await self._board.items(journal_name(session_id))]
+        return [orjson.loads(entry) for entry in await self._shared_store.items(journal_name(session_id))]
 
     async def bearer(self, digest: str) -> tuple[str, str, int] | None:
         """Agent and caller of the call that this bearer belongs to, and how much may be told."""
-        stored = await self._board.get(f"bearer:{digest}")
+        stored = await self._shared_store.get(f"bearer:{digest}")
         if stored is None:
             return None
         agent, caller, tier = orjson.loads(stored)
@@ -235,46 +237,46 @@ class CallDirectory:
 
     async def is_new_event(self, event_id: str, seconds: float = OVER_SECONDS) -> bool:
         """Whether no node has asked this for so long."""
-        return await self._board.add(f"event:{event_id}", b"1", seconds)
+        return await self._shared_store.add(f"event:{event_id}", b"1", seconds)
 
     async def alive(self, node: str) -> bool:
         """Whether it has shown a sign of life. When the board comes back, each gets the time to show one again."""
         pardoned = asyncio.get_running_loop().time() - self._gap_at < PARDON_SECONDS
-        return node == self.node or pardoned or await self._board.get(f"alive:{node}") is not None
+        return node == self.node or pardoned or await self._shared_store.get(f"alive:{node}") is not None
 
     async def nodes(self) -> list[dict[str, Any]]:
         """Those that are alive, each with its `node` and the figures of its last sign of life."""
-        names = sorted(await self._board.members("nodes"))
-        signs = [(name, await self._board.get(f"alive:{name}")) for name in names]
+        names = sorted(await self._shared_store.members("nodes"))
+        signs = [(name, await self._shared_store.get(f"alive:{name}")) for name in names]
         return [{"node": name, **orjson.loads(sign)} for name, sign in signs if sign]
 
     async def live_elsewhere(self) -> list[CallRecord]:
         """The calls that have their media at other nodes."""
-        others = await self._board.members("nodes") - {self.node}
-        names = [name for node in others for name in await self._board.members(f"calls:{node}")]
+        others = await self._shared_store.members("nodes") - {self.node}
+        names = [name for node in others for name in await self._shared_store.members(f"calls:{node}")]
         records = [await self.find(_key(name)) for name in names]
         return [record for record in records if record is not None and record.state is CallState.LIVE]
 
     async def orphans(self) -> list[tuple[CallKey, str]]:
         """Calls whose node is dead, and that node. A dead node without calls is forgotten."""
         found: list[tuple[CallKey, str]] = []
-        for node in await self._board.members("nodes"):
+        for node in await self._shared_store.members("nodes"):
             if await self.alive(node):
                 continue
-            calls = await self._board.members(f"calls:{node}")
+            calls = await self._shared_store.members(f"calls:{node}")
             found += [(_key(name), node) for name in calls]
             if not calls:
-                await self._board.leave("nodes", node)
-                await self._board.delete(_inbox(node))
+                await self._shared_store.leave("nodes", node)
+                await self._shared_store.delete(_inbox(node))
         return found
 
     async def disown(self, key: CallKey, node: str) -> None:
         """It is none of that node's calls."""
-        await self._board.leave(f"calls:{node}", _name(key))
+        await self._shared_store.leave(f"calls:{node}", _name(key))
 
     async def next_message(self) -> NodeCommand | None:
         """The next word for this node; None when there was none for a second, or one that only newer versions know."""
-        stored = await self._board.take(_inbox(self.node), wait=1.0)
+        stored = await self._shared_store.take(_inbox(self.node), wait=1.0)
         with contextlib.suppress(ValueError, KeyError):
             return NodeCommand.from_bytes(stored) if stored else None
         return None
@@ -287,7 +289,7 @@ class CallDirectory:
         async def write() -> None:
             record = self._mine.get(key)
             if record is not None and record.state is CallState.RINGING:
-                await self._board.delete(_token(key))
+                await self._shared_store.delete(_token(key))
                 await self._change(replace(record, state=CallState.LIVE, token=""))
 
         self._post(write)
@@ -311,9 +313,9 @@ class CallDirectory:
         async def write() -> None:
             there = await self.find(key)
             if there is None or there.node == self.node:
-                await self._board.put(_call(key), tombstone.as_bytes(), OVER_SECONDS)
-                await self._board.delete(journal_name(session_id))
-            await self._board.leave(f"calls:{self.node}", _name(key))
+                await self._shared_store.put(_call(key), tombstone.as_bytes(), OVER_SECONDS)
+                await self._shared_store.delete(journal_name(session_id))
+            await self._shared_store.leave(f"calls:{self.node}", _name(key))
             self._mine.pop(key, None)
             self._foreign.pop(key, None)
 
@@ -324,17 +326,19 @@ class CallDirectory:
 
         async def write() -> None:
             if session_id not in self._foreign.values():
-                await self._board.append(journal_name(session_id), [entry], CALL_SECONDS)
+                await self._shared_store.append(journal_name(session_id), [entry], CALL_SECONDS)
 
         self._post(write)
 
     def bearer_opened(self, digest: str, agent: str, caller: str, tier: int) -> None:
         """The engine may ask any node for this call's answers, and shows a bearer with this digest."""
-        self._post(lambda: self._board.put(f"bearer:{digest}", orjson.dumps([agent, caller, tier]), CALL_SECONDS))
+        self._post(
+            lambda: self._shared_store.put(f"bearer:{digest}", orjson.dumps([agent, caller, tier]), CALL_SECONDS)
+        )
 
     def bearer_closed(self, digest: str) -> None:
         async def write() -> None:
-            await self._board.delete(f"bearer:{digest}")
+            await self._shared_store.delete(f"bearer:{digest}")
 
         self._post(write)
 
@@ -346,8 +350,8 @@ class CallDirectory:
             if record := self._mine.get(key):
                 await self._change(record)
             if key in self._mine:  # else another node has the call, and knows more of it
-                await self._board.rewrite(journal_name(session_id), values, CALL_SECONDS)
-                await self._board.join(f"calls:{self.node}", _name(key))
+                await self._shared_store.rewrite(journal_name(session_id), values, CALL_SECONDS)
+                await self._shared_store.join(f"calls:{self.node}", _name(key))
 
         self._post(write)
 
@@ -405,7 +409,7 @@ class CallDirectory:
         for key, record in list(self._mine.items()):
             there = await self.find(key)
             if there is None and record.state is not CallState.RINGING:
-                await self._board.put(_call(key), record.as_bytes(), CALL_SECONDS)
+                await self._shared_store.put(_call(key), record.as_bytes(), CALL_SECONDS)
                 await self._owns(record)
             elif there is not None and there.node != self.node:
                 await self._send(
@@ -423,7 +427,7 @@ class CallDirectory:
 
     async def leave(self) -> None:
         """This node goes: whatever calls it still has are anybody's."""
-        await self._board.delete(f"alive:{self.node}")
+        await self._shared_store.delete(f"alive:{self.node}")
 
     # Itself
 
@@ -436,39 +440,39 @@ class CallDirectory:
     async def _change(self, record: CallRecord) -> None:
         """Write a call of this node's anew, unless it has become another's."""
         name, before = _call(record.key), self._mine.get(record.key)
-        if before and await self._board.swap(name, before.as_bytes(), record.as_bytes(), CALL_SECONDS):
+        if before and await self._shared_store.swap(name, before.as_bytes(), record.as_bytes(), CALL_SECONDS):
             self._mine[record.key] = record
             return
         there = await self.find(record.key)
         if there is None or there.node == self.node:  # the board never knew it, has lost it, or has an older state
-            await self._board.put(name, record.as_bytes(), CALL_SECONDS)
+            await self._shared_store.put(name, record.as_bytes(), CALL_SECONDS)
             await self._owns(record)
         else:
             self.lost(record.key)
 
     async def _show_life(self) -> None:
-        await self._board.put(f"alive:{self.node}", self._figures, ALIVE_SECONDS)
-        self._was_forgotten |= await self._board.join("nodes", self.node) and self._is_known
+        await self._shared_store.put(f"alive:{self.node}", self._figures, ALIVE_SECONDS)
+        self._was_forgotten |= await self._shared_store.join("nodes", self.node) and self._is_known
         self._is_known = True
 
     async def _owns(self, record: CallRecord) -> None:
         """Nobody looks for the calls of a node that the board does not know."""
         await self._show_life()
-        await self._board.join(f"calls:{self.node}", _name(record.key))
+        await self._shared_store.join(f"calls:{self.node}", _name(record.key))
         self._mine[record.key] = record
         self._foreign.pop(record.key, None)
 
     async def _took(self, record: CallRecord, former: str) -> None:
-        await self._board.join(f"calls:{self.node}", _name(record.key))
+        await self._shared_store.join(f"calls:{self.node}", _name(record.key))
         if former != self.node:
             await self._send(former, NodeCommand(NodeCommandKind.TAKEN, record.key))
             # Last: until here it is found among a dead node's calls, and taken again if this was interrupted.
-            await self._board.leave(f"calls:{former}", _name(record.key))
+            await self._shared_store.leave(f"calls:{former}", _name(record.key))
         self._mine[record.key] = record
         self._foreign.pop(record.key, None)
 
     async def _send(self, node: str, message: NodeCommand) -> None:
-        await self._board.append(_inbox(node), [message.as_bytes()], OVER_SECONDS)
+        await self._shared_store.append(_inbox(node), [message.as_bytes()], OVER_SECONDS)
 
     def _tell(self, error: SharedStoreUnavailable | None) -> None:
         """Once when the board is gone, once when it is back."""

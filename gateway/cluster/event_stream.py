@@ -17,13 +17,13 @@ KEEP_SECONDS: Final = 3600
 class EventStream:
     """An EventSource over all nodes. Cursors are Redis' own ids."""
 
-    def __init__(self, client: Redis, commons: CallDirectory) -> None:
+    def __init__(self, client: Redis, directory: CallDirectory) -> None:
         self._client: Any = client
-        self._commons = commons
+        self._directory = directory
 
     def share(self, event: bytes) -> None:
         """Returns at once; while Redis is away events wait with everything else that others are to know."""
-        self._commons.post(lambda: self._add(event))
+        self._directory.post(lambda: self._add(event))
 
     @foreign_errors
     async def _add(self, event: bytes) -> None:

@@ -47,7 +47,7 @@ class LocalCalls(Protocol):
     async def recollect(self, session: VoiceSession) -> None: ...
     async def may_go_on_there(self, record: CallRecord) -> bool: ...
     def has_media(self, key: CallKey) -> bool: ...
-    def checkpoint(self, commons: CallDirectory) -> None: ...
+    def checkpoint(self, directory: CallDirectory) -> None: ...
 
 
 class ClusterNode:
@@ -57,75 +57,75 @@ class ClusterNode:
     `nodes` are those alive at the last beat, this one among them, each with its figures; none while nobody can tell.
     """
 
-    def __init__(self, commons: CallDirectory, *, sync_seconds: float, shares_disk: bool = False) -> None:
-        self.commons = commons
+    def __init__(self, directory: CallDirectory, *, sync_seconds: float, shares_disk: bool = False) -> None:
+        self.directory = directory
         self.nodes: list[dict[str, Any]] = []
         self._figures: Callable[[], Mapping[str, int]] = dict
         self._sync_seconds = sync_seconds
         self._shares_disk = shares_disk
-        self._desk: LocalCalls | None = None
+        self._manager: LocalCalls | None = None
 
     async def run(self) -> None:
         """Until cancelled: be alive, and tell what there is to tell."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.commons.run())
+            group.create_task(self.directory.run())
             group.create_task(_again_and_again(self._beat, BEAT_SECONDS, retry=ASK_AGAIN_SECONDS))
 
-    async def listen(self, desk: LocalCalls, figures: Callable[[], Mapping[str, int]]) -> None:
+    async def listen(self, manager: LocalCalls, figures: Callable[[], Mapping[str, int]]) -> None:
         """
         Until cancelled: hear what others say, take over what the dead leave, write checkpoints.
 
         `figures` is what the others are told about this node's work.
         """
-        self._figures, self._desk = figures, desk
+        self._figures, self._manager = figures, manager
         async with asyncio.TaskGroup() as group:
-            group.create_task(_again_and_again(lambda: self._take_over(desk), BEAT_SECONDS))
-            group.create_task(_again_and_again(lambda: self._hear(desk, group), 0))
-            group.create_task(self._write_checkpoints(desk))
+            group.create_task(_again_and_again(lambda: self._take_over(manager), BEAT_SECONDS))
+            group.create_task(_again_and_again(lambda: self._hear(manager, group), 0))
+            group.create_task(self._write_checkpoints(manager))
 
     async def close(self) -> None:
         """Write what is queued, and go."""
         try:
             async with asyncio.timeout(PATIENCE):
-                await self.commons.written()
-                await self.commons.leave()
+                await self.directory.written()
+                await self.directory.leave()
         except (SharedStoreUnavailable, TimeoutError):
             _log.warning("other nodes could not be told that this one stops")
 
     # The desk's questions
 
-    async def announce(self, ring: PendingCall) -> CallRecord | None:
+    async def announce(self, pending: PendingCall) -> CallRecord | None:
         """Make a ringing call known. Returns what another node, or an earlier request here, has made of it."""
-        record = self._record_of(ring, CallState.RINGING)
+        record = self._record_of(pending, CallState.RINGING)
         try:
             async with asyncio.timeout(PATIENCE):
-                there = await self.commons.open(record)
+                there = await self.directory.open(record)
         except (SharedStoreUnavailable, TimeoutError):
             return None  # then it can only be answered here
-        ring.shared = True
+        pending.shared = True
         return None if there == record else there
 
-    async def announce_again(self, ring: PendingCall) -> None:
+    async def announce_again(self, pending: PendingCall) -> None:
         """The call has a new token."""
         try:
             async with asyncio.timeout(PATIENCE):
-                await self.commons.ring_again(self._record_of(ring, CallState.RINGING))
-                ring.shared = True
+                await self.directory.ring_again(self._record_of(pending, CallState.RINGING))
+                pending.shared = True
         except (SharedStoreUnavailable, TimeoutError):
             pass  # then it can only go on here
 
-    def parked(self, ring: PendingCall) -> None:
+    def parked(self, pending: PendingCall) -> None:
         """The call has lost its media. Another node may go on with it, so every turn is told again."""
-        self.commons.parked(self._record_of(ring, CallState.PARKED))
-        if ring.session is not None:
-            entries = [*entries_of(ring.session.turns), *circumstances(ring.session)]
-            self.commons.checkpoint(ring.key, ring.session.id, entries)
+        self.directory.parked(self._record_of(pending, CallState.PARKED))
+        if pending.session is not None:
+            entries = [*entries_of(pending.session.turns), *circumstances(pending.session)]
+            self.directory.checkpoint(pending.key, pending.session.id, entries)
 
     async def redeem(self, key: CallKey, started: StreamStarted, *, known: bool) -> CallRecord | None:
         """Spend a token, whichever node gave it. SharedStoreUnavailable when that can't be asked in time."""
         try:
             async with asyncio.timeout(KNOWN_PATIENCE if known else PATIENCE):
-                return await self.commons.redeem(key, started.token, started.account_id)
+                return await self.directory.redeem(key, started.token, started.account_id)
         except TimeoutError:
             raise SharedStoreUnavailable("no answer in time") from None
 
@@ -134,7 +134,7 @@ class ClusterNode:
         if record.session is None:
             return None
         session = VoiceSession.from_json({**record.session, "turns": []})
-        entries = await self.commons.turns(session.id)
+        entries = await self.directory.turns(session.id)
         restore(session, entries)
         return session
 
@@ -151,13 +151,13 @@ class ClusterNode:
             await asyncio.sleep(ASK_AGAIN_SECONDS)
 
     async def _fetched(self, key: CallKey) -> tuple[CallRecord, VoiceSession | None] | None:
-        record = await self.commons.find(key)
+        record = await self.directory.find(key)
         if record is None or record.state is CallState.OVER:
             return None
-        heard = record.node == self.commons.node or await self.commons.release(record)
+        heard = record.node == self.directory.node or await self.directory.release(record)
         return await self._adopted(key, record.node, heard=heard)
 
-    async def pass_on(self, desk: LocalCalls, word: NodeCommandKind, key: CallKey, text: str = "") -> bool:
+    async def pass_on(self, manager: LocalCalls, word: NodeCommandKind, key: CallKey, text: str = "") -> bool:
         """
         Tell a call's node what its carrier says. If it is dead the call becomes ours. False: nobody knows it.
 
@@ -165,30 +165,30 @@ class ClusterNode:
         """
         while True:
             try:
-                return await self._passed_on(desk, word, key, text)
+                return await self._passed_on(manager, word, key, text)
             except SharedStoreUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
 
-    async def _passed_on(self, desk: LocalCalls, word: NodeCommandKind, key: CallKey, text: str) -> bool:
-        record = await self.commons.find(key)
+    async def _passed_on(self, manager: LocalCalls, word: NodeCommandKind, key: CallKey, text: str) -> bool:
+        record = await self.directory.find(key)
         if record is None:
             return False
-        if record.node == self.commons.node or record.state is CallState.OVER:
+        if record.node == self.directory.node or record.state is CallState.OVER:
             return True
-        if await self.commons.reached(record.node, word, key, text):
+        if await self.directory.reached(record.node, word, key, text):
             return True
         if adopted := await self._adopted(key, record.node):
-            desk.take_up(*adopted)
+            manager.take_up(*adopted)
             if word is NodeCommandKind.ENDED:
-                desk.carrier_ended(key)
+                manager.carrier_ended(key)
         return True
 
     async def is_ours(self, key: CallKey) -> bool:
         """Whether the call is still this node's; waits for an answer as long as it takes."""
         while True:
             try:
-                record = await self.commons.find(key)
-                return record is None or record.node == self.commons.node
+                record = await self.directory.find(key)
+                return record is None or record.node == self.directory.node
             except SharedStoreUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
 
@@ -204,7 +204,7 @@ class ClusterNode:
         """Wait until the call has ended, whoever had it last."""
         while True:
             with contextlib.suppress(SharedStoreUnavailable):
-                record = await self.commons.find(key)
+                record = await self.directory.find(key)
                 if record is None or record.state is CallState.OVER:
                     return
             await asyncio.sleep(OVER_LOOK_SECONDS)
@@ -218,20 +218,20 @@ class ClusterNode:
         """
         while True:
             try:
-                if self._shares_disk and await self.commons.alive(writer):
+                if self._shares_disk and await self.directory.alive(writer):
                     return None
-                claim = CallRecord(key, self.commons.node, CallState.PARKED)
-                record = await self.commons.open(claim)  # of several workers one takes up what nobody knows of
-                if record == claim or await self.commons.adopt(key, writer) is not None:
+                claim = CallRecord(key, self.directory.node, CallState.PARKED)
+                record = await self.directory.open(claim)  # of several workers one takes up what nobody knows of
+                if record == claim or await self.directory.adopt(key, writer) is not None:
                     return True
-                return None if self._shares_disk or record.node == self.commons.node else False
+                return None if self._shares_disk or record.node == self.directory.node else False
             except SharedStoreUnavailable:
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def is_new_event(self, event_id: str) -> bool:
         try:
             async with asyncio.timeout(PATIENCE / 2):
-                return await self.commons.is_new_event(event_id)
+                return await self.directory.is_new_event(event_id)
         except (SharedStoreUnavailable, TimeoutError):
             return True
 
@@ -241,7 +241,7 @@ class ClusterNode:
         """The calls of other nodes, with what was said as far as it is shared. Nameless callers' are not among them."""
         try:
             async with asyncio.timeout(PATIENCE):
-                found = [await self.session_of(record) for record in await self.commons.live_elsewhere()]
+                found = [await self.session_of(record) for record in await self.directory.live_elsewhere()]
         except (SharedStoreUnavailable, TimeoutError):
             return []  # it is a picture of what goes on here, then
         return sorted(filter(None, found), key=lambda session: session.started_at)
@@ -250,9 +250,9 @@ class ClusterNode:
         """Have another node do this to a call of its; whether there is one, and it was told."""
         try:
             async with asyncio.timeout(PATIENCE):
-                for record in await self.commons.live_elsewhere():
+                for record in await self.directory.live_elsewhere():
                     if record.session is not None and record.session["id"] == session_id:
-                        return await self.commons.reached(record.node, word, record.key, text)
+                        return await self.directory.reached(record.node, word, record.key, text)
         except (SharedStoreUnavailable, TimeoutError):
             pass
         return False
@@ -261,64 +261,64 @@ class ClusterNode:
 
     async def _beat(self) -> None:
         try:
-            if await self.commons.beat(self._figures()):
-                await self.commons.mend()
-                if self._desk is not None:
-                    self._desk.checkpoint(self.commons)
-            self.nodes = await self.commons.nodes()
+            if await self.directory.beat(self._figures()):
+                await self.directory.mend()
+                if self._manager is not None:
+                    self._manager.checkpoint(self.directory)
+            self.nodes = await self.directory.nodes()
         except SharedStoreUnavailable:
             self.nodes = []
             raise
 
-    async def _hear(self, desk: LocalCalls, group: asyncio.TaskGroup) -> None:
-        message = await self.commons.next_message()
+    async def _hear(self, manager: LocalCalls, group: asyncio.TaskGroup) -> None:
+        message = await self.directory.next_message()
         if message is not None:  # to act may take seconds, and who sent the next one takes us for dead after one
-            group.create_task(self._act(desk, message))
+            group.create_task(self._act(manager, message))
 
-    async def _act(self, desk: LocalCalls, message: NodeCommand) -> None:
+    async def _act(self, manager: LocalCalls, message: NodeCommand) -> None:
         match message.word:
             case NodeCommandKind.ENDED:
-                desk.carrier_ended(message.key)
+                manager.carrier_ended(message.key)
             case NodeCommandKind.STREAM_FAILED:
-                desk.stream_failed(message.key, message.text)
+                manager.stream_failed(message.key, message.text)
             case NodeCommandKind.TRANSFERRED:
-                desk.transferred(message.key)
+                manager.transferred(message.key)
             case NodeCommandKind.TRANSFER_FAILED:
-                desk.transfer_failed(message.key)
+                manager.transfer_failed(message.key)
             case NodeCommandKind.RELEASE:
-                await desk.release(message.key)
+                await manager.release(message.key)
             case NodeCommandKind.END:
-                desk.operator_ends(message.key)
+                manager.operator_ends(message.key)
             case NodeCommandKind.SAY:
-                desk.operator_says(message.key, message.text)
+                manager.operator_says(message.key, message.text)
             case NodeCommandKind.TAKEN:
-                if not await self.is_ours(message.key) and not await self._taken_back(desk, message.key):
-                    self.commons.lost(message.key)
-                    desk.drop(message.key)
+                if not await self.is_ours(message.key) and not await self._taken_back(manager, message.key):
+                    self.directory.lost(message.key)
+                    manager.drop(message.key)
 
-    async def _taken_back(self, desk: LocalCalls, key: CallKey) -> bool:
+    async def _taken_back(self, manager: LocalCalls, key: CallKey) -> bool:
         """A call that was taken from us while we were out of reach, but has its media here and nowhere else."""
-        record = await self.commons.find(key)
-        if record is None or record.state is not CallState.PARKED or not desk.has_media(key):
+        record = await self.directory.find(key)
+        if record is None or record.state is not CallState.PARKED or not manager.has_media(key):
             return False
-        return await self.commons.adopt(key, record.node, state=CallState.LIVE) is not None
+        return await self.directory.adopt(key, record.node, state=CallState.LIVE) is not None
 
-    async def _take_over(self, desk: LocalCalls) -> None:
-        for key, node in await self.commons.orphans():
-            record = await self.commons.find(key)
-            if record is None or record.node == self.commons.node:
-                await self._finish_adoption(desk, key, node)
-            elif record.node == node or not await self.commons.alive(record.node):
-                await self._take_over_one(desk, record)
+    async def _take_over(self, manager: LocalCalls) -> None:
+        for key, node in await self.directory.orphans():
+            record = await self.directory.find(key)
+            if record is None or record.node == self.directory.node:
+                await self._finish_adoption(manager, key, node)
+            elif record.node == node or not await self.directory.alive(record.node):
+                await self._take_over_one(manager, record)
 
-    async def _finish_adoption(self, desk: LocalCalls, key: CallKey, node: str) -> None:
+    async def _finish_adoption(self, manager: LocalCalls, key: CallKey, node: str) -> None:
         """It is no longer that node's; we may have been interrupted while we took it."""
         if adopted := await self._adopted(key, node):
-            desk.take_up(*adopted)
+            manager.take_up(*adopted)
         else:
-            await self.commons.disown(key, node)
+            await self.directory.disown(key, node)
 
-    async def _take_over_one(self, desk: LocalCalls, record: CallRecord) -> None:
+    async def _take_over_one(self, manager: LocalCalls, record: CallRecord) -> None:
         """
         A call whose node is silent. It may be dead, or only out of our reach and talking to the caller.
 
@@ -326,51 +326,51 @@ class ClusterNode:
         """
         over = record.state is CallState.OVER
         if not over:
-            if not await self.commons.is_new_event(f"look {record.key}", LOOK_SECONDS):
+            if not await self.directory.is_new_event(f"look {record.key}", LOOK_SECONDS):
                 return
-            if await desk.may_go_on_there(record):
+            if await manager.may_go_on_there(record):
                 return
         if adopted := await self._adopted(record.key, record.node):
             session = adopted[1]
             call = {"call": call_name(session.id)} if session is not None else {}
             _log.warning("a call's node is silent, and its call taken over", extra={**call, "carrier": record.key[0]})
             WATCHDOG.count("node silent")
-            desk.take_up(*adopted)
+            manager.take_up(*adopted)
 
     async def _adopted(
         self, key: CallKey, former: str, *, heard: bool = False
     ) -> tuple[CallRecord, VoiceSession | None] | None:
         """A call that is ours now. Whoever had it was `heard`, or may know more of what was said."""
-        record = await self.commons.adopt(key, former)
+        record = await self.directory.adopt(key, former)
         session = await self.session_of(record) if record else None
         if session is not None:
             session.taken_over |= not heard
-            if self._shares_disk and self._desk is not None:
-                await self._desk.recollect(session)
+            if self._shares_disk and self._manager is not None:
+                await self._manager.recollect(session)
         return (record, session) if record else None
 
-    def _record_of(self, ring: PendingCall, state: CallState) -> CallRecord:
+    def _record_of(self, pending: PendingCall, state: CallState) -> CallRecord:
         return CallRecord(
-            ring.key,
-            self.commons.node,
+            pending.key,
+            self.directory.node,
             state,
-            ring.account_id,
-            ring.caller,
-            ring.called,
-            ring.media_url,
-            ring.attempt,
-            ring.token,
-            {**ring.session.as_json(), "turns": []} if ring.session is not None else None,
-            ring.number,
-            ring.clearance.tier,
-            ring.handed_over,
-            ring.order.as_json() if ring.order is not None else None,
+            pending.account_id,
+            pending.caller,
+            pending.called,
+            pending.media_url,
+            pending.attempt,
+            pending.token,
+            {**pending.session.as_json(), "turns": []} if pending.session is not None else None,
+            pending.number,
+            pending.access.tier,
+            pending.handed_over,
+            pending.order.as_json() if pending.order is not None else None,
         )
 
-    async def _write_checkpoints(self, desk: LocalCalls) -> None:
+    async def _write_checkpoints(self, manager: LocalCalls) -> None:
         while True:
             await asyncio.sleep(self._sync_seconds)
-            desk.checkpoint(self.commons)
+            manager.checkpoint(self.directory)
 
 
 async def _again_and_again(work: Callable[[], Awaitable[None]], pause: float, *, retry: float = RETRY_SECONDS) -> None:

@@ -24,10 +24,10 @@ KEEP_SECONDS: Final = 7 * 24 * 3600.0
 class WorkerMetrics:
     """One worker among those that have the same parent process."""
 
-    def __init__(self, board: SharedStore, commons: CallDirectory) -> None:
-        self._board = board
-        self._commons = commons
-        self._crew = f"crew:{socket.gethostname()}-{os.getppid()}"
+    def __init__(self, shared_store: SharedStore, directory: CallDirectory) -> None:
+        self._shared_store = shared_store
+        self._directory = directory
+        self._supervisor = f"crew:{socket.gethostname()}-{os.getppid()}"
         self._joined = False
 
     async def run(self) -> None:
@@ -48,16 +48,16 @@ class WorkerMetrics:
         return metrics.render(others)
 
     async def _write(self) -> None:
-        node = self._commons.node
-        await self._board.append(self._crew, [] if self._joined else [node.encode()], KEEP_SECONDS)
+        node = self._directory.node
+        await self._shared_store.append(self._supervisor, [] if self._joined else [node.encode()], KEEP_SECONDS)
         self._joined = True
-        await self._board.put(f"metrics:{node}", orjson.dumps(metrics.snapshot()), KEEP_SECONDS)
+        await self._shared_store.put(f"metrics:{node}", orjson.dumps(metrics.snapshot()), KEEP_SECONDS)
 
     async def _others(self) -> list[str]:
-        members = {member.decode() for member in await self._board.items(self._crew)}
-        return sorted(members - {self._commons.node})
+        members = {member.decode() for member in await self._shared_store.items(self._supervisor)}
+        return sorted(members - {self._directory.node})
 
     async def _of(self, node: str) -> metrics.Snapshot:
-        stored = await self._board.get(f"metrics:{node}")
+        stored = await self._shared_store.get(f"metrics:{node}")
         taken: dict[str, Any] = orjson.loads(stored) if stored else {}
-        return taken if await self._commons.alive(node) else metrics.without_gauges(taken)
+        return taken if await self._directory.alive(node) else metrics.without_gauges(taken)

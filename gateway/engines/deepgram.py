@@ -66,9 +66,9 @@ class DeepgramSession:
         await asyncio.wait({self._greeted, self._closed}, timeout=GREETING_SECONDS, return_when="FIRST_COMPLETED")
         self._raise_if_closed()
 
-    async def configure(self, brief: AgentSettings) -> None:
+    async def configure(self, agent_settings: AgentSettings) -> None:
         """Send Settings, and wait until the engine takes audio."""
-        self._send(self._codec.settings(brief))
+        self._send(self._codec.settings(agent_settings))
         done, _ = await asyncio.wait(
             {self._applied, self._closed}, timeout=APPLY_SECONDS, return_when="FIRST_COMPLETED"
         )
@@ -127,8 +127,8 @@ class DeepgramSession:
     def update_prompt(self, addition: str) -> None:
         self._send(self._codec.update_prompt(addition))
 
-    def update_think(self, brief: AgentSettings) -> None:
-        self._send(self._codec.update_think(brief))
+    def update_think(self, agent_settings: AgentSettings) -> None:
+        self._send(self._codec.update_think(agent_settings))
 
     def say(self, text: str) -> None:
         self._send(self._codec.say(text))

@@ -149,21 +149,21 @@ class DeepgramCodec:
 
     # What we send
 
-    def settings(self, brief: AgentSettings) -> bytes:
+    def settings(self, agent_settings: AgentSettings) -> bytes:
         """The first message. A conversation that goes on has a history and no greeting."""
         block: dict[str, Any] = {
-            "listen": {"provider": brief.listen},
-            "think": self._think(brief),
-            "speak": {"provider": brief.speak},
+            "listen": {"provider": agent_settings.listen},
+            "think": self._think(agent_settings),
+            "speak": {"provider": agent_settings.speak},
         }
-        if brief.history:
-            block["context"] = {"messages": [_history(item) for item in brief.history]}
-        if brief.greeting:
-            block["greeting"] = brief.greeting
+        if agent_settings.history:
+            block["context"] = {"messages": [_history(item) for item in agent_settings.history]}
+        if agent_settings.greeting:
+            block["greeting"] = agent_settings.greeting
         return orjson.dumps(
             {
                 "type": "Settings",
-                "tags": ["voice-gateway", f"agent:{brief.agent}"],
+                "tags": ["voice-gateway", f"agent:{agent_settings.agent}"],
                 "flags": {"history": False},  # it would say everything twice
                 "audio": {
                     "input": {"encoding": "mulaw", "sample_rate": 8000},
@@ -173,18 +173,18 @@ class DeepgramCodec:
             }
         )
 
-    def _think(self, brief: AgentSettings) -> dict[str, Any] | list[dict[str, Any]]:
+    def _think(self, agent_settings: AgentSettings) -> dict[str, Any] | list[dict[str, Any]]:
         """Who answers. A list is tried in order, for each request anew."""
-        common: dict[str, Any] = {"prompt": brief.prompt}
-        if brief.functions:
-            common["functions"] = [_function(function) for function in brief.functions]
+        common: dict[str, Any] = {"prompt": agent_settings.prompt}
+        if agent_settings.functions:
+            common["functions"] = [_function(function) for function in agent_settings.functions]
         thinks: list[dict[str, Any]] = []
-        if brief.endpoint is not None:
-            headers = {"authorization": f"Bearer {brief.endpoint.bearer}"}
-            endpoint = {"url": brief.endpoint.url, "headers": headers}
+        if agent_settings.endpoint is not None:
+            headers = {"authorization": f"Bearer {agent_settings.endpoint.bearer}"}
+            endpoint = {"url": agent_settings.endpoint.url, "headers": headers}
             thinks.append({"provider": _OWN_PROVIDER, "endpoint": endpoint, "context_length": "max", **common})
-        if brief.think is not None:
-            thinks.append({"provider": brief.think, **common})
+        if agent_settings.think is not None:
+            thinks.append({"provider": agent_settings.think, **common})
         return thinks[0] if len(thinks) == 1 else thinks
 
     def force_end_turn(self) -> bytes:
@@ -203,9 +203,9 @@ class DeepgramCodec:
         """Have the agent say this verbatim, now, and not what it is saying or was about to say."""
         return orjson.dumps({"type": "InjectAgentMessage", "message": text, "behavior": "interrupt"})
 
-    def update_think(self, brief: AgentSettings) -> bytes:
+    def update_think(self, agent_settings: AgentSettings) -> bytes:
         """Replace the prompt, and with it everything that decides on answers."""
-        return orjson.dumps({"type": "UpdateThink", "think": self._think(brief)})
+        return orjson.dumps({"type": "UpdateThink", "think": self._think(agent_settings)})
 
     def function_result(self, call: FunctionCall, content: str) -> bytes:
         """Answer one function call; without an answer the agent stays silent."""

@@ -69,9 +69,9 @@ class LocalSession:
         self._find_mind = find_mind
         self._is_full = is_full
         self._loop = asyncio.get_running_loop()
-        self._seat = host.seat(self)
-        self._mouth = TtsQueue(
-            self._seat,
+        self._speech_channel = host.speech_channel(self)
+        self._tts_queue = TtsQueue(
+            self._speech_channel,
             lambda: seconds_of(self._heard_bytes),
             tell=lambda text: self._tell(local_codec.agent_said(text)),
             play=self._play,
@@ -95,7 +95,7 @@ class LocalSession:
     def send_binary(self, data: bytes) -> None:
         self._heard_bytes += len(data)
         if not self._is_full:
-            self._seat.hear(data)
+            self._speech_channel.hear(data)
 
     def send_text(self, data: bytes) -> None:
         match local_codec.read(data):
@@ -111,7 +111,7 @@ class LocalSession:
             case SayWanted(text, instead):
                 self._loop.call_soon(self._say_wanted, text, instead)
             case TurnForced():
-                self._seat.end_turn()
+                self._speech_channel.end_turn()
             case FunctionAnswered(call_id, content):
                 if result := self._results.pop(call_id, None):
                     self._note_result(call_id, content)
@@ -123,27 +123,27 @@ class LocalSession:
         if self._owner is None:
             return
         owner, self._owner = self._owner, None
-        self._seat.leave()
+        self._speech_channel.leave()
         if self._answering is not None:
             self._answering.cancel()
         self._loop.call_soon(owner.on_closed, code)
 
     @property
     def buffered_bytes(self) -> int:
-        return self._seat.buffered_bytes
+        return self._speech_channel.buffered_bytes
 
     # The speech process's side
 
     def on_began(self) -> None:
         self._caller_quiet.clear()
-        self._mouth.hold()
+        self._tts_queue.hold()
         self._tell(local_codec.USER_STARTED_SPEAKING)
 
     def on_ended(self, text: str) -> None:
         self._caller_quiet.set()
         self._tell(local_codec.TURN_ENDED)
         if not text:
-            self._mouth.go_on()  # a cough, a door: the agent need not start again
+            self._tts_queue.go_on()  # a cough, a door: the agent need not start again
             return
         self._drop_answer()
         self._tell(local_codec.user_said(text))
@@ -154,10 +154,10 @@ class LocalSession:
         self._start(self._answer())
 
     def on_sound(self, number: int, audio: bytes) -> None:
-        self._mouth.sound(number, audio)
+        self._tts_queue.sound(number, audio)
 
     def on_spoken(self, number: int) -> None:
-        self._mouth.spoken(number)
+        self._tts_queue.spoken(number)
 
     def on_speech_broke(self, what: str) -> None:
         """Its owner begins anew, with the conversation so far: the caller hears that, or else an apology."""
@@ -182,15 +182,15 @@ class LocalSession:
         elif settings.greeting and self._mind.opens:
             await self._answer(draft=settings.greeting)
         elif settings.greeting:
-            for sentence in (*(cut := SentenceSplitter()).feed(settings.greeting), *cut.finish()):
+            for sentence in (*(cut := SentenceSplitter()).call_events(settings.greeting), *cut.finish()):
                 self._say(sentence)
-            self._mouth.finish()
+            self._tts_queue.finish()
 
     def _turn_away(self) -> None:
         """Say why, and hang up. Nothing is listened to."""
         self._tell(local_codec.functions_requested([FunctionCall("busy", END_CALL, "{}")]))
         self._say(BUSY)
-        self._mouth.finish()
+        self._tts_queue.finish()
 
     async def _answer(self, draft: str = "") -> None:
         """Say what the mind says and do what it wants done, until it is content. A draft is for it to improve."""
@@ -201,7 +201,7 @@ class LocalSession:
             self._results |= results
             self._tell(local_codec.functions_requested(calls))
             await asyncio.wait(results.values())
-        self._mouth.finish()
+        self._tts_queue.finish()
 
     async def _one_answer(self, draft: str) -> list[FunctionCall]:
         assert self._mind is not None
@@ -214,7 +214,7 @@ class LocalSession:
                 if isinstance(piece, FunctionCall):
                     calls.append(piece)
                 else:
-                    for sentence in sentences.feed(piece):
+                    for sentence in sentences.call_events(piece):
                         self._say(sentence)
         finally:
             await answer.aclose()
@@ -227,23 +227,23 @@ class LocalSession:
             self._said = {"role": "assistant", "content": ""}
             self._messages.append(self._said)
         self._said["content"] = f"{self._said['content'] or ''} {sentence}".strip()
-        self._mouth.say(sentence)
+        self._tts_queue.say(sentence)
 
     def _say_wanted(self, text: str, instead: bool) -> None:
         if not self._caller_quiet.is_set():
             self._tell(local_codec.INJECTION_REFUSED)
             return
         if instead:
-            self._mouth.hold()
+            self._tts_queue.hold()
             self._drop_answer()
         self._messages.append({"role": "assistant", "content": text})
-        self._mouth.say(text, is_last=True)
+        self._tts_queue.say(text, is_last=True)
 
     def _drop_answer(self) -> None:
         """Something else counts now: what the caller did not hear was not said."""
         if self._answering is not None:
             self._answering.cancel()
-        unheard = self._mouth.drop()
+        unheard = self._tts_queue.drop()
         said, self._said = self._said, None
         if said is not None and unheard:
             for sentence in reversed(unheard):

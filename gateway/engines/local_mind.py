@@ -14,19 +14,19 @@ from gateway.llm.responder import Responder
 class ResponderMind:
     """One call's."""
 
-    def __init__(self, thinker: Responder) -> None:
-        self._thinker = thinker
+    def __init__(self, responder: Responder) -> None:
+        self._responder = responder
 
     @property
     def opens(self) -> bool:
-        return self._thinker.opens
+        return self._responder.opens
 
     async def answer(
         self, messages: Sequence[Message], functions: Sequence[AgentFunction]
     ) -> AsyncGenerator[str | FunctionCall, None]:
         request = ChatRequest(tuple(messages), tools=tuple(map(_tool, functions)))
         calls: dict[int, FunctionCall] = {}
-        async with aclosing(self._thinker.answer(request)) as events:
+        async with aclosing(self._responder.answer(request)) as events:
             async for event in events:
                 if isinstance(event, TextDelta):
                     yield event.text
@@ -39,12 +39,12 @@ class ResponderMind:
 class LocalMinds:
     """Finds the mind that a bearer belongs to. The bearer would open the proxy; here nobody need go through it."""
 
-    def __init__(self, bearers: EndpointTokens) -> None:
-        self._bearers = bearers
+    def __init__(self, endpoint_tokens: EndpointTokens) -> None:
+        self._endpoint_tokens = endpoint_tokens
 
     async def find(self, bearer: str) -> ResponderMind | None:
-        thinker = await self._bearers.find(bearer)
-        return ResponderMind(thinker) if thinker is not None else None
+        responder = await self._endpoint_tokens.find(bearer)
+        return ResponderMind(responder) if responder is not None else None
 
 
 def _tool(function: AgentFunction) -> dict[str, object]:

@@ -130,11 +130,11 @@ class SpeechWorkerClient:
     def taken_seats(self) -> int:
         return len(self._seats)
 
-    def seat(self, listener: SpeechListener) -> SpeechChannel:
+    def speech_channel(self, listener: SpeechListener) -> SpeechChannel:
         self._calls += 1
-        seat = self._seats[self._calls] = SpeechChannel(self, self._calls, listener)
+        speech_channel = self._seats[self._calls] = SpeechChannel(self, self._calls, listener)
         self.send(SpeechMessage(MessageKind.OPEN, self._calls))
-        return seat
+        return speech_channel
 
     def left(self, call: int) -> None:
         if self._seats.pop(call, None) is not None:
@@ -170,7 +170,7 @@ class SpeechWorkerClient:
             assert process.stdout is not None
             reader = SpeechReader()
             while data := await process.stdout.read(65536):
-                for message in reader.feed(data):
+                for message in reader.call_events(data):
                     self._receive(message)
         finally:
             self._process = None
@@ -182,23 +182,23 @@ class SpeechWorkerClient:
             self._ready.set()
         elif message.kind is MessageKind.FAILED:
             self.refusal = message.text
-        elif seat := self._seats.get(message.call):
+        elif speech_channel := self._seats.get(message.call):
             match message.kind:
                 case MessageKind.BEGAN:
-                    seat.listener.on_began()
+                    speech_channel.listener.on_began()
                 case MessageKind.ENDED:
-                    seat.listener.on_ended(message.text)
+                    speech_channel.listener.on_ended(message.text)
                 case MessageKind.SOUND:
-                    seat.listener.on_sound(message.number, message.body)
+                    speech_channel.listener.on_sound(message.number, message.body)
                 case MessageKind.SPOKEN:
-                    seat.listener.on_spoken(message.number)
+                    speech_channel.listener.on_spoken(message.number)
                 case MessageKind.BROKE:
-                    seat.listener.on_speech_broke(message.text)
+                    speech_channel.listener.on_speech_broke(message.text)
 
     def _lose_seats(self) -> None:
         seats, self._seats = list(self._seats.values()), {}
-        for seat in seats:
-            seat.listener.on_speech_lost()
+        for speech_channel in seats:
+            speech_channel.listener.on_speech_lost()
 
 
 async def _stopped(process: Process, patience: float) -> None:

@@ -91,12 +91,12 @@ def retold(known: FinalizationJob, session: VoiceSession) -> FinalizationJob | N
 class JobStore(Protocol):
     """Where the state of an ending is kept while it is carried out. TakenOver when another node does it now."""
 
-    async def save(self, ending: FinalizationJob) -> None: ...
+    async def save(self, job: FinalizationJob) -> None: ...
 
-    async def finish(self, ending: FinalizationJob) -> None:
+    async def finish(self, job: FinalizationJob) -> None:
         """The ending is done: nothing of it is kept."""
 
-    async def rest(self, ending: FinalizationJob) -> None:
+    async def rest(self, job: FinalizationJob) -> None:
         """It can't be done now: it waits until somebody has it tried again."""
 
 
@@ -107,23 +107,23 @@ class JobTable:
         self._store = store
         self._node = node
 
-    async def begin(self, ending: FinalizationJob) -> None:
+    async def begin(self, job: FinalizationJob) -> None:
         """Keep a new one. To one that was handed over before, it adds what else is known of the call."""
 
         def work(connection: Connection) -> None:
             query = "SELECT session FROM endings WHERE session_id = ? AND node = ?"
-            for (stored,) in connection.execute(query, (ending.session.id, HANDED_OVER)).fetchall():
-                ending.session = merged(VoiceSession.from_json(orjson.loads(stored)), ending.session)
-                connection.execute("UPDATE endings SET node = '' WHERE session_id = ?", (ending.session.id,))
-            self._write(connection, _as_row(ending))
+            for (stored,) in connection.execute(query, (job.session.id, HANDED_OVER)).fetchall():
+                job.session = merged(VoiceSession.from_json(orjson.loads(stored)), job.session)
+                connection.execute("UPDATE endings SET node = '' WHERE session_id = ?", (job.session.id,))
+            self._write(connection, _as_row(job))
 
-        ending.node = ending.node or self._node
+        job.node = job.node or self._node
         await self._store.run(work)
 
-    async def save(self, ending: FinalizationJob) -> None:
+    async def save(self, job: FinalizationJob) -> None:
         """Keep the state as it is now."""
-        ending.node = ending.node or self._node
-        row = _as_row(ending)
+        job.node = job.node or self._node
+        row = _as_row(job)
         await self._store.run(lambda connection: self._write(connection, row))
 
     def _write(self, connection: Connection, row: dict[str, Any]) -> None:
@@ -134,24 +134,24 @@ class JobTable:
         marks = ", ".join(f":{name}" for name in row)
         connection.execute(f"INSERT OR REPLACE INTO endings ({', '.join(row)}) VALUES ({marks})", row)
 
-    async def finish(self, ending: FinalizationJob) -> None:
+    async def finish(self, job: FinalizationJob) -> None:
         def work(connection: Connection) -> None:
-            connection.execute("DELETE FROM endings WHERE session_id = ?", (ending.session.id,))
+            connection.execute("DELETE FROM endings WHERE session_id = ?", (job.session.id,))
 
         await self._store.run(work)
 
-    async def rest(self, ending: FinalizationJob) -> None:
-        await self.save(ending)
+    async def rest(self, job: FinalizationJob) -> None:
+        await self.save(job)
 
-    async def adopt(self, ending: FinalizationJob, node: str) -> bool:
+    async def adopt(self, job: FinalizationJob, node: str) -> bool:
         """See to what a dead worker left, if no other one does yet."""
 
         def work(connection: Connection) -> int:
             change = "UPDATE endings SET node = ? WHERE session_id = ? AND node = ?"
-            return connection.execute(change, (node, ending.session.id, ending.node)).rowcount
+            return connection.execute(change, (node, job.session.id, job.node)).rowcount
 
         adopted = bool(await self._store.run(work))
-        ending.node = node if adopted else ending.node
+        job.node = node if adopted else job.node
         return adopted
 
     async def make_durable(self) -> None:
@@ -194,7 +194,7 @@ class JobTable:
         """Endings that an earlier process did not finish. One that can't be read is left alone, and logged."""
 
         readable = [_readable(row) for row in await self._store.look(_rows)]
-        return [ending for ending in readable if ending is not None]
+        return [job for job in readable if job is not None]
 
 
 def _rows(connection: Connection, which: str = "", *values: str) -> list[dict[str, Any]]:
@@ -203,19 +203,19 @@ def _rows(connection: Connection, which: str = "", *values: str) -> list[dict[st
     return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
-def _as_row(ending: FinalizationJob) -> dict[str, Any]:
+def _as_row(job: FinalizationJob) -> dict[str, Any]:
     return {
-        "session_id": ending.session.id,
-        "session": orjson.dumps(ending.session.as_json()).decode(),
-        "archived": ending.archived,
-        "summary": orjson.dumps(asdict(ending.summary)).decode() if ending.summary else None,
-        "document_id": ending.document_id,
-        "version": ending.version,
-        "remote_id": ending.remote_id,
-        "remote_version": ending.remote_version,
-        "remote_sent": ending.remote_sent,
-        "problem": ending.problem,
-        "node": ending.node,
+        "session_id": job.session.id,
+        "session": orjson.dumps(job.session.as_json()).decode(),
+        "archived": job.archived,
+        "summary": orjson.dumps(asdict(job.summary)).decode() if job.summary else None,
+        "document_id": job.document_id,
+        "version": job.version,
+        "remote_id": job.remote_id,
+        "remote_version": job.remote_version,
+        "remote_sent": job.remote_sent,
+        "problem": job.problem,
+        "node": job.node,
     }
 
 

@@ -98,17 +98,17 @@ class RedisJobQueue:
     # Where the call ended
 
     @foreign_errors
-    async def hand_over(self, ending: FinalizationJob) -> None:
+    async def hand_over(self, job: FinalizationJob) -> None:
         """
         Let any node carry it out. One that was handed over before, or done, is not again.
 
         Unless this one tells more of the call: then all that is known is carried out anew.
         """
-        id_ = ending.session.id
-        ending.problem = ""
+        id_ = job.session.id
+        job.problem = ""
         while True:
             known = await self._client.mget(_state(id_), _done(id_), _told(id_))
-            new = _due(ending, *known)
+            new = _due(job, *known)
             if new is None:
                 return
             keys = [_state(id_), _done(id_), _told(id_), _owner(id_), _entry(id_), STREAM]
@@ -117,11 +117,11 @@ class RedisJobQueue:
                 return
 
     @foreign_errors
-    async def whereabouts(self, ending: FinalizationJob) -> Whereabouts:
+    async def whereabouts(self, job: FinalizationJob) -> Whereabouts:
         """What has become of an ending. One that rests brings its state with it."""
-        where = await self._whereabouts(ending.session.id)
-        if where == "resting" and (stored := await self._client.get(_state(ending.session.id))):
-            vars(ending).update(vars(_read(stored)))
+        where = await self._whereabouts(job.session.id)
+        if where == "resting" and (stored := await self._client.get(_state(job.session.id))):
+            vars(job).update(vars(_read(stored)))
         return where
 
     async def _whereabouts(self, session_id: str) -> Whereabouts:
@@ -149,7 +149,7 @@ class RedisJobQueue:
             await self._make_group()
             return []
         entries = [entry for _, found in _pairs(answer) for entry in found]
-        return [ending for id_, values in entries if (ending := await self._received(id_, values))]
+        return [job for id_, values in entries if (job := await self._received(id_, values))]
 
     async def _make_group(self) -> None:
         with contextlib.suppress(ResponseError):  # another node was quicker
@@ -171,8 +171,8 @@ class RedisJobQueue:
             for id_, values in await self._client.xclaim(
                 STREAM, GROUP, self._node, min_idle_time=idle, message_ids=ids
             ):
-                if ending := await self._received(id_, values):
-                    found.append(ending)
+                if job := await self._received(id_, values):
+                    found.append(job)
         return found
 
     async def _received(self, entry_id: bytes, values: dict[bytes, bytes]) -> FinalizationJob | None:
@@ -183,53 +183,51 @@ class RedisJobQueue:
             await self._client.xack(STREAM, GROUP, entry_id)
             await self._client.xdel(STREAM, entry_id)
             return None
-        ending = _read(taken[0])
+        job = _read(taken[0])
         # What whoever began it has sent may still arrive; what nobody began is there, or was never sent.
-        ending.claim, ending.looked_for = claim, not taken[1]
-        return ending
+        job.claim, job.looked_for = claim, not taken[1]
+        return job
 
     @foreign_errors
-    async def save(self, ending: FinalizationJob) -> None:
-        keys = [_owner(ending.session.id), _state(ending.session.id)]
-        async with self._turns[ending.claim]:  # on two connections, an older state could come after a newer one
-            saved = await self._save(keys=keys, args=[ending.claim, orjson.dumps(ending.as_json())])
+    async def save(self, job: FinalizationJob) -> None:
+        keys = [_owner(job.session.id), _state(job.session.id)]
+        async with self._turns[job.claim]:  # on two connections, an older state could come after a newer one
+            saved = await self._save(keys=keys, args=[job.claim, orjson.dumps(job.as_json())])
         if not saved:
-            self._turns.pop(ending.claim, None)
+            self._turns.pop(job.claim, None)
             raise TakenOver("another node carries out this ending")
 
-    async def finish(self, ending: FinalizationJob) -> None:
-        await self._left(ending, b"")
+    async def finish(self, job: FinalizationJob) -> None:
+        await self._left(job, b"")
 
-    async def rest(self, ending: FinalizationJob) -> None:
-        await self._left(ending, orjson.dumps(ending.as_json()))
+    async def rest(self, job: FinalizationJob) -> None:
+        await self._left(job, orjson.dumps(job.as_json()))
 
     @foreign_errors
-    async def _left(self, ending: FinalizationJob, state: bytes) -> None:
-        id_, entry_id = ending.session.id, ending.claim.rpartition(" ")[2]
+    async def _left(self, job: FinalizationJob, state: bytes) -> None:
+        id_, entry_id = job.session.id, job.claim.rpartition(" ")[2]
         keys = [_owner(id_), _state(id_), _done(id_), _told(id_), _entry(id_), STREAM]
-        told = orjson.dumps(replace(ending, summary=None).as_json()) if ending.session.taken_over else b""
-        turns = len(ending.session.turns)
-        arguments: list[Any] = [ending.claim, GROUP, entry_id, state, turns, DONE_SECONDS, told, TOLD_SECONDS]
+        told = orjson.dumps(replace(job, summary=None).as_json()) if job.session.taken_over else b""
+        turns = len(job.session.turns)
+        arguments: list[Any] = [job.claim, GROUP, entry_id, state, turns, DONE_SECONDS, told, TOLD_SECONDS]
         left = await self._leave(keys=keys, args=arguments)
-        self._turns.pop(ending.claim, None)
+        self._turns.pop(job.claim, None)
         if not left:
             raise TakenOver("another node carries out this ending")
 
 
-def _due(
-    ending: FinalizationJob, state: bytes | None, done: bytes | None, told: bytes | None
-) -> FinalizationJob | None:
+def _due(job: FinalizationJob, state: bytes | None, done: bytes | None, told: bytes | None) -> FinalizationJob | None:
     """What is to be carried out, where so much is known of the ending; None when that is seen to."""
     if state is not None:
         known = _read(state)
         resting = replace(known, problem="") if known.problem else None
-        return retold(known, ending.session) or resting
+        return retold(known, job.session) or resting
     if told is not None:
-        return retold(_read(told), ending.session)
+        return retold(_read(told), job.session)
     if done is not None:
-        more = len(ending.session.turns) > int(done)
-        return FinalizationJob(ending.session, version=1, remote_sent=True) if more else None
-    return ending
+        more = len(job.session.turns) > int(done)
+        return FinalizationJob(job.session, version=1, remote_sent=True) if more else None
+    return job
 
 
 def _read(stored: bytes) -> FinalizationJob:

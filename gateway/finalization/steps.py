@@ -39,7 +39,7 @@ class FinalizationSteps:
     """The tools of an ending, and what is done with them."""
 
     store: DocumentStore
-    endings: JobStore
+    jobs: JobStore
     remem: RememClient | None
     writer: Summarizer
     archive: Archive
@@ -58,7 +58,7 @@ class FinalizationSteps:
     is_forgotten: Callable[[VoiceSession], Awaitable[bool]] | None = None
     """Whether a call's caller was forgotten since it began."""
 
-    async def is_void(self, ending: FinalizationJob) -> bool:
+    async def is_void(self, job: FinalizationJob) -> bool:
         """
         Whether the call was taken back meanwhile: it is to leave nothing.
 
@@ -66,73 +66,73 @@ class FinalizationSteps:
         them: a transcript that should not be there is swept when it can.
         """
         try:
-            if self.facts is not None and await self.facts.is_taken_back(ending.session.id):
+            if self.facts is not None and await self.facts.is_taken_back(job.session.id):
                 return True
-            return self.is_forgotten is not None and await self.is_forgotten(ending.session)
+            return self.is_forgotten is not None and await self.is_forgotten(job.session)
         except StoreUnavailable:
             return False
 
-    async def finish(self, ending: FinalizationJob) -> None:
+    async def finish(self, job: FinalizationJob) -> None:
         """Nothing is left to do. What was said stays in the archive alone, for as long as that is kept."""
-        if await self.is_void(ending):  # a call that was taken over is known for a day: not what was said in it
-            ending.session = replace(ending.session, turns=[])
-        await self.endings.finish(ending)
+        if await self.is_void(job):  # a call that was taken over is known for a day: not what was said in it
+            job.session = replace(job.session, turns=[])
+        await self.jobs.finish(job)
 
-    async def rest(self, ending: FinalizationJob) -> None:
+    async def rest(self, job: FinalizationJob) -> None:
         """A step can't be done until a key is corrected, say, and somebody has it tried again."""
-        await (self.finish if await self.is_void(ending) else self.endings.rest)(ending)
+        await (self.finish if await self.is_void(job) else self.jobs.rest)(job)
 
-    async def keep_archive(self, ending: FinalizationJob) -> None:
+    async def keep_archive(self, job: FinalizationJob) -> None:
         """The raw text, as a file. OSError when the disk does not take it."""
-        if not ending.archived:
-            written = await self.archive.write(ending.session.uuid, archive_text(await _lines(ending)))
-            ending.archived, ending.outdone = written, not written
-            await self.endings.save(ending)
+        if not job.archived:
+            written = await self.archive.write(job.session.uuid, archive_text(await _lines(job)))
+            job.archived, job.outdone = written, not written
+            await self.jobs.save(job)
 
-    async def keep_state(self, ending: FinalizationJob) -> None:
+    async def keep_state(self, job: FinalizationJob) -> None:
         """What the agent's functions wanted kept. Repeated it changes nothing."""
-        session = ending.session
+        session = job.session
         values = listed(session.state, self.state_keys.get(session.agent, frozenset()))
         if self.state is not None and values:
             now = session.ended_at or session.started_at
             await self.state.save(session.agent, session.caller, values, session_id=session.id, now=now)
 
-    async def write_document(self, ending: FinalizationJob) -> None:
+    async def write_document(self, job: FinalizationJob) -> None:
         """Summary and document in our own store. By a language model, or by rules when none answers in time."""
-        if ending.summary is None:
-            lines, topics = await _lines(ending), await self._topics(ending)
-            ending.summary = await self.writer.write(lines, recited=await self._recited(ending), topics=topics)
-            if await self.is_void(ending):  # that took a while
+        if job.summary is None:
+            lines, topics = await _lines(job), await self._topics(job)
+            job.summary = await self.writer.write(lines, recited=await self._recited(job), topics=topics)
+            if await self.is_void(job):  # that took a while
                 return
-            await self.endings.save(ending)
-        if not ending.document_id:
-            new = self._document(ending, ending.summary)
+            await self.jobs.save(job)
+        if not job.document_id:
+            new = self._document(job, job.summary)
             document = await self.store.create(new)
-            if ending.version and document.content != new.content:  # of when less was known
+            if job.version and document.content != new.content:  # of when less was known
                 document = await self.store.replace(document.id, new.content, title=new.title)
-            ending.document_id, ending.version = document.id, ending.version + 1
-            await self.endings.save(ending)
+            job.document_id, job.version = document.id, job.version + 1
+            await self.jobs.save(job)
 
-    async def keep_facts(self, ending: FinalizationJob) -> None:
+    async def keep_facts(self, job: FinalizationJob) -> None:
         """What the call taught of its caller. Repeated it changes nothing; a better summary's facts replace them."""
-        if self.facts is not None and ending.summary is not None:
-            now = ending.session.ended_at or ending.session.started_at
-            silence = self.silences.get(ending.session.agent, LONG_SILENCE)
-            who = speakers(ending.session.turns, silence=silence)
-            await self.facts.learn(ending.session, ending.summary.caller_facts, now, speakers=who)
+        if self.facts is not None and job.summary is not None:
+            now = job.session.ended_at or job.session.started_at
+            silence = self.silences.get(job.session.agent, LONG_SILENCE)
+            who = speakers(job.session.turns, silence=silence)
+            await self.facts.learn(job.session, job.summary.caller_facts, now, speakers=who)
 
-    async def keep_topics(self, ending: FinalizationJob) -> None:
+    async def keep_topics(self, job: FinalizationJob) -> None:
         """What the call said of topics that run on. Repeated it changes nothing; a better summary's replace them."""
-        if self.pins is not None and ending.summary is not None:
-            now = ending.session.ended_at or ending.session.started_at
-            await self.pins.note(ending.session, ending.summary.running_topics, now)
+        if self.pins is not None and job.summary is not None:
+            now = job.session.ended_at or job.session.started_at
+            await self.pins.note(job.session, job.summary.running_topics, now)
 
-    async def note_call(self, ending: FinalizationJob) -> None:
+    async def note_call(self, job: FinalizationJob) -> None:
         """A line for the call in the book of calls."""
-        if self.book is not None and ending.summary is not None:
-            session, written_by = ending.session, ending.summary.written_by
+        if self.book is not None and job.summary is not None:
+            session, written_by = job.session, job.summary.written_by
             before = await self.book.newest(caller=session.caller, agent=session.agent, limit=_BEFORE)
-            await self.book.write(session, document_id=ending.document_id, summary_by=written_by)
+            await self.book.write(session, document_id=job.document_id, summary_by=written_by)
             if session.agent in self.analysed:
                 self._analyse(session, before)
 
@@ -150,89 +150,89 @@ class FinalizationSteps:
         if session.receipt.get("items"):
             RECALL_USED.count(session.agent)
 
-    def upgrade_due(self, ending: FinalizationJob) -> bool:
+    def upgrade_due(self, job: FinalizationJob) -> bool:
         """Whether the summary was written by rules although there is a language model to be had."""
-        by_rules = ending.summary is not None and ending.summary.written_by == EXTRACTIVE
-        return self.writer.has_llm and by_rules and not ending.outdone
+        by_rules = job.summary is not None and job.summary.written_by == EXTRACTIVE
+        return self.writer.has_llm and by_rules and not job.outdone
 
-    async def upgrade(self, ending: FinalizationJob) -> None:
+    async def upgrade(self, job: FinalizationJob) -> None:
         """Have a language model write the summary after all: the same document, replaced. LlmError if it can't."""
-        if not self.upgrade_due(ending):
+        if not self.upgrade_due(job):
             return
-        lines, topics = await _lines(ending), await self._topics(ending)
-        summary = await self.writer.ask(lines, recited=await self._recited(ending), topics=topics)
-        new = self._document(ending, summary)
-        await self.endings.save(ending)  # whoever has been relieved of it meanwhile replaces nothing
-        await self.store.replace(ending.document_id, new.content, title=new.title)
-        ending.summary, ending.version = summary, ending.version + 1
-        await self.endings.save(ending)
+        lines, topics = await _lines(job), await self._topics(job)
+        summary = await self.writer.ask(lines, recited=await self._recited(job), topics=topics)
+        new = self._document(job, summary)
+        await self.jobs.save(job)  # whoever has been relieved of it meanwhile replaces nothing
+        await self.store.replace(job.document_id, new.content, title=new.title)
+        job.summary, job.version = summary, job.version + 1
+        await self.jobs.save(job)
 
-    def remote_due(self, ending: FinalizationJob) -> bool:
+    def remote_due(self, job: FinalizationJob) -> bool:
         """Whether the remote store lacks this document, or its newest version."""
-        return self.remem is not None and ending.remote_version < ending.version
+        return self.remem is not None and job.remote_version < job.version
 
-    async def send_remote(self, ending: FinalizationJob) -> None:
+    async def send_remote(self, job: FinalizationJob) -> None:
         """The document in the remote store, once. StoreUnavailable or StoreRefused if it can't be."""
-        if self.remem is None or ending.summary is None or not self.remote_due(ending):
+        if self.remem is None or job.summary is None or not self.remote_due(job):
             return
-        new, version = self._document(ending, ending.summary, with_facts=True), ending.version
-        if ending.remote_version == 0 and (found := await self._find_remote(self.remem, ending)) is not None:
-            ending.remote_id, ending.remote_version = found, 1
-            await self.endings.save(ending)
-            if not self.remote_due(ending):
+        new, version = self._document(job, job.summary, with_facts=True), job.version
+        if job.remote_version == 0 and (found := await self._find_remote(self.remem, job)) is not None:
+            job.remote_id, job.remote_version = found, 1
+            await self.jobs.save(job)
+            if not self.remote_due(job):
                 return
-        if ending.remote_version == 0:
-            ending.remote_id = await self._create_remote(self.remem, ending, new)
+        if job.remote_version == 0:
+            job.remote_id = await self._create_remote(self.remem, job, new)
         else:
-            await self.endings.save(ending)  # whoever has been relieved of it meanwhile replaces nothing
-            ending.remote_id = await self.remem.replace(ending.remote_id, new, timeout=REMOTE_TIMEOUT)
-        ending.remote_version = version
-        await self.endings.save(ending)
+            await self.jobs.save(job)  # whoever has been relieved of it meanwhile replaces nothing
+            job.remote_id = await self.remem.replace(job.remote_id, new, timeout=REMOTE_TIMEOUT)
+        job.remote_version = version
+        await self.jobs.save(job)
 
-    async def _find_remote(self, remem: RememClient, ending: FinalizationJob) -> str | None:
+    async def _find_remote(self, remem: RememClient, job: FinalizationJob) -> str | None:
         """
         The document of an earlier try whose answer was lost; an empty id is a document too.
 
         It may not be in that store's index yet, or on its way from somebody who had this ending before. So only when it
         was looked for twice is it not there.
         """
-        if not ending.remote_sent:
+        if not job.remote_sent:
             return None
-        found = await remem.find_by_session(ending.session.id, timeout=REMOTE_TIMEOUT)
-        if found is None and not ending.looked_for:
-            ending.looked_for = True
+        found = await remem.find_by_session(job.session.id, timeout=REMOTE_TIMEOUT)
+        if found is None and not job.looked_for:
+            job.looked_for = True
             raise StoreUnavailable("remem does not know yet whether it has the document", retry_after=REMOTE_TIMEOUT)
         return found
 
-    async def _create_remote(self, remem: RememClient, ending: FinalizationJob, new: NewDocument) -> str:
-        was_sent = ending.remote_sent
-        ending.remote_sent, ending.looked_for = True, False
-        await self.endings.save(ending)
+    async def _create_remote(self, remem: RememClient, job: FinalizationJob, new: NewDocument) -> str:
+        was_sent = job.remote_sent
+        job.remote_sent, job.looked_for = True, False
+        await self.jobs.save(job)
         try:
             return await remem.store(new, timeout=REMOTE_TIMEOUT)
         except StoreUnavailable as error:
-            ending.remote_sent = was_sent or error.answer_lost
-            await self.endings.save(ending)
+            job.remote_sent = was_sent or error.answer_lost
+            await self.jobs.save(job)
             raise
 
-    async def _recited(self, ending: FinalizationJob) -> list[str]:
+    async def _recited(self, job: FinalizationJob) -> list[str]:
         """What the agent was told of the caller, or may have looked up: saying it again teaches nothing."""
-        session = ending.session
+        session = job.session
         known = await self.facts.known(session.agent, session.caller, _KNOWN) if self.facts is not None else []
         told = [session.receipt.get("block", ""), *(fact.text for fact in known if fact.session_id != session.id)]
         return list(filter(None, told))
 
-    async def _topics(self, ending: FinalizationJob) -> list[KnownTopic]:
+    async def _topics(self, job: FinalizationJob) -> list[KnownTopic]:
         """What earlier calls were about, so that this one's topics get the same names."""
         if self.pins is None:
             return []
-        known = await self.pins.topics(ending.session.agent, ending.session.caller)
+        known = await self.pins.topics(job.session.agent, job.session.caller)
         return [KnownTopic(topic.title, topic.status, topic.open_items) for topic in known]
 
-    def _document(self, ending: FinalizationJob, summary: CallSummary, *, with_facts: bool = False) -> NewDocument:
-        return call_document(ending.session, summary, self.zones.get(ending.session.agent), with_facts=with_facts)
+    def _document(self, job: FinalizationJob, summary: CallSummary, *, with_facts: bool = False) -> NewDocument:
+        return call_document(job.session, summary, self.zones.get(job.session.agent), with_facts=with_facts)
 
 
-async def _lines(ending: FinalizationJob) -> list[SpokenLine]:
+async def _lines(job: FinalizationJob) -> list[SpokenLine]:
     """Redacting a long call takes a few hundredths of a second: not on the loop that carries audio."""
-    return await asyncio.to_thread(spoken_lines, ending.session.turns)
+    return await asyncio.to_thread(spoken_lines, job.session.turns)

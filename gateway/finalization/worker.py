@@ -82,7 +82,7 @@ class FinalizationWorker:
     def __init__(
         self,
         steps: FinalizationSteps,
-        endings: JobTable,
+        jobs: JobTable,
         *,
         journal: Journal | None = None,
         enabled: bool = True,
@@ -90,18 +90,18 @@ class FinalizationWorker:
         stream: "RedisJobQueue | None" = None,
         node: str = "",
         alive: Callable[[str], Awaitable[bool]] | None = None,
-        feed: EventPublisher | None = None,
+        call_events: EventPublisher | None = None,
         clear_away: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self._steps = steps
-        self._endings = endings
+        self._jobs = jobs
         self._journal = journal
         self._enabled = enabled
         self._sleep = sleep
         self._stream = stream
         self._node = node
         self._alive = alive
-        self._feed = feed or EventPublisher()
+        self._call_events = call_events or EventPublisher()
         self._clear_away = clear_away
         self._recorders: dict[str, CallRecorder] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -184,7 +184,7 @@ class FinalizationWorker:
 
         Returns the ids of all calls whose ending had been begun: their journals have nothing to add.
         """
-        await self._endings.try_again()
+        await self._jobs.try_again()
         return await self._take_up()
 
     async def sweep(self) -> None:
@@ -209,56 +209,56 @@ class FinalizationWorker:
         while self._stream is not None:
             await asyncio.sleep(FOLLOW_SECONDS)
             try:
-                for ending in await self._endings.open_ones():
-                    await self._follow_up(ending, self._stream)
+                for job in await self._jobs.open_ones():
+                    await self._follow_up(job, self._stream)
             except (SharedStoreUnavailable, StoreUnavailable):
                 continue
 
     async def _take_up(self) -> frozenset[str]:
-        unfinished = await self._endings.open_ones()
-        self.resting = sum(bool(ending.problem) for ending in unfinished)
-        for ending in unfinished:
-            id_ = ending.session.id
-            if id_ not in self._running and not ending.problem and await self._falls_to_us(ending):
+        unfinished = await self._jobs.open_ones()
+        self.resting = sum(bool(job.problem) for job in unfinished)
+        for job in unfinished:
+            id_ = job.session.id
+            if id_ not in self._running and not job.problem and await self._falls_to_us(job):
                 # It may have been handed over, done, and forgotten by Redis: the store is asked first.
-                ending.remote_sent |= self._stream is not None
-                self._start(ending)
-        return frozenset(ending.session.id for ending in unfinished)
+                job.remote_sent |= self._stream is not None
+                self._start(job)
+        return frozenset(job.session.id for job in unfinished)
 
-    async def _falls_to_us(self, ending: FinalizationJob) -> bool:
+    async def _falls_to_us(self, job: FinalizationJob) -> bool:
         """Whether this node sees to it: nobody else's, or of one that is dead. Handed over: somebody does."""
-        if self._stream is not None and ending.node == HANDED_OVER:
+        if self._stream is not None and job.node == HANDED_OVER:
             return False
-        if ending.node == self._node:
+        if job.node == self._node:
             return True
         try:
-            dead = self._alive is None or not ending.node or not await self._alive(ending.node)
+            dead = self._alive is None or not job.node or not await self._alive(job.node)
         except SharedStoreUnavailable:  # nobody can tell; there is a next time
             return False
-        return dead and await self._endings.adopt(ending, self._node)
+        return dead and await self._jobs.adopt(job, self._node)
 
     async def _take_from(self, stream: "RedisJobQueue") -> None:
         if len(self._running) >= MOST_AT_ONCE:
             await asyncio.sleep(0.1)
             return
-        for ending in await stream.next():
-            self._run(ending, self._carry_out(ending, self._document_due()))
+        for job in await stream.next():
+            self._run(job, self._carry_out(job, self._document_due()))
 
-    async def _follow_up(self, ending: FinalizationJob, stream: "RedisJobQueue") -> None:
-        if ending.node != HANDED_OVER or ending.problem:
+    async def _follow_up(self, job: FinalizationJob, stream: "RedisJobQueue") -> None:
+        if job.node != HANDED_OVER or job.problem:
             return
-        match await stream.whereabouts(ending):
+        match await stream.whereabouts(job):
             case "done":
-                await self._endings.finish(ending)
-                self._close_recorder(ending.session.id)
-                await self._clear_if_taken_back(ending)
+                await self._jobs.finish(job)
+                self._close_recorder(job.session.id)
+                await self._clear_if_taken_back(job)
             case "resting":
-                ending.node = HANDED_OVER
-                await self._endings.save(ending)
+                job.node = HANDED_OVER
+                await self._jobs.save(job)
             case "lost":  # by a Redis that was restarted without its memory
-                self._work(ending).log.warning("an ending was lost by shared storage, and is handed over again")
-                ending.remote_sent = True  # for all we know; the store is asked first
-                await stream.hand_over(ending)
+                self._work(job).log.warning("an ending was lost by shared storage, and is handed over again")
+                job.remote_sent = True  # for all we know; the store is asked first
+                await stream.hand_over(job)
 
     async def close(self, *, seconds: float) -> None:
         """Give calls without a document a moment to get one; what is left is taken up at the next start."""
@@ -280,11 +280,11 @@ class FinalizationWorker:
 
     def _start(
         self,
-        ending: FinalizationJob,
+        job: FinalizationJob,
         begun: Callable[[], None] = lambda: None,
         first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._run(ending, self._see_through(ending, self._document_due(), begun, first))
+        self._run(job, self._see_through(job, self._document_due(), begun, first))
 
     def _document_due(self) -> asyncio.Future[None]:
         documented: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -292,10 +292,10 @@ class FinalizationWorker:
         documented.add_done_callback(self._undocumented.discard)
         return documented
 
-    def _run(self, ending: FinalizationJob, work: Coroutine[Any, Any, None]) -> None:
-        task = self._keep(work, f"ending {ending.session.uuid}")
-        self._running[ending.session.id] = ending.session.ended_at or ending.session.started_at
-        task.add_done_callback(lambda _: self._running.pop(ending.session.id, None))
+    def _run(self, job: FinalizationJob, work: Coroutine[Any, Any, None]) -> None:
+        task = self._keep(work, f"ending {job.session.uuid}")
+        self._running[job.session.id] = job.session.ended_at or job.session.started_at
+        task.add_done_callback(lambda _: self._running.pop(job.session.id, None))
 
     def _keep(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -305,27 +305,27 @@ class FinalizationWorker:
 
     async def _see_through(
         self,
-        ending: FinalizationJob,
+        job: FinalizationJob,
         documented: asyncio.Future[None],
         begun: Callable[[], None],
         first: Callable[[], Awaitable[None]] | None,
     ) -> None:
-        work = self._work(ending)
+        work = self._work(job)
         try:
-            if await self._steps.is_void(ending):
-                return await self._erase(ending.session.id, begun)
+            if await self._steps.is_void(job):
+                return await self._erase(job.session.id, begun)
             if first is not None:
                 await first()
             async with asyncio.TaskGroup() as group:
                 # Not on the loop that carries audio: of a long call it takes a few hundredths of a second.
-                ending.session.turns = await asyncio.to_thread(without_secrets, ending.session.turns)
+                job.session.turns = await asyncio.to_thread(without_secrets, job.session.turns)
                 # Before anything else is done, it is written down that it has to be.
-                await work.until_done(self._endings.begin)
+                await work.until_done(self._jobs.begin)
                 if self._stream is not None:  # until then others may have to end the call for us
                     await work.until_done(self._hand_over)
-                leaving = group.create_task(self._leave_journal(ending, begun))
+                leaving = group.create_task(self._leave_journal(job, begun))
                 if self._stream is None:
-                    await self._carry_out(ending, documented, leaving)
+                    await self._carry_out(job, documented, leaving)
         except* TakenOver:
             work.log.info("another worker sees to this ending")
         except* Exception:
@@ -335,17 +335,17 @@ class FinalizationWorker:
             documented.cancel()
 
     async def _carry_out(
-        self, ending: FinalizationJob, documented: asyncio.Future[None], leaving: asyncio.Task[None] | None = None
+        self, job: FinalizationJob, documented: asyncio.Future[None], leaving: asyncio.Task[None] | None = None
     ) -> None:
         """All steps, and a record of each. It is not done before the journal knows: a restart would begin it anew."""
-        work = self._work(ending)
+        work = self._work(job)
         try:
             async with asyncio.TaskGroup() as group:
                 # A full disk must not cost the document: the archive is tried beside it.
                 group.create_task(work.until_done(self._steps.keep_archive))
                 group.create_task(work.until_done(self._steps.keep_state))
                 await work.write_document()
-                self._record_summary(ending)
+                self._record_summary(job)
                 documented.set_result(None)
                 group.create_task(work.publish())
                 group.create_task(work.until_done(self._steps.note_call))
@@ -353,9 +353,9 @@ class FinalizationWorker:
                 group.create_task(work.until_done(self._steps.keep_topics))
             if leaving is not None:
                 await leaving
-            await work.until_done(self._steps.rest if ending.problem else self._steps.finish, is_last=True)
-            work.feed.tell("finished", problem=ending.problem)
-            await self._clear_if_taken_back(ending)
+            await work.until_done(self._steps.rest if job.problem else self._steps.finish, is_last=True)
+            work.call_events.tell("finished", problem=job.problem)
+            await self._clear_if_taken_back(job)
         except* TakenOver:
             work.log.info("another node carries out this ending")
         except* Exception:
@@ -363,26 +363,26 @@ class FinalizationWorker:
         finally:
             documented.cancel()
 
-    async def _clear_if_taken_back(self, ending: FinalizationJob) -> None:
+    async def _clear_if_taken_back(self, job: FinalizationJob) -> None:
         """A caller who was forgotten in mid-call, or took something back, went on talking."""
-        if ending.session.taken_back or await self._steps.is_void(ending):
+        if job.session.taken_back or await self._steps.is_void(job):
             await self._cleared_away()
 
-    def _work(self, ending: FinalizationJob) -> "_RunningJob":
-        return _RunningJob(self._steps, ending, self._sleep, self._feed.of(ending.session))
+    def _work(self, job: FinalizationJob) -> "_RunningJob":
+        return _RunningJob(self._steps, job, self._sleep, self._call_events.of(job.session))
 
-    async def _hand_over(self, ending: FinalizationJob) -> None:
+    async def _hand_over(self, job: FinalizationJob) -> None:
         assert self._stream is not None
-        await self._stream.hand_over(ending)
-        ending.node = HANDED_OVER
-        await self._endings.save(ending)
+        await self._stream.hand_over(job)
+        job.node = HANDED_OVER
+        await self._jobs.save(job)
 
-    async def _leave_journal(self, ending: FinalizationJob, begun: Callable[[], None]) -> None:
+    async def _leave_journal(self, job: FinalizationJob, begun: Callable[[], None]) -> None:
         """The ending has everything now: nobody else need know what was said."""
         if self._journal is not None:
             with contextlib.suppress(StoreUnavailable):  # then a power cut, and only that, could still take it back
-                await self._endings.make_durable()
-            self._journal.forget(ending.session.id)
+                await self._jobs.make_durable()
+            self._journal.forget(job.session.id)
             await self._journal.flushed()
         begun()
 
@@ -400,17 +400,17 @@ class FinalizationWorker:
             return
         if self._journal is not None:
             await self._journal.flushed()
-        await self._feed.flushed()
+        await self._call_events.flushed()
         try:
             await self._clear_away()
         except StoreUnavailable as error:
             _log.warning("forgotten calls could not be looked for", extra={"reason": str(error)})
 
-    def _record_summary(self, ending: FinalizationJob) -> None:
-        recorder = self._recorders.get(ending.session.id)
-        if recorder is not None and ending.summary is not None:
-            recorder.note("summary", asdict(ending.summary))
-        self._close_recorder(ending.session.id)
+    def _record_summary(self, job: FinalizationJob) -> None:
+        recorder = self._recorders.get(job.session.id)
+        if recorder is not None and job.summary is not None:
+            recorder.note("summary", asdict(job.summary))
+        self._close_recorder(job.session.id)
 
     def _close_recorder(self, session_id: str) -> None:
         if recorder := self._recorders.pop(session_id, None):
@@ -423,41 +423,41 @@ class _RunningJob:
     def __init__(
         self,
         steps: FinalizationSteps,
-        ending: FinalizationJob,
+        job: FinalizationJob,
         sleep: Callable[[float], Awaitable[None]],
-        feed: CallEvents,
+        call_events: CallEvents,
     ) -> None:
-        self.log = CallLogger(logging.getLogger(__name__), {"call": ending.session.uuid[:8]})
-        self.feed = feed
+        self.log = CallLogger(logging.getLogger(__name__), {"call": job.session.uuid[:8]})
+        self.call_events = call_events
         self._steps = steps
-        self._ending = ending
+        self._job = job
         self._sleep = sleep
 
     async def write_document(self) -> None:
-        new = not self._ending.document_id
+        new = not self._job.document_id
         await self.until_done(self._steps.write_document)
-        if new and self._ending.summary is not None:
-            ended = self._ending.session.ended_at or datetime.now(UTC)
+        if new and self._job.summary is not None:
+            ended = self._job.session.ended_at or datetime.now(UTC)
             ENDING_SECONDS.observe(max(0.0, (datetime.now(UTC) - ended).total_seconds()))
-            self.log.info("call remembered", extra={"summary_by": self._ending.summary.written_by})
-            self._tell_summary(self._ending.summary)
+            self.log.info("call remembered", extra={"summary_by": self._job.summary.written_by})
+            self._tell_summary(self._job.summary)
 
     async def publish(self) -> None:
         """The document to the remote store, and a better summary to both when a language model has written one."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.until_done(self._steps.send_remote))
-            if self._steps.upgrade_due(self._ending):
+            if self._steps.upgrade_due(self._job):
                 await self._sleep(UPGRADE_AFTER)  # it failed a moment ago
                 await self.until_done(self._steps.upgrade)
-                self._tell_summary(self._ending.summary)
+                self._tell_summary(self._job.summary)
                 await self.until_done(self._steps.keep_facts)
                 await self.until_done(self._steps.keep_topics)
-        if self._ending.remote_version:  # it has the first version; a step that is done does nothing
+        if self._job.remote_version:  # it has the first version; a step that is done does nothing
             await self.until_done(self._steps.send_remote)
 
     def _tell_summary(self, summary: CallSummary | None) -> None:
         if summary is not None:
-            self.feed.tell("summary", by=summary.written_by, document=self._ending.document_id)
+            self.call_events.tell("summary", by=summary.written_by, document=self._job.document_id)
 
     async def until_done(self, step: Callable[[FinalizationJob], Awaitable[None]], *, is_last: bool = False) -> None:
         """
@@ -468,15 +468,15 @@ class _RunningJob:
         said, tries = "", 0
         while True:
             try:
-                if not is_last and await self._steps.is_void(self._ending):
+                if not is_last and await self._steps.is_void(self._job):
                     return
-                await step(self._ending)
+                await step(self._job)
                 return self._tell(step, "done")
             except DocumentNotFound:
                 return self.log.info("document was deleted meanwhile", extra={"step": step.__name__})
             except (StoreRefused, LlmRefused) as error:
                 if isinstance(error, StoreRefused):
-                    self._ending.problem = f"{step.__name__}: {error}"
+                    self._job.problem = f"{step.__name__}: {error}"
                 self._tell(step, "refused", str(error))
                 return self.log.error("ending step refused", extra={"step": step.__name__, "reason": str(error)})
             except (StoreUnavailable, LlmUnavailable, SharedStoreUnavailable, OSError) as error:
@@ -490,7 +490,7 @@ class _RunningJob:
 
     def _tell(self, step: Callable[[FinalizationJob], Awaitable[None]], state: str, reason: str = "") -> None:
         if name := STEPS.get(step.__name__):
-            self.feed.tell("step", step=name, state=state, **({"reason": reason} if reason else {}))
+            self.call_events.tell("step", step=name, state=state, **({"reason": reason} if reason else {}))
 
 
 def _pause(tries: int, retry_after: float | None) -> float:

@@ -129,16 +129,16 @@ class EventPublisher:
             return []
         return [(cursor, self._whole(event)) for cursor, event in await self._source.after(place, wait=wait)]
 
-    def at_close(self, farewell: Callable[[], object]) -> Callable[[], None]:
+    def at_close(self, graceful_hangup: Callable[[], object]) -> Callable[[], None]:
         """Have it called when the feed is closed; call the result when that is not wanted any more."""
-        self._farewells.add(farewell)
-        return lambda: self._farewells.discard(farewell)
+        self._farewells.add(graceful_hangup)
+        return lambda: self._farewells.discard(graceful_hangup)
 
     def close(self) -> None:
         """The server stops: readers have an end to their streams."""
         self._closed = True
-        for farewell in list(self._farewells):
-            farewell()
+        for graceful_hangup in list(self._farewells):
+            graceful_hangup()
 
     # Itself
 
@@ -157,8 +157,8 @@ class EventPublisher:
 class CallEvents:
     """One call's side of the feed. Every method returns at once."""
 
-    def __init__(self, feed: EventPublisher, about: dict[str, str], *, kept: bool) -> None:
-        self._feed = feed
+    def __init__(self, call_events: EventPublisher, about: dict[str, str], *, kept: bool) -> None:
+        self._call_events = call_events
         self._about = about
         self._kept = kept
         self._off_record = False
@@ -197,7 +197,7 @@ class CallEvents:
 
     def unsay(self, turns: Iterable[Turn]) -> None:
         """Something was taken back; these are the turns that still stand."""
-        self._feed.unsay(self._about["session"], [f"{turn.text} {turn.unheard}" for turn in turns])
+        self._call_events.unsay(self._about["session"], [f"{turn.text} {turn.unheard}" for turn in turns])
 
     # The turn clock's side
 
@@ -219,4 +219,4 @@ class CallEvents:
             self._publish(held)
 
     def _publish(self, event: dict[str, Any]) -> None:
-        self._feed.publish({**event, **self._about}, kept=self._kept and not self._off_record)
+        self._call_events.publish({**event, **self._about}, kept=self._kept and not self._off_record)

@@ -48,16 +48,16 @@ class CallHistory:
     def __init__(self, stores: Stores, *, data_dir: Path, archive_dir: Path) -> None:
         self._book = CallsTable(stores.memory)
         self._lines = CallRows(stores.memory)
-        self._endings = JobTable(stores.local)
+        self._jobs = JobTable(stores.local)
         self._events = data_dir / "events.db"
         self._archive_dir = archive_dir
 
     async def calls(self, wanted: CallFilter, *, limit: int = 50) -> list[dict[str, Any]]:
         """The newest first; those whose ending is not done are among them, booked or not."""
-        open_ones = {ending.session.id: ending for ending in await self._endings.open_ones()}
-        rows = {id_: _unfinished(ending) for id_, ending in open_ones.items() if _fits(ending, wanted)}
+        open_ones = {job.session.id: job for job in await self._jobs.open_ones()}
+        rows = {id_: _unfinished(job) for id_, job in open_ones.items() if _fits(job, wanted)}
         if wanted.outcome != "unfinished" and (wanted.outcomes or not wanted.outcome):
-            booked = await self._book.newest(
+            finished_call = await self._book.newest(
                 caller=wanted.caller,
                 agent=wanted.agent,
                 outcomes=wanted.outcomes,
@@ -65,25 +65,25 @@ class CallHistory:
                 before=wanted.before,
                 limit=limit,
             )
-            rows = {call.session_id: _finished(call) for call in booked} | rows
+            rows = {call.session_id: _finished(call) for call in finished_call} | rows
         return sorted(rows.values(), key=lambda row: str(row["started_at"]), reverse=True)[:limit]
 
     async def call(self, session: str) -> dict[str, Any] | None:
         """One call whole, by its id or the beginning of it; None where there is none, or more than one."""
         uuid = session.removeprefix("voice-session:")
-        endings = [one for one in await self._endings.open_ones() if one.session.uuid.startswith(uuid)]
-        booked = await self._book.find(session)
-        if len(endings) > 1 or not uuid or not (endings or booked):
+        jobs = [one for one in await self._jobs.open_ones() if one.session.uuid.startswith(uuid)]
+        finished_call = await self._book.find(session)
+        if len(jobs) > 1 or not uuid or not (jobs or finished_call):
             return None
-        row = (_finished(booked) if booked else {}) | (_unfinished(endings[0]) if endings else {})
+        row = (_finished(finished_call) if finished_call else {}) | (_unfinished(jobs[0]) if jobs else {})
         events = await asyncio.to_thread(events_of, self._events, row["session"])
-        turns = endings[0].session.as_json()["turns"] if endings else transcript(events)
-        timings = endings[0].session.timings if endings else list(booked.timings if booked else ())
+        turns = jobs[0].session.as_json()["turns"] if jobs else transcript(events)
+        timings = jobs[0].session.timings if jobs else list(finished_call.timings if finished_call else ())
         return {
             **row,
             "transcript": turns or await asyncio.to_thread(self._archived, row["session"]),
             "timings": timings,
-            "receipt": dict(endings[0].session.receipt if endings else booked.receipt if booked else {}),
+            "receipt": dict(jobs[0].session.receipt if jobs else finished_call.receipt if finished_call else {}),
             "steps": _steps(events),
             "timeline": [{name: event[name] for name in event if name not in _PRIVATE} for event in events],
         }
@@ -149,8 +149,8 @@ def _finished(call: FinishedCall) -> dict[str, Any]:
     }
 
 
-def _unfinished(ending: FinalizationJob) -> dict[str, Any]:
-    session = ending.session
+def _unfinished(job: FinalizationJob) -> dict[str, Any]:
+    session = job.session
     return {
         "session": session.id,
         "started_at": session.started_at.isoformat(),
@@ -161,17 +161,17 @@ def _unfinished(ending: FinalizationJob) -> dict[str, Any]:
         "outcome": str(session.end_reason or ""),
         "turns": len(session.turns),
         "told": len(session.receipt.get("items", ())),
-        "archived": ending.archived,
-        "document": ending.document_id,
-        "summary_by": ending.summary.written_by if ending.summary else "",
-        "remote": ending.remote_version > 0,
-        "problem": ending.problem,
-        "ending": "rests" if ending.problem else "under way",
+        "archived": job.archived,
+        "document": job.document_id,
+        "summary_by": job.summary.written_by if job.summary else "",
+        "remote": job.remote_version > 0,
+        "problem": job.problem,
+        "ending": "rests" if job.problem else "under way",
     }
 
 
-def _fits(ending: FinalizationJob, wanted: CallFilter) -> bool:
-    session = ending.session
+def _fits(job: FinalizationJob, wanted: CallFilter) -> bool:
+    session = job.session
     outcome = wanted.outcome in ("", "unfinished") or session.end_reason in wanted.outcomes
     started = session.started_at.astimezone(UTC).isoformat()
     in_time = wanted.since <= started and (not wanted.before or started < wanted.before)

@@ -72,7 +72,7 @@ def build_brains(agents: Iterable[Agent], accounts: LlmAccounts, *, engine_think
     Where the engine can't think, they get the first language model that there is a key for, or else the script.
     """
     shared: dict[bytes, Upstream] = {}
-    brains: dict[str, AgentLlm] = {}
+    agent_llms: dict[str, AgentLlm] = {}
     for agent in agents:
         where = f"gateway.toml, [agents.{agent.name}]: brain"
         entries = agent.brain or (() if engine_thinks else (_default_entry(accounts),))
@@ -82,7 +82,7 @@ def build_brains(agents: Iterable[Agent], accounts: LlmAccounts, *, engine_think
         if entries:
             spoken("Hello.", load_rules(agent.language))  # its patterns are compiled now, not in the first call
             is_script = entries == (_SCRIPT,)
-            brains[agent.name] = AgentLlm(
+            agent_llms[agent.name] = AgentLlm(
                 upstreams=tuple(shared[_key(entry)] for entry in entries),
                 first_token_seconds=agent.first_token_seconds,
                 one_moment=agent.one_moment,
@@ -91,20 +91,24 @@ def build_brains(agents: Iterable[Agent], accounts: LlmAccounts, *, engine_think
                 memory_seconds=_SCRIPT_MEMORY_SECONDS if is_script else PATIENCE,
                 opens=is_script,
             )
-    return brains
+    return agent_llms
 
 
 async def keep_warm(
-    brains: Mapping[str, AgentLlm], live: Callable[[], bool], *, every: float = WARM_SECONDS, look: float = LOOK_SECONDS
+    agent_llms: Mapping[str, AgentLlm],
+    live: Callable[[], bool],
+    *,
+    every: float = WARM_SECONDS,
+    look: float = LOOK_SECONDS,
 ) -> None:
     """Open a connection to every upstream now, and keep one open while there are calls. Runs until cancelled."""
     async with asyncio.TaskGroup() as tasks:
-        for upstream in _upstreams(brains):
+        for upstream in _upstreams(agent_llms):
             tasks.create_task(_keep_one_warm(upstream, live, every, look))
 
 
-async def close(brains: Mapping[str, AgentLlm]) -> None:
-    for upstream in _upstreams(brains):
+async def close(agent_llms: Mapping[str, AgentLlm]) -> None:
+    for upstream in _upstreams(agent_llms):
         await upstream.close()
 
 
@@ -117,9 +121,9 @@ async def _keep_one_warm(upstream: Upstream, live: Callable[[], bool], every: fl
         wanted = live()
 
 
-def _upstreams(brains: Mapping[str, AgentLlm]) -> Iterable[Upstream]:
+def _upstreams(agent_llms: Mapping[str, AgentLlm]) -> Iterable[Upstream]:
     """Each of them once."""
-    return dict.fromkeys(upstream for brain in brains.values() for upstream in brain.upstreams)
+    return dict.fromkeys(upstream for brain in agent_llms.values() for upstream in brain.upstreams)
 
 
 # Entries

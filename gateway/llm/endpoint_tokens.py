@@ -23,16 +23,16 @@ class EndpointTokens:
         self._thinkers: dict[str, Responder] = {}
         self._guests: OrderedDict[str, Responder] = OrderedDict()
 
-    def open(self, thinker: Responder) -> str:
+    def open(self, responder: Responder) -> str:
         """A bearer for one call. It is a secret."""
         bearer = secrets.token_urlsafe(32)
-        self._thinkers[digest_of(bearer)] = thinker
+        self._thinkers[digest_of(bearer)] = responder
         return bearer
 
     def close(self, bearer: str) -> None:
         """The call is over, and what is still being answered in it. May be repeated."""
-        if thinker := self._thinkers.pop(digest_of(bearer), None):
-            thinker.close()
+        if responder := self._thinkers.pop(digest_of(bearer), None):
+            responder.close()
 
     async def find(self, bearer: str) -> Responder | None:
         digest = digest_of(bearer)

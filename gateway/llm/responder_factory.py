@@ -32,7 +32,7 @@ class CallLlm:
     """What one call thinks with."""
 
     endpoint: ThinkEndpoint
-    thinker: Responder
+    responder: Responder
 
 
 class ResponderFactory:
@@ -46,30 +46,30 @@ class ResponderFactory:
     def __init__(
         self,
         agents: Mapping[str, Agent],
-        brains: Mapping[str, AgentLlm],
+        agent_llms: Mapping[str, AgentLlm],
         secret: Secret,
         *,
         public_url: str = "",
         search: RankedSearch | None = None,
-        commons: CallDirectory | None = None,
+        directory: CallDirectory | None = None,
     ) -> None:
         self._public_url = public_url
         self._agents = agents
-        self._brains = brains
+        self._agent_llms = agent_llms
         self._secret = secret
         self._search = search
-        self._commons = commons
-        self.bearers = EndpointTokens(elsewhere=self._of_another_node if commons is not None else None)
+        self._directory = directory
+        self.endpoint_tokens = EndpointTokens(elsewhere=self._of_another_node if directory is not None else None)
 
-    def open(self, agent: Agent, caller: str, media_url: str, clearance: MemoryAccess) -> CallLlm | None:
+    def open(self, agent: Agent, caller: str, media_url: str, access: MemoryAccess) -> CallLlm | None:
         """None for an agent that leaves thinking to the engine. The engine reaches us where the carrier does."""
-        thinker = self._thinker(agent, caller, clearance)
-        if thinker is None:
+        responder = self._responder(agent, caller, access)
+        if responder is None:
             return None
-        bearer = self.bearers.open(thinker)
-        if self._commons is not None:
-            self._commons.bearer_opened(digest_of(bearer), agent.name, caller, clearance.tier)
-        return CallLlm(ThinkEndpoint(self._origin(media_url) + PATH, bearer), thinker)
+        bearer = self.endpoint_tokens.open(responder)
+        if self._directory is not None:
+            self._directory.bearer_opened(digest_of(bearer), agent.name, caller, access.tier)
+        return CallLlm(ThinkEndpoint(self._origin(media_url) + PATH, bearer), responder)
 
     def _origin(self, media_url: str) -> str:
         """By https, unless PUBLIC_URL says otherwise; without one, on this machine there is nobody to speak it."""
@@ -78,38 +78,38 @@ class ResponderFactory:
         prefix = parts.path.rpartition("/")[0].rpartition("/")[0]
         return f"{'http' if without_tls else 'https'}://{parts.netloc}{prefix}"
 
-    def keep_to_itself(self, thought: CallLlm, agent: Agent) -> None:
+    def keep_to_itself(self, call_llm: CallLlm, agent: Agent) -> None:
         """It is not the same person's memory any more: only this node knows whose, so no other looks up any."""
-        thought.thinker.forget()
-        if self._commons is not None:
-            self._commons.bearer_opened(digest_of(thought.endpoint.bearer), agent.name, "", TrustLevel.NONE)
+        call_llm.responder.forget()
+        if self._directory is not None:
+            self._directory.bearer_opened(digest_of(call_llm.endpoint.bearer), agent.name, "", TrustLevel.NONE)
 
-    def close(self, thought: CallLlm) -> None:
+    def close(self, call_llm: CallLlm) -> None:
         """The call is over, and with it the bearer."""
-        self.bearers.close(thought.endpoint.bearer)
-        if self._commons is not None:
-            self._commons.bearer_closed(digest_of(thought.endpoint.bearer))
+        self.endpoint_tokens.close(call_llm.endpoint.bearer)
+        if self._directory is not None:
+            self._directory.bearer_closed(digest_of(call_llm.endpoint.bearer))
 
-    def _thinker(self, agent: Agent, caller: str, clearance: MemoryAccess) -> Responder | None:
-        brain = self._brains.get(agent.name)
+    def _responder(self, agent: Agent, caller: str, access: MemoryAccess) -> Responder | None:
+        brain = self._agent_llms.get(agent.name)
         if brain is None:
             return None
         search, memory = self._search, None
         is_known = caller or agent.repeat_caller.may_be_known_later
         if search is not None and is_known and prompts.wants_memory(agent.prompt):
-            memory = TurnRecall(_cleared(search, agent.name, caller, clearance), patience=brain.memory_seconds)
+            memory = TurnRecall(_cleared(search, agent.name, caller, access), patience=brain.memory_seconds)
         return Responder(agent.name, hashed_caller(agent.name, caller, self._secret), brain, memory=memory)
 
     async def _of_another_node(self, digest: str) -> Responder | None:
-        assert self._commons is not None
+        assert self._directory is not None
         try:
-            found = await self._commons.bearer(digest)
+            found = await self._directory.bearer(digest)
         except SharedStoreUnavailable:
             return None
         if found is None or found[0] not in self._agents:
             return None
         name, caller, tier = found
-        return self._thinker(self._agents[name], caller, MemoryAccess(TrustLevel(tier)))
+        return self._responder(self._agents[name], caller, MemoryAccess(TrustLevel(tier)))
 
 
 def _is_loopback(host: str) -> bool:
@@ -119,11 +119,11 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _cleared(search: RankedSearch, agent: str, caller: str, clearance: MemoryAccess) -> Search:
+def _cleared(search: RankedSearch, agent: str, caller: str, access: MemoryAccess) -> Search:
     async def look(said: str) -> list[str]:
-        whose = clearance.whose(caller)
-        if not whose or not clearance.allows(TrustLevel.EVERYTHING):
+        whose = access.whose(caller)
+        if not whose or not access.allows(TrustLevel.EVERYTHING):
             return []
-        return await search(agent, whose, said, person=clearance.person)
+        return await search(agent, whose, said, person=access.person)
 
     return look

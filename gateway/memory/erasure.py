@@ -175,7 +175,7 @@ class Eraser:
     async def traces(self, caller: str, agent: str = "") -> CallerData:
         """Look for everything of a caller. Changes nothing."""
         sessions = await self._store.look(lambda connection: _sessions(connection, caller, agent))
-        open_ones = [ending.session.as_json() for ending in await JobTable(self._local).open_ones()]
+        open_ones = [job.session.as_json() for job in await JobTable(self._local).open_ones()]
         journaled = await asyncio.to_thread(_journaled, self._places.journal)
         unfinished = {call["id"]: call["agent"] for call in open_ones + journaled if _is_of(call, caller, agent)}
         sessions |= unfinished

@@ -166,14 +166,14 @@ class PostgresPool:
             raise StoreUnavailable("PostgreSQL does not answer", answer_lost=True) from None
 
     async def close(self) -> None:
-        ending = asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
-        _, unfinished = await asyncio.wait({ending}, timeout=_CLOSING_SECONDS)
+        job = asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
+        _, unfinished = await asyncio.wait({job}, timeout=_CLOSING_SECONDS)
         for connection in tuple(self._connections):
             if unfinished:
                 _cut(connection)
             else:
                 connection.close()
-        await ending
+        await job
 
     def _work(self, work: Callable[[Raw], T], job: PooledJob) -> T:
         while True:

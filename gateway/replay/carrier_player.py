@@ -93,7 +93,7 @@ class Carrier(ABC):
         """Ring, and open the media socket. SettingsError when there is no gateway, or it does not take the call."""
         call_id, stream_id = self._new_call_id(), _stream_id(recording)
         try:
-            stream_url = await self._ring(call_id, recording.header, gateway)
+            stream_url = await self._pending_call(call_id, recording.header, gateway)
             socket = await connect(
                 gateway.media(stream_url), compression=None, ping_interval=None, max_size=None, proxy=None
             )
@@ -126,7 +126,7 @@ class Carrier(ABC):
     def _new_call_id(self) -> str: ...
 
     @abstractmethod
-    async def _ring(self, call_id: str, header: CallHeader, gateway: GatewayAddress) -> str:
+    async def _pending_call(self, call_id: str, header: CallHeader, gateway: GatewayAddress) -> str:
         """Ring the gateway; the address that it wants the media at."""
 
     @abstractmethod

@@ -46,7 +46,7 @@ class TelnyxPlayer(Carrier):
     def _new_call_id(self) -> str:
         return f"v3:{secrets.token_urlsafe(32)}"
 
-    async def _ring(self, call_id: str, header: CallHeader, gateway: GatewayAddress) -> str:
+    async def _pending_call(self, call_id: str, header: CallHeader, gateway: GatewayAddress) -> str:
         self._answer = asyncio.get_running_loop().create_future()
         told = await self._tell("call.initiated", call_id, header, gateway)
         if not told.is_success:

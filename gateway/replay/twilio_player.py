@@ -42,7 +42,7 @@ class TwilioPlayer(Carrier):
     def _new_call_id(self) -> str:
         return f"CA{secrets.token_hex(16)}"
 
-    async def _ring(self, call_id: str, header: CallHeader, gateway: GatewayAddress) -> str:
+    async def _pending_call(self, call_id: str, header: CallHeader, gateway: GatewayAddress) -> str:
         answer = await self._post("/twilio/incoming", self._form(call_id, header, "ringing"), gateway)
         if answer.status_code == 403:
             raise refused(gateway, "it rejects the signature; are TWILIO_AUTH_TOKEN and PUBLIC_URL the ones it has?")

@@ -31,11 +31,11 @@ class SpeechConfig:
     def read(cls, recogniser: str, voice: str) -> "SpeechConfig":
         """SettingsError for what is neither."""
         ears, ears_model = _recogniser(recogniser)
-        mouth, model_and_name = _address(voice) if _is_address(voice) else (voice, "")
-        if mouth != DEFAULT_VOICE and not _is_address(mouth):
+        tts_queue, model_and_name = _address(voice) if _is_address(voice) else (voice, "")
+        if tts_queue != DEFAULT_VOICE and not _is_address(tts_queue):
             raise SettingsError(f"LOCAL_VOICE is {voice!r}; write hibari, or an address like {_EXAMPLE}#tts-1/alloy")
         model, _, name = model_and_name.partition("/")
-        return cls(ears, ears_model, mouth, model or "tts-1", name or "alloy")
+        return cls(ears, ears_model, tts_queue, model or "tts-1", name or "alloy")
 
 
 _EXAMPLE: Final = "http://127.0.0.1:8001/v1"

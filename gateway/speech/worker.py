@@ -55,8 +55,8 @@ class SpeechProcess:
         while (item := self._inbox.get()) is not None:
             if isinstance(item, SpeechMessage):
                 self._handle(item)
-            elif ear := self._ears.get(item[0]):
-                self._tell(item[0], ear.words_are(item[1], item[2]))
+            elif stt_stream := self._ears.get(item[0]):
+                self._tell(item[0], stt_stream.words_are(item[1], item[2]))
         self._work.shutdown(wait=False, cancel_futures=True)
 
     def _handle(self, message: SpeechMessage) -> None:
@@ -65,10 +65,10 @@ class SpeechProcess:
             case MessageKind.OPEN:
                 self._ears[call] = SttStream(SpeechMeter(self._models.silero))
                 self._wanted[call] = 0
-            case MessageKind.AUDIO if ear := self._ears.get(call):
-                self._tell(call, ear.hear(message.body))
-            case MessageKind.END_TURN if ear := self._ears.get(call):
-                self._tell(call, ear.end_turn())
+            case MessageKind.AUDIO if stt_stream := self._ears.get(call):
+                self._tell(call, stt_stream.hear(message.body))
+            case MessageKind.END_TURN if stt_stream := self._ears.get(call):
+                self._tell(call, stt_stream.end_turn())
             case MessageKind.SAY:
                 self._work.submit(self._say, call, message.number, message.text)
             case MessageKind.HUSH:
@@ -94,7 +94,7 @@ class SpeechProcess:
     def _recognise(self, call: int, wanted: TranscribeRequest) -> None:
         text = ""
         try:
-            if (ear := self._ears.get(call)) and ear.wants(wanted.number):
+            if (stt_stream := self._ears.get(call)) and stt_stream.wants(wanted.number):
                 text = self._models.recogniser.text_of(wanted.samples)
         except Exception as error:  # the edge of a request: the call is told, and takes it from there
             self._put(SpeechMessage(MessageKind.BROKE, call, body=_trouble("recogniser", error)))
@@ -133,9 +133,9 @@ def main() -> None:
         with writing:
             out.write(message.encoded())
 
-    ears, mouth, api_key = (os.environ.get(name, default) for name, default in ENVIRONMENT.items())
+    ears, tts_queue, api_key = (os.environ.get(name, default) for name, default in ENVIRONMENT.items())
     try:
-        models = Models.load(SpeechConfig.read(ears, mouth), api_key)
+        models = Models.load(SpeechConfig.read(ears, tts_queue), api_key)
     except Exception as error:  # also what a library raises: another start would come to the same end
         told = str(error) if isinstance(error, GatewayError | ImportError) else f"no models: {type(error).__name__}"
         put(SpeechMessage(MessageKind.FAILED, body=told.encode()))
@@ -153,7 +153,7 @@ def main() -> None:
 def _read(stdin: BinaryIO, process: SpeechProcess) -> None:
     reader = SpeechReader()
     while data := os.read(stdin.fileno(), 65536):
-        for message in reader.feed(data):
+        for message in reader.call_events(data):
             process.receive(message)
     process.receive(None)
 

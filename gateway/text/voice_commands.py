@@ -124,7 +124,7 @@ class VoiceCommands:
 class _Phrases:
     """One language: its patterns, which match text as `_spoken` gives it, and its texts."""
 
-    wishes: Mapping[VoiceCommandKind, re.Pattern[str]]
+    memory_commands: Mapping[VoiceCommandKind, re.Pattern[str]]
     yes: re.Pattern[str]
     no: re.Pattern[str]
     filler: re.Pattern[str]
@@ -138,13 +138,15 @@ class _Phrases:
         if any(map(self._goes_off_record, sentences)):
             return VoiceCommandKind.OFF_RECORD
         last = _spoken(sentences[-1]) if sentences else ""
-        return next((wish for wish, pattern in self.wishes.items() if pattern.fullmatch(last)), None)
+        return next((wish for wish, pattern in self.memory_commands.items() if pattern.fullmatch(last)), None)
 
     def _goes_off_record(self, sentence: str) -> bool:
         """Also before a comma, as in "Off the record, I have never liked it": the rest must not be kept either."""
         clauses = sentence.split(",")[:_OPENING_CLAUSES]
         openings = (" ".join(clauses[: end + 1]) for end in range(len(clauses)))
-        return any(self.wishes[VoiceCommandKind.OFF_RECORD].fullmatch(_spoken(opening)) for opening in openings)
+        return any(
+            self.memory_commands[VoiceCommandKind.OFF_RECORD].fullmatch(_spoken(opening)) for opening in openings
+        )
 
 
 @lru_cache(maxsize=64)
@@ -158,7 +160,9 @@ def _load(language: str, name: str) -> _Phrases:
     before = f"(?:{_any_of([*rules['before'], *names])}){{0,6}}"
     after = f"(?:{_any_of([*rules['after'], *names])}){{0,4}}"
     return _Phrases(
-        wishes={wish: re.compile(f"{before}(?:{_any_of(rules[wish]['phrases'])}){after}") for wish in VoiceCommandKind},
+        memory_commands={
+            wish: re.compile(f"{before}(?:{_any_of(rules[wish]['phrases'])}){after}") for wish in VoiceCommandKind
+        },
         yes=re.compile(f"{before}(?:{_any_of(rules['yes'])}){{1,4}}{after}"),
         no=re.compile(f"{before}(?:{_any_of(rules['no'])})"),
         filler=re.compile(before),

@@ -26,11 +26,15 @@ NOT_WANTED: Final = "Not done: the caller has been answered already. Say nothing
 GOODBYE_DUE: Final = {"status": "ok", "next": "say a short goodbye; the call ends after it"}
 
 
-async def run_end_function(session: VoiceSession, kit: CallTools) -> None:
+async def run_end_function(session: VoiceSession, call_tools: CallTools) -> None:
     """Run `end_function` for a call that ended when it had no media. What it sets is kept."""
-    conv = Conversation(session, _EndedCallHost(session), memory=kit.memory, state=session.state)
+    conv = Conversation(session, _EndedCallHost(session), memory=call_tools.memory, state=session.state)
     runner = FunctionRunner(
-        asyncio.TaskGroup(), conv, toolbox=kit.toolbox, workers=kit.threads, answer=lambda call, content: None
+        asyncio.TaskGroup(),
+        conv,
+        tool_module=call_tools.tool_module,
+        workers=call_tools.threads,
+        answer=lambda call, content: None,
     )
     await runner.run_end()
     if not session.off_record:
@@ -90,32 +94,32 @@ class ToolExecutor:
         body: ToolHost,
         tasks: asyncio.TaskGroup,
         agent: Agent,
-        kit: CallTools,
+        call_tools: CallTools,
         *,
         line: CallLeg,
-        farewell: GracefulHangup,
+        graceful_hangup: GracefulHangup,
         journal: CallJournal | None,
-        feed: CallEvents,
+        call_events: CallEvents,
         log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._body = body
         self._tasks = tasks
         self._transfer_to = agent.transfer_to
         self._line = line
-        self._farewell = farewell
+        self._graceful_hangup = graceful_hangup
         self._journal = journal
-        self._feed = feed
+        self._call_events = call_events
         self._log = log
         self._asked: dict[FunctionCall, tuple[DeepgramSession, float]] = {}
-        self._conv = Conversation(body.session, self, memory=kit.memory, state=body.session.state)
-        self._recall = kit.recall
+        self._conv = Conversation(body.session, self, memory=call_tools.memory, state=body.session.state)
+        self._recall = call_tools.recall
         self._runner = FunctionRunner(
             tasks,
             self._conv,
-            toolbox=kit.toolbox,
-            workers=kit.threads,
+            tool_module=call_tools.tool_module,
+            workers=call_tools.threads,
             answer=self._answer,
-            builtins=(*self._own(), *kit.builtins),
+            builtins=(*self._own(), *call_tools.builtins),
         )
         self._aside: dict[str, Any] = {}
         self._nobody_there = False
@@ -140,7 +144,7 @@ class ToolExecutor:
             link.function_result(call, NOT_WANTED)
         elif link is not None:
             if call not in self._asked:
-                self._feed.tell("function_called", function=call.name)
+                self._call_events.tell("function_called", function=call.name)
             self._asked[call] = link, asyncio.get_running_loop().time()
             self._runner.start(call)
 
@@ -191,7 +195,7 @@ class ToolExecutor:
 
     def hang_up(self) -> None:
         if not self._nobody_there:
-            self._farewell.wished("", lambda: self._body.end(EndReason.AGENT_HUNG_UP))
+            self._graceful_hangup.wished("", lambda: self._body.end(EndReason.AGENT_HUNG_UP))
 
     def transfer(self, target: str) -> None:
         if not self._nobody_there:
@@ -207,7 +211,7 @@ class ToolExecutor:
         except CarrierRefused as error:
             self.handing_over = False
             self._log.error("call could not be transferred", extra={"reason": str(error)})
-            self._feed.tell("error", what="call could not be transferred", reason=str(error))
+            self._call_events.tell("error", what="call could not be transferred", reason=str(error))
             self._body.say(NOT_TRANSFERRED)
         else:
             self._body.end(EndReason.TRANSFERRED, carrier_over=True)
@@ -221,12 +225,12 @@ class ToolExecutor:
         return own
 
     async def _end_call(self, call: FunctionCall, arguments: dict[str, Any]) -> object:
-        self._farewell.wished(call.id, lambda: self._body.end(EndReason.AGENT_HUNG_UP))
+        self._graceful_hangup.wished(call.id, lambda: self._body.end(EndReason.AGENT_HUNG_UP))
         return GOODBYE_DUE
 
     async def _transfer_call(self, call: FunctionCall, arguments: dict[str, Any]) -> object:
         target = self._transfer_to[arguments["to"]]
-        self._farewell.wished(call.id, lambda: self.transfer(target))
+        self._graceful_hangup.wished(call.id, lambda: self.transfer(target))
         return GOODBYE_DUE
 
     def _answer(self, call: FunctionCall, content: str) -> None:
@@ -238,7 +242,7 @@ class ToolExecutor:
             self._body.function_answered(call, content)
             seconds = round(asyncio.get_running_loop().time() - at, 3)
             ok = not is_error(content)
-            self._feed.tell("function_finished", function=call.name, ok=ok, seconds=seconds)
+            self._call_events.tell("function_finished", function=call.name, ok=ok, seconds=seconds)
             FUNCTIONS.count("ok" if ok else "failed")
 
     def _keep_state(self) -> None:

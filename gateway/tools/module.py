@@ -114,7 +114,7 @@ class ReloadingToolModule:
         self._reserved = reserved
         self._patience = patience
         self._stamp = _stamp(path)
-        self._toolbox = load_toolbox(path, reserved=reserved)
+        self._tool_module = load_toolbox(path, reserved=reserved)
         self._loading: asyncio.Future[None] | None = None
         self._late_at = 0.0
 
@@ -126,7 +126,7 @@ class ReloadingToolModule:
             await asyncio.wait({loading}, timeout=max(min(until, self._late_at) - clock(), 0))
             if not loading.done() or clock() >= until:
                 break
-        return self._toolbox
+        return self._tool_module
 
     def _begun(self, clock: Callable[[], float]) -> "asyncio.Future[None] | None":
         """The loading that is under way, or is now; None where the file is as it was."""
@@ -143,7 +143,7 @@ class ReloadingToolModule:
     def _load(self) -> None:
         """In a thread: loading runs foreign code."""
         try:
-            self._toolbox = load_toolbox(self._path, reserved=self._reserved)
+            self._tool_module = load_toolbox(self._path, reserved=self._reserved)
         except SettingsError as error:
             _log.error("functions can't be loaded, the ones before stay", extra={"reason": str(error)})
         else:

@@ -41,7 +41,7 @@ class SearchMemory(Protocol):
 class CallTools:
     """An agent's functions for one call, and what earlier calls have kept for them."""
 
-    toolbox: ToolModule = ToolModule()
+    tool_module: ToolModule = ToolModule()
     threads: ToolThreads = field(default_factory=ToolThreads)
     memory: Mapping[str, Value] = field(default_factory=dict)
     builtins: tuple[Builtin, ...] = ()
@@ -53,7 +53,7 @@ class CallTools:
     @property
     def function_names(self) -> list[str]:
         """All that it adds to what every agent can do."""
-        return sorted([*self.toolbox.tools, *(builtin.schema.definition.name for builtin in self.builtins)])
+        return sorted([*self.tool_module.tools, *(builtin.schema.definition.name for builtin in self.builtins)])
 
 
 def shelves_of(agents: Iterable[Agent]) -> dict[str, ReloadingToolModule]:
@@ -87,22 +87,22 @@ class ToolLoader:
         self._text_side = Delegator()
         self._threads = ToolThreads()
 
-    def pack(self, agent: Agent, caller: str, clearance: MemoryAccess) -> "asyncio.Task[CallTools]":
+    def pack(self, agent: Agent, caller: str, access: MemoryAccess) -> "asyncio.Task[CallTools]":
         """Begin at once: the call needs it when its media comes."""
-        return asyncio.get_running_loop().create_task(self._pack(agent, caller, clearance), name="kit")
+        return asyncio.get_running_loop().create_task(self._pack(agent, caller, access), name="kit")
 
     async def close(self) -> None:
         await self._text_side.close()
 
-    async def _pack(self, agent: Agent, caller: str, clearance: MemoryAccess) -> CallTools:
+    async def _pack(self, agent: Agent, caller: str, access: MemoryAccess) -> CallTools:
         shelf = self._shelves.get(agent.name)
-        toolbox = await shelf.current() if shelf is not None else ToolModule()
+        tool_module = await shelf.current() if shelf is not None else ToolModule()
         personas = await self._wanted_personas(agent)
-        builtins = tuple(self._builtins(agent, caller, clearance))
+        builtins = tuple(self._builtins(agent, caller, access))
         if self._state is None or not agent.repeat_caller.state_keys:
-            return CallTools(toolbox, self._threads, {}, builtins, personas)
-        recall = partial(self._remembered, self._state, agent.name, caller, clearance)
-        return CallTools(toolbox, self._threads, await recall() or {}, builtins, personas, recall)
+            return CallTools(tool_module, self._threads, {}, builtins, personas)
+        recall = partial(self._remembered, self._state, agent.name, caller, access)
+        return CallTools(tool_module, self._threads, await recall() or {}, builtins, personas, recall)
 
     async def _wanted_personas(self, agent: Agent) -> dict[str, str]:
         names = prompts.wanted_personas(agent.prompt)
@@ -116,10 +116,8 @@ class ToolLoader:
             return {}
 
     @staticmethod
-    async def _remembered(
-        state: CallerState, agent: str, caller: str, clearance: MemoryAccess
-    ) -> dict[str, Value] | None:
-        whose = clearance.whose(caller) if clearance.allows(TrustLevel.EVERYTHING) else ""
+    async def _remembered(state: CallerState, agent: str, caller: str, access: MemoryAccess) -> dict[str, Value] | None:
+        whose = access.whose(caller) if access.allows(TrustLevel.EVERYTHING) else ""
         if not whose:
             return {}
         try:
@@ -129,9 +127,9 @@ class ToolLoader:
             _log.warning("caller's state could not be loaded", extra={"error": type(error).__name__})
             return None
 
-    def _builtins(self, agent: Agent, caller: str, clearance: MemoryAccess) -> Iterable[Builtin]:
+    def _builtins(self, agent: Agent, caller: str, access: MemoryAccess) -> Iterable[Builtin]:
         if self._search_memory is not None and (caller or agent.repeat_caller.may_be_known_later):
-            yield Builtin(builtin.SEARCH_MEMORY, _memory_search(self._search_memory, agent.name, caller, clearance))
+            yield Builtin(builtin.SEARCH_MEMORY, _memory_search(self._search_memory, agent.name, caller, access))
         if self._knowledge is not None and agent.knowledge is not None:
             yield Builtin(builtin.SEARCH_KNOWLEDGE, _knowledge_search(self._knowledge, agent.name))
         if self._recipient is not None and agent.text_agent:
@@ -149,12 +147,12 @@ class ToolLoader:
 
 
 def _memory_search(
-    search: SearchMemory, agent: str, caller: str, clearance: MemoryAccess
+    search: SearchMemory, agent: str, caller: str, access: MemoryAccess
 ) -> Callable[[FunctionCall, dict[str, Any]], Awaitable[str]]:
     async def look(call: FunctionCall, arguments: dict[str, Any]) -> str:
-        if not clearance.allows(TrustLevel.EVERYTHING):
+        if not access.allows(TrustLevel.EVERYTHING):
             return NOT_CLEARED
-        found = search(agent, clearance.whose(caller), arguments["query"], person=clearance.person)
+        found = search(agent, access.whose(caller), arguments["query"], person=access.person)
         return await found or NOTHING_FOUND
 
     return look

@@ -66,18 +66,18 @@ class FunctionRunner:
         tasks: asyncio.TaskGroup,
         conv: Conversation,
         *,
-        toolbox: ToolModule,
+        tool_module: ToolModule,
         workers: ToolThreads,
         answer: Callable[[FunctionCall, str], None],
         builtins: Iterable[Builtin] = (),
     ) -> None:
         self._tasks = tasks
         self._conv = conv
-        self._toolbox = toolbox
+        self._tool_module = tool_module
         self._workers = workers
         self._answer = answer
         own = {builtin.schema.definition.name: builtin for builtin in builtins}
-        self._functions: dict[str, Tool | Builtin] = {**toolbox.tools, **own}
+        self._functions: dict[str, Tool | Builtin] = {**tool_module.tools, **own}
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._running: dict[FunctionCall, asyncio.Task[None]] = {}
         self._answers: dict[FunctionCall, str] = {}
@@ -124,11 +124,11 @@ class FunctionRunner:
 
     async def run_start(self, *, timeout: float = START_SECONDS) -> None:
         """Run the file's `start_function`, if it has one. What it said and set is there on return."""
-        await self._run_hook(self._toolbox.start, timeout)
+        await self._run_hook(self._tool_module.start, timeout)
 
     async def run_end(self, *, timeout: float = END_SECONDS) -> None:
         """Run the file's `end_function`, if it has one. What it set is there on return."""
-        await self._run_hook(self._toolbox.end, timeout)
+        await self._run_hook(self._tool_module.end, timeout)
 
     async def _run_hook(self, hook: Tool | None, timeout: float) -> None:
         if hook is not None:

@@ -49,7 +49,7 @@ class ToolThread(Generic[T]):
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._given_up = False
         self._over = False
-        self._ending = threading.Lock()
+        self._job = threading.Lock()
         self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
         self._thread.start()
 
@@ -70,7 +70,7 @@ class ToolThread(Generic[T]):
 
     def _break_off(self) -> None:
         """Raise SystemExit in the thread, wherever it is. A system call goes on, and meets it at its end."""
-        with self._ending:  # else the thread's id could be another's by now
+        with self._job:  # else the thread's id could be another's by now
             if not self._over and self._thread.ident is not None:
                 thread = ctypes.c_ulong(self._thread.ident)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(SystemExit))
@@ -95,7 +95,7 @@ class ToolThread(Generic[T]):
                 self._report(self.result.set_exception, ToolThreadFailed(error))
             else:
                 self._report(self.result.set_result, result)
-            with self._ending:
+            with self._job:
                 self._over = True
 
     def _report(self, settle: Callable[[Any], None], outcome: object) -> None:

@@ -45,7 +45,7 @@ class Blueprint:
     store_keys: tuple[Secret, ...]
     shelves: Mapping[str, ReloadingToolModule]
     text_agents: Mapping[str, OpenClawUpstream]
-    brains: Mapping[str, AgentLlm]
+    agent_llms: Mapping[str, AgentLlm]
 
     @classmethod
     def from_settings(cls, settings: Settings, connect: Connector) -> "Blueprint":
@@ -67,7 +67,7 @@ class Blueprint:
             store_keys=(admin_token(settings), *own_key),
             shelves=shelves_of(agents),
             text_agents=_text_agents(settings, agents),
-            brains=build_brains(agents, _accounts(settings), engine_thinks=not is_local),
+            agent_llms=build_brains(agents, _accounts(settings), engine_thinks=not is_local),
         )
 
 

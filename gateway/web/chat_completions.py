@@ -25,10 +25,10 @@ MAX_BODY_BYTES: Final = 2_000_000
 _UNBUFFERED: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
-def routes(bearers: EndpointTokens) -> list[Route]:
+def routes(endpoint_tokens: EndpointTokens) -> list[Route]:
     async def complete(request: Request) -> Response:
-        thinker = await bearers.find(_bearer(request))
-        if thinker is None:
+        responder = await endpoint_tokens.find(_bearer(request))
+        if responder is None:
             return _refusal(401, "missing or unknown bearer")
         try:
             asked = read_request(await _body(request))
@@ -38,11 +38,11 @@ def routes(bearers: EndpointTokens) -> list[Route]:
             return _refusal(400, str(problem))
         except ClientDisconnect:
             return Response(status_code=400)
-        events = thinker.answer(asked.request)
+        events = responder.answer(asked.request)
         if asked.streamed:
-            writer = ChunkWriter(thinker.agent, with_usage=asked.with_usage)
+            writer = ChunkWriter(responder.agent, with_usage=asked.with_usage)
             return _Answer(_chunks(events, writer), "text/event-stream")
-        return _Answer(_whole(events, thinker.agent), "application/json")
+        return _Answer(_whole(events, responder.agent), "application/json")
 
     return [Route("/v1/chat/completions", complete, methods=["POST"])]
 

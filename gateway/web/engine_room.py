@@ -39,14 +39,14 @@ class EngineRoom:
 
 
 @contextlib.asynccontextmanager
-async def engine_room(blueprint: Blueprint, bearers: EndpointTokens) -> AsyncIterator[EngineRoom]:
+async def engine_room(blueprint: Blueprint, endpoint_tokens: EndpointTokens) -> AsyncIterator[EngineRoom]:
     """The local engine's process lives as long as this does; the other engine needs nothing."""
     if not blueprint.engine_is_local:
         yield EngineRoom(blueprint.engine)
         return
     host = SpeechWorkerClient(_environ(blueprint.settings))
     most_calls = blueprint.settings.local_engine_calls or CALLS_PER_CORE * (os.cpu_count() or 1)
-    engine = LocalEngine(host, LocalMinds(bearers).find, most_calls=most_calls)
+    engine = LocalEngine(host, LocalMinds(endpoint_tokens).find, most_calls=most_calls)
     async with at_work(host.run()):
         yield EngineRoom(EngineConfig(engine.connect, URL, name="local"), host)
 

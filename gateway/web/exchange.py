@@ -43,32 +43,32 @@ FORGET_SECONDS: Final = 2.0
 class Exchange:
     """What web handlers see of it."""
 
-    desk: CallManager
+    manager: CallManager
     finalizer: FinalizationWorker
-    forgetting: Eraser
+    eraser: Eraser
     engine: EngineRoom
-    brains: ResponderFactory
+    agent_llms: ResponderFactory
     telnyx: TelnyxControl | None
     controls: Mapping[str, CallControl]
     """The REST interface of each carrier that is set up."""
-    crew: WorkerMetrics | None
+    supervisor: WorkerMetrics | None
     """What the workers have counted together, where there are several."""
 
     @property
     def is_ready(self) -> bool:
-        return self.desk.takes_calls and self.engine.is_ready
+        return self.manager.takes_calls and self.engine.is_ready
 
     @property
     def figures(self) -> dict[str, int]:
-        return {"calls": self.desk.live_calls, "endings": self.finalizer.unfinished}
+        return {"calls": self.manager.live_calls, "endings": self.finalizer.unfinished}
 
     def state(self, blueprint: Blueprint, ground: Ground) -> dict[str, Any]:
         """How everything is, for /health and the dashboard."""
         settings, store = blueprint.settings, ground.store
-        nodes = ground.others.neighbours.nodes if ground.others.neighbours is not None else []
+        nodes = ground.others.cluster.nodes if ground.others.cluster is not None else []
         return {
             **self.figures,
-            "loop_lag_ms": round(self.desk.loop_lag * 1000, 1),
+            "loop_lag_ms": round(self.manager.loop_lag * 1000, 1),
             **self.engine.state(),
             "carriers": sorted(carriers(settings)),
             "store": f"{store.description} and remote" if settings.remem_api_url else store.description,
@@ -80,18 +80,18 @@ class Exchange:
 @contextlib.asynccontextmanager
 async def exchange(blueprint: Blueprint, ground: Ground) -> AsyncIterator[Exchange]:
     """At work while the block runs. Stopped in the opposite order: calls first, then their endings."""
-    settings, neighbours = blueprint.settings, ground.others.neighbours
+    settings, cluster = blueprint.settings, ground.others.cluster
     async with contextlib.AsyncExitStack() as stack:
-        forgetting = _forgetting(blueprint, ground)
-        finalizer = make_finalizer(blueprint, ground, forgetting)
+        eraser = _eraser(blueprint, ground)
+        finalizer = make_finalizer(blueprint, ground, eraser)
         stack.push_async_callback(finalizer.close, seconds=CLOSING_SECONDS)
-        memory = _memory(blueprint, ground, forgetting)
-        kits = await stack.enter_async_context(kit_room(blueprint, ground.store, memory, ground.http))
-        brains = await stack.enter_async_context(brain_room(blueprint, memory, ground.others))
-        engine = await stack.enter_async_context(engine_room(blueprint, brains.bearers))
+        memory = _memory(blueprint, ground, eraser)
+        tool_loader = await stack.enter_async_context(kit_room(blueprint, ground.store, memory, ground.http))
+        agent_llms = await stack.enter_async_context(brain_room(blueprint, memory, ground.others))
+        engine = await stack.enter_async_context(engine_room(blueprint, agent_llms.endpoint_tokens))
         telnyx = telnyx_control(settings, ground.http)
         rests = controls(settings, ground.http, telnyx)
-        desk = CallManager(
+        manager = CallManager(
             agents=blueprint.agents,
             allowed=blueprint.allowed,
             engine=engine.access,
@@ -100,24 +100,24 @@ async def exchange(blueprint: Blueprint, ground: Ground) -> AsyncIterator[Exchan
             finalizer=finalizer,
             recordings=ground.recordings,
             apology=blueprint.apology,
-            kits=kits,
-            brains=brains,
-            neighbours=neighbours,
-            feed=ground.feed,
+            tool_loader=tool_loader,
+            agent_llms=agent_llms,
+            cluster=cluster,
+            call_events=ground.call_events,
             levels=ground.levels,
         )
-        made = Exchange(desk, finalizer, forgetting, engine, brains, telnyx, rests, ground.others.metrics())
-        if neighbours is not None:
-            await stack.enter_async_context(at_work(neighbours.listen(desk, lambda: made.figures)))
-        stack.push_async_callback(desk.close)
+        made = Exchange(manager, finalizer, eraser, engine, agent_llms, telnyx, rests, ground.others.metrics())
+        if cluster is not None:
+            await stack.enter_async_context(at_work(cluster.listen(manager, lambda: made.figures)))
+        stack.push_async_callback(manager.close)
         for work in _works(blueprint, ground, made):
             await stack.enter_async_context(at_work(work))
-        _measure(desk, finalizer)
-        await desk.recover(ended=await finalizer.resume())
+        _measure(manager, finalizer)
+        await manager.recover(ended=await finalizer.resume())
         yield made
 
 
-def _forgetting(blueprint: Blueprint, ground: Ground) -> Eraser:
+def _eraser(blueprint: Blueprint, ground: Ground) -> Eraser:
     return Eraser(
         ground.store,
         DataLocations.of(blueprint.settings),
@@ -129,39 +129,39 @@ def _forgetting(blueprint: Blueprint, ground: Ground) -> Eraser:
     )
 
 
-def _memory(blueprint: Blueprint, ground: Ground, forgetting: Eraser) -> MemoryServices | None:
+def _memory(blueprint: Blueprint, ground: Ground, eraser: Eraser) -> MemoryServices | None:
     settings, store = blueprint.settings, ground.store
     limit = settings.voice_session_context_limit
     if not settings.voice_session_enabled:
         return None
     retention = retention_of(settings, blueprint.agents)
     recall = Recall(store, ground.remem, limit, facts=FactStore(store), pins=PinnedTopics(store), retention=retention)
-    return MemoryServices(recall, limit, ground.journal, forgetting.forget_caller)
+    return MemoryServices(recall, limit, ground.journal, eraser.forget_caller)
 
 
 def _works(blueprint: Blueprint, ground: Ground, made: Exchange) -> Iterable[Coroutine[Any, Any, None]]:
     """What goes on beside calls, each until it is cancelled."""
-    settings, store, desk, finalizer = blueprint.settings, ground.store, made.desk, made.finalizer
+    settings, store, manager, finalizer = blueprint.settings, ground.store, made.manager, made.finalizer
     yield store.watch()
-    yield desk.run()
+    yield manager.run()
     yield ground.levels.run()
     yield finalizer.sweep()
     yield finalizer.work_off()
     yield finalizer.follow()
-    yield keep_warm(blueprint.brains, lambda: desk.live_calls > 0)
+    yield keep_warm(blueprint.agent_llms, lambda: manager.live_calls > 0)
     yield delete_old(ground.archive)
     yield delete_old_events(ground.events, settings.voice_session_retention_days)
     yield expire_facts(FactStore(store), PinnedTopics(store), retention_of(settings, blueprint.agents))
-    yield sweep(made.forgetting)
+    yield sweep(made.eraser)
     yield prepare(blueprint.writer)
-    yield collect_garbage(lambda: desk.live_calls == 0)
-    if made.crew is not None:
-        yield made.crew.run()
+    yield collect_garbage(lambda: manager.live_calls == 0)
+    if made.supervisor is not None:
+        yield made.supervisor.run()
 
 
-def _measure(desk: CallManager, finalizer: FinalizationWorker) -> None:
-    LIVE_CALLS.reads(lambda: desk.live_calls)
+def _measure(manager: CallManager, finalizer: FinalizationWorker) -> None:
+    LIVE_CALLS.reads(lambda: manager.live_calls)
     ENDINGS.reads(lambda: finalizer.unfinished)
     OLDEST_ENDING.reads(lambda: finalizer.oldest_seconds)
     RESTING.reads(lambda: finalizer.resting)
-    LOOP_LAG.reads(lambda: desk.loop_lag)
+    LOOP_LAG.reads(lambda: manager.loop_lag)

@@ -36,7 +36,7 @@ class Ground:
     journal: Journal
     others: Sharing
     events: EventStore
-    feed: EventPublisher
+    call_events: EventPublisher
     levels: LevelMeters
 
     @property
@@ -60,9 +60,9 @@ async def ground(blueprint: Blueprint, *, is_worker: bool) -> AsyncIterator[Grou
         recordings = RecordingDirectory(settings.record_dir)
         stack.callback(recordings.close)
         others = await stack.enter_async_context(sharing.shared(settings, shares_disk=is_worker))
-        if others.neighbours is not None:
-            await stack.enter_async_context(at_work(others.neighbours.run()))
-            stack.push_async_callback(others.neighbours.close)
+        if others.cluster is not None:
+            await stack.enter_async_context(at_work(others.cluster.run()))
+            stack.push_async_callback(others.cluster.close)
         journal = Journal(settings.data_dir / "journal.db", others.node)
         stack.callback(journal.close)
         events = EventStore(settings.data_dir / "events.db", shared=is_worker)
@@ -78,6 +78,6 @@ async def ground(blueprint: Blueprint, *, is_worker: bool) -> AsyncIterator[Grou
             journal=journal,
             others=others,
             events=events,
-            feed=others.feed(events, tracer.tell if tracer is not None else None),
+            call_events=others.call_events(events, tracer.tell if tracer is not None else None),
             levels=others.levels(),
         )

@@ -45,8 +45,8 @@ _HEADERS: Final = [
 class LiveEventsEndpoint:
     """The stream as an ASGI application: it can tell a slow reader from a patient one."""
 
-    def __init__(self, feed: EventPublisher, levels: LevelMeters, token: Secret) -> None:
-        self._feed = feed
+    def __init__(self, call_events: EventPublisher, levels: LevelMeters, token: Secret) -> None:
+        self._call_events = call_events
         self._levels = levels
         self._token = token
 
@@ -82,13 +82,13 @@ class LiveEventsEndpoint:
             return await JSONResponse({"detail": str(error)}, 422)(scope, receive, send)
         shown = self._levels if levels else None
         async with shown.watched() if shown is not None else contextlib.nullcontext():
-            await self._serve(_Stream(self._feed, shown, send, wanted=wanted), place, receive)
+            await self._serve(_Stream(self._call_events, shown, send, wanted=wanted), place, receive)
 
     async def _serve(self, stream: "_Stream", place: Cursor | None, receive: Receive) -> None:
         """Until the reader goes, is too slow, or the server stops."""
         running = asyncio.ensure_future(stream.run(place))
         leaving = asyncio.ensure_future(_gone(receive))
-        unsubscribe = self._feed.at_close(running.cancel)
+        unsubscribe = self._call_events.at_close(running.cancel)
         try:
             await asyncio.wait({running, leaving}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -107,9 +107,9 @@ class _Stream:
     """One reader's stream."""
 
     def __init__(
-        self, feed: EventPublisher, levels: LevelMeters | None, send: Send, *, wanted: Mapping[str, str]
+        self, call_events: EventPublisher, levels: LevelMeters | None, send: Send, *, wanted: Mapping[str, str]
     ) -> None:
-        self._feed = feed
+        self._call_events = call_events
         self._levels = levels
         self._send = send
         self._wanted = wanted
@@ -120,12 +120,14 @@ class _Stream:
         """Everything after this place, and then what happens; from now on where none is given."""
         await self._send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
         await self._write(f"retry: {int(RETRY_SECONDS * 1000)}\n\n")
-        while self._feed.is_open:
+        while self._call_events.is_open:
             try:
                 if place is None:
-                    place = await self._feed.head()
+                    place = await self._call_events.head()
                     await self._write(f"id: {place}\n: you are here\n\n")
-                entries = await self._feed.after(place, wait=SHOW_SECONDS if self._levels is not None else BEAT_SECONDS)
+                entries = await self._call_events.after(
+                    place, wait=SHOW_SECONDS if self._levels is not None else BEAT_SECONDS
+                )
             except (StoreUnavailable, SharedStoreUnavailable):
                 await asyncio.sleep(RETRY_SECONDS)
                 continue

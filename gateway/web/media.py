@@ -22,8 +22,8 @@ CODECS: Final[Mapping[str, Callable[[str], CarrierCodec]]] = {
 class MediaEndpoint:
     """Makes a link for each media socket of a carrier that is set up; says 503 for one that is not."""
 
-    def __init__(self, desk: CallManager, carriers: frozenset[str]) -> None:
-        self._desk = desk
+    def __init__(self, manager: CallManager, carriers: frozenset[str]) -> None:
+        self._manager = manager
         self._carriers = carriers | {SoftphoneCodec.name}
 
     def __call__(self, target: str, headers: Mapping[str, str]) -> MediaStream | int:
@@ -35,6 +35,6 @@ class MediaEndpoint:
         codec = make_codec(parse_qs(parts.query).get("token", [""])[0])
         if codec.name not in self._carriers:
             return 503
-        link = MediaStream(codec, self._desk.admit, gone=self._desk.gone)
-        self._desk.expect(link)
+        link = MediaStream(codec, self._manager.admit, gone=self._manager.gone)
+        self._manager.expect(link)
         return link

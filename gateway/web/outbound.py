@@ -38,10 +38,10 @@ _log = logging.getLogger(__name__)
 class OutboundEndpoint:
     """Places calls for those who have the admin token."""
 
-    desk: CallManager
+    manager: CallManager
     public: PublicUrl
     admin_token: Secret
-    orders: OutboundCallStore
+    outbound_calls: OutboundCallStore
     agents: AgentDirectory
     controls: Mapping[str, CallControl]
 
@@ -58,7 +58,7 @@ class OutboundEndpoint:
         given = await wanted(request, self.admin_token)
         if unknown := sorted(set(given) - _FIELDS):
             raise RequestRejected(400, f"unknown field {unknown[0]}; known are {', '.join(sorted(_FIELDS))}")
-        if (refusal := self.desk.unready) is not None:
+        if (refusal := self.manager.unready) is not None:
             raise RequestRejected(503, str(refusal))
         carrier = self._carrier(text_of(given, "carrier"))
         number, called = self._from(text_of(given, "from"), text_of(given, "agent"))
@@ -68,17 +68,17 @@ class OutboundEndpoint:
 
     async def _dialled(self, request: Request, carrier: str, number: str, order: OutboundCall) -> str:
         try:
-            await self.orders.keep(order)  # first: somebody may pick up before the carrier's answer is here
+            await self.outbound_calls.keep(order)  # first: somebody may pick up before the carrier's answer is here
         except SharedStoreUnavailable:
             raise RequestRejected(503, "the order can't be kept now; try again in a moment") from None
-        self.desk.dials(carrier, order)
+        self.manager.dials(carrier, order)
         media_url = self.public.socket_url(request, f"/{carrier}/media")
         try:
             return await self.controls[carrier].dial(order.to, caller_id=number, order_id=order.id, media_url=media_url)
         except CarrierRefused as error:
-            self.desk.unanswered(carrier, order, str(error))
+            self.manager.unanswered(carrier, order, str(error))
             if not error.retryable:  # else their phone may ring all the same
-                await close_order(self.orders, order)
+                await close_order(self.outbound_calls, order)
             raise RequestRejected(502, str(error)) from None
 
     def _carrier(self, wanted: str) -> str:
@@ -106,20 +106,20 @@ class OutboundEndpoint:
         return own, own if name in ("", self.agents.answering(own).name) else name
 
 
-async def ordered(orders: OutboundCallStore, order_id: str) -> OutboundCall | None:
+async def ordered(outbound_calls: OutboundCallStore, order_id: str) -> OutboundCall | None:
     """The order that a webhook speaks of. None also where nobody can tell now: then nobody is left waiting."""
     try:
-        return await orders.find(order_id) if order_id else None
+        return await outbound_calls.find(order_id) if order_id else None
     except SharedStoreUnavailable as error:
         _log.warning("an order can't be looked up", extra={"reason": str(error)})
         return None
 
 
-async def close_order(orders: OutboundCallStore, order: OutboundCall | None) -> None:
+async def close_order(outbound_calls: OutboundCallStore, order: OutboundCall | None) -> None:
     """Its call is over, or will never be."""
     try:
         if order is not None:
-            await orders.drop(order.id)
+            await outbound_calls.drop(order.id)
     except SharedStoreUnavailable:
         pass  # it expires
 

@@ -41,14 +41,14 @@ async def brain_room(
     try:
         yield ResponderFactory(
             {agent.name: agent for agent in blueprint.agents},
-            blueprint.brains,
+            blueprint.agent_llms,
             blueprint.store_keys[0],
             public_url=blueprint.settings.public_url,
             search=memory.recall.search if memory is not None else None,
-            commons=others.neighbours.commons if others.neighbours is not None else None,
+            directory=others.cluster.directory if others.cluster is not None else None,
         )
     finally:
-        await close_brains(blueprint.brains)
+        await close_brains(blueprint.agent_llms)
 
 
 @contextlib.asynccontextmanager
@@ -63,7 +63,7 @@ async def kit_room(
             knowledge = await Knowledge.open(blueprint.settings.data_dir / "knowledge.db", folders)
             stack.push_async_callback(knowledge.close)
             await stack.enter_async_context(at_work(knowledge.watch(KNOWLEDGE_SECONDS)))
-        kits = ToolLoader(
+        tool_loader = ToolLoader(
             blueprint.shelves,
             personas=PersonaStore(store),
             state=CallerState(store) if memory is not None else None,
@@ -71,8 +71,8 @@ async def kit_room(
             knowledge=knowledge,
             recipient=lambda agent, caller: _recipient(blueprint, http, agent, caller),
         )
-        stack.push_async_callback(kits.close)
-        yield kits
+        stack.push_async_callback(tool_loader.close)
+        yield tool_loader
 
 
 def _recipient(blueprint: Blueprint, http: httpx.AsyncClient, agent: Agent, caller: str) -> Delegate:
@@ -81,12 +81,12 @@ def _recipient(blueprint: Blueprint, http: httpx.AsyncClient, agent: Agent, call
     return Webhook(http, agent.text_agent)
 
 
-def make_finalizer(blueprint: Blueprint, ground: Ground, forgetting: Eraser) -> FinalizationWorker:
+def make_finalizer(blueprint: Blueprint, ground: Ground, eraser: Eraser) -> FinalizationWorker:
     store, others, embedder = ground.store, ground.others, ground.embedder
     table = JobTable(ground.stores.local, others.node)
     steps = FinalizationSteps(
         store=store,
-        endings=others.stream or table,
+        jobs=others.stream or table,
         remem=ground.remem,
         writer=blueprint.writer,
         archive=ground.archive,
@@ -98,7 +98,7 @@ def make_finalizer(blueprint: Blueprint, ground: Ground, forgetting: Eraser) -> 
         state_keys={agent.name: agent.repeat_caller.state_keys for agent in blueprint.agents},
         analysed=frozenset(agent.name for agent in blueprint.agents if agent.repeat_caller.analytics_enabled),
         silences={agent.name: agent.repeat_caller.new_person_after for agent in blueprint.agents},
-        is_forgotten=forgetting.is_forgotten,
+        is_forgotten=eraser.is_forgotten,
     )
     return FinalizationWorker(
         steps,
@@ -107,7 +107,7 @@ def make_finalizer(blueprint: Blueprint, ground: Ground, forgetting: Eraser) -> 
         enabled=blueprint.settings.voice_session_enabled,
         stream=others.stream,
         node=others.node,
-        alive=others.neighbours.commons.alive if others.neighbours is not None and others.shares_disk else None,
-        feed=ground.feed,
-        clear_away=forgetting.clear_away,
+        alive=others.cluster.directory.alive if others.cluster is not None and others.shares_disk else None,
+        call_events=ground.call_events,
+        clear_away=eraser.clear_away,
     )

@@ -29,46 +29,46 @@ if TYPE_CHECKING:
 class Sharing:
     """How a process knows of others. Without neighbours it is alone, and has no name."""
 
-    neighbours: ClusterNode | None = None
+    cluster: ClusterNode | None = None
     stream: "RedisJobQueue | None" = None
     shares_disk: bool = False
     events: "EventStream | None" = None
-    board: SharedStore | None = None
+    shared_store: SharedStore | None = None
     traces: SharedData | None = None
 
-    def feed(self, events: EventStore, listener: Callable[[Mapping[str, Any]], None] | None) -> EventPublisher:
+    def call_events(self, events: EventStore, listener: Callable[[Mapping[str, Any]], None] | None) -> EventPublisher:
         """What is told of calls: here, or to every node."""
         share = self.events.share if self.events is not None else None
         return EventPublisher(events, self.events, share, listener=listener)
 
     def metrics(self) -> WorkerMetrics | None:
         """What this process and the workers beside it have counted."""
-        if self.neighbours is None or self.board is None or not self.shares_disk:
+        if self.cluster is None or self.shared_store is None or not self.shares_disk:
             return None
-        return WorkerMetrics(self.board, self.neighbours.commons)
+        return WorkerMetrics(self.shared_store, self.cluster.directory)
 
     @contextlib.asynccontextmanager
     async def own_board(self, data_dir: Path) -> AsyncIterator[SharedStore]:
         """The board that is shared; for a process that is alone, one that outlives it."""
-        if self.board is not None:
-            yield self.board
+        if self.shared_store is not None:
+            yield self.shared_store
             return
-        board = await FileStore.open(data_dir / "workers.db")
+        shared_store = await FileStore.open(data_dir / "workers.db")
         try:
-            yield board
+            yield shared_store
         finally:
-            await board.close()
+            await shared_store.close()
 
     def levels(self) -> LevelMeters:
         """How loud calls are: here, or at every node."""
-        others = self.neighbours
+        others = self.cluster
         if others is None:
             return LevelMeters()
-        return LevelMeters(self.board, node=self.node, nodes=lambda: [node["node"] for node in others.nodes])
+        return LevelMeters(self.shared_store, node=self.node, nodes=lambda: [node["node"] for node in others.nodes])
 
     @property
     def node(self) -> str:
-        return self.neighbours.commons.node if self.neighbours is not None else ""
+        return self.cluster.directory.node if self.cluster is not None else ""
 
 
 def check(settings: Settings) -> None:
@@ -100,20 +100,22 @@ async def shared(settings: Settings, *, shares_disk: bool) -> AsyncIterator[Shar
         from gateway.finalization.redis_queue import RedisJobQueue
 
         client = redis_store.connect(settings.redis_url.reveal())
-        board = redis_store.RedisStore(client)
-        commons = CallDirectory(board, token_seconds=TOKEN_SECONDS)
-        neighbours = ClusterNode(commons, sync_seconds=sync_seconds, shares_disk=shares_disk)
+        shared_store = redis_store.RedisStore(client)
+        directory = CallDirectory(shared_store, token_seconds=TOKEN_SECONDS)
+        cluster = ClusterNode(directory, sync_seconds=sync_seconds, shares_disk=shares_disk)
         try:
-            endings = RedisJobQueue(client, commons.node, commons.alive)
-            events = EventStream(client, commons)
-            yield Sharing(neighbours, endings, shares_disk, events, board, SharedErasure(client))
+            jobs = RedisJobQueue(client, directory.node, directory.alive)
+            events = EventStream(client, directory)
+            yield Sharing(cluster, jobs, shares_disk, events, shared_store, SharedErasure(client))
         finally:
-            await board.close()
+            await shared_store.close()
     elif shares_disk:
         file = await FileStore.open(settings.data_dir / "workers.db")
-        commons = CallDirectory(file, token_seconds=TOKEN_SECONDS)
+        directory = CallDirectory(file, token_seconds=TOKEN_SECONDS)
         try:
-            yield Sharing(ClusterNode(commons, sync_seconds=sync_seconds, shares_disk=True), None, True, board=file)
+            yield Sharing(
+                ClusterNode(directory, sync_seconds=sync_seconds, shares_disk=True), None, True, shared_store=file
+            )
         finally:
             await file.close()
     else:

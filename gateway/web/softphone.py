@@ -52,10 +52,10 @@ class CallRequest:
 class SoftphoneEndpoint:
     """Lets calls in for those who have the admin token, or a link for one call. `board` knows which links are spent."""
 
-    desk: CallManager
+    manager: CallManager
     public: PublicUrl
     admin_token: Secret
-    board: SharedStore
+    shared_store: SharedStore
     passes: TokenCodec = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,10 +67,10 @@ class SoftphoneEndpoint:
             Route(f"{PATH}/links", self._make_link, methods=["POST"]),
         ]
 
-    async def ring(self, request: Request, wish: CallRequest) -> dict[str, Any]:
+    async def place_call(self, request: Request, wish: CallRequest) -> dict[str, Any]:
         """Admit the call; return what the phone needs to open its media socket. Raises RequestRejected."""
         call_id = f"PH{uuid.uuid4().hex}"
-        ring = await self.desk.ring(
+        pending = await self.manager.accept(
             (SoftphoneCodec.name, call_id),
             caller=wish.caller,
             called=wish.called,
@@ -79,16 +79,16 @@ class SoftphoneEndpoint:
             attestation=Attestation.FULL,
             vouched=True,
         )
-        if isinstance(ring, Refusal):
-            raise RequestRejected(503, str(ring))
-        watch = WatchToken(ring.session_id, ring.agent.name, ring.caller, int(time.time()) + WATCH_SECONDS)
+        if isinstance(pending, Refusal):
+            raise RequestRejected(503, str(pending))
+        watch = WatchToken(pending.session_id, pending.agent.name, pending.caller, int(time.time()) + WATCH_SECONDS)
         return {
             "call_id": call_id,
             "account_id": ACCOUNT,
-            "token": ring.token,
+            "token": pending.token,
             "token_seconds": TOKEN_SECONDS,
             "media_path": MEDIA_PATH,
-            "agent": ring.agent.name,
+            "agent": pending.agent.name,
             "watch": self.passes.seal(watch),
         }
 
@@ -96,12 +96,12 @@ class SoftphoneEndpoint:
         """The one call of a link. Raises RequestRejected."""
         spent = f"phone-link:{link.number}"
         try:
-            if link.era != self.board.era or not await self.board.add(spent, b"", LINK_SECONDS):
+            if link.era != self.shared_store.era or not await self.shared_store.add(spent, b"", LINK_SECONDS):
                 raise RequestRejected(403, "This link was used already. Ask for another one.")
             try:
-                return await self.ring(request, CallRequest(link.caller, link.called))
+                return await self.place_call(request, CallRequest(link.caller, link.called))
             except RequestRejected:
-                await self.board.delete(spent)  # it was no call
+                await self.shared_store.delete(spent)  # it was no call
                 raise
         except SharedStoreUnavailable:
             raise RequestRejected(
@@ -110,12 +110,12 @@ class SoftphoneEndpoint:
 
     def link(self, request: Request, wish: CallRequest) -> str:
         """The address of a page for one call. What follows # is never sent by a browser, nor written to any log."""
-        made = GuestLink(wish.caller, wish.called, int(time.time()) + LINK_SECONDS, self.board.era)
+        made = GuestLink(wish.caller, wish.called, int(time.time()) + LINK_SECONDS, self.shared_store.era)
         return f"{self.public.origin(request)}{GUEST_PATH}#{self.passes.seal(made)}"
 
     async def _place(self, request: Request) -> Response:
         try:
-            return _made(await self.ring(request, await self._wish(request)))
+            return _made(await self.place_call(request, await self._wish(request)))
         except RequestRejected as problem:
             return JSONResponse({"detail": str(problem)}, problem.status)
 

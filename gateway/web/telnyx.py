@@ -30,14 +30,14 @@ class TelnyxWebhooks:
 
     def __init__(
         self,
-        desk: CallManager,
+        manager: CallManager,
         public: PublicUrl,
         verifier: TelnyxVerifier | None,
         control: TelnyxControl | None,
-        orders: OutboundCallStore,
+        outbound_calls: OutboundCallStore,
     ) -> None:
-        self._desk = desk
-        self._orders = orders
+        self._manager = manager
+        self._outbound_calls = outbound_calls
         self._public = public
         self._verifier = verifier
         self._control = control
@@ -64,7 +64,7 @@ class TelnyxWebhooks:
         except RemoteProtocolError as error:
             _log.warning("webhook refused", extra={"carrier": "telnyx", "reason": str(error)})
             return Response("not an event", 400)
-        if event.call_id and await self._desk.is_new_event(event.id):
+        if event.call_id and await self._manager.is_new_event(event.id):
             self._act(event, request, self._control)
         return Response(status_code=200)
 
@@ -78,22 +78,22 @@ class TelnyxWebhooks:
                 media_url = self._public.socket_url(request, MEDIA_PATH)
                 self._command(self._picked_up(event, media_url, control))
             case "call.answered" if event.transfer_of:
-                self._desk.transferred(("telnyx", event.transfer_of))
+                self._manager.transferred(("telnyx", event.transfer_of))
             case "call.hangup" if event.transfer_of:
-                self._desk.transfer_failed(("telnyx", event.transfer_of))
+                self._manager.transfer_failed(("telnyx", event.transfer_of))
             case "call.hangup":
-                self._desk.carrier_ended(key)
+                self._manager.carrier_ended(key)
                 if event.order_id:
                     self._command(self._order_over(event))
             case "streaming.failed" | "streaming.stopped":
-                self._desk.stream_failed(key, event.stream_token)
+                self._manager.stream_failed(key, event.stream_token)
             case _:
                 pass  # answers, keys that the socket told as well, and what Telnyx adds
 
     async def _answer(self, event: WebhookEvent, media_url: str, control: TelnyxControl) -> None:
         call_id = event.call_id
         command_key = event.text("call_leg_id") or call_id
-        ring = await self._desk.ring(
+        pending = await self._manager.accept(
             ("telnyx", call_id),
             caller=event.text("from"),
             called=event.text("to"),
@@ -102,29 +102,29 @@ class TelnyxWebhooks:
             sip_headers=telnyx_sip_headers(event.payload),
             attributes=event.attributes,
         )
-        if ring is Refusal.OVER:
+        if pending is Refusal.OVER:
             return
-        if isinstance(ring, Refusal):
-            await control.reject(call_id, command_key=command_key, busy=ring is Refusal.CLOSING)
+        if isinstance(pending, Refusal):
+            await control.reject(call_id, command_key=command_key, busy=pending is Refusal.CLOSING)
         else:
-            await control.answer(call_id, stream_url=ring.stream_url, command_key=command_key)
+            await control.answer(call_id, stream_url=pending.stream_url, command_key=command_key)
 
     async def _picked_up(self, event: WebhookEvent, media_url: str, control: TelnyxControl) -> None:
-        order = await ordered(self._orders, event.order_id)
-        ring = None
+        order = await ordered(self._outbound_calls, event.order_id)
+        pending = None
         if order is not None:
-            ring = await self._desk.picked_up(("telnyx", event.call_id), order, media_url=media_url)
-        if isinstance(ring, PendingCall):
-            await control.restart_stream(event.call_id, stream_url=ring.stream_url, replaces=False)
-        elif ring is not Refusal.OVER:
+            pending = await self._manager.picked_up(("telnyx", event.call_id), order, media_url=media_url)
+        if isinstance(pending, PendingCall):
+            await control.restart_stream(event.call_id, stream_url=pending.stream_url, replaces=False)
+        elif pending is not Refusal.OVER:
             await control.hang_up(event.call_id)
 
     async def _order_over(self, event: WebhookEvent) -> None:
         """The call of an order has ended, perhaps before somebody picked up."""
-        order = await ordered(self._orders, event.order_id)
+        order = await ordered(self._outbound_calls, event.order_id)
         if order is not None and event.not_picked_up:
-            self._desk.unanswered("telnyx", order, event.not_picked_up)
-        await close_order(self._orders, order)
+            self._manager.unanswered("telnyx", order, event.not_picked_up)
+        await close_order(self._outbound_calls, order)
 
     def _command(self, command: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(_carried_out(command), name="telnyx command")

@@ -32,10 +32,10 @@ Form = dict[str, str]
 class TwilioWebhooks:
     """Twilio's side of the desk. Without an auth token every path answers 503."""
 
-    desk: CallManager
+    manager: CallManager
     public: PublicUrl
     auth_token: Secret | None
-    orders: OutboundCallStore
+    outbound_calls: OutboundCallStore
 
     def routes(self) -> list[Route]:
         return [
@@ -53,7 +53,7 @@ class TwilioWebhooks:
         call_id, account_id = form.get("CallSid", ""), form.get("AccountSid", "")
         if not call_id:
             return Response("CallSid is missing", 400)
-        ring = await self.desk.ring(
+        pending = await self.manager.accept(
             ("twilio", call_id),
             caller=form.get("From", ""),
             called=form.get("To", ""),
@@ -63,25 +63,25 @@ class TwilioWebhooks:
             sip_headers=twilio_sip_headers(form),
             attributes=dict(request.query_params),  # signed, like the form
         )
-        if isinstance(ring, Refusal):
-            return _xml(twilio.reject(busy=ring is Refusal.CLOSING))
-        return self._connect(request, ring)
+        if isinstance(pending, Refusal):
+            return _xml(twilio.reject(busy=pending is Refusal.CLOSING))
+        return self._connect(request, pending)
 
     async def outbound(self, request: Request) -> Response:
         """Somebody whom we have called has picked up. Asked twice for one call, the answer is the same."""
         form = await self._form(request)
         if isinstance(form, Response):
             return form
-        order = await ordered(self.orders, request.query_params.get("order", ""))
+        order = await ordered(self.outbound_calls, request.query_params.get("order", ""))
         if order is None or not form.get("CallSid"):
             return _xml(twilio.hang_up())
-        ring = await self.desk.picked_up(
+        pending = await self.manager.picked_up(
             ("twilio", form["CallSid"]),
             order,
             media_url=self.public.socket_url(request, MEDIA_PATH),
             account_id=form.get("AccountSid", ""),
         )
-        return _xml(twilio.hang_up()) if isinstance(ring, Refusal) else self._connect(request, ring)
+        return _xml(twilio.hang_up()) if isinstance(pending, Refusal) else self._connect(request, pending)
 
     async def resume(self, request: Request) -> Response:
         """The stream is over. While the caller is still there, the conversation goes on with another one."""
@@ -91,12 +91,12 @@ class TwilioWebhooks:
         key = ("twilio", form.get("CallSid", ""))
         is_over = form.get("CallStatus") in _TERMINAL
         if is_over:
-            self.desk.carrier_ended(key)
+            self.manager.carrier_ended(key)
         if twilio.was_put_through(form):
-            self.desk.transferred(key)
+            self.manager.transferred(key)
             return _xml(twilio.hang_up())
-        ring = await self.desk.resume(key) if not is_over else None
-        return self._connect(request, ring) if ring is not None else _xml(twilio.hang_up())
+        pending = await self.manager.resume(key) if not is_over else None
+        return self._connect(request, pending) if pending is not None else _xml(twilio.hang_up())
 
     async def status(self, request: Request) -> Response:
         """Call and stream callbacks: late, repeated, in any order. Only a call's end matters."""
@@ -106,27 +106,27 @@ class TwilioWebhooks:
         if form.get("StreamEvent") == "stream-error":
             _log.warning("twilio stream failed", extra={"code": form.get("StreamErrorCode", "")})
         if call_id := twilio.picked_up(form):
-            self.desk.transferred(("twilio", call_id))
+            self.manager.transferred(("twilio", call_id))
         elif form.get("CallStatus") in _TERMINAL and not form.get("StreamEvent"):
-            self.desk.carrier_ended(("twilio", form.get("CallSid", "")))
+            self.manager.carrier_ended(("twilio", form.get("CallSid", "")))
             await self._order_over(request.query_params.get("order", ""), form["CallStatus"])
         return Response(status_code=204)
 
     async def _order_over(self, order_id: str, status: str) -> None:
         """The call of an order has ended, perhaps before somebody picked up."""
-        order = await ordered(self.orders, order_id)
+        order = await ordered(self.outbound_calls, order_id)
         if order is not None and status != "completed":
-            self.desk.unanswered("twilio", order, status.replace("-", " "))
-        await close_order(self.orders, order)
+            self.manager.unanswered("twilio", order, status.replace("-", " "))
+        await close_order(self.outbound_calls, order)
 
-    def _connect(self, request: Request, ring: PendingCall) -> Response:
+    def _connect(self, request: Request, pending: PendingCall) -> Response:
         origin = self.public.origin(request)
         return _xml(
             twilio.connect_stream(
-                stream_url=ring.media_url,
+                stream_url=pending.media_url,
                 resume_url=f"{origin}/twilio/resume",
                 status_url=f"{origin}/twilio/status",
-                token=ring.token,
+                token=pending.token,
             )
         )
 

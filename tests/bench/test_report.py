@@ -81,8 +81,8 @@ def test_comparison_gives_ratios():
         "delay_up_p99": 1.0,
         "delay_down_p99": 1.0,
     }
-    ending = "websockets to picows\nCPU per call                           2.50 times\n"
-    assert ending in report.comparison_as_text(measurement(), other)
+    job = "websockets to picows\nCPU per call                           2.50 times\n"
+    assert job in report.comparison_as_text(measurement(), other)
 
 
 def test_json_has_documented_keys():

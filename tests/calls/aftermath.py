@@ -88,13 +88,13 @@ class Aftermath:
 
     steps: FinalizationSteps
     store: SqliteStore
-    endings: JobTable
+    jobs: JobTable
     folder: Path
     http: httpx.AsyncClient
     pauses: Pauses = field(default_factory=Pauses)
 
     def finalizer(self, **options: Any) -> FinalizationWorker:
-        return FinalizationWorker(self.steps, self.endings, sleep=self.pauses, **options)
+        return FinalizationWorker(self.steps, self.jobs, sleep=self.pauses, **options)
 
     def sends_to(self, remem: FakeRemem, key: str = "") -> None:
         self.steps = replace(self.steps, remem=RememClient(remem.url, Secret(key or remem.api_key), self.http))
@@ -118,7 +118,7 @@ class Aftermath:
         return await self.store.newest(tags=("voice-session",), limit=10)
 
     async def open_endings(self) -> list[FinalizationJob]:
-        return await self.endings.open_ones()
+        return await self.jobs.open_ones()
 
     def archives(self) -> list[str]:
         return [path.read_text() for path in sorted(self.archive_dir.glob("*.txt"))]
@@ -137,7 +137,7 @@ async def aftermath_in(folder: Path) -> AsyncIterator[Aftermath]:
         table = JobTable(store)
         steps = FinalizationSteps(
             store=store,
-            endings=table,
+            jobs=table,
             remem=None,
             writer=Summarizer([], ""),
             archive=Archive(folder / "archive", retention_days=7),

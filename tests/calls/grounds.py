@@ -29,9 +29,9 @@ class FileGround:
         self._stack = stack
 
     async def open(self) -> SharedStore:
-        board = await FileStore.open(self._path)
-        self._stack.push_async_callback(board.close)
-        return board
+        shared_store = await FileStore.open(self._path)
+        self._stack.push_async_callback(shared_store.close)
+        return shared_store
 
     async def ruin(self) -> None:
         self._alter("ALTER TABLE {0} RENAME TO {0}_away")
@@ -53,9 +53,9 @@ class RedisGround:
         self._stack = stack
 
     async def open(self) -> SharedStore:
-        board = RedisStore(connect(self._server.url))
-        self._stack.push_async_callback(board.close)
-        return board
+        shared_store = RedisStore(connect(self._server.url))
+        self._stack.push_async_callback(shared_store.close)
+        return shared_store
 
     async def ruin(self) -> None:
         await self._server.kill()

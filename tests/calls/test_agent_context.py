@@ -57,63 +57,67 @@ def a_briefing(stores=None, *, prompt="Caller: {{caller}}\n{{memory}}", caller=C
 
 
 async def test_brief_carries_the_agent():
-    brief = await a_briefing(prompt="You are Maya.").brief(LONG)
-    assert (brief.agent, brief.prompt, brief.greeting) == ("maya", "You are Maya.", "Hi, Maya here.")
-    assert (brief.functions, brief.history) == ([FUNCTION], [])
-    assert brief.think == {"type": "open_ai", "model": "gpt-5.4-mini"}
+    agent_settings = await a_briefing(prompt="You are Maya.").agent_settings(LONG)
+    assert (agent_settings.agent, agent_settings.prompt, agent_settings.greeting) == (
+        "maya",
+        "You are Maya.",
+        "Hi, Maya here.",
+    )
+    assert (agent_settings.functions, agent_settings.history) == ([FUNCTION], [])
+    assert agent_settings.think == {"type": "open_ai", "model": "gpt-5.4-mini"}
 
 
 async def test_nothing_remembered_is_said_so():
-    brief = await a_briefing().brief(LONG)
-    assert brief.prompt == f"Caller: {CALLER}\n{NO_NOTES}"
+    agent_settings = await a_briefing().agent_settings(LONG)
+    assert agent_settings.prompt == f"Caller: {CALLER}\n{NO_NOTES}"
 
 
 async def test_nameless_caller_is_unknown():
-    brief = await a_briefing(caller="").brief(LONG)
-    assert brief.prompt == f"Caller: an unknown caller\n{NO_NOTES}"
+    agent_settings = await a_briefing(caller="").agent_settings(LONG)
+    assert agent_settings.prompt == f"Caller: an unknown caller\n{NO_NOTES}"
 
 
 async def test_notes_and_name_are_in_the_prompt():
     stores = TwoStores(CHAIN)
     stores.remote.set_result([])
-    briefing = a_briefing(stores)
-    brief = await briefing.brief(LONG)
-    assert brief.prompt.startswith(f"Caller: Ana ({CALLER})\nNotes about earlier calls")
-    assert "Context for this call: Ana waits for a chain." in brief.prompt
-    assert (briefing.memory["calls"], briefing.untold()) == ([CHAIN], "")
+    agent_context = a_briefing(stores)
+    agent_settings = await agent_context.agent_settings(LONG)
+    assert agent_settings.prompt.startswith(f"Caller: Ana ({CALLER})\nNotes about earlier calls")
+    assert "Context for this call: Ana waits for a chain." in agent_settings.prompt
+    assert (agent_context.memory["calls"], agent_context.untold()) == ([CHAIN], "")
 
 
 async def test_late_notes_are_told_once():
     stores = TwoStores(CHAIN)
-    briefing = a_briefing(stores)
-    await briefing.brief(0.01)
+    agent_context = a_briefing(stores)
+    await agent_context.agent_settings(0.01)
     stores.remote.set_result([BELL])
-    await briefing.load_rest()
-    later = briefing.untold()
+    await agent_context.load_rest()
+    later = agent_context.untold()
     assert "The bell is too quiet." in later
     assert "Ana waits for a chain." not in later
-    assert briefing.untold() == ""
+    assert agent_context.untold() == ""
 
 
 async def test_next_connection_is_told_everything():
     stores = TwoStores(CHAIN)
-    briefing = a_briefing(stores)
-    await briefing.brief(0.01)
+    agent_context = a_briefing(stores)
+    await agent_context.agent_settings(0.01)
     stores.remote.set_result([BELL])
-    await briefing.load_rest()
-    brief = await briefing.brief(0)
-    assert "Ana waits for a chain." in brief.prompt
-    assert "The bell is too quiet." in brief.prompt
-    assert briefing.untold() == ""
+    await agent_context.load_rest()
+    agent_settings = await agent_context.agent_settings(0)
+    assert "Ana waits for a chain." in agent_settings.prompt
+    assert "The bell is too quiet." in agent_settings.prompt
+    assert agent_context.untold() == ""
 
 
 async def test_next_connection_is_told_the_newest_first():
     stores = TwoStores(past_call("1", "The older call.", days_ago=4))
-    briefing = a_briefing(stores)
-    await briefing.brief(0.01)
+    agent_context = a_briefing(stores)
+    await agent_context.agent_settings(0.01)
     stores.remote.set_result([past_call("2", "The newer call.")])
-    await briefing.load_rest()
-    prompt = (await briefing.brief(0)).prompt
+    await agent_context.load_rest()
+    prompt = (await agent_context.agent_settings(0)).prompt
     assert 0 < prompt.index("The newer call.") < prompt.index("The older call.")
 
 
@@ -121,11 +125,11 @@ async def test_next_connection_is_told_the_newest_first():
 async def test_prompt_without_a_place_gets_no_memory(prompt):
     stores = TwoStores(CHAIN)
     stores.remote.set_result([BELL])
-    briefing = a_briefing(stores, prompt=prompt)
-    brief = await briefing.brief(LONG)
-    await briefing.load_rest()
-    assert "chain" not in brief.prompt
-    assert (briefing.memory["calls"], briefing.untold()) == ([], "")
+    agent_context = a_briefing(stores, prompt=prompt)
+    agent_settings = await agent_context.agent_settings(LONG)
+    await agent_context.load_rest()
+    assert "chain" not in agent_settings.prompt
+    assert (agent_context.memory["calls"], agent_context.untold()) == ([], "")
 
 
 async def test_call_that_goes_on_has_history_and_no_greeting():
@@ -133,9 +137,9 @@ async def test_call_that_goes_on_has_history_and_no_greeting():
     transcript.agent_said("Hi, Maya here.", START)
     transcript.caller_said("A chain, please.", START)
     transcript.agent_said("Of course.", START)
-    brief = await a_briefing(transcript=transcript).brief(0)
-    assert brief.greeting == ""
-    assert brief.history == [
+    agent_settings = await a_briefing(transcript=transcript).agent_settings(0)
+    assert agent_settings.greeting == ""
+    assert agent_settings.history == [
         HistoryMessage("assistant", "Hi, Maya here."),
         HistoryMessage("user", "A chain, please."),
         HistoryMessage("assistant", "Of course."),
@@ -145,8 +149,8 @@ async def test_call_that_goes_on_has_history_and_no_greeting():
 async def test_placeholder_in_a_note_is_not_filled():
     stores = TwoStores(past_call("1", "Say {{caller}} twice."))
     stores.remote.set_result([])
-    brief = await a_briefing(stores, prompt="{{memory}}").brief(LONG)
-    assert CALLER not in brief.prompt
+    agent_settings = await a_briefing(stores, prompt="{{memory}}").agent_settings(LONG)
+    assert CALLER not in agent_settings.prompt
 
 
 # Pinned topics
@@ -187,34 +191,34 @@ class KnowingStores(TwoStores):
 async def test_topics_come_before_facts_and_calls():
     stores = KnowingStores(CHAIN)
     stores.knows.set()
-    prompt = (await a_briefing(stores).brief(LONG)).prompt
+    prompt = (await a_briefing(stores).agent_settings(LONG)).prompt
     assert 0 < prompt.index("Orlando sale") < prompt.index("Likes tea") < prompt.index("Ana waits")
 
 
 async def test_late_topic_is_told_once_and_in_the_receipt():
     stores = KnowingStores(CHAIN)
-    briefing = a_briefing(stores)
-    assert "Orlando" not in (await briefing.brief(0.01)).prompt
+    agent_context = a_briefing(stores)
+    assert "Orlando" not in (await agent_context.agent_settings(0.01)).prompt
     stores.knows.set()
-    await briefing.load_rest()
+    await agent_context.load_rest()
     await asyncio.sleep(0)
-    assert "Orlando sale" in briefing.untold() and briefing.untold() == ""
-    pinned, *_ = briefing.receipt["items"]
+    assert "Orlando sale" in agent_context.untold() and agent_context.untold() == ""
+    pinned, *_ = agent_context.receipt["items"]
     assert (pinned["kind"], pinned["id"], pinned["session"], pinned["turns"]) == (
         "pin",
         "document",
         "voice-session:1",
         [3],
     )
-    assert pinned["tokens"] > 0 and briefing.receipt["block"].startswith("Topics that run through")
+    assert pinned["tokens"] > 0 and agent_context.receipt["block"].startswith("Topics that run through")
 
 
 async def test_greeting_that_has_begun_is_not_said_again():
     """Its sound may come before its text."""
     transcript = Transcript(Playout())
     transcript.agent_audio(160, 0.0)
-    brief = await a_briefing(transcript=transcript).brief(LONG)
-    assert (brief.greeting, brief.history) == ("", [])
+    agent_settings = await a_briefing(transcript=transcript).agent_settings(LONG)
+    assert (agent_settings.greeting, agent_settings.history) == ("", [])
 
 
 class Patient:
@@ -229,10 +233,10 @@ class Patient:
 
 
 async def test_start_function_takes_of_the_time_for_memory():
-    briefing = a_briefing()
-    briefing._memory = memory = Patient()
+    agent_context = a_briefing()
+    agent_context._memory = memory = Patient()
     preparing = asyncio.create_task(asyncio.Event().wait())
-    briefing.waits_for(preparing)
-    await briefing.brief(0.01)
+    agent_context.waits_for(preparing)
+    await agent_context.agent_settings(0.01)
     assert memory.seconds <= 0
     preparing.cancel()

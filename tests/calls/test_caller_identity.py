@@ -34,13 +34,13 @@ class Line:
     def __init__(self, *, memory: Memory | None = None, **of_agent) -> None:
         self.told: list[object] = []
         self.session = VoiceSession(agent="maya", caller=NUMBER, carrier="twilio")
-        self.clearance = MemoryAccess(TrustLevel.NAME)
+        self.access = MemoryAccess(TrustLevel.NAME)
         self.others = {"state:customer:7": Memory()}
         self.caller = CallerIdentity(
             self,
             self.session,
             Agent("maya", "You are Maya.", **of_agent),
-            self.clearance,
+            self.access,
             memory=memory,
             look_up=self.others.get,
             journal=None,
@@ -74,12 +74,12 @@ def test_words_are_written_as_they_are():
 
 def test_spoken_pin_is_not_written_down(with_pin):
     assert with_pin.says("4 7 1 1", question="What is your PIN?") == PIN_REMOVED
-    assert (with_pin.clearance.tier, with_pin.told) == (TrustLevel.EVERYTHING, ["more"])
+    assert (with_pin.access.tier, with_pin.told) == (TrustLevel.EVERYTHING, ["more"])
 
 
 def test_wrong_pin_is_not_written_down_either(with_pin):
     assert with_pin.says("My PIN is 4712.") == PIN_REMOVED
-    assert (with_pin.clearance.tier, with_pin.told) == (TrustLevel.NAME, [])
+    assert (with_pin.access.tier, with_pin.told) == (TrustLevel.NAME, [])
 
 
 def test_pin_may_be_pressed(with_pin):
@@ -93,14 +93,14 @@ def test_another_name_has_its_own_memory():
     line = Line(memory=memory)
     line.says("My name is Bernd.")
     assert line.told == ["somebody else", memory]
-    assert (line.clearance.person, line.clearance.locked) == ("Bernd", False)
+    assert (line.access.person, line.access.locked) == ("Bernd", False)
 
 
 def test_memory_of_whoever_has_gone_stays_locked():
     line = Line(memory=Memory("Ana"))
     line.says("My name is Bernd.")
     line.says("My name is Ana.", 100.0)
-    assert line.clearance.locked
+    assert line.access.locked
 
 
 def test_function_finds_out_who_it_is():

@@ -35,8 +35,8 @@ class Line:
         self.phone = Phone(bytearray(), speed=1, hold=False, clock=lambda: self.now)
         self.stops = 0
         self.asked: list[str] = []
-        self.playback = Playout()
-        self.transcript = Transcript(self.playback)
+        self.playout = Playout()
+        self.transcript = Transcript(self.playout)
         self.filler = Filler(AFTER, sound, phrases, play=self.phone.add, say=self.asked.append, stop=self._stop)
         self._echoes = echoes
 
@@ -53,14 +53,14 @@ class Line:
             while self.phone.reached:
                 mark = self.phone.reached.popleft()
                 if self._echoes:
-                    self.playback.mark_reached(mark)
+                    self.playout.mark_reached(mark)
             self.filler.tick(self.now)
 
     def caller_starts_speaking(self) -> None:
         self.filler.caller_speaks()
         self.phone.clear()
         self.transcript.interrupted(self.now)
-        self.playback.cleared()
+        self.playout.cleared()
 
     def caller_says(self, text: str) -> None:
         self.transcript.caller_said(text, AT)
@@ -69,8 +69,8 @@ class Line:
     def agent_says(self, text: str) -> None:
         if self.filler.takes(text):
             return
-        if self.playback.unmarked:
-            self.phone.add(self.playback.next_mark())
+        if self.playout.unmarked:
+            self.phone.add(self.playout.next_mark())
         self.transcript.agent_said(text, AT)
 
     def agent_sounds(self, audio: bytes) -> None:
@@ -81,15 +81,15 @@ class Line:
             if not self.filler.saying:
                 self.transcript.agent_audio(len(stretch), self.now)
             self.phone.add(stretch)
-            self.playback.audio_sent(len(stretch))
-            if self.playback.mark_due():
-                self.phone.add(self.playback.next_mark())
+            self.playout.audio_sent(len(stretch))
+            if self.playout.mark_due():
+                self.phone.add(self.playout.next_mark())
 
     def agent_is_done(self) -> None:
         if not self.filler.saying:
             self.transcript.agent_audio_done()
         self.filler.phrase_over()
-        self.phone.add(self.playback.next_mark())
+        self.phone.add(self.playout.next_mark())
 
     def agent_answers(self) -> None:
         self.agent_says(ANSWER)
@@ -99,7 +99,7 @@ class Line:
     def _stop(self) -> None:
         self.stops += 1
         self.phone.clear()
-        self.playback.cleared()
+        self.playout.cleared()
 
 
 # The sound

@@ -13,7 +13,7 @@ class Goodbye:
     def __init__(self, tasks: asyncio.TaskGroup) -> None:
         self.played = asyncio.Event()
         self.hangups = 0
-        self.farewell = GracefulHangup(tasks, self._everything_played)
+        self.graceful_hangup = GracefulHangup(tasks, self._everything_played)
 
     async def _everything_played(self) -> None:
         await self.played.wait()
@@ -27,7 +27,7 @@ async def goodbye() -> AsyncIterator[Goodbye]:
     async with asyncio.TaskGroup() as tasks:
         goodbye = Goodbye(tasks)
         yield goodbye
-        goodbye.farewell.cancel()
+        goodbye.graceful_hangup.cancel()
 
 
 async def settle() -> None:
@@ -36,21 +36,21 @@ async def settle() -> None:
 
 
 async def test_hangup_waits_for_the_last_sound(goodbye: Goodbye) -> None:
-    goodbye.farewell.wished("f1", goodbye.hang_up)
-    goodbye.farewell.sound_began()
+    goodbye.graceful_hangup.wished("f1", goodbye.hang_up)
+    goodbye.graceful_hangup.sound_began()
     goodbye.played.set()
     await settle()
     assert goodbye.hangups == 0
-    goodbye.farewell.sound_done()
+    goodbye.graceful_hangup.sound_done()
     await until(lambda: goodbye.hangups == 1)
 
 
 async def test_wish_said_twice_is_one(goodbye: Goodbye) -> None:
     goodbye.played.set()
     for _ in range(2):
-        goodbye.farewell.wished("f1", goodbye.hang_up)
-    goodbye.farewell.sound_began()
-    goodbye.farewell.sound_done()
+        goodbye.graceful_hangup.wished("f1", goodbye.hang_up)
+    goodbye.graceful_hangup.sound_began()
+    goodbye.graceful_hangup.sound_done()
     await until(lambda: goodbye.hangups == 1)
     await settle()
     assert goodbye.hangups == 1
@@ -58,21 +58,21 @@ async def test_wish_said_twice_is_one(goodbye: Goodbye) -> None:
 
 async def test_wish_taken_back_is_none(goodbye: Goodbye) -> None:
     goodbye.played.set()
-    goodbye.farewell.wished("f1", goodbye.hang_up)
-    goodbye.farewell.taken_back(("f0",))
-    goodbye.farewell.taken_back(("f1",))
-    goodbye.farewell.sound_began()
-    goodbye.farewell.sound_done()
+    goodbye.graceful_hangup.wished("f1", goodbye.hang_up)
+    goodbye.graceful_hangup.taken_back(("f0",))
+    goodbye.graceful_hangup.taken_back(("f1",))
+    goodbye.graceful_hangup.sound_began()
+    goodbye.graceful_hangup.sound_done()
     await settle()
     assert goodbye.hangups == 0
 
 
 async def test_caller_may_go_on_once(goodbye: Goodbye) -> None:
     goodbye.played.set()
-    goodbye.farewell.wished("f1", goodbye.hang_up)
-    goodbye.farewell.caller_went_on()
-    goodbye.farewell.wished("f2", goodbye.hang_up)
-    goodbye.farewell.caller_went_on()
-    goodbye.farewell.sound_began()
-    goodbye.farewell.sound_done()
+    goodbye.graceful_hangup.wished("f1", goodbye.hang_up)
+    goodbye.graceful_hangup.caller_went_on()
+    goodbye.graceful_hangup.wished("f2", goodbye.hang_up)
+    goodbye.graceful_hangup.caller_went_on()
+    goodbye.graceful_hangup.sound_began()
+    goodbye.graceful_hangup.sound_done()
     await until(lambda: goodbye.hangups == 1)

@@ -67,8 +67,8 @@ async def test_calls_are_measured_while_somebody_watches() -> None:
 
 
 async def test_nodes_see_each_others_levels(tmp_path: Path) -> None:
-    board = await FileStore.open(tmp_path / "board.db")
-    first, second = [LevelMeters(board, node=name, nodes=lambda: ["a", "b"]) for name in ("a", "b")]
+    shared_store = await FileStore.open(tmp_path / "board.db")
+    first, second = [LevelMeters(shared_store, node=name, nodes=lambda: ["a", "b"]) for name in ("a", "b")]
     running = [asyncio.create_task(levels.run()) for levels in (first, second)]
     shown = [{"session": "s", "caller": 0.5, "agent": 0.0}]
     async with first.watched():
@@ -79,4 +79,4 @@ async def test_nodes_see_each_others_levels(tmp_path: Path) -> None:
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
-    await board.close()
+    await shared_store.close()

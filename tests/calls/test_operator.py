@@ -38,10 +38,10 @@ def calls():
 
 @pytest.fixture
 def switchboard(calls):
-    registry = CallTable()
+    call_table = CallTable()
     for call in calls:
-        registry.went_live(("twilio", call.session.id), call)
-    return OperatorControl(registry, None)
+        call_table.went_live(("twilio", call.session.id), call)
+    return OperatorControl(call_table, None)
 
 
 async def test_oldest_call_comes_first_with_its_words(switchboard):

@@ -34,11 +34,11 @@ def test_speaker_knows_why_it_calls(tmp_path: Path):
 
 
 async def test_order_is_read_with_the_same_token_alone(tmp_path: Path):
-    board = await FileStore.open(tmp_path / "board.db")
-    book = OutboundCallStore(board, Secret("right"))
+    shared_store = await FileStore.open(tmp_path / "board.db")
+    book = OutboundCallStore(shared_store, Secret("right"))
     await book.keep(ORDER)
     assert await book.find(ORDER.id) == ORDER
-    assert await OutboundCallStore(board, Secret("wrong")).find(ORDER.id) is None
+    assert await OutboundCallStore(shared_store, Secret("wrong")).find(ORDER.id) is None
     await book.drop(ORDER.id)
     assert await book.find(ORDER.id) is None
-    await board.close()
+    await shared_store.close()

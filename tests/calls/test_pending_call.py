@@ -28,58 +28,58 @@ def a_ring() -> PendingCall:
         "wss://voice.example.com/twilio/media",
         130.0,
         number="+12025550143",
-        clearance=MemoryAccess(TrustLevel.SUMMARIES),
+        access=MemoryAccess(TrustLevel.SUMMARIES),
     )
 
 
 def test_tokens_differ_and_stay_out_of_sight() -> None:
-    ring = a_ring()
-    assert a_ring().token != ring.token
-    assert len(ring.token) >= 32
-    assert ring.token not in repr(ring)
+    pending = a_ring()
+    assert a_ring().token != pending.token
+    assert len(pending.token) >= 32
+    assert pending.token not in repr(pending)
 
 
 def test_call_goes_on_with_another_token() -> None:
-    ring = a_ring()
-    ring.used = True
-    again = ring.again(expires=200.0)
-    assert (again.session_id, again.attempt, again.used, again.expires) == (ring.session_id, 1, False, 200.0)
-    assert again.token != ring.token
+    pending = a_ring()
+    pending.used = True
+    again = pending.again(expires=200.0)
+    assert (again.session_id, again.attempt, again.used, again.expires) == (pending.session_id, 1, False, 200.0)
+    assert again.token != pending.token
 
 
 def test_session_keeps_the_number_beside_the_caller() -> None:
     session = a_ring().new_session()
     assert (session.caller, session.number) == ("sip_header:x-customer:7", "+12025550143")
-    ring = a_ring()
-    ring.caller = ring.number
-    assert ring.new_session().number == ""
+    pending = a_ring()
+    pending.caller = pending.number
+    assert pending.new_session().number == ""
 
 
 def test_journal_makes_the_same_ring(agents: AgentDirectory) -> None:
-    ring = a_ring()
-    ring.handed_over = True
-    again = pending_call_from_journal(RecoveredCall(ring.new_session(), ring.journal_header, ""), agents)
-    assert again.journal_header == ring.journal_header
-    assert (again.caller, again.session_id) == (ring.caller, ring.session_id)
+    pending = a_ring()
+    pending.handed_over = True
+    again = pending_call_from_journal(RecoveredCall(pending.new_session(), pending.journal_header, ""), agents)
+    assert again.journal_header == pending.journal_header
+    assert (again.caller, again.session_id) == (pending.caller, pending.session_id)
 
 
 def test_other_nodes_make_the_same_ring(agents: AgentDirectory) -> None:
-    ring = a_ring()
+    pending = a_ring()
     record = CallRecord(
-        ring.key,
+        pending.key,
         "another-node",
         CallState.RINGING,
-        ring.account_id,
-        ring.caller,
-        ring.called,
-        ring.media_url,
-        token=ring.token,
-        number=ring.number,
-        tier=ring.clearance.tier,
+        pending.account_id,
+        pending.caller,
+        pending.called,
+        pending.media_url,
+        token=pending.token,
+        number=pending.number,
+        tier=pending.access.tier,
     )
     again = pending_call_from_record(record, None, agents, expires=130.0)
-    assert again.journal_header == ring.journal_header
-    assert again.opens(ring.token, "AC1", 129.0)
+    assert again.journal_header == pending.journal_header
+    assert again.opens(pending.token, "AC1", 129.0)
     assert again.shared
 
 

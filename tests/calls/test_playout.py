@@ -15,37 +15,37 @@ def spoken(*pieces: tuple[str, int], done: bool = True) -> AgentUtterance:
 
 
 def test_mark_confirms_what_was_sent_before_it() -> None:
-    playback = Playout()
-    playback.audio_sent(MARK_BYTES)
-    name = playback.next_mark()
-    playback.audio_sent(500)
-    assert playback.mark_reached(name)
-    assert (playback.confirmed, playback.sent) == (MARK_BYTES, MARK_BYTES + 500)
+    playout = Playout()
+    playout.audio_sent(MARK_BYTES)
+    name = playout.next_mark()
+    playout.audio_sent(500)
+    assert playout.mark_reached(name)
+    assert (playout.confirmed, playout.sent) == (MARK_BYTES, MARK_BYTES + 500)
 
 
 def test_flushed_mark_proves_nothing() -> None:
-    playback = Playout()
-    playback.audio_sent(MARK_BYTES)
-    name = playback.next_mark()
-    playback.cleared()
-    assert not playback.mark_reached(name)
-    assert playback.confirmed == 0
+    playout = Playout()
+    playout.audio_sent(MARK_BYTES)
+    name = playout.next_mark()
+    playout.cleared()
+    assert not playout.mark_reached(name)
+    assert playout.confirmed == 0
 
 
 def test_mark_is_due_after_each_stretch() -> None:
-    playback = Playout()
-    playback.audio_sent(MARK_BYTES - 1)
-    assert not playback.mark_due()
-    playback.audio_sent(1)
-    assert playback.mark_due()
-    playback.next_mark()
-    assert not playback.mark_due()
+    playout = Playout()
+    playout.audio_sent(MARK_BYTES - 1)
+    assert not playout.mark_due()
+    playout.audio_sent(1)
+    assert playout.mark_due()
+    playout.next_mark()
+    assert not playout.mark_due()
 
 
 def test_unknown_mark_is_no_proof_of_marks() -> None:
-    playback = Playout()
-    assert not playback.mark_reached("stranger")
-    assert not playback.marks_work
+    playout = Playout()
+    assert not playout.mark_reached("stranger")
+    assert not playout.marks_work
 
 
 def test_whole_answer_is_heard_at_its_end() -> None:

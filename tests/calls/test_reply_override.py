@@ -4,9 +4,9 @@ OURS = "Shall I forget that? Please say yes or no."
 
 
 def waiting() -> ReplyOverride:
-    stand_in = ReplyOverride()
-    stand_in.begin()
-    return stand_in
+    reply_override = ReplyOverride()
+    reply_override.begin()
+    return reply_override
 
 
 def test_nothing_is_held_without_need():
@@ -14,33 +14,33 @@ def test_nothing_is_held_without_need():
 
 
 def test_own_answer_of_the_engine_is_dropped():
-    stand_in = waiting()
-    assert stand_in.takes("I can't do that.") is None
-    stand_in.hold_sound(b"wrong")
-    stand_in.says(OURS)
-    assert stand_in.takes("I can't, really.") is None
-    assert stand_in.holds
+    reply_override = waiting()
+    assert reply_override.takes("I can't do that.") is None
+    reply_override.hold_sound(b"wrong")
+    reply_override.says(OURS)
+    assert reply_override.takes("I can't, really.") is None
+    assert reply_override.holds
 
 
 def test_our_answer_is_let_through():
-    stand_in = waiting()
-    stand_in.takes("I can't do that.")
-    stand_in.hold_sound(b"wrong")
-    stand_in.says(OURS)
-    assert stand_in.takes("Shall I forget that?") == b""
-    assert not stand_in.holds
+    reply_override = waiting()
+    reply_override.takes("I can't do that.")
+    reply_override.hold_sound(b"wrong")
+    reply_override.says(OURS)
+    assert reply_override.takes("Shall I forget that?") == b""
+    assert not reply_override.holds
 
 
 def test_sound_before_its_text_is_ours_too():
-    stand_in = waiting()
-    stand_in.hold_sound(b"wrong")
-    assert stand_in.takes("I can't do that.") is None
-    stand_in.says(OURS)
-    stand_in.hold_sound(b"ours")
-    assert stand_in.takes("shall I forget that") == b"ours"
+    reply_override = waiting()
+    reply_override.hold_sound(b"wrong")
+    assert reply_override.takes("I can't do that.") is None
+    reply_override.says(OURS)
+    reply_override.hold_sound(b"ours")
+    assert reply_override.takes("shall I forget that") == b"ours"
 
 
 def test_caller_who_goes_on_hears_everything_again():
-    stand_in = waiting()
-    stand_in.end()
-    assert not stand_in.holds
+    reply_override = waiting()
+    reply_override.end()
+    assert not reply_override.holds

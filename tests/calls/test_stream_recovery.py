@@ -53,20 +53,20 @@ class OtherNodes:
 
 async def restarted(monkeypatch: pytest.MonkeyPatch, *, alive: bool) -> tuple[list[tuple[str, ...]], PendingCall]:
     monkeypatch.setattr(stream_recovery, "HANGUP_GRACE", 0.0)
-    desk, errands = Desk(), BackgroundTasks()
-    ring = PendingCall(KEY, "", "", "", Agent("maya", "You are Maya."), "wss://voice.example.com/telnyx/media", 0.0)
+    manager, background_tasks = Desk(), BackgroundTasks()
+    pending = PendingCall(KEY, "", "", "", Agent("maya", "You are Maya."), "wss://voice.example.com/telnyx/media", 0.0)
     nobody: Any = None
-    StreamRecovery(desk, CallTable(), {"telnyx": Carrier(alive)}, nobody, nobody, errands, OtherNodes()).restart_stream(
-        ring
-    )
-    await asyncio.wait(errands.under_way)
-    return desk.told, ring
+    StreamRecovery(
+        manager, CallTable(), {"telnyx": Carrier(alive)}, nobody, nobody, background_tasks, OtherNodes()
+    ).restart_stream(pending)
+    await asyncio.wait(background_tasks.under_way)
+    return manager.told, pending
 
 
 async def test_lost_stream_of_another_nodes_call_is_told_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """The call went there with this very stream, and its node may be dead: else the caller would hear nobody."""
-    told, ring = await restarted(monkeypatch, alive=True)
-    assert told == [("drop", "v3:1"), ("stream failed", "v3:1", ring.token)]
+    told, pending = await restarted(monkeypatch, alive=True)
+    assert told == [("drop", "v3:1"), ("stream failed", "v3:1", pending.token)]
 
 
 async def test_caller_who_has_gone_gets_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,17 +14,17 @@ class Talk:
     """A transcript and its playback, driven like a call drives them."""
 
     def __init__(self) -> None:
-        self.playback = Playout()
-        self.transcript = Transcript(self.playback)
+        self.playout = Playout()
+        self.transcript = Transcript(self.playout)
 
     def speak(self, text: str, size: int, *, now: float = 0.0, done: bool = True) -> str:
         """The agent says it; returns the mark at the end of its sound."""
         self.transcript.agent_said(text, NOW)
         self.transcript.agent_audio(size, now)
-        self.playback.audio_sent(size)
+        self.playout.audio_sent(size)
         if done:
             self.transcript.agent_audio_done()
-        return self.playback.next_mark()
+        return self.playout.next_mark()
 
 
 def test_sentences_between_two_turns_are_one_turn() -> None:
@@ -53,10 +53,10 @@ def test_what_is_off_record_is_known_and_not_kept() -> None:
 def test_interruption_keeps_what_was_heard() -> None:
     talk = Talk()
     greeting = talk.speak("Hello.", 1600)
-    talk.playback.mark_reached(greeting)
+    talk.playout.mark_reached(greeting)
     talk.transcript.caller_said("Hi.", NOW)
     first_half = talk.speak("one two", 4500, done=False)
-    talk.playback.mark_reached(first_half)
+    talk.playout.mark_reached(first_half)
     talk.speak("three four", 4500)
     talk.transcript.interrupted(1.0)
     assert talk.transcript.turns[-1] == Turn(Speaker.AGENT, "one two", NOW, unheard="three four")
@@ -75,8 +75,8 @@ def test_answer_that_was_played_out_is_whole() -> None:
     talk = Talk()
     mark = talk.speak(SENTENCE, MARK_BYTES, done=False)
     talk.transcript.agent_audio(800, 0.0)
-    talk.playback.audio_sent(800)
-    talk.playback.mark_reached(mark)
+    talk.playout.audio_sent(800)
+    talk.playout.mark_reached(mark)
     talk.transcript.agent_said("five six", NOW)
     assert talk.transcript.interrupted(0.2)
     assert talk.transcript.turns == [Turn(Speaker.AGENT, SENTENCE, NOW, unheard="five six")]
@@ -85,7 +85,7 @@ def test_answer_that_was_played_out_is_whole() -> None:
 def test_sentence_whose_sound_did_not_come_is_not_heard() -> None:
     talk = Talk()
     talk.transcript.agent_said("one two", NOW)
-    talk.playback.mark_reached(talk.speak("three four", MARK_BYTES, done=False))
+    talk.playout.mark_reached(talk.speak("three four", MARK_BYTES, done=False))
     talk.transcript.interrupted(1.0)
     assert "four" not in talk.transcript.turns[-1].text
 
@@ -107,7 +107,7 @@ def test_finished_answer_is_believed_without_marks() -> None:
 def test_hangup_cuts_an_answer_that_was_being_played() -> None:
     talk = Talk()
     half = talk.speak("one two", 4500, done=False)
-    talk.playback.mark_reached(half)
+    talk.playout.mark_reached(half)
     talk.speak("three four", 4500)
     assert talk.transcript.ended(1.0) == [Turn(Speaker.AGENT, "one two", NOW, unheard="three four")]
 
@@ -122,9 +122,9 @@ def test_silent_carrier_is_believed_at_the_end() -> None:
 def test_last_stretch_counts_without_the_engines_end() -> None:
     talk = Talk()
     mark = talk.speak("one two three", MARK_BYTES, done=False)
-    talk.playback.mark_reached(mark)
+    talk.playout.mark_reached(mark)
     talk.transcript.agent_audio(MARK_BYTES - 1, 0.5)
-    talk.playback.audio_sent(MARK_BYTES - 1)
+    talk.playout.audio_sent(MARK_BYTES - 1)
     assert talk.transcript.ended(1.0)[0].text == "one two three"
 
 

@@ -126,7 +126,7 @@ def _model_fails(status: int) -> Arrangement:
     async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
         around.model.fails(status, times=2, retry_after="1")
         await until(lambda: around.logged("summary provider failed"))
-        await until(lambda: around.endings("remote_version > 0"))
+        await until(lambda: around.jobs("remote_version > 0"))
         yield
 
     return arrange
@@ -150,7 +150,7 @@ def _redis_dies(*, next_moment: str, forgets: bool) -> Arrangement:
     @contextlib.asynccontextmanager
     async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
         await call.stopped()
-        async with around.board.away(forgets=forgets):
+        async with around.shared_store.away(forgets=forgets):
             if next_moment == MOMENTS[-1] or around.dice.random() < 0.5:
                 call.let_go(next_moment)
                 await call.stopped()
@@ -164,7 +164,7 @@ def _redis_dies(*, next_moment: str, forgets: bool) -> Arrangement:
 async def _redis_away_for_long(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     """So long that every node's sign of life is too old: nobody may be taken for dead when it is back."""
     await call.stopped()
-    async with around.board.away(forgets=False):
+    async with around.shared_store.away(forgets=False):
         await asyncio.sleep(ALIVE_SECONDS + 0.5)
     await asyncio.sleep(ALIVE_SECONDS)
     call.let_go()
@@ -179,7 +179,7 @@ def _redis_dies_in_the_ending(*, forgets: bool) -> Arrangement:
         around.remem.hold = around.dice.choice(("before", "after"))
         await wait_for_event(around.remem.holding.wait())
         await around.find_worker()
-        async with around.board.away(forgets=forgets):
+        async with around.shared_store.away(forgets=forgets):
             around.remem.hold = ""
             around.remem.release.set()
             await until(lambda: around.anybody_logged("ending step waits"))
@@ -192,7 +192,7 @@ def _redis_dies_in_the_ending(*, forgets: bool) -> Arrangement:
 async def _redis_forgot_shortly_before(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     """Redis comes back empty; the node is killed when it has had a moment to make itself and its call known again."""
     await call.stopped()
-    async with around.board.away(forgets=True):
+    async with around.shared_store.away(forgets=True):
         pass
     await asyncio.sleep(1.5 * BEAT_SECONDS)
     yield
@@ -246,7 +246,7 @@ async def _cut_off_in_the_ending(around: Surroundings, call: ScriptedCall) -> As
     async with around.link.away():
 
         async def claimed() -> bool:
-            return process_of(await around.board.worker()) != former.pid
+            return process_of(await around.shared_store.worker()) != former.pid
 
         await until_it(claimed)
         await asyncio.sleep(0.5)

@@ -42,7 +42,7 @@ async def _before_begin(around: Surroundings, call: ScriptedCall) -> AsyncIterat
 @contextlib.asynccontextmanager
 async def _begun(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     around.remem.hold = "before"
-    await until(around.endings)
+    await until(around.jobs)
     yield
 
 
@@ -53,7 +53,7 @@ async def _journal_not_left(around: Surroundings, call: ScriptedCall) -> AsyncIt
     await around.journaled(call)
     with write_lock(around.journal):
         call.let_go()
-        await until(lambda: around.endings("remote_version > 0 AND archived"))
+        await until(lambda: around.jobs("remote_version > 0 AND archived"))
         yield
         await around.dead.wait()
 
@@ -89,7 +89,7 @@ async def _upgrade_asked(around: Surroundings, call: ScriptedCall) -> AsyncItera
     """The model failed, rules wrote the summary, both stores have it; now the model is asked again."""
     requests = await model_refuses(around)
     async with model_thinks(around, requests + 1):
-        await until(lambda: around.endings("remote_version > 0"))
+        await until(lambda: around.jobs("remote_version > 0"))
         yield
 
 
@@ -125,7 +125,7 @@ async def model_refuses(around: Surroundings) -> int:
 @contextlib.asynccontextmanager
 async def _own_document(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     around.remem.hold = "before"
-    await until(lambda: around.endings("document_id <> ''"))
+    await until(lambda: around.jobs("document_id <> ''"))
     yield
 
 

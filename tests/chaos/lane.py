@@ -337,7 +337,7 @@ class Lane:
 
     async def _agree(self, redis: SharedRedis, alive: list[GatewayProcess]) -> bool:
         """Whether Redis knows of nothing to do, and of every node."""
-        busy = await redis.calls() or await redis.endings()
+        busy = await redis.calls() or await redis.jobs()
         return not busy and {gateway.pid for gateway in alive} <= await redis.members()
 
     async def _comes_to_rest(self) -> bool:

@@ -32,8 +32,8 @@ async def _not_handed_over(around: Surroundings, call: ScriptedCall) -> AsyncIte
     """Its node has written down the ending, and Redis takes no word of it."""
     async with contextlib.AsyncExitStack() as redis:
         async with _over_but_not_begun(around, call):
-            await redis.enter_async_context(around.board.takes_no_writes())
-        await until(around.endings)
+            await redis.enter_async_context(around.shared_store.takes_no_writes())
+        await until(around.jobs)
         yield
         await around.dead.wait()
 
@@ -42,9 +42,9 @@ async def _not_handed_over(around: Surroundings, call: ScriptedCall) -> AsyncIte
 async def _not_shared(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     """The same, and of the last words too."""
     await call.stopped()
-    async with around.board.takes_no_writes():
+    async with around.shared_store.takes_no_writes():
         call.let_go()
-        await until(around.endings)
+        await until(around.jobs)
         yield
         await around.dead.wait()
 
@@ -57,7 +57,7 @@ async def _over_but_not_begun(around: Surroundings, call: ScriptedCall) -> Async
         call.let_go()
 
         async def known() -> bool:  # that it is over is written after all that was said
-            states = [record["state"] for record in await around.board.calls()]
+            states = [record["state"] for record in await around.shared_store.calls()]
             return bool(states) and set(states) == {"over"}
 
         await until_it(known)
@@ -88,7 +88,7 @@ async def _summary_asked(around: Surroundings, call: ScriptedCall) -> AsyncItera
 
 @contextlib.asynccontextmanager
 async def _summary_unrecorded(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    async with model_asked(around, len(around.model.requests) + 1), around.board.takes_no_writes():
+    async with model_asked(around, len(around.model.requests) + 1), around.shared_store.takes_no_writes():
         await around.find_worker()
         around.model.may_answer.set()
         await around.model.idle()
@@ -130,7 +130,7 @@ async def _remote_unrecorded(around: Surroundings, call: ScriptedCall) -> AsyncI
     around.remem.hold = "after"
     await wait_for_event(around.remem.holding.wait())
     await around.find_worker()
-    async with around.board.takes_no_writes():
+    async with around.shared_store.takes_no_writes():
         around.remem.release.set()
         await asyncio.sleep(0.1)
         yield
@@ -143,7 +143,7 @@ async def _done_elsewhere(around: Surroundings, call: ScriptedCall) -> AsyncIter
     before = len(around.remem.documents)
 
     async def done() -> bool:
-        return len(around.remem.documents) > before and not await around.board.endings()
+        return len(around.remem.documents) > before and not await around.shared_store.jobs()
 
     await until_it(done)
     yield
@@ -151,7 +151,7 @@ async def _done_elsewhere(around: Surroundings, call: ScriptedCall) -> AsyncIter
 
 async def _come_to(around: Surroundings, step: str) -> None:
     async def done() -> bool:
-        return any(ending[step] for ending in await around.board.endings())
+        return any(job[step] for job in await around.shared_store.jobs())
 
     await until_it(done)
 

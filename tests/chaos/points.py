@@ -66,14 +66,14 @@ class Surroundings:
         return self.links[self.gateways.index(self.victim)]
 
     @property
-    def board(self) -> SharedRedis:
+    def shared_store(self) -> SharedRedis:
         assert self.redis is not None
         return self.redis
 
     def __post_init__(self) -> None:
         self._lines_before = {gateway.url: len(gateway.log) for gateway in self.gateways}
         self._archives_before = self._archives()
-        self._endings_before = [ending for gateway in self.gateways for ending in _endings(gateway)]
+        self._endings_before = [job for gateway in self.gateways for job in _jobs(gateway)]
 
     def logged(self, *phrases: str) -> bool:
         """Whether the gateway has said all of this in one line since this call began."""
@@ -92,9 +92,9 @@ class Surroundings:
         said_at = datetime.fromisoformat(json.loads(self.victim.log[-1])["time"])
         return abs((said_at - datetime.now(UTC)).total_seconds()) > 3600
 
-    def endings(self, condition: str = "1") -> list[Any]:
+    def jobs(self, condition: str = "1") -> list[Any]:
         """Of this call. A node hears late what others have done for it: those of earlier calls may still be there."""
-        return [ending for ending in _endings(self.victim, condition) if ending not in self._endings_before]
+        return [job for job in _jobs(self.victim, condition) if job not in self._endings_before]
 
     async def journaled(self, call: ScriptedCall) -> None:
         """Until every turn so far is in the journal; they come there in order."""
@@ -116,14 +116,14 @@ class Surroundings:
 
     async def find_worker(self) -> None:
         """Until a node carries out the ending; that one is to be killed."""
-        name = await until_it(self.board.worker)
+        name = await until_it(self.shared_store.worker)
         self.victim = next(gateway for gateway in self.gateways if gateway.pid == process_of(name))
 
     def _archives(self) -> set[Path]:
         return set(self.archive_dir.glob("*.txt"))
 
 
-def _endings(gateway: GatewayProcess, condition: str = "1") -> list[Any]:
+def _jobs(gateway: GatewayProcess, condition: str = "1") -> list[Any]:
     return rows(gateway.data_dir / "gateway.db", f"SELECT session_id FROM endings WHERE {condition}")
 
 

@@ -61,7 +61,7 @@ class SharedRedis(RedisServer):
         """The node that carries out an ending; there is one at a time here. Beside it stands by which right."""
         return next(iter(await self._values("ending-node:*")), b"").decode().partition(" ")[0]
 
-    async def endings(self) -> list[dict[str, Any]]:
+    async def jobs(self) -> list[dict[str, Any]]:
         """How far endings have come that are not done."""
         return [json.loads(state) for state in await self._values("ending:*")]
 

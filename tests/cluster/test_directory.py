@@ -32,10 +32,10 @@ class Nodes:
     async def start(self, name: str) -> CallDirectory:
         return self.on(await self.ground.open(), name)
 
-    def on(self, board: SharedStore, name: str) -> CallDirectory:
-        commons = CallDirectory(board, token_seconds=30, node=name)
-        self._tasks.append(asyncio.create_task(commons.run()))
-        return commons
+    def on(self, shared_store: SharedStore, name: str) -> CallDirectory:
+        directory = CallDirectory(shared_store, token_seconds=30, node=name)
+        self._tasks.append(asyncio.create_task(directory.run()))
+        return directory
 
     async def many(self) -> list[CallDirectory]:
         return [await self.start(f"node-{number}") for number in range(6)]
@@ -68,15 +68,15 @@ async def owner(node: CallDirectory) -> tuple[str, CallState]:
 class Unsteady:
     """A board that goes away after so many requests, once; the request that it fails was not carried out."""
 
-    def __init__(self, board: SharedStore, requests: int) -> None:
-        self._board = board
+    def __init__(self, shared_store: SharedStore, requests: int) -> None:
+        self._shared_store = shared_store
         self._requests = requests
 
     def __getattr__(self, name: str) -> Any:
         self._requests -= 1
         if self._requests == -1:
             raise SharedStoreUnavailable("it went away")
-        return getattr(self._board, name)
+        return getattr(self._shared_store, name)
 
 
 # One of many
@@ -254,11 +254,11 @@ async def test_words_for_a_taken_call_are_not_the_boards(nodes: Nodes) -> None:
 
 
 async def forget(nodes: Nodes, *names: str) -> None:
-    board = await nodes.ground.open()
+    shared_store = await nodes.ground.open()
     for name in ("call:twilio:CA1", f"journal:{SESSION.id}", "alive:a", *names):
-        await board.delete(name)
-    await board.leave("calls:a", "twilio:CA1")
-    await board.leave("nodes", "a")
+        await shared_store.delete(name)
+    await shared_store.leave("calls:a", "twilio:CA1")
+    await shared_store.leave("nodes", "a")
 
 
 async def test_forgotten_node_makes_its_calls_known_again(nodes: Nodes) -> None:
@@ -341,12 +341,12 @@ async def test_settled_call_leaves_a_tombstone_without_content(nodes: Nodes, out
 
 async def test_checkpoint_mends_what_the_board_lost(nodes: Nodes) -> None:
     a, b = await nodes.start("a"), await nodes.start("b")
-    board = await nodes.ground.open()
+    shared_store = await nodes.ground.open()
     await a.beat({})
     await a.open(ringing(a))
     for name in ("call:twilio:CA1", f"journal:{SESSION.id}"):
-        await board.delete(name)
-    await board.leave("calls:a", "twilio:CA1")
+        await shared_store.delete(name)
+    await shared_store.leave("calls:a", "twilio:CA1")
     a.checkpoint(KEY, SESSION.id, [{"caller": "Hello."}])
     await a.written()
     assert await b.find(KEY) == ringing(a)
@@ -390,11 +390,11 @@ async def not_written(node: CallDirectory) -> None:
 
 async def test_newer_nodes_may_say_more(nodes: Nodes) -> None:
     """While all are being replaced, one by one: a field or a word that this version does not know ends nothing."""
-    node, board = await nodes.start("node"), await nodes.ground.open()
+    node, shared_store = await nodes.start("node"), await nodes.ground.open()
     stored = orjson.dumps({**orjson.loads(ringing(node).as_bytes()), "mood": "good"})
-    await board.put("call:twilio:CA1", stored, 60)
+    await shared_store.put("call:twilio:CA1", stored, 60)
     assert await node.find(KEY) == ringing(node)
     word = {"word": "sing", "key": KEY, "text": "", "id": "1"}
-    await board.append("inbox:node", [orjson.dumps(word)], 60)
+    await shared_store.append("inbox:node", [orjson.dumps(word)], 60)
     assert await node.next_message() is None
-    assert await board.items("inbox:node") == []
+    assert await shared_store.items("inbox:node") == []

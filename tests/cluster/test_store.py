@@ -28,19 +28,19 @@ async def ground(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
 
 
 @pytest.fixture
-async def board(ground: Ground) -> SharedStore:
+async def shared_store(ground: Ground) -> SharedStore:
     return await ground.open()
 
 
 async def at_once(ground: Ground, work: Callable[[SharedStore, int], Awaitable[Any]]) -> list[Any]:
     """What many nodes get that do this at the same moment."""
     boards = [await ground.open() for _ in range(MANY)]
-    return await asyncio.gather(*(work(board, number) for number, board in enumerate(boards)))
+    return await asyncio.gather(*(work(shared_store, number) for number, shared_store in enumerate(boards)))
 
 
-async def gone(board: SharedStore, name: str) -> None:
+async def gone(shared_store: SharedStore, name: str) -> None:
     async def expired() -> bool:
-        return await board.get(name) is None
+        return await shared_store.get(name) is None
 
     await until_it(expired)
 
@@ -48,112 +48,112 @@ async def gone(board: SharedStore, name: str) -> None:
 # Values
 
 
-async def test_every_node_sees_a_value(ground: Ground, board: SharedStore) -> None:
-    await board.put("call:1", b"\x00\xff", 60)
+async def test_every_node_sees_a_value(ground: Ground, shared_store: SharedStore) -> None:
+    await shared_store.put("call:1", b"\x00\xff", 60)
     assert await (await ground.open()).get("call:1") == b"\x00\xff"
-    assert await board.get("call:2") is None
+    assert await shared_store.get("call:2") is None
 
 
-async def test_value_expires(board: SharedStore) -> None:
-    await board.put("token", b"secret", 0.05)
-    await gone(board, "token")
-    assert not await board.swap("token", b"secret", b"other", 60)
-    assert not await board.delete("token")
-    assert await board.add("token", b"another", 60)
+async def test_value_expires(shared_store: SharedStore) -> None:
+    await shared_store.put("token", b"secret", 0.05)
+    await gone(shared_store, "token")
+    assert not await shared_store.swap("token", b"secret", b"other", 60)
+    assert not await shared_store.delete("token")
+    assert await shared_store.add("token", b"another", 60)
 
 
-async def test_writing_again_keeps_a_value_longer(board: SharedStore) -> None:
-    await board.put("alive", b"1", 0.05)
-    await board.put("clock", b"1", 0.05)
-    await board.put("alive", b"2", 60)
-    await gone(board, "clock")
-    assert await board.get("alive") == b"2"
+async def test_writing_again_keeps_a_value_longer(shared_store: SharedStore) -> None:
+    await shared_store.put("alive", b"1", 0.05)
+    await shared_store.put("clock", b"1", 0.05)
+    await shared_store.put("alive", b"2", 60)
+    await gone(shared_store, "clock")
+    assert await shared_store.get("alive") == b"2"
 
 
-async def test_swap_needs_what_stands_there(board: SharedStore) -> None:
-    await board.put("call", b"ringing", 60)
-    assert not await board.swap("call", b"live", b"over", 60)
-    assert await board.get("call") == b"ringing"
-    assert await board.swap("call", b"ringing", b"live", 60)
-    assert await board.get("call") == b"live"
+async def test_swap_needs_what_stands_there(shared_store: SharedStore) -> None:
+    await shared_store.put("call", b"ringing", 60)
+    assert not await shared_store.swap("call", b"live", b"over", 60)
+    assert await shared_store.get("call") == b"ringing"
+    assert await shared_store.swap("call", b"ringing", b"live", 60)
+    assert await shared_store.get("call") == b"live"
 
 
-async def test_of_many_who_add_one_wins(ground: Ground, board: SharedStore) -> None:
-    added = await at_once(ground, lambda board, number: board.add("call", b"%d" % number, 60))
+async def test_of_many_who_add_one_wins(ground: Ground, shared_store: SharedStore) -> None:
+    added = await at_once(ground, lambda shared_store, number: shared_store.add("call", b"%d" % number, 60))
     assert added.count(True) == 1
-    assert await board.get("call") == b"%d" % added.index(True)
+    assert await shared_store.get("call") == b"%d" % added.index(True)
 
 
-async def test_of_many_who_swap_one_wins(ground: Ground, board: SharedStore) -> None:
-    await board.put("call", b"dead", 60)
-    swapped = await at_once(ground, lambda board, number: board.swap("call", b"dead", b"%d" % number, 60))
+async def test_of_many_who_swap_one_wins(ground: Ground, shared_store: SharedStore) -> None:
+    await shared_store.put("call", b"dead", 60)
+    swapped = await at_once(ground, lambda shared_store, number: shared_store.swap("call", b"dead", b"%d" % number, 60))
     assert swapped.count(True) == 1
-    assert await board.get("call") == b"%d" % swapped.index(True)
+    assert await shared_store.get("call") == b"%d" % swapped.index(True)
 
 
-async def test_of_many_who_delete_one_is_told(ground: Ground, board: SharedStore) -> None:
-    await board.put("token", b"secret", 60)
-    deleted = await at_once(ground, lambda board, _: board.delete("token"))
+async def test_of_many_who_delete_one_is_told(ground: Ground, shared_store: SharedStore) -> None:
+    await shared_store.put("token", b"secret", 60)
+    deleted = await at_once(ground, lambda shared_store, _: shared_store.delete("token"))
     assert deleted.count(True) == 1
 
 
 # Sets
 
 
-async def test_set_holds_who_joined(ground: Ground, board: SharedStore) -> None:
-    await at_once(ground, lambda board, number: board.join("nodes", f"node-{number}"))
-    await board.join("nodes", "node-0")
-    await board.leave("nodes", "node-1")
-    await board.leave("nodes", "a stranger")
-    assert await board.members("nodes") == {f"node-{number}" for number in range(MANY) if number != 1}
-    assert await board.members("calls") == set()
+async def test_set_holds_who_joined(ground: Ground, shared_store: SharedStore) -> None:
+    await at_once(ground, lambda shared_store, number: shared_store.join("nodes", f"node-{number}"))
+    await shared_store.join("nodes", "node-0")
+    await shared_store.leave("nodes", "node-1")
+    await shared_store.leave("nodes", "a stranger")
+    assert await shared_store.members("nodes") == {f"node-{number}" for number in range(MANY) if number != 1}
+    assert await shared_store.members("calls") == set()
 
 
 # Lists
 
 
-async def test_items_stay_in_order(board: SharedStore) -> None:
-    await board.append("journal", [b"1", b"2"], 60)
-    await board.append("journal", [b"3"], 60)
-    assert await board.items("journal") == [b"1", b"2", b"3"]
-    assert await board.take("journal", 0) == b"1"
-    assert await board.items("journal") == [b"2", b"3"]
+async def test_items_stay_in_order(shared_store: SharedStore) -> None:
+    await shared_store.append("journal", [b"1", b"2"], 60)
+    await shared_store.append("journal", [b"3"], 60)
+    assert await shared_store.items("journal") == [b"1", b"2", b"3"]
+    assert await shared_store.take("journal", 0) == b"1"
+    assert await shared_store.items("journal") == [b"2", b"3"]
 
 
-async def test_each_item_is_taken_once(ground: Ground, board: SharedStore) -> None:
+async def test_each_item_is_taken_once(ground: Ground, shared_store: SharedStore) -> None:
     items = [b"%d" % number for number in range(MANY - 1)]
-    await board.append("inbox", items, 60)
-    taken = await at_once(ground, lambda board, _: board.take("inbox", 0))
+    await shared_store.append("inbox", items, 60)
+    taken = await at_once(ground, lambda shared_store, _: shared_store.take("inbox", 0))
     assert sorted(item for item in taken if item) == items
     assert taken.count(None) == 1
 
 
-async def test_take_waits_for_an_item(ground: Ground, board: SharedStore) -> None:
-    waiting = asyncio.create_task(board.take("inbox", wait=20))
+async def test_take_waits_for_an_item(ground: Ground, shared_store: SharedStore) -> None:
+    waiting = asyncio.create_task(shared_store.take("inbox", wait=20))
     await (await ground.open()).append("inbox", [b"hello"], 60)
     assert await waiting == b"hello"
 
 
-async def test_take_gives_up(board: SharedStore) -> None:
-    assert await board.take("inbox", wait=0.05) is None
+async def test_take_gives_up(shared_store: SharedStore) -> None:
+    assert await shared_store.take("inbox", wait=0.05) is None
 
 
-async def test_list_expires_as_a_whole(board: SharedStore) -> None:
+async def test_list_expires_as_a_whole(shared_store: SharedStore) -> None:
     """What is written last says how long all of it is kept."""
     for name in ("kept", "lost", "clock"):
-        await board.append(name, [b"1"], 2)
-    await board.append("kept", [b"2"], 60)
+        await shared_store.append(name, [b"1"], 2)
+    await shared_store.append("kept", [b"2"], 60)
 
     async def expired() -> bool:
-        return not await board.items("clock") and not await board.items("lost")
+        return not await shared_store.items("clock") and not await shared_store.items("lost")
 
     await until_it(expired)
-    assert await board.items("kept") == [b"1", b"2"]
-    assert await board.take("lost", 0) is None
-    assert not await board.delete("lost")
+    assert await shared_store.items("kept") == [b"1", b"2"]
+    assert await shared_store.take("lost", 0) is None
+    assert not await shared_store.delete("lost")
 
 
-async def test_rewritten_list_is_never_seen_half(ground: Ground, board: SharedStore) -> None:
+async def test_rewritten_list_is_never_seen_half(ground: Ground, shared_store: SharedStore) -> None:
     versions = [[b"%d" % number] * 50 for number in range(20)]
     seen: list[list[bytes]] = []
     other = await ground.open()
@@ -164,17 +164,17 @@ async def test_rewritten_list_is_never_seen_half(ground: Ground, board: SharedSt
 
     looking = asyncio.create_task(look())
     for version in versions:
-        await board.rewrite("journal", version, 60)
+        await shared_store.rewrite("journal", version, 60)
     await looking
     assert [items for items in seen if items and items not in versions] == []
-    await board.rewrite("journal", [], 60)
+    await shared_store.rewrite("journal", [], 60)
     assert await other.items("journal") == []
 
 
-async def test_deleted_list_is_gone(board: SharedStore) -> None:
-    await board.append("inbox", [b"1"], 60)
-    assert await board.delete("inbox")
-    assert await board.items("inbox") == []
+async def test_deleted_list_is_gone(shared_store: SharedStore) -> None:
+    await shared_store.append("inbox", [b"1"], 60)
+    assert await shared_store.delete("inbox")
+    assert await shared_store.items("inbox") == []
 
 
 # The ground is gone
@@ -183,37 +183,37 @@ async def test_deleted_list_is_gone(board: SharedStore) -> None:
 @pytest.mark.parametrize(
     "work",
     [
-        lambda board: board.get("name"),
-        lambda board: board.put("name", b"1", 60),
-        lambda board: board.add("name", b"1", 60),
-        lambda board: board.swap("name", b"1", b"2", 60),
-        lambda board: board.delete("name"),
-        lambda board: board.join("set", "member"),
-        lambda board: board.leave("set", "member"),
-        lambda board: board.members("set"),
-        lambda board: board.append("list", [b"1"], 60),
-        lambda board: board.rewrite("list", [b"1"], 60),
-        lambda board: board.items("list"),
-        lambda board: board.take("list", 0.1),
+        lambda shared_store: shared_store.get("name"),
+        lambda shared_store: shared_store.put("name", b"1", 60),
+        lambda shared_store: shared_store.add("name", b"1", 60),
+        lambda shared_store: shared_store.swap("name", b"1", b"2", 60),
+        lambda shared_store: shared_store.delete("name"),
+        lambda shared_store: shared_store.join("set", "member"),
+        lambda shared_store: shared_store.leave("set", "member"),
+        lambda shared_store: shared_store.members("set"),
+        lambda shared_store: shared_store.append("list", [b"1"], 60),
+        lambda shared_store: shared_store.rewrite("list", [b"1"], 60),
+        lambda shared_store: shared_store.items("list"),
+        lambda shared_store: shared_store.take("list", 0.1),
     ],
     ids="get put add swap delete join leave members append rewrite items take".split(),
 )
 async def test_board_that_is_gone_says_so(
-    ground: Ground, board: SharedStore, work: Callable[[SharedStore], Any]
+    ground: Ground, shared_store: SharedStore, work: Callable[[SharedStore], Any]
 ) -> None:
-    await board.put("name", b"1", 60)
+    await shared_store.put("name", b"1", 60)
     await ground.ruin()
     with pytest.raises(SharedStoreUnavailable):
-        await work(board)
+        await work(shared_store)
     await ground.mend()
-    assert await board.get("name") == b"1"
+    assert await shared_store.get("name") == b"1"
 
 
 async def test_closed_file_is_unavailable(tmp_path: Path) -> None:
-    board = await FileStore.open(tmp_path / "workers.db")
-    await board.close()
+    shared_store = await FileStore.open(tmp_path / "workers.db")
+    await shared_store.close()
     with pytest.raises(SharedStoreUnavailable):
-        await board.get("name")
+        await shared_store.get("name")
 
 
 async def test_file_that_is_no_board_is_refused(tmp_path: Path) -> None:
@@ -223,30 +223,30 @@ async def test_file_that_is_no_board_is_refused(tmp_path: Path) -> None:
 
 
 async def test_file_is_for_its_owner_only(tmp_path: Path) -> None:
-    board = await FileStore.open(tmp_path / "data" / "workers.db")
-    await board.put("token", b"secret", 60)
+    shared_store = await FileStore.open(tmp_path / "data" / "workers.db")
+    await shared_store.put("token", b"secret", 60)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "data").iterdir()} == {0o600}
-    await board.close()
+    await shared_store.close()
 
 
 async def test_redis_address_stays_out_of_errors() -> None:
-    board = RedisStore(connect("redis://:hunter2@127.0.0.1:1/0"))
+    shared_store = RedisStore(connect("redis://:hunter2@127.0.0.1:1/0"))
     with pytest.raises(SharedStoreUnavailable) as raised:
-        await board.get("name")
+        await shared_store.get("name")
     assert "hunter2" not in str(raised.value)
-    await board.close()
+    await shared_store.close()
 
 
 async def test_redis_connections_that_fell_silent_cost_one_failure(tmp_path: Path) -> None:
     """Those that lie ready are dropped with the first that fails; the next command finds none of them."""
     async with running_redis(tmp_path) as server, linked(server.port) as link:
-        board = RedisStore(connect(link.redis_url))
-        await asyncio.gather(*(board.put(f"name{number}", b"1", 60) for number in range(5)))
+        shared_store = RedisStore(connect(link.redis_url))
+        await asyncio.gather(*(shared_store.put(f"name{number}", b"1", 60) for number in range(5)))
         link.falls_silent()
         with pytest.raises(SharedStoreUnavailable):
-            await board.get("name0")
-        assert await board.get("name0") == b"1"
-        await board.close()
+            await shared_store.get("name0")
+        assert await shared_store.get("name0") == b"1"
+        await shared_store.close()
 
 
 # Side by side
@@ -281,12 +281,12 @@ class Twins:
     async def _answers(self, kind: str, steps: list[tuple[Any, ...]]) -> list[Any]:
         if kind == "file":
             (self._folder / "workers.db").unlink(missing_ok=True)
-            board: Any = await FileStore.open(self._folder / "workers.db")
+            shared_store: Any = await FileStore.open(self._folder / "workers.db")
         else:
             await self._server.empty()
-            board = RedisStore(connect(self._server.url))
-        answers = [await getattr(board, name)(*arguments) for name, *arguments in steps]
-        await board.close()
+            shared_store = RedisStore(connect(self._server.url))
+        answers = [await getattr(shared_store, name)(*arguments) for name, *arguments in steps]
+        await shared_store.close()
         return answers
 
 
@@ -307,10 +307,10 @@ def test_both_boards_answer_alike(twins: Twins, steps: list[tuple[Any, ...]]) ->
     assert in_file == in_redis
 
 
-async def test_whoever_writes_can_be_stopped_at_any_moment(board: SharedStore) -> None:
+async def test_whoever_writes_can_be_stopped_at_any_moment(shared_store: SharedStore) -> None:
     async def write_for_ever() -> None:
         while True:
-            await board.put("alive", b"1", 60)
+            await shared_store.put("alive", b"1", 60)
 
     for moment in range(60):
         writer = asyncio.create_task(write_for_ever())

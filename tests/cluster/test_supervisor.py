@@ -78,74 +78,74 @@ async def supervised(folder: Path, count: int, worker: str = WORKER) -> Supervis
 
 
 @pytest.fixture
-async def crew(tmp_path: Path) -> AsyncIterator[Supervised]:
+async def supervisor(tmp_path: Path) -> AsyncIterator[Supervised]:
     """Three workers that are ready."""
-    crew = await supervised(tmp_path, 3)
-    await crew.all_of(3, "starts")
-    yield crew
+    supervisor = await supervised(tmp_path, 3)
+    await supervisor.all_of(3, "starts")
+    yield supervisor
     with contextlib.suppress(ProcessLookupError):
-        crew.process.kill()  # and without it they end as well
-    await crew.process.wait()
+        supervisor.process.kill()  # and without it they end as well
+    await supervisor.process.wait()
 
 
-async def test_signals_reach_every_worker(crew: Supervised) -> None:
-    workers = crew.noted("starts")
-    crew.process.send_signal(signal.SIGTERM)
-    assert set(await crew.all_of(3, "drains")) == set(workers)
-    crew.process.send_signal(signal.SIGTERM)
-    assert await crew.ended() == (0, "")
+async def test_signals_reach_every_worker(supervisor: Supervised) -> None:
+    workers = supervisor.noted("starts")
+    supervisor.process.send_signal(signal.SIGTERM)
+    assert set(await supervisor.all_of(3, "drains")) == set(workers)
+    supervisor.process.send_signal(signal.SIGTERM)
+    assert await supervisor.ended() == (0, "")
 
 
 async def test_ctrl_c_reaches_a_worker_once(tmp_path: Path) -> None:
     """A terminal sends it to the whole process group; a second one would end a worker without its last steps."""
-    crew = await supervised(tmp_path, 2)
-    workers = await crew.all_of(2, "starts")
-    assert os.getpgid(workers[0]) != os.getpgid(crew.process.pid)
-    crew.process.send_signal(signal.SIGINT)
-    assert await crew.ended() == (0, "")
-    assert sorted(crew.noted("interrupted")) == sorted(workers)
+    supervisor = await supervised(tmp_path, 2)
+    workers = await supervisor.all_of(2, "starts")
+    assert os.getpgid(workers[0]) != os.getpgid(supervisor.process.pid)
+    supervisor.process.send_signal(signal.SIGINT)
+    assert await supervisor.ended() == (0, "")
+    assert sorted(supervisor.noted("interrupted")) == sorted(workers)
 
 
-async def test_dead_worker_is_replaced(crew: Supervised) -> None:
-    victim, *others = crew.noted("starts")
+async def test_dead_worker_is_replaced(supervisor: Supervised) -> None:
+    victim, *others = supervisor.noted("starts")
     os.kill(victim, signal.SIGKILL)
-    workers = await crew.all_of(4, "starts")
+    workers = await supervisor.all_of(4, "starts")
     assert workers[:3] == [victim, *others]
-    crew.process.send_signal(signal.SIGTERM)
-    assert set(await crew.all_of(3, "drains")) == {*others, workers[3]}
-    crew.process.send_signal(signal.SIGTERM)
-    assert await crew.ended() == (0, "a worker died, another one is started\n")
+    supervisor.process.send_signal(signal.SIGTERM)
+    assert set(await supervisor.all_of(3, "drains")) == {*others, workers[3]}
+    supervisor.process.send_signal(signal.SIGTERM)
+    assert await supervisor.ended() == (0, "a worker died, another one is started\n")
 
 
-async def test_stop_does_not_wait_for_a_replacement(crew: Supervised) -> None:
-    os.kill(crew.noted("starts")[0], signal.SIGKILL)
-    await until(lambda: crew.log)
-    crew.process.send_signal(signal.SIGINT)
-    code, _ = await crew.ended()
+async def test_stop_does_not_wait_for_a_replacement(supervisor: Supervised) -> None:
+    os.kill(supervisor.noted("starts")[0], signal.SIGKILL)
+    await until(lambda: supervisor.log)
+    supervisor.process.send_signal(signal.SIGINT)
+    code, _ = await supervisor.ended()
     assert code == 0
-    assert len(crew.noted("interrupted")) == 2
+    assert len(supervisor.noted("interrupted")) == 2
 
 
-async def test_killed_supervisor_leaves_no_worker_alone(crew: Supervised) -> None:
-    workers = crew.noted("starts")
-    crew.process.kill()
-    assert set(await crew.all_of(3, "orphaned")) == set(workers)
+async def test_killed_supervisor_leaves_no_worker_alone(supervisor: Supervised) -> None:
+    workers = supervisor.noted("starts")
+    supervisor.process.kill()
+    assert set(await supervisor.all_of(3, "orphaned")) == set(workers)
 
 
 async def test_first_worker_that_fails_ends_it(tmp_path: Path) -> None:
     fails = "import sys; open(sys.argv[1], 'a').write('1 fails\\n'); sys.exit(7)"
-    crew = await supervised(tmp_path, 3, fails)
-    assert await crew.ended() == (7, "")
-    assert len(crew.noted("fails")) == 1
+    supervisor = await supervised(tmp_path, 3, fails)
+    assert await supervisor.ended() == (7, "")
+    assert len(supervisor.noted("fails")) == 1
 
 
 async def test_signal_before_anything_is_ready(tmp_path: Path) -> None:
     """One that is still starting ends by the signal, and is no failure."""
     slow = "import sys, time; open(sys.argv[1], 'a').write('1 starts\\n'); time.sleep(60)"
-    crew = await supervised(tmp_path, 3, slow)
-    await crew.all_of(1, "starts")
-    crew.process.send_signal(signal.SIGTERM)
-    assert await crew.ended() == (0, "")
+    supervisor = await supervised(tmp_path, 3, slow)
+    await supervisor.all_of(1, "starts")
+    supervisor.process.send_signal(signal.SIGTERM)
+    assert await supervisor.ended() == (0, "")
 
 
 async def test_worker_that_loses_a_ctrl_c_is_stopped(tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ signal.signal(signal.SIGINT, lambda *_: None)
 open(sys.argv[1], "a").write("1 starts\\n")
 time.sleep(60)
 """
-    crew = await supervised(tmp_path, 3, loses)
-    await crew.all_of(1, "starts")
-    crew.process.send_signal(signal.SIGINT)
-    assert await crew.ended() == (0, "")
+    supervisor = await supervised(tmp_path, 3, loses)
+    await supervisor.all_of(1, "starts")
+    supervisor.process.send_signal(signal.SIGINT)
+    assert await supervisor.ended() == (0, "")
 
 
 def test_workers_that_die_young_wait_longer_each_time() -> None:

@@ -132,9 +132,9 @@ def test_odd_fields_never_break_it(fields: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("brief", [BRIEF, GOING_ON])
-def test_settings_pass_the_sdk_unchanged(brief: AgentSettings) -> None:
+def test_settings_pass_the_sdk_unchanged(agent_settings: AgentSettings) -> None:
     """The official model takes our Settings and gives them back as they were."""
-    settings = json.loads(DeepgramCodec().settings(brief))
+    settings = json.loads(DeepgramCodec().settings(agent_settings))
     assert json.loads(json.dumps(AgentV1Settings.model_validate(settings).dict())) == settings
 
 

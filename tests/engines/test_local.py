@@ -29,7 +29,7 @@ class FakeSpeech:
     def taken_seats(self):
         return len(self.seats)
 
-    def seat(self, listener):
+    def speech_channel(self, listener):
         self.seats.append(FakeSeat(listener, self.silent))
         return self.seats[-1]
 
@@ -116,12 +116,12 @@ class Owner:
 class Talk:
     """A configured conversation."""
 
-    def __init__(self, owner, seat, mind):
-        self.owner, self.seat, self.mind = owner, seat, mind
+    def __init__(self, owner, speech_channel, mind):
+        self.owner, self.speech_channel, self.mind = owner, speech_channel, mind
 
     def caller_says(self, text):
-        self.seat.listener.on_began()
-        self.seat.listener.on_ended(text)
+        self.speech_channel.listener.on_began()
+        self.speech_channel.listener.on_ended(text)
 
     def caller_hears(self, seconds):
         self.owner.socket.send_binary(b"\xff" * int(seconds * 8000))
@@ -136,8 +136,8 @@ async def opened(mind, *, greeting="Hello. How are you?", most_calls=4, speech=N
 
     engine = LocalEngine(speech, find_mind, most_calls=most_calls)
     await engine.connect(URL, {}, owner, max_bytes=1, timeout=1)
-    brief = AgentSettings("maya", "You are Maya.", greeting, {}, None, {}, (END_CALL,), (), endpoint)
-    owner.socket.send_text(CODEC.settings(brief))
+    agent_settings = AgentSettings("maya", "You are Maya.", greeting, {}, None, {}, (END_CALL,), (), endpoint)
+    owner.socket.send_text(CODEC.settings(agent_settings))
     await owner.gets("SettingsApplied")
     return Talk(owner, speech.seats[-1], mind)
 
@@ -246,7 +246,7 @@ async def test_a_message_is_said_unless_the_caller_speaks():
     talk = await opened(FakeMind(), greeting="")
     talk.owner.socket.send_text(CODEC.say("One moment."))
     await talk.owner.gets("AgentAudioDone")
-    talk.seat.listener.on_began()
+    talk.speech_channel.listener.on_began()
     talk.owner.socket.send_text(CODEC.say("One moment."))
     await talk.owner.gets("InjectionRefused")
     assert talk.owner.texts("assistant") == ["One moment."]
@@ -271,8 +271,8 @@ async def test_a_replaced_prompt_leaves_nothing_of_the_old_one():
     """Whoever is forgotten, or has given the phone to somebody else, is not spoken of any more."""
     talk = await opened(FakeMind(["Who?"]), greeting="")
     talk.owner.socket.send_text(CODEC.update_prompt("The caller is Anna."))
-    brief = AgentSettings("maya", "You are still Maya.", "", {}, {}, {}, (), (), None)
-    talk.owner.socket.send_text(CODEC.update_think(brief))
+    agent_settings = AgentSettings("maya", "You are still Maya.", "", {}, {}, {}, (), (), None)
+    talk.owner.socket.send_text(CODEC.update_think(agent_settings))
     talk.caller_says("Who am I?")
     await talk.owner.gets("AgentAudioDone")
     assert talk.mind.asked[0][0]["content"] == f"You are still Maya.\n\n{HEARING}"
@@ -294,12 +294,12 @@ async def test_a_full_house_says_so_and_hangs_up():
     assert talk.owner.texts("assistant") == [BUSY]
     assert talk.owner.types.index("FunctionCallRequest") < talk.owner.types.index("ConversationText")
     talk.owner.socket.send_binary(SOUND)
-    assert talk.seat.heard == b""
+    assert talk.speech_channel.heard == b""
 
 
 async def test_the_last_words_are_asked_for():
     talk = await opened(FakeMind(["Yes."]), greeting="")
-    talk.seat.listener.on_began()
+    talk.speech_channel.listener.on_began()
     talk.owner.socket.send_text(CODEC.force_end_turn())
     await talk.owner.gets("AgentAudioDone")
     assert talk.owner.texts("user") == ["what there was"]
@@ -307,16 +307,16 @@ async def test_the_last_words_are_asked_for():
 
 async def test_broken_speech_is_a_failure_that_may_pass():
     talk = await opened(FakeMind(), greeting="")
-    talk.seat.listener.on_speech_broke("voice failed: URLError")
+    talk.speech_channel.listener.on_speech_broke("voice failed: URLError")
     assert CODEC.receive(orjson.dumps(talk.owner.frames[-1])) == [EngineFailed("voice failed: URLError", True)]
 
 
 async def test_lost_speech_closes_the_socket():
     talk = await opened(FakeMind(), greeting="")
-    talk.seat.listener.on_speech_lost()
+    talk.speech_channel.listener.on_speech_lost()
     await until(lambda: talk.owner.closed)
     talk.owner.socket.close()
-    assert talk.seat.left
+    assert talk.speech_channel.left
 
 
 async def test_nothing_is_said_after_the_close():

@@ -25,7 +25,7 @@ END_CALL = AgentFunction("end_call", "Hang up.")
 CALL = FunctionCall("1", "end_call", "{}")
 
 
-def brief(**fields):
+def agent_settings(**fields):
     given = {
         "agent": "maya",
         "prompt": "You are Maya.",
@@ -40,18 +40,18 @@ def brief(**fields):
 
 
 def test_settings_are_understood():
-    settings = local_codec.read(CODEC.settings(brief()))
+    settings = local_codec.read(CODEC.settings(agent_settings()))
     assert settings == local_codec.Configured("You are Maya.", "Hello.", (END_CALL,), (), "the-bearer")
 
 
 def test_a_conversation_goes_on():
     history = (HistoryMessage("user", "Hi."), HistoryMessage("assistant", "Hello."))
-    settings = local_codec.read(CODEC.settings(brief(greeting="", history=history)))
+    settings = local_codec.read(CODEC.settings(agent_settings(greeting="", history=history)))
     assert (settings.greeting, settings.history) == ("", history)
 
 
 def test_the_endpoint_counts_not_the_model_beside_it():
-    settings = local_codec.read(CODEC.settings(brief(think={"type": "open_ai", "model": "gpt-5.4-mini"})))
+    settings = local_codec.read(CODEC.settings(agent_settings(think={"type": "open_ai", "model": "gpt-5.4-mini"})))
     assert settings.bearer == "the-bearer"
 
 
@@ -59,7 +59,7 @@ def test_the_endpoint_counts_not_the_model_beside_it():
     "frame, message",
     [
         (CODEC.update_prompt("More."), local_codec.PromptAdded("More.")),
-        (CODEC.update_think(brief(prompt="Another.")), local_codec.ThinkReplaced("Another.", (END_CALL,))),
+        (CODEC.update_think(agent_settings(prompt="Another.")), local_codec.ThinkReplaced("Another.", (END_CALL,))),
         (CODEC.say("One moment."), local_codec.SayWanted("One moment.")),
         (CODEC.say_instead("No."), local_codec.SayWanted("No.", instead=True)),
         (CODEC.force_end_turn(), local_codec.TurnForced()),

@@ -22,9 +22,9 @@ class FakeUpstream:
 
 
 def minds(upstream, **brain):
-    bearers = EndpointTokens()
-    thinker = Responder("maya", "", AgentLlm((upstream,), 5.0, "", "Sorry.", "en", **brain))
-    return LocalMinds(bearers), bearers.open(thinker)
+    endpoint_tokens = EndpointTokens()
+    responder = Responder("maya", "", AgentLlm((upstream,), 5.0, "", "Sorry.", "en", **brain))
+    return LocalMinds(endpoint_tokens), endpoint_tokens.open(responder)
 
 
 async def test_text_and_whole_calls_come_back():

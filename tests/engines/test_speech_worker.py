@@ -46,24 +46,24 @@ async def host():
 
 async def test_it_hears_and_speaks(host):
     listener = Listener()
-    seat = host.seat(listener)
-    assert seat.say("How can I help you?") == 1
+    speech_channel = host.speech_channel(listener)
+    assert speech_channel.say("How can I help you?") == 1
     await until(lambda: listener.spoken == [1])
-    seat.hear(QUIET + listener.sound + QUIET)
+    speech_channel.hear(QUIET + listener.sound + QUIET)
     await until(lambda: listener.heard)
     assert (listener.began, listener.heard) == (1, ["How can I help you?"])
-    seat.leave()
+    speech_channel.leave()
     assert (host.taken_seats, host.state) == (0, "ready")
 
 
 async def test_a_dead_process_is_replaced(host):
     listener = Listener()
-    host.seat(listener)
+    host.speech_channel(listener)
     host._process.kill()
     await until(lambda: listener.lost)
     await host.ready()
     second = Listener()
-    host.seat(second).say("Here again.")
+    host.speech_channel(second).say("Here again.")
     await until(lambda: second.spoken)
     assert len(second.sound) > 1600
 

@@ -12,7 +12,7 @@ class Stage:
 
     def __init__(self):
         self.asked, self.hushes, self.now, self.out = [], 0, 0.0, []
-        self.mouth = TtsQueue(
+        self.tts_queue = TtsQueue(
             self,
             lambda: self.now,
             tell=lambda text: self.out.append(text),
@@ -28,8 +28,8 @@ class Stage:
         self.hushes += 1
 
     def sounds(self, number, audio=SECOND):
-        self.mouth.sound(number, audio)
-        self.mouth.spoken(number)
+        self.tts_queue.sound(number, audio)
+        self.tts_queue.spoken(number)
 
 
 @pytest.fixture
@@ -38,19 +38,19 @@ def stage():
 
 
 def test_sound_passes_as_it_comes(stage):
-    stage.mouth.say("Hello.")
-    stage.mouth.finish()
-    stage.mouth.sound(1, SECOND)
-    stage.mouth.sound(1, SECOND)
+    stage.tts_queue.say("Hello.")
+    stage.tts_queue.finish()
+    stage.tts_queue.sound(1, SECOND)
+    stage.tts_queue.sound(1, SECOND)
     assert stage.out == ["Hello.", 1.0, 1.0]
-    stage.mouth.spoken(1)
+    stage.tts_queue.spoken(1)
     assert stage.out[3:] == ["DONE"]
 
 
 def test_sentences_keep_their_order(stage):
-    stage.mouth.say("One.")
-    stage.mouth.say("Two.")
-    stage.mouth.finish()
+    stage.tts_queue.say("One.")
+    stage.tts_queue.say("Two.")
+    stage.tts_queue.finish()
     stage.sounds(2)
     assert stage.out == []
     stage.sounds(1)
@@ -58,29 +58,29 @@ def test_sentences_keep_their_order(stage):
 
 
 def test_an_answer_may_end_after_its_sound(stage):
-    stage.mouth.say("One.")
+    stage.tts_queue.say("One.")
     stage.sounds(1)
-    stage.mouth.finish()
+    stage.tts_queue.finish()
     assert stage.out == ["One.", 1.0, "DONE"]
 
 
 def test_an_empty_answer_has_no_end(stage):
-    stage.mouth.finish()
+    stage.tts_queue.finish()
     assert stage.out == []
 
 
 def test_what_was_not_heard_is_said_again(stage):
     for text in ("One.", "Two.", "Three."):
-        stage.mouth.say(text)
-    stage.mouth.finish()
+        stage.tts_queue.say(text)
+    stage.tts_queue.finish()
     stage.sounds(1)
     stage.sounds(2)
     stage.now = 1.5  # in the midst of the second
-    stage.mouth.hold()
+    stage.tts_queue.hold()
     stage.sounds(3)
     assert stage.hushes == 1
     assert stage.out == ["One.", 1.0, "Two.", 1.0]
-    stage.mouth.go_on()
+    stage.tts_queue.go_on()
     assert stage.asked[3:] == ["Two.", "Three."]
     stage.sounds(4)
     stage.sounds(5)
@@ -88,23 +88,23 @@ def test_what_was_not_heard_is_said_again(stage):
 
 
 def test_what_comes_while_the_caller_speaks_waits(stage):
-    stage.mouth.hold()
-    stage.mouth.say("One.")
-    stage.mouth.finish()
+    stage.tts_queue.hold()
+    stage.tts_queue.say("One.")
+    stage.tts_queue.finish()
     assert stage.asked == []
-    stage.mouth.go_on()
+    stage.tts_queue.go_on()
     stage.sounds(1)
     assert stage.out == ["One.", 1.0, "DONE"]
 
 
 def test_a_dropped_answer_is_over(stage):
-    stage.mouth.say("One.")
-    stage.mouth.say("Two.")
+    stage.tts_queue.say("One.")
+    stage.tts_queue.say("Two.")
     stage.sounds(1)
     stage.now = 2.0
-    stage.mouth.hold()
-    assert stage.mouth.drop() == ["Two."]
-    stage.mouth.say("Other.")
-    stage.mouth.finish()
+    stage.tts_queue.hold()
+    assert stage.tts_queue.drop() == ["Two."]
+    stage.tts_queue.say("Other.")
+    stage.tts_queue.finish()
     stage.sounds(3)
     assert stage.out == ["One.", 1.0, "Other.", 1.0, "DONE"]

@@ -183,7 +183,7 @@ class MediaStream:
         self.how_it_ended = ""  # "carrier", "gateway-close", "broken" or "garbled"
         carrier = call.carrier
         clock = asyncio.get_running_loop().time
-        self.playback = Playout(call.heard_bytes, speed=carrier.speed, hold=carrier.hold_playback, clock=clock)
+        self.playout = Playout(call.heard_bytes, speed=carrier.speed, hold=carrier.hold_playback, clock=clock)
         self._sequence = 0
         self._chunks: dict[str, int] = {}
         self._position_ms = 0
@@ -317,13 +317,13 @@ class MediaStream:
                     self.call.pulse()
         except ConnectionClosed:
             pass
-        self.how_it_ended = self._ending()
-        self.playback.clear()
+        self.how_it_ended = self._job()
+        self.playout.clear()
         self.ended.set()
         self.wake()
         self.call.pulse()
 
-    def _ending(self) -> str:
+    def _job(self) -> str:
         if self._closing:
             return "broken" if self._aborted else "carrier"
         if self.connection.protocol.close_rcvd is not None:
@@ -373,12 +373,12 @@ class MediaStream:
             case "media":
                 audio = base64.b64decode(message["media"]["payload"])
                 if self.audible(audio):
-                    self.playback.add(audio)
+                    self.playout.add(audio)
             case "mark":
-                self.playback.add(message["mark"]["name"])
+                self.playout.add(message["mark"]["name"])
             case "clear":
                 self.call.clears += 1
-                self.call.dropped += self.playback.clear()
+                self.call.dropped += self.playout.clear()
 
     # Itself
 
@@ -386,13 +386,13 @@ class MediaStream:
         """Move the play head, and echo marks in the order in which they were reached."""
         while self.is_open:
             self._wake.clear()
-            self.playback.advance()
+            self.playout.advance()
             await self.tell_played()
-            while self.playback.reached and self.is_open:
-                await self._echo(self.playback.reached.popleft())
+            while self.playout.reached and self.is_open:
+                await self._echo(self.playout.reached.popleft())
             self.call.pulse()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self.playback.tick):
+                async with asyncio.timeout(self.playout.tick):
                     await self._wake.wait()
 
     async def _echo(self, name: str) -> None:
@@ -443,13 +443,13 @@ class FakeCall:
     def heard(self) -> bytearray:
         """What came out of the phone so far."""
         if self.stream:
-            self.stream.playback.advance()
+            self.stream.playout.advance()
         return self.heard_bytes
 
     @property
     def queued(self) -> int:
         """Bytes that the carrier holds and the caller has not heard."""
-        return self.stream.playback.queued if self.stream else 0
+        return self.stream.playout.queued if self.stream else 0
 
     @property
     def abandoned(self) -> bool:
@@ -522,7 +522,7 @@ class FakeCall:
     def play(self, count: int | None = None) -> None:
         """With `hold_playback`: let the caller hear so many bytes, or all that is queued."""
         if self.stream:
-            self.stream.playback.release(count)
+            self.stream.playout.release(count)
             self.stream.wake()
 
     async def wait_heard(self, count: int, timeout: float = 60.0) -> None:

@@ -31,14 +31,14 @@ class Conversation(Dialogue):
     ) -> None:
         super().__init__(socket, manners)
         self.request_id = request_id
-        self._thinker = Thinker(self, llm)
-        self._ear = SttStream()
+        self._responder = Thinker(self, llm)
+        self._stt_stream = SttStream()
         self._patience: asyncio.Timeout | None = None
 
     @property
     def think_requests(self) -> list[Exchange]:
         """Every request made to an own LLM endpoint, and what came back."""
-        return self._thinker.requests
+        return self._responder.requests
 
     async def configured(self, *, timeout: float = 60.0) -> dict[str, Any]:
         """The Settings, once SettingsApplied went out."""
@@ -121,11 +121,11 @@ class Conversation(Dialogue):
             self.problems.append("an audio frame with nothing in it")
         self.frames.append((self.log[-1].at, audio))
         self.heard += audio
-        if self.manners.listen_by_energy and self._ear.feed(audio):
+        if self.manners.listen_by_energy and self._stt_stream.call_events(audio):
             await self._turn_changed()
 
     async def _turn_changed(self) -> None:
-        if not self._ear.speaking:
+        if not self._stt_stream.speaking:
             self._end_scripted_turn("eot_threshold")
         elif self.agent_speaking:
             await self.barge_in()
@@ -246,4 +246,4 @@ class Conversation(Dialogue):
             self._end_scripted_turn("manual")
 
     async def _think(self) -> None:
-        await self._thinker.answer()
+        await self._responder.answer()

@@ -118,16 +118,16 @@ def anthropic_records(exchange: Exchange) -> Iterator[Record]:
             said += delta["type"] == "text_delta"
             yield record("content_block_delta", index=index, delta=delta)
         yield record("content_block_stop", index=index)
-    ending = {"stop_reason": message["stop_reason"], "stop_sequence": None}
-    yield record("message_delta", delta=ending, usage={"output_tokens": message["usage"]["output_tokens"]})
+    job = {"stop_reason": message["stop_reason"], "stop_sequence": None}
+    yield record("message_delta", delta=job, usage={"output_tokens": message["usage"]["output_tokens"]})
     yield record("message_stop")
 
 
 def _anthropic_deltas(block: dict[str, Any], exchange: Exchange) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     match block:
-        case {"type": "thinking", "thinking": thought, "signature": signature}:
+        case {"type": "thinking", "thinking": call_llm, "signature": signature}:
             signed = {"type": "signature_delta", "signature": signature}
-            deltas = [{"type": "thinking_delta", "thinking": thought}, signed]
+            deltas = [{"type": "thinking_delta", "thinking": call_llm}, signed]
             return {"type": "thinking", "thinking": "", "signature": ""}, deltas
         case {"type": "tool_use", "input": arguments}:
             text = json.dumps(arguments) if arguments else ""

@@ -482,7 +482,7 @@ class FakeTelnyx(FakeCarrier):
 
         A gateway that refuses the webhook, or does nothing for `patience` seconds, leaves the call ringing.
         """
-        return await self._ring(self.new_call(caller, called, **payload), patience)
+        return await self._pending_call(self.new_call(caller, called, **payload), patience)
 
     async def ring(
         self, caller: str = "+12025550143", called: str = "+12025550100", *, patience: float = 5, **payload: Any
@@ -490,9 +490,9 @@ class FakeTelnyx(FakeCarrier):
         """Ring the gateway and let it answer, but open no media socket."""
         call = self.new_call(caller, called, **payload)
         call.opens_media = False
-        return await self._ring(call, patience)
+        return await self._pending_call(call, patience)
 
-    async def _ring(self, call: TelnyxCall, patience: float) -> TelnyxCall:
+    async def _pending_call(self, call: TelnyxCall, patience: float) -> TelnyxCall:
         entry = await self.deliver(call, "call.initiated", call.payload("call.initiated"))
         if not 200 <= entry.status < 300:
             return call

@@ -216,13 +216,13 @@ async def both(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Any, EchoG
 # The phone
 
 
-def playback(**options: Any) -> tuple[Playout, list[float]]:
+def playout(**options: Any) -> tuple[Playout, list[float]]:
     now = [0.0]
     return Playout(bytearray(), **{"speed": 1.0, "hold": False, "clock": lambda: now[0], **options}), now
 
 
 def test_play_head_follows_the_clock():
-    phone, now = playback()
+    phone, now = playout()
     phone.add(FRAME * 2)
     phone.add("end")
     now[0] = 0.03
@@ -234,7 +234,7 @@ def test_play_head_follows_the_clock():
 
 
 def test_clear_flushes_pending_marks():
-    phone, now = playback()
+    phone, now = playout()
     for item in (FRAME, "one", FRAME, "two"):
         phone.add(item)
     now[0] = 0.025
@@ -243,20 +243,20 @@ def test_clear_flushes_pending_marks():
 
 
 def test_mark_on_idle_phone_is_immediate():
-    phone, _ = playback()
+    phone, _ = playout()
     phone.add("now")
     assert list(phone.reached) == ["now"]
 
 
 def test_idle_time_is_not_played_later():
-    phone, now = playback()
+    phone, now = playout()
     now[0] = 5.0
     phone.add(FRAME)
     assert len(phone.heard) == 0
 
 
 def test_held_audio_waits_for_release():
-    phone, _ = playback(hold=True)
+    phone, _ = playout(hold=True)
     phone.add(FRAME)
     phone.add("half")
     phone.add(FRAME)

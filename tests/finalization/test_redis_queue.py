@@ -52,15 +52,15 @@ async def taken(stream: RedisJobQueue) -> FinalizationJob:
     async with asyncio.timeout(60):
         while not (found := await stream.next()):
             pass
-    [ending] = found
-    return ending
+    [job] = found
+    return job
 
 
-async def finished(stream: RedisJobQueue, ending: FinalizationJob) -> None:
-    ending.document_id, ending.version = "doc", ending.version + 1
-    ending.remote_id, ending.remote_version = "remote", ending.version
-    await stream.save(ending)
-    await stream.finish(ending)
+async def finished(stream: RedisJobQueue, job: FinalizationJob) -> None:
+    job.document_id, job.version = "doc", job.version + 1
+    job.remote_id, job.remote_version = "remote", job.version
+    await stream.save(job)
+    await stream.finish(job)
 
 
 async def test_ending_is_not_handed_over_twice(room: Room) -> None:
@@ -118,10 +118,10 @@ async def test_who_carries_out_less_is_stopped(room: Room) -> None:
 async def test_fewer_turns_change_nothing(room: Room) -> None:
     a, b = room.node("a"), room.node("b")
     await a.hand_over(FinalizationJob(SESSION))
-    ending = await taken(a)
+    job = await taken(a)
     await b.hand_over(FinalizationJob(DIED))
     assert await b.next() == []
-    await finished(a, ending)
+    await finished(a, job)
     await b.hand_over(FinalizationJob(DIED))
     assert await b.next() == []
 
@@ -133,21 +133,21 @@ async def test_two_tell_of_a_call_at_once(room: Room, first: object) -> None:
     await asyncio.gather(
         *(node.hand_over(FinalizationJob(session)) for node, session in zip((a, b), told, strict=True))
     )
-    ending = await taken(a)
-    assert len(ending.session.turns) == 2
-    await finished(a, ending)
+    job = await taken(a)
+    assert len(job.session.turns) == 2
+    await finished(a, job)
     assert await b.next() == []
 
 
 async def test_entry_of_a_dead_node_is_claimed(room: Room) -> None:
     a, b = room.node("a"), room.node("b")
     await a.hand_over(FinalizationJob(SESSION))
-    ending = await taken(a)
+    job = await taken(a)
     room.dead.add("a")
     claimed = await taken(b)
     assert claimed.session == SESSION and not claimed.looked_for
     with pytest.raises(TakenOver):
-        await a.save(ending)
+        await a.save(job)
     await finished(b, claimed)
 
 

@@ -37,31 +37,31 @@ async def remem(after):
 
 async def written(after):
     """An ending whose document is in our own store."""
-    ending = FinalizationJob(a_session())
-    await after.endings.save(ending)
-    await after.steps.write_document(ending)
-    return ending
+    job = FinalizationJob(a_session())
+    await after.jobs.save(job)
+    await after.steps.write_document(job)
+    return job
 
 
 # Archive
 
 
 async def test_archive_is_kept_once(after):
-    ending = FinalizationJob(a_session())
-    await after.steps.keep_archive(ending)
+    job = FinalizationJob(a_session())
+    await after.steps.keep_archive(job)
     assert after.archives() == [f"AGENT: Hello.\nCALLER: {WORDS}\n"]
     (path,) = after.archive_dir.iterdir()
     path.unlink()
-    await after.steps.keep_archive(ending)
+    await after.steps.keep_archive(job)
     assert after.archives() == []
 
 
 async def test_archive_that_fails_stays_to_be_done(after):
     after.archive_dir.write_text("a file where the folder should be")
-    ending = FinalizationJob(a_session())
+    job = FinalizationJob(a_session())
     with pytest.raises(OSError):
-        await after.steps.keep_archive(ending)
-    assert not ending.archived
+        await after.steps.keep_archive(job)
+    assert not job.archived
 
 
 async def test_ending_that_knows_less_improves_nothing(after):
@@ -130,28 +130,28 @@ async def test_nothing_more_is_nothing_to_do():
 
 
 async def test_document_is_written_once(after):
-    ending = await written(after)
-    await after.steps.write_document(ending)
+    job = await written(after)
+    await after.steps.write_document(job)
     (document,) = await after.documents()
-    assert (document.id, document.source_id) == (ending.document_id, ending.session.id)
-    assert ending.version == 1
+    assert (document.id, document.source_id) == (job.document_id, job.session.id)
+    assert job.version == 1
 
 
 async def test_document_of_a_forgotten_write_is_found_again(after):
     """The process died between the write and the note of it."""
-    ending = await written(after)
-    again = FinalizationJob(ending.session)
+    job = await written(after)
+    again = FinalizationJob(job.session)
     await after.steps.write_document(again)
-    assert again.document_id == ending.document_id
+    assert again.document_id == job.document_id
     assert len(await after.documents()) == 1
 
 
 async def test_summary_is_not_asked_for_twice(after):
     model = MoodyModel()
     after.asks(model)
-    ending = await written(after)
-    await after.steps.write_document(ending)
-    assert (model.asked, ending.summary) == (1, SUMMARY)
+    job = await written(after)
+    await after.steps.write_document(job)
+    assert (model.asked, job.summary) == (1, SUMMARY)
 
 
 async def test_title_follows_the_agents_zone(after):
@@ -162,14 +162,14 @@ async def test_title_follows_the_agents_zone(after):
 
 
 async def test_every_step_is_saved(after):
-    ending = await written(after)
-    await after.steps.keep_archive(ending)
-    assert await after.open_endings() == [ending]
+    job = await written(after)
+    await after.steps.keep_archive(job)
+    assert await after.open_endings() == [job]
 
 
 async def test_finished_ending_keeps_no_words(after):
-    ending = await written(after)
-    await after.steps.finish(ending)
+    job = await written(after)
+    await after.steps.finish(job)
     with closing(sqlite3.connect(after.folder / "gateway.db")) as connection:
         assert connection.execute("SELECT * FROM endings").fetchall() == []
     assert len(await after.documents()) == 1
@@ -179,41 +179,41 @@ async def test_finished_ending_keeps_no_words(after):
 
 
 async def test_no_upgrade_without_a_model(after):
-    ending = await written(after)
-    assert not after.steps.upgrade_due(ending)
-    await after.steps.upgrade(ending)
-    assert ending.version == 1
+    job = await written(after)
+    assert not after.steps.upgrade_due(job)
+    await after.steps.upgrade(job)
+    assert job.version == 1
 
 
 async def test_upgrade_replaces_the_document(after):
-    ending = await written(after)
+    job = await written(after)
     after.asks(MoodyModel())
-    assert after.steps.upgrade_due(ending)
-    await after.steps.upgrade(ending)
+    assert after.steps.upgrade_due(job)
+    await after.steps.upgrade(job)
     (document,) = await after.documents()
-    assert document.id == ending.document_id
+    assert document.id == job.document_id
     assert document.content.endswith("### Context for Next Call\nAna waits for her chain.\n")
-    assert (ending.version, ending.summary) == (2, SUMMARY)
-    assert not after.steps.upgrade_due(ending)
+    assert (job.version, job.summary) == (2, SUMMARY)
+    assert not after.steps.upgrade_due(job)
 
 
 async def test_failed_upgrade_changes_nothing(after):
-    ending = await written(after)
+    job = await written(after)
     after.asks(MoodyModel(LlmUnavailable("overloaded")))
     with pytest.raises(LlmUnavailable):
-        await after.steps.upgrade(ending)
-    assert ending.version == 1
-    assert ending.summary.written_by == "extractive"
+        await after.steps.upgrade(job)
+    assert job.version == 1
+    assert job.summary.written_by == "extractive"
 
 
 # The remote store
 
 
 async def test_nothing_is_sent_without_a_remote_store(after):
-    ending = await written(after)
-    assert not after.steps.remote_due(ending)
-    await after.steps.send_remote(ending)
-    assert (ending.remote_id, ending.remote_version) == ("", 0)
+    job = await written(after)
+    assert not after.steps.remote_due(job)
+    await after.steps.send_remote(job)
+    assert (job.remote_id, job.remote_version) == ("", 0)
 
 
 async def test_nothing_is_sent_before_there_is_a_document(after, remem):
@@ -222,33 +222,33 @@ async def test_nothing_is_sent_before_there_is_a_document(after, remem):
 
 
 async def test_document_is_sent_once(after, remem):
-    ending = await written(after)
-    assert after.steps.remote_due(ending)
-    await after.steps.send_remote(ending)
-    await after.steps.send_remote(ending)
+    job = await written(after)
+    assert after.steps.remote_due(job)
+    await after.steps.send_remote(job)
+    await after.steps.send_remote(job)
     (stored,) = remem.documents.values()
-    assert (ending.remote_id, ending.remote_version) == (stored.id, 1)
+    assert (job.remote_id, job.remote_version) == (stored.id, 1)
     assert remem.paths() == ["POST /v1/documents"]
 
 
 async def test_better_summary_replaces_the_remote_document(after, remem):
-    ending = await written(after)
-    await after.steps.send_remote(ending)
+    job = await written(after)
+    await after.steps.send_remote(job)
     after.asks(MoodyModel())
-    await after.steps.upgrade(ending)
-    await after.steps.send_remote(ending)
+    await after.steps.upgrade(job)
+    await after.steps.send_remote(job)
     (stored,) = remem.documents.values()
     assert stored.content == (await after.documents())[0].content
     assert remem.paths() == ["POST /v1/documents", f"PUT /v1/documents/{stored.id}"]
-    assert ending.remote_version == 2
+    assert job.remote_version == 2
 
 
 async def test_lost_answer_is_asked_after(after, remem):
     remem.honours_idempotency = False
     remem.fails(Fault.ANSWER_LOST)
-    ending = await written(after)
+    job = await written(after)
     with pytest.raises(StoreUnavailable):
-        await after.steps.send_remote(ending)
+        await after.steps.send_remote(job)
     (read,) = await after.open_endings()
     assert read.remote_sent
     await after.steps.send_remote(read)
@@ -259,60 +259,60 @@ async def test_lost_answer_is_asked_after(after, remem):
 async def test_document_that_is_not_indexed_yet_is_not_sent_again(after, remem):
     remem.honours_idempotency, remem.indexing_delay = False, 3600
     remem.fails(Fault.ANSWER_LOST)
-    ending = await written(after)
+    job = await written(after)
     with pytest.raises(StoreUnavailable):
-        await after.steps.send_remote(ending)
+        await after.steps.send_remote(job)
     with pytest.raises(StoreUnavailable) as raised:
-        await after.steps.send_remote(ending)
+        await after.steps.send_remote(job)
     assert raised.value.retry_after == REMOTE_TIMEOUT
     (stored,) = remem.documents.values()
     stored.visible_at = 0.0
-    await after.steps.send_remote(ending)
-    assert (ending.remote_id, len(remem.documents)) == (stored.id, 1)
+    await after.steps.send_remote(job)
+    assert (job.remote_id, len(remem.documents)) == (stored.id, 1)
 
 
 async def test_document_found_without_an_id_is_enough(after, remem):
     remem.face = remem.shape = "plan"
     remem.honours_idempotency = False
     remem.fails(Fault.ANSWER_LOST)
-    ending = await written(after)
+    job = await written(after)
     with pytest.raises(StoreUnavailable):
-        await after.steps.send_remote(ending)
-    await after.steps.send_remote(ending)
-    assert remem.documents_of(ending.session.id) == 1
-    assert (ending.remote_id, ending.remote_version) == ("", 1)
+        await after.steps.send_remote(job)
+    await after.steps.send_remote(job)
+    assert remem.documents_of(job.session.id) == 1
+    assert (job.remote_id, job.remote_version) == ("", 1)
 
 
 async def test_turned_away_repeat_is_asked_after(after, remem):
     """The first create was carried out and not yet indexed, the second turned away: the third must ask again."""
     remem.face, remem.honours_idempotency, remem.indexing_delay = "plan", False, 3600
     remem.fails(Fault.ANSWER_LOST, Fault.NONE, Fault.NONE, Fault.TOO_MANY_REQUESTS)
-    ending = await written(after)
+    job = await written(after)
     for _ in range(3):
         with pytest.raises(StoreUnavailable):
-            await after.steps.send_remote(ending)
+            await after.steps.send_remote(job)
     (stored,) = remem.documents.values()
     stored.visible_at = 0.0
-    await after.steps.send_remote(ending)
-    assert remem.documents_of(ending.session.id) == ending.remote_version == 1
+    await after.steps.send_remote(job)
+    assert remem.documents_of(job.session.id) == job.remote_version == 1
 
 
 async def test_turned_away_request_is_not_asked_after(after, remem):
     remem.fails(Fault.TOO_MANY_REQUESTS)
-    ending = await written(after)
+    job = await written(after)
     with pytest.raises(StoreUnavailable):
-        await after.steps.send_remote(ending)
-    assert not ending.remote_sent
-    await after.steps.send_remote(ending)
+        await after.steps.send_remote(job)
+    assert not job.remote_sent
+    await after.steps.send_remote(job)
     assert remem.paths() == ["POST /v1/documents"] * 2
 
 
 async def test_wrong_key_is_refused(after, remem):
     after.sends_to(remem, key="vlt_wrong")
-    ending = await written(after)
+    job = await written(after)
     with pytest.raises(StoreRefused):
-        await after.steps.send_remote(ending)
-    assert ending.remote_version == 0
+        await after.steps.send_remote(job)
+    assert job.remote_version == 0
 
 
 # Facts
@@ -334,9 +334,9 @@ async def test_what_was_looked_up_in_mid_call_is_not_learned_again(tmp_path):
         steps = FinalizationSteps(store, JobTable(store), None, writer, archive, zones={}, facts=book)
         await book.learn(a_session(), [CallerFact("Prefers window seats", "preference", 0.9, (1,))], START)
         asked = Turn(Speaker.AGENT, "You prefer window seats, right?", START)
-        ending = FinalizationJob(a_session(turns=[asked, Turn(Speaker.CALLER, "Yes.", START)]))
-        await steps.write_document(ending)
-        assert ending.summary.caller_facts == ()
+        job = FinalizationJob(a_session(turns=[asked, Turn(Speaker.CALLER, "Yes.", START)]))
+        await steps.write_document(job)
+        assert job.summary.caller_facts == ()
     finally:
         await store.close()
 
@@ -357,23 +357,23 @@ async def pins(after):
 
 async def test_topics_are_kept_once_whoever_dies(after, pins):
     """The step is done, and the process dies before that is noted: the next one repeats it."""
-    ending = await written(after)
-    ending.summary = replace(SUMMARY, running_topics=(SALE,))
-    await after.endings.save(ending)
-    await after.steps.keep_topics(ending)
-    await after.steps.keep_topics(ending)
+    job = await written(after)
+    job.summary = replace(SUMMARY, running_topics=(SALE,))
+    await after.jobs.save(job)
+    await after.steps.keep_topics(job)
+    await after.steps.keep_topics(job)
     await after.resumes()
-    [topic] = await pins.topics("maya", ending.session.caller)
+    [topic] = await pins.topics("maya", job.session.caller)
     assert (topic.title, topic.calls, len(topic.history)) == ("Orlando sale", 1, 1)
     assert await after.open_endings() == []
 
 
 async def test_process_that_died_before_leaves_topics_to_the_next(after, pins):
-    ending = await written(after)
-    ending.summary = replace(SUMMARY, running_topics=(SALE,))
-    await after.endings.save(ending)
+    job = await written(after)
+    job.summary = replace(SUMMARY, running_topics=(SALE,))
+    await after.jobs.save(job)
     await after.resumes()
-    assert [topic.title for topic in await pins.topics("maya", ending.session.caller)] == ["Orlando sale"]
+    assert [topic.title for topic in await pins.topics("maya", job.session.caller)] == ["Orlando sale"]
 
 
 async def test_better_summary_brings_its_topics(after, pins):

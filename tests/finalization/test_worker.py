@@ -71,7 +71,7 @@ async def test_closing_waits_for_the_document_alone(after, remem):
     await finalizer.close(seconds=10)
     assert finalizer.unfinished == 0
     assert [document.source_id for document in await after.documents()] == [session.id]
-    assert [ending.session for ending in await after.open_endings()] == [session]
+    assert [job.session for job in await after.open_endings()] == [session]
 
 
 async def test_nothing_spoken_is_logged(after, caplog):
@@ -299,11 +299,11 @@ async def test_good_model_is_asked_once(after, remem):
     ids=["begun", "archived", "summarised", "sent"],
 )
 async def test_unfinished_ending_is_taken_up(after, remem, state):
-    ending = FinalizationJob(a_session(), **state)
-    await after.steps.endings.save(ending)
+    job = FinalizationJob(a_session(), **state)
+    await after.steps.jobs.save(job)
     await after.resumes()
-    assert len(await after.documents()) == remem.documents_of(ending.session.id) == 1
-    assert len(after.archives()) == (0 if ending.archived else 1)
+    assert len(await after.documents()) == remem.documents_of(job.session.id) == 1
+    assert len(after.archives()) == (0 if job.archived else 1)
     assert await after.open_endings() == []
 
 

@@ -166,8 +166,8 @@ class Remembered:
 
 @given(st.lists(st.sampled_from(["caller", "agent", "sound", "mark", "done", "interrupt", "off", "on"]), max_size=30))
 def test_journal_tells_what_the_transcript_tells(happenings: list[str]) -> None:
-    playback, remembered = Playout(), Remembered()
-    transcript = Transcript(playback, journal=remembered)
+    playout, remembered = Playout(), Remembered()
+    transcript = Transcript(playout, journal=remembered)
     for number, happening in enumerate(happenings):
         if happening == "caller":
             transcript.caller_said(f"caller {number}", NOW)
@@ -175,14 +175,14 @@ def test_journal_tells_what_the_transcript_tells(happenings: list[str]) -> None:
             transcript.agent_said(f"agent {number} says so.", NOW)
         elif happening == "sound":
             transcript.agent_audio(MARK_BYTES, float(number))
-            playback.audio_sent(MARK_BYTES)
+            playout.audio_sent(MARK_BYTES)
         elif happening == "mark":
-            playback.mark_reached(playback.next_mark())
+            playout.mark_reached(playout.next_mark())
         elif happening == "done":
             transcript.agent_audio_done()
         elif happening in ("off", "on"):
             transcript.go_off_record(happening == "off")
         else:
             transcript.interrupted(float(number))
-            playback.cleared()
+            playout.cleared()
     assert transcript.ended(99.0) == turns_of(remembered.entries)

@@ -11,15 +11,15 @@ STAGES = {"transcript": 0.1, "first_frame": 0.84}
 
 async def test_off_the_record_is_shown_and_not_kept(tmp_path: Path) -> None:
     log = EventStore(tmp_path / "events.db")
-    feed, session = EventPublisher(log), VoiceSession("maya", "+12025550143", "twilio")
-    call = feed.of(session)
+    call_events, session = EventPublisher(log), VoiceSession("maya", "+12025550143", "twilio")
+    call = call_events.of(session)
     call.caller_said("On the record.", NOW)
     call.record_is(off=True)
     call.caller_said("Off the record.", NOW)
     call.record_is(off=False)
     call.caller_said("On it again.", NOW)
     await log.flushed()
-    shown = [event["text"] for _, event in await feed.after(Cursor())]
+    shown = [event["text"] for _, event in await call_events.after(Cursor())]
     assert shown == ["On the record.", "Off the record.", "On it again."]
     log.close()
     kept = [event.get("text") for event in events_of(tmp_path / "events.db", session.id)]
@@ -29,8 +29,8 @@ async def test_off_the_record_is_shown_and_not_kept(tmp_path: Path) -> None:
 async def test_first_piece_of_an_answer_has_its_latency(tmp_path: Path) -> None:
     """Whichever comes first, its text or its sound."""
     log = EventStore(tmp_path / "events.db")
-    feed = EventPublisher(log)
-    call = feed.of(VoiceSession("maya", "+12025550143", "twilio"))
+    call_events = EventPublisher(log)
+    call = call_events.of(VoiceSession("maya", "+12025550143", "twilio"))
     call.caller_said("One?", NOW)
     call.agent_said(1, "Text first.", NOW)
     call.sounds(STAGES)
@@ -42,7 +42,7 @@ async def test_first_piece_of_an_answer_has_its_latency(tmp_path: Path) -> None:
     call.agent_said(3, "Never heard.", NOW)
     call.tell("hangup", reason="caller hung up", seconds=1, turns=6)
     await log.flushed()
-    told = [(event.get("text"), event.get("latency")) for _, event in await feed.after(Cursor())]
+    told = [(event.get("text"), event.get("latency")) for _, event in await call_events.after(Cursor())]
     assert told == [
         ("One?", None),
         ("Text first.", 0.84),

@@ -31,8 +31,8 @@ async def build():
         return built[-1]
 
     yield build
-    for brains in built:
-        await close(brains)
+    for agent_llms in built:
+        await close(agent_llms)
 
 
 # Entries
@@ -58,19 +58,19 @@ async def test_entry_names_an_upstream(build, entry, kind, name, model):
 
 async def test_agents_thoughts_become_its_brain():
     agent = Agent("maya", "", brain=("xai",), first_token_seconds=1.5, no_answer="Sorry?", language="de")
-    brains = build_brains([agent, Agent("sam", "")], LlmAccounts(xai_api_key=KEY))
-    assert brains == {"maya": AgentLlm(brains["maya"].upstreams, 1.5, agent.one_moment, "Sorry?", "de")}
-    await close(brains)
+    agent_llms = build_brains([agent, Agent("sam", "")], LlmAccounts(xai_api_key=KEY))
+    assert agent_llms == {"maya": AgentLlm(agent_llms["maya"].upstreams, 1.5, agent.one_moment, "Sorry?", "de")}
+    await close(agent_llms)
 
 
 async def test_order_of_entries_is_kept(build):
-    brains = build(("openclaw", OLLAMA, "xai"))
-    assert [upstream.name for upstream in brains["agent-0"].upstreams] == ["openclaw", "127.0.0.1", "xai"]
+    agent_llms = build(("openclaw", OLLAMA, "xai"))
+    assert [upstream.name for upstream in agent_llms["agent-0"].upstreams] == ["openclaw", "127.0.0.1", "xai"]
 
 
 async def test_equal_entries_share_an_upstream(build):
-    brains = build(("xai", OLLAMA), (dict(reversed(OLLAMA.items())), "xai/grok-4.5"))
-    first, second = brains["agent-0"].upstreams, brains["agent-1"].upstreams
+    agent_llms = build(("xai", OLLAMA), (dict(reversed(OLLAMA.items())), "xai/grok-4.5"))
+    first, second = agent_llms["agent-0"].upstreams, agent_llms["agent-1"].upstreams
     assert first[1] is second[0]
     assert first[0] is not second[1]
 
@@ -79,8 +79,8 @@ async def test_equal_entries_share_an_upstream(build):
 async def test_compatible_server_gets_its_key_and_options(build, given):
     async with FakeLlm() as llm:
         entry = {"url": f"{llm.url}/v1", "model": "m", "options": {"top_k": 5}, **given}
-        brains = build((entry,), environ={"MY_KEY": "test-key"})
-        events = [event async for event in brains["agent-0"].upstreams[0].answer(REQUEST, "")]
+        agent_llms = build((entry,), environ={"MY_KEY": "test-key"})
+        events = [event async for event in agent_llms["agent-0"].upstreams[0].answer(REQUEST, "")]
     assert events[-1] == Finished("stop")
     assert llm.requests[0].body["top_k"] == 5
 
@@ -144,10 +144,10 @@ BRAIN = AgentLlm((), 1.0, "", "", "en")
 
 async def test_connection_is_warm_for_the_first_answer(build):
     async with FakeLlm() as llm:
-        brains = build(({"url": f"{llm.url}/v1", "model": "m", "api_key": "test-key"},))
-        warming = asyncio.create_task(keep_warm(brains, lambda: False))
+        agent_llms = build(({"url": f"{llm.url}/v1", "model": "m", "api_key": "test-key"},))
+        warming = asyncio.create_task(keep_warm(agent_llms, lambda: False))
         await until(lambda: llm.connections)
-        async for _ in brains["agent-0"].upstreams[0].answer(REQUEST, ""):
+        async for _ in agent_llms["agent-0"].upstreams[0].answer(REQUEST, ""):
             pass
         warming.cancel()
     assert llm.connections == 1
@@ -155,7 +155,7 @@ async def test_connection_is_warm_for_the_first_answer(build):
 
 async def test_upstreams_are_kept_warm_while_calls_are_live():
     shared, other = CountedUpstream(), CountedUpstream()
-    brains = {"maya": replace(BRAIN, upstreams=(shared,)), "sam": replace(BRAIN, upstreams=(shared, other))}
+    agent_llms = {"maya": replace(BRAIN, upstreams=(shared,)), "sam": replace(BRAIN, upstreams=(shared, other))}
     live, looks = False, 0
 
     def is_live():
@@ -163,7 +163,7 @@ async def test_upstreams_are_kept_warm_while_calls_are_live():
         looks += 1
         return live
 
-    warming = asyncio.create_task(keep_warm(brains, is_live, every=0.001, look=0.001))
+    warming = asyncio.create_task(keep_warm(agent_llms, is_live, every=0.001, look=0.001))
     await until(lambda: looks > 10)
     assert (shared.warmed, other.warmed) == (1, 1)
     live = True
@@ -188,12 +188,14 @@ def agent(**fields):
     ],
 )
 async def test_somebody_thinks_where_the_engine_cannot(accounts, name):
-    brains = build_brains([agent()], LlmAccounts(**accounts), engine_thinks=False)
-    [upstream] = brains["maya"].upstreams
-    assert (upstream.name, brains["maya"].opens) == (name, name == "script")
-    await close(brains)
+    agent_llms = build_brains([agent()], LlmAccounts(**accounts), engine_thinks=False)
+    [upstream] = agent_llms["maya"].upstreams
+    assert (upstream.name, agent_llms["maya"].opens) == (name, name == "script")
+    await close(agent_llms)
 
 
 def test_a_brain_that_was_chosen_stays():
-    brains = build_brains([agent(brain=("script",))], LlmAccounts(anthropic_api_key=Secret("k")), engine_thinks=True)
-    assert [upstream.name for upstream in brains["maya"].upstreams] == ["script"]
+    agent_llms = build_brains(
+        [agent(brain=("script",))], LlmAccounts(anthropic_api_key=Secret("k")), engine_thinks=True
+    )
+    assert [upstream.name for upstream in agent_llms["maya"].upstreams] == ["script"]

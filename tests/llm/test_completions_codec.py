@@ -200,15 +200,13 @@ def test_usage_comes_with_the_reason():
 
 
 @given(st.lists(texts | fragments | usages), st.sampled_from([[], [Finished("length")]]))
-def test_every_stream_is_well_formed(events, ending):
+def test_every_stream_is_well_formed(events, job):
     """Whatever an upstream does: one id, a choice in each chunk, one finish chunk, and the words as they came."""
-    chunks = written([*events, *ending])
+    chunks = written([*events, *job])
     assert len({(chunk["id"], chunk["created"], chunk["model"], chunk["object"]) for chunk in chunks}) == 1
     choices = [choice for chunk in chunks for choice in chunk["choices"]]
     assert len(choices) == len(chunks)
-    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == [
-        "length" if ending else "stop"
-    ]
+    assert [choice["finish_reason"] for choice in choices if choice["finish_reason"]] == ["length" if job else "stop"]
     said = [choice["delta"].get("content", "") for choice in choices if "tool_calls" not in choice["delta"]]
     assert [*filter(None, said)] == [event.text for event in events if isinstance(event, TextDelta) and event.text]
 

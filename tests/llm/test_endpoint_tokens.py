@@ -5,37 +5,37 @@ from gateway.llm.endpoint_tokens import MOST_GUESTS, EndpointTokens, digest_of
 from gateway.llm.responder import Responder
 
 
-def thinker():
+def responder():
     return Responder("maya", "", AgentLlm((), 1.0, "One moment.", "Sorry.", "en"))
 
 
 async def test_each_call_has_its_bearer():
-    bearers, first, second = EndpointTokens(), thinker(), thinker()
-    of_first, of_second = bearers.open(first), bearers.open(second)
-    assert await bearers.find(of_first) is first
-    assert await bearers.find(of_second) is second
+    endpoint_tokens, first, second = EndpointTokens(), responder(), responder()
+    of_first, of_second = endpoint_tokens.open(first), endpoint_tokens.open(second)
+    assert await endpoint_tokens.find(of_first) is first
+    assert await endpoint_tokens.find(of_second) is second
 
 
 async def test_bearer_dies_with_its_call():
-    bearers, other = EndpointTokens(), thinker()
-    bearer, others = bearers.open(thinker()), bearers.open(other)
-    bearers.close(bearer)
-    bearers.close(bearer)
-    assert await bearers.find(bearer) is None
-    assert await bearers.find(others) is other
+    endpoint_tokens, other = EndpointTokens(), responder()
+    bearer, others = endpoint_tokens.open(responder()), endpoint_tokens.open(other)
+    endpoint_tokens.close(bearer)
+    endpoint_tokens.close(bearer)
+    assert await endpoint_tokens.find(bearer) is None
+    assert await endpoint_tokens.find(others) is other
 
 
 @pytest.mark.parametrize("change", [lambda bearer: "", lambda bearer: bearer[:-1], lambda bearer: bearer + "é"])
 async def test_other_bearer_opens_nothing(change):
-    bearers = EndpointTokens()
-    assert await bearers.find(change(bearers.open(thinker()))) is None
+    endpoint_tokens = EndpointTokens()
+    assert await endpoint_tokens.find(change(endpoint_tokens.open(responder()))) is None
 
 
 async def test_bearer_is_not_kept():
-    bearers = EndpointTokens()
-    bearer = bearers.open(thinker())
+    endpoint_tokens = EndpointTokens()
+    bearer = endpoint_tokens.open(responder())
     assert len(bearer) == 43
-    assert bearer not in repr(vars(bearers))
+    assert bearer not in repr(vars(endpoint_tokens))
 
 
 # Calls of other nodes
@@ -50,7 +50,7 @@ def others():
 @pytest.fixture
 def here(others):
     async def elsewhere(digest):
-        return thinker() if digest in others else None
+        return responder() if digest in others else None
 
     return EndpointTokens(elsewhere)
 
@@ -71,7 +71,7 @@ async def test_call_of_another_node_ends_there(here, others):
 
 
 async def test_own_call_is_not_looked_for_elsewhere(here, others):
-    own = thinker()
+    own = responder()
     bearer = here.open(own)
     others.add(digest_of(bearer))
     assert await here.find(bearer) is own

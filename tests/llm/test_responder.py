@@ -35,11 +35,11 @@ class Brains:
         llm.answers(answer)
         return llm
 
-    def thinker(self, *llms, first_token_seconds=LONG, one_moment="", dialect="openai", **options):
+    def responder(self, *llms, first_token_seconds=LONG, one_moment="", dialect="openai", **options):
         upstreams = tuple(self._upstream(dialect, f"llm-{number}", llm.url) for number, llm in enumerate(llms))
-        thinker = Responder("maya", "", AgentLlm(upstreams, first_token_seconds, one_moment, SORRY, "en"), **options)
-        self._stack.callback(thinker.close)
-        return thinker
+        responder = Responder("maya", "", AgentLlm(upstreams, first_token_seconds, one_moment, SORRY, "en"), **options)
+        self._stack.callback(responder.close)
+        return responder
 
     def _upstream(self, dialect, name, url):
         key = Secret("test-key")
@@ -52,13 +52,13 @@ class Brains:
 
 
 @pytest.fixture
-async def brains():
+async def agent_llms():
     async with contextlib.AsyncExitStack() as stack:
         yield Brains(stack)
 
 
-async def ask(thinker, request=None):
-    return [event async for event in thinker.answer(request or question())]
+async def ask(responder, request=None):
+    return [event async for event in responder.answer(request or question())]
 
 
 def text_of(events):
@@ -72,26 +72,26 @@ def calls_of(events):
 # Answers
 
 
-async def test_answer_can_be_spoken(brains):
-    thinker = brains.thinker(await brains.llm("**Sure!** It's at https://example.com/a?b, see *there*."))
-    events = await ask(thinker)
+async def test_answer_can_be_spoken(agent_llms):
+    responder = agent_llms.responder(await agent_llms.llm("**Sure!** It's at https://example.com/a?b, see *there*."))
+    events = await ask(responder)
     assert text_of(events) == "Sure! It's at example dot com, see there."
     assert events[-1] == Finished("stop")
 
 
-async def test_usage_is_summed_up(brains):
-    thinker = brains.thinker(await brains.llm("Yes."), kept_seconds=0)
-    events = await ask(thinker) + await ask(thinker)
+async def test_usage_is_summed_up(agent_llms):
+    responder = agent_llms.responder(await agent_llms.llm("Yes."), kept_seconds=0)
+    events = await ask(responder) + await ask(responder)
     first, second = (event for event in events if isinstance(event, Usage))
-    assert thinker.usage.prompt_tokens == first.prompt_tokens + second.prompt_tokens
-    assert thinker.usage.completion_tokens == 4  # pieces of the simulator's text
+    assert responder.usage.prompt_tokens == first.prompt_tokens + second.prompt_tokens
+    assert responder.usage.completion_tokens == 4  # pieces of the simulator's text
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
-async def test_tool_calls_pass_unchanged(brains, dialect):
+async def test_tool_calls_pass_unchanged(agent_llms, dialect):
     arguments = '{"order": "**A12**"}'
-    llm = await brains.llm(Answer("Let me **look**.", tools=(ToolCall("order_status", arguments, "call_1"),)))
-    events = await ask(brains.thinker(llm, dialect=dialect), question(tools=(TOOL,)))
+    llm = await agent_llms.llm(Answer("Let me **look**.", tools=(ToolCall("order_status", arguments, "call_1"),)))
+    events = await ask(agent_llms.responder(llm, dialect=dialect), question(tools=(TOOL,)))
     assert text_of(events) == "Let me look."
     first, *rest = calls_of(events)
     assert (first.index, first.id, first.name) == (0, "call_1", "order_status")
@@ -99,28 +99,28 @@ async def test_tool_calls_pass_unchanged(brains, dialect):
     assert events[-1] == Finished("tool_calls")
 
 
-async def test_unknown_tool_is_not_called(brains):
+async def test_unknown_tool_is_not_called(agent_llms):
     """The engine would end its session."""
     calls = (ToolCall("no_such_tool", "{}", "call_1"), ToolCall("order_status", "{}", "call_2"))
-    events = await ask(brains.thinker(await brains.llm(Answer(tools=calls))), question(tools=(TOOL,)))
+    events = await ask(agent_llms.responder(await agent_llms.llm(Answer(tools=calls))), question(tools=(TOOL,)))
     assert {(call.index, call.id) for call in calls_of(events) if call.id} == {(0, "call_2")}
     assert events[-1] == Finished("tool_calls")
 
 
 @pytest.mark.parametrize(("text", "said"), [("Let me see.", "Let me see."), ("", SORRY)])
-async def test_answer_with_nothing_to_do_just_ends(brains, text, said):
-    llm = await brains.llm(Answer(text, tools=(ToolCall("no_such_tool"),)))
-    events = await ask(brains.thinker(llm), question(tools=(TOOL,)))
+async def test_answer_with_nothing_to_do_just_ends(agent_llms, text, said):
+    llm = await agent_llms.llm(Answer(text, tools=(ToolCall("no_such_tool"),)))
+    events = await ask(agent_llms.responder(llm), question(tools=(TOOL,)))
     assert (text_of(events), calls_of(events), events[-1]) == (said, [], Finished("stop"))
 
 
-async def test_memory_goes_to_every_upstream(brains):
+async def test_memory_goes_to_every_upstream(agent_llms):
     async def search(said):
         return [f"Ana asked {said!r} before"]
 
-    first, second = await brains.llm(), await brains.llm()
+    first, second = await agent_llms.llm(), await agent_llms.llm()
     first.fails(500)
-    await ask(brains.thinker(first, second, memory=TurnRecall(search, patience=LONG)))
+    await ask(agent_llms.responder(first, second, memory=TurnRecall(search, patience=LONG)))
     for llm in (first, second):
         prompt, memory, said = llm.requests[0].body["messages"]
         assert (prompt, said["role"]) == (PROMPT, "user")
@@ -136,7 +136,7 @@ async def test_caller_is_known_by_a_hash():
     assert hashed_caller("maya", "", Secret("pepper")) == ""
 
 
-async def test_turn_is_watched(brains):
+async def test_turn_is_watched(agent_llms):
     class Watch:
         def __init__(self):
             self.seen = []
@@ -148,8 +148,8 @@ async def test_turn_is_watched(brains):
             self.seen.append(("first token", at))
 
     watch = Watch()
-    thinker = brains.thinker(await brains.llm(), watch=watch)
-    await asyncio.gather(ask(thinker), ask(thinker))
+    responder = agent_llms.responder(await agent_llms.llm(), watch=watch)
+    await asyncio.gather(ask(responder), ask(responder))
     assert [what for what, _ in watch.seen] == ["request", "first token"]
     assert watch.seen == sorted(watch.seen, key=lambda seen: seen[1])
 
@@ -157,36 +157,36 @@ async def test_turn_is_watched(brains):
 # Sharing and dropping
 
 
-async def test_equal_requests_share_one_answer(brains):
-    llm = await brains.llm()
-    thinker = brains.thinker(llm)
-    answers = await asyncio.gather(*(ask(thinker) for _ in range(3)))
+async def test_equal_requests_share_one_answer(agent_llms):
+    llm = await agent_llms.llm()
+    responder = agent_llms.responder(llm)
+    answers = await asyncio.gather(*(ask(responder) for _ in range(3)))
     assert [text_of(answer) for answer in answers] == ["It is ready."] * 3
     assert answers[0] == answers[1] == answers[2]
     assert len(llm.requests) == 1
 
 
-async def test_late_duplicate_gets_all(brains):
-    llm = await brains.llm()
-    thinker = brains.thinker(llm)
-    assert await ask(thinker) == await ask(thinker)
+async def test_late_duplicate_gets_all(agent_llms):
+    llm = await agent_llms.llm()
+    responder = agent_llms.responder(llm)
+    assert await ask(responder) == await ask(responder)
     assert len(llm.requests) == 1
 
 
-async def test_answer_is_not_kept_for_long(brains):
-    llm = await brains.llm()
-    thinker = brains.thinker(llm, kept_seconds=0)
-    await ask(thinker)
+async def test_answer_is_not_kept_for_long(agent_llms):
+    llm = await agent_llms.llm()
+    responder = agent_llms.responder(llm, kept_seconds=0)
+    await ask(responder)
     await llm.idle()
-    await ask(thinker)
+    await ask(responder)
     assert (len(llm.requests), llm.connections) == (2, 1)
 
 
-async def test_other_requests_are_asked_beside(brains):
-    llm = await brains.llm(pace=Pace(hangs="after first token"))
-    thinker = brains.thinker(llm)
+async def test_other_requests_are_asked_beside(agent_llms):
+    llm = await agent_llms.llm(pace=Pace(hangs="after first token"))
+    responder = agent_llms.responder(llm)
     requests = [question("Is it"), question("Is it ready?"), question("Is it ready?", tools=(TOOL,))]
-    answers = [thinker.answer(request) for request in requests]
+    answers = [responder.answer(request) for request in requests]
     for answer in answers:
         await anext(answer)
     assert llm.most_parallel == 3
@@ -194,10 +194,10 @@ async def test_other_requests_are_asked_beside(brains):
         await answer.aclose()
 
 
-async def test_last_reader_ends_the_upstream(brains):
-    llm = await brains.llm(pace=Pace(hangs="after first token"))
-    thinker = brains.thinker(llm)
-    first, second = thinker.answer(question()), thinker.answer(question())
+async def test_last_reader_ends_the_upstream(agent_llms):
+    llm = await agent_llms.llm(pace=Pace(hangs="after first token"))
+    responder = agent_llms.responder(llm)
+    first, second = responder.answer(question()), responder.answer(question())
     assert await anext(first) == await anext(second) == TextDelta("It")
     await first.aclose()
     assert llm.parallel == 1
@@ -207,32 +207,32 @@ async def test_last_reader_ends_the_upstream(brains):
 
 
 @pytest.mark.parametrize("hangs", ["before headers", "before first token"])
-async def test_request_dropped_in_silence_ends_upstream(brains, hangs):
-    llm = await brains.llm(pace=Pace(hangs=hangs))
-    asking = asyncio.create_task(ask(brains.thinker(llm)))
+async def test_request_dropped_in_silence_ends_upstream(agent_llms, hangs):
+    llm = await agent_llms.llm(pace=Pace(hangs=hangs))
+    asking = asyncio.create_task(ask(agent_llms.responder(llm)))
     await llm.received(1)
     asking.cancel()
     await llm.idle()
     assert llm.requests[0].disconnected_at is not None
 
 
-async def test_dropped_answer_is_not_shared(brains):
-    llm = await brains.llm(pace=Pace(hangs="after first token"))
-    thinker = brains.thinker(llm)
-    dropped = thinker.answer(question())
+async def test_dropped_answer_is_not_shared(agent_llms):
+    llm = await agent_llms.llm(pace=Pace(hangs="after first token"))
+    responder = agent_llms.responder(llm)
+    dropped = responder.answer(question())
     await anext(dropped)
     await dropped.aclose()
     llm.pace = Pace()
-    assert text_of(await ask(thinker)) == "It is ready."
+    assert text_of(await ask(responder)) == "It is ready."
     assert len(llm.requests) == 2
 
 
-async def test_end_of_call_ends_answers(brains):
-    llm = await brains.llm(pace=Pace(hangs="after first token"))
-    thinker = brains.thinker(llm)
-    answer = thinker.answer(question())
+async def test_end_of_call_ends_answers(agent_llms):
+    llm = await agent_llms.llm(pace=Pace(hangs="after first token"))
+    responder = agent_llms.responder(llm)
+    answer = responder.answer(question())
     await anext(answer)
-    thinker.close()
+    responder.close()
     assert [event async for event in answer] == [Finished("stop")]
     await llm.idle()
     assert llm.requests[0].disconnected_at is not None
@@ -242,10 +242,10 @@ async def test_end_of_call_ends_answers(brains):
 
 
 @pytest.mark.parametrize("status", [400, 401, 429, 500, 529])
-async def test_failing_upstream_is_stood_in_for(brains, status):
-    first, second = await brains.llm("No."), await brains.llm()
+async def test_failing_upstream_is_stood_in_for(agent_llms, status):
+    first, second = await agent_llms.llm("No."), await agent_llms.llm()
     first.fails(status)
-    assert text_of(await ask(brains.thinker(first, second))) == "It is ready."
+    assert text_of(await ask(agent_llms.responder(first, second))) == "It is ready."
 
 
 @pytest.mark.parametrize(
@@ -258,102 +258,102 @@ async def test_failing_upstream_is_stood_in_for(brains, status):
         Answer(" \n\n"),
     ],
 )
-async def test_wordless_upstream_is_stood_in_for(brains, answer):
-    first, second = await brains.llm(answer), await brains.llm()
-    assert text_of(await ask(brains.thinker(first, second))) == "It is ready."
+async def test_wordless_upstream_is_stood_in_for(agent_llms, answer):
+    first, second = await agent_llms.llm(answer), await agent_llms.llm()
+    assert text_of(await ask(agent_llms.responder(first, second))) == "It is ready."
 
 
-async def test_slow_upstream_is_overtaken(brains):
-    first, second = await brains.llm(pace=Pace(hangs="before first token")), await brains.llm("At nine.")
-    events = await ask(brains.thinker(first, second, first_token_seconds=SHORT))
+async def test_slow_upstream_is_overtaken(agent_llms):
+    first, second = await agent_llms.llm(pace=Pace(hangs="before first token")), await agent_llms.llm("At nine.")
+    events = await ask(agent_llms.responder(first, second, first_token_seconds=SHORT))
     assert (text_of(events), events[-1]) == ("At nine.", Finished("stop"))
     await first.idle()
     assert first.requests[0].disconnected_at is not None
 
 
-async def test_slow_upstream_may_still_be_first(brains):
+async def test_slow_upstream_may_still_be_first(agent_llms):
     first, second = (
-        await brains.llm(pace=Pace(before_first_token=SLOW)),
-        await brains.llm(pace=Pace(hangs="before headers")),
+        await agent_llms.llm(pace=Pace(before_first_token=SLOW)),
+        await agent_llms.llm(pace=Pace(hangs="before headers")),
     )
     # On a slow machine the caller may be asked to wait, too.
-    assert text_of(await ask(brains.thinker(first, second, first_token_seconds=SHORT))).endswith("It is ready.")
+    assert text_of(await ask(agent_llms.responder(first, second, first_token_seconds=SHORT))).endswith("It is ready.")
     await second.idle()
     assert second.requests[0].disconnected_at is not None
 
 
-async def test_thoughts_are_not_a_first_word(brains):
+async def test_thoughts_are_not_a_first_word(agent_llms):
     """A model that thinks aloud keeps the caller waiting like one that says nothing."""
-    first = await brains.llm("<think>Let me see", pace=Pace(hangs="after first token", characters=9))
-    second = await brains.llm("At nine.")
-    assert text_of(await ask(brains.thinker(first, second, first_token_seconds=SHORT))) == "At nine."
+    first = await agent_llms.llm("<think>Let me see", pace=Pace(hangs="after first token", characters=9))
+    second = await agent_llms.llm("At nine.")
+    assert text_of(await ask(agent_llms.responder(first, second, first_token_seconds=SHORT))) == "At nine."
 
 
-async def test_tool_call_is_a_first_word(brains):
+async def test_tool_call_is_a_first_word(agent_llms):
     answer = Answer(tools=(ToolCall("order_status", "{}"),))
-    first, second = await brains.llm(answer, pace=Pace(between_tokens=2.0)), await brains.llm()
-    events = await ask(brains.thinker(first, second, first_token_seconds=1.5), question(tools=(TOOL,)))
+    first, second = await agent_llms.llm(answer, pace=Pace(between_tokens=2.0)), await agent_llms.llm()
+    events = await ask(agent_llms.responder(first, second, first_token_seconds=1.5), question(tools=(TOOL,)))
     assert (text_of(events), events[-1]) == ("", Finished("tool_calls"))
     assert second.requests == []
 
 
-async def test_one_moment_is_said_once(brains):
-    llms = [await brains.llm(pace=Pace(before_first_token=SLOW)) for _ in range(3)]
-    thinker = brains.thinker(*llms, first_token_seconds=SHORT, one_moment=ONE_MOMENT)
-    assert text_of(await ask(thinker)) == f"{ONE_MOMENT} It is ready."
+async def test_one_moment_is_said_once(agent_llms):
+    llms = [await agent_llms.llm(pace=Pace(before_first_token=SLOW)) for _ in range(3)]
+    responder = agent_llms.responder(*llms, first_token_seconds=SHORT, one_moment=ONE_MOMENT)
+    assert text_of(await ask(responder)) == f"{ONE_MOMENT} It is ready."
 
 
-async def test_one_moment_waits_for_nobody_else(brains):
+async def test_one_moment_waits_for_nobody_else(agent_llms):
     """Where there is no second language model, the caller hears it when that one would have been asked."""
-    llm = await brains.llm(pace=Pace(hangs="before first token"))
-    thinker = brains.thinker(llm, first_token_seconds=SLOW, one_moment=ONE_MOMENT, longest_silence=1.5 * SLOW)
-    assert text_of(await ask(thinker)) == f"{ONE_MOMENT} {SORRY}"
+    llm = await agent_llms.llm(pace=Pace(hangs="before first token"))
+    responder = agent_llms.responder(llm, first_token_seconds=SLOW, one_moment=ONE_MOMENT, longest_silence=1.5 * SLOW)
+    assert text_of(await ask(responder)) == f"{ONE_MOMENT} {SORRY}"
 
 
 @pytest.mark.parametrize("count", [1, 3])
-async def test_sorry_is_said_when_all_have_failed(brains, caplog, count):
-    llms = [await brains.llm() for _ in range(count)]
+async def test_sorry_is_said_when_all_have_failed(agent_llms, caplog, count):
+    llms = [await agent_llms.llm() for _ in range(count)]
     for llm in llms:
         llm.fails(500)
     with caplog.at_level(logging.DEBUG, logger="gateway"):
-        assert await ask(brains.thinker(*llms)) == [TextDelta(SORRY), Finished("stop")]
+        assert await ask(agent_llms.responder(*llms)) == [TextDelta(SORRY), Finished("stop")]
     logged = [(record.getMessage(), record.upstream, record.error) for record in caplog.records]
     assert logged == [("language model failed", f"llm-{number}", "LlmUnavailable") for number in range(count)]
 
 
-async def test_sorry_is_said_when_nobody_speaks_up(brains):
-    llm = await brains.llm(pace=Pace(hangs="before first token"))
-    thinker = brains.thinker(llm, first_token_seconds=SHORT, one_moment=ONE_MOMENT, longest_silence=SLOW)
-    assert text_of(await ask(thinker)) == f"{ONE_MOMENT} {SORRY}"
+async def test_sorry_is_said_when_nobody_speaks_up(agent_llms):
+    llm = await agent_llms.llm(pace=Pace(hangs="before first token"))
+    responder = agent_llms.responder(llm, first_token_seconds=SHORT, one_moment=ONE_MOMENT, longest_silence=SLOW)
+    assert text_of(await ask(responder)) == f"{ONE_MOMENT} {SORRY}"
     await llm.idle()
     assert llm.requests[0].disconnected_at is not None
 
 
 @pytest.mark.parametrize("dialect", ["openai", "anthropic"])
-async def test_broken_answer_ends_in_good_order(brains, dialect):
+async def test_broken_answer_ends_in_good_order(agent_llms, dialect):
     """Nobody else can end the sentence that the caller has heard half of."""
-    first, second = await brains.llm(Answer("It is ready.", breaks_after=2)), await brains.llm()
-    events = await ask(brains.thinker(first, second, dialect=dialect))
+    first, second = await agent_llms.llm(Answer("It is ready.", breaks_after=2)), await agent_llms.llm()
+    events = await ask(agent_llms.responder(first, second, dialect=dialect))
     assert (text_of(events), events[-1]) == (f"It is . {SORRY}", Finished("stop"))
     assert second.requests == []
 
 
-async def test_broken_tool_call_is_not_passed_on(brains):
+async def test_broken_tool_call_is_not_passed_on(agent_llms):
     call = ToolCall("order_status", '{"order": "A12"}')
-    llm = await brains.llm(Answer(tools=(call,)), pace=Pace(closes_after=3))
-    events = await ask(brains.thinker(llm), question(tools=(TOOL,)))
+    llm = await agent_llms.llm(Answer(tools=(call,)), pace=Pace(closes_after=3))
+    events = await ask(agent_llms.responder(llm), question(tools=(TOOL,)))
     assert events == [TextDelta(SORRY), Finished("stop")]
 
 
-async def test_broken_tool_call_is_stood_in_for(brains):
+async def test_broken_tool_call_is_stood_in_for(agent_llms):
     """Nothing of it was heard, so another may answer."""
     call = ToolCall("order_status", '{"order": "A12"}')
-    first, second = await brains.llm(Answer(tools=(call,)), pace=Pace(closes_after=3)), await brains.llm()
-    events = await ask(brains.thinker(first, second), question(tools=(TOOL,)))
+    first, second = await agent_llms.llm(Answer(tools=(call,)), pace=Pace(closes_after=3)), await agent_llms.llm()
+    events = await ask(agent_llms.responder(first, second), question(tools=(TOOL,)))
     assert (text_of(events), events[-1]) == ("It is ready.", Finished("stop"))
 
 
-async def test_our_own_mistake_is_not_heard(brains, caplog):
+async def test_our_own_mistake_is_not_heard(agent_llms, caplog):
     class Mistaken:
         name = model = "mistaken"
 
@@ -365,12 +365,12 @@ async def test_our_own_mistake_is_not_heard(brains, caplog):
     assert [record.getMessage() for record in caplog.records] == ["answer failed"]
 
 
-async def test_mistake_in_memory_costs_no_answer(brains, caplog):
+async def test_mistake_in_memory_costs_no_answer(agent_llms, caplog):
     async def search(said):
         raise KeyError("a mistake")
 
-    thinker = brains.thinker(await brains.llm(), memory=TurnRecall(search))
-    assert text_of(await ask(thinker)) == "It is ready."
+    responder = agent_llms.responder(await agent_llms.llm(), memory=TurnRecall(search))
+    assert text_of(await ask(responder)) == "It is ready."
     assert [(record.getMessage(), record.error) for record in caplog.records] == [
         ("memory could not be searched", "KeyError")
     ]

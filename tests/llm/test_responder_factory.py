@@ -20,20 +20,22 @@ MEDIA_URL = "wss://voice.example.com/prefix/twilio/media"
 CALLER = "+12025550143"
 
 
-def a_room(commons: CallDirectory | None = None, public_url: str = "") -> ResponderFactory:
+def a_room(directory: CallDirectory | None = None, public_url: str = "") -> ResponderFactory:
     brain = AgentLlm((), first_token_seconds=1, one_moment="One moment.", sorry="Sorry.", language="en")
-    return ResponderFactory({"maya": MAYA}, {"maya": brain}, Secret("secret"), public_url=public_url, commons=commons)
+    return ResponderFactory(
+        {"maya": MAYA}, {"maya": brain}, Secret("secret"), public_url=public_url, directory=directory
+    )
 
 
 @pytest.fixture
-async def commons(tmp_path: Path) -> AsyncIterator[tuple[CallDirectory, CallDirectory]]:
+async def directory(tmp_path: Path) -> AsyncIterator[tuple[CallDirectory, CallDirectory]]:
     """Two nodes that share a board."""
     async with contextlib.AsyncExitStack() as stack:
         made = []
         for _ in range(2):
-            board = await FileStore.open(tmp_path / "board.db")
-            stack.push_async_callback(board.close)
-            made.append(CallDirectory(board, token_seconds=30))
+            shared_store = await FileStore.open(tmp_path / "board.db")
+            stack.push_async_callback(shared_store.close)
+            made.append(CallDirectory(shared_store, token_seconds=30))
         running = [asyncio.create_task(one.run()) for one in made]
         yield made[0], made[1]
         for task in running:
@@ -42,9 +44,9 @@ async def commons(tmp_path: Path) -> AsyncIterator[tuple[CallDirectory, CallDire
 
 
 async def test_engine_reaches_us_where_the_carrier_does() -> None:
-    thought = a_room().open(MAYA, CALLER, MEDIA_URL, MemoryAccess())
-    assert thought is not None
-    assert thought.endpoint.url == "https://voice.example.com/prefix/v1/chat/completions"
+    call_llm = a_room().open(MAYA, CALLER, MEDIA_URL, MemoryAccess())
+    assert call_llm is not None
+    assert call_llm.endpoint.url == "https://voice.example.com/prefix/v1/chat/completions"
 
 
 @pytest.mark.parametrize(
@@ -59,9 +61,9 @@ async def test_engine_reaches_us_where_the_carrier_does() -> None:
     ],
 )
 async def test_engine_on_this_machine_needs_no_tls(public_url: str, host: str, url: str) -> None:
-    thought = a_room(public_url=public_url).open(MAYA, CALLER, f"wss://{host}/twilio/media", MemoryAccess())
-    assert thought is not None
-    assert thought.endpoint.url == url
+    call_llm = a_room(public_url=public_url).open(MAYA, CALLER, f"wss://{host}/twilio/media", MemoryAccess())
+    assert call_llm is not None
+    assert call_llm.endpoint.url == url
 
 
 async def test_agent_without_brain_leaves_thinking_to_the_engine() -> None:
@@ -70,26 +72,26 @@ async def test_agent_without_brain_leaves_thinking_to_the_engine() -> None:
 
 async def test_bearer_is_good_until_its_call_ends() -> None:
     room = a_room()
-    thought = room.open(MAYA, CALLER, MEDIA_URL, MemoryAccess())
-    assert thought is not None
-    assert await room.bearers.find(thought.endpoint.bearer) is thought.thinker
-    room.close(thought)
-    assert await room.bearers.find(thought.endpoint.bearer) is None
+    call_llm = room.open(MAYA, CALLER, MEDIA_URL, MemoryAccess())
+    assert call_llm is not None
+    assert await room.endpoint_tokens.find(call_llm.endpoint.bearer) is call_llm.responder
+    room.close(call_llm)
+    assert await room.endpoint_tokens.find(call_llm.endpoint.bearer) is None
 
 
-async def test_question_may_come_to_another_node(commons: tuple[CallDirectory, CallDirectory]) -> None:
-    here, there = (a_room(one) for one in commons)
-    thought = here.open(MAYA, CALLER, MEDIA_URL, MemoryAccess())
-    assert thought is not None
-    await commons[0].written()
-    thinker = await there.bearers.find(thought.endpoint.bearer)
-    assert thinker is not None and thinker.agent == "maya"
-    assert await there.bearers.find(thought.endpoint.bearer) is thinker
-    assert await there.bearers.find("somebody-elses") is None
-    here.keep_to_itself(thought, MAYA)
-    await commons[0].written()
-    nobodys = await there.bearers.find(thought.endpoint.bearer)
-    assert nobodys is not None and nobodys is not thinker and nobodys.caller_key == ""
-    here.close(thought)
-    await commons[0].written()
-    assert await there.bearers.find(thought.endpoint.bearer) is None
+async def test_question_may_come_to_another_node(directory: tuple[CallDirectory, CallDirectory]) -> None:
+    here, there = (a_room(one) for one in directory)
+    call_llm = here.open(MAYA, CALLER, MEDIA_URL, MemoryAccess())
+    assert call_llm is not None
+    await directory[0].written()
+    responder = await there.endpoint_tokens.find(call_llm.endpoint.bearer)
+    assert responder is not None and responder.agent == "maya"
+    assert await there.endpoint_tokens.find(call_llm.endpoint.bearer) is responder
+    assert await there.endpoint_tokens.find("somebody-elses") is None
+    here.keep_to_itself(call_llm, MAYA)
+    await directory[0].written()
+    nobodys = await there.endpoint_tokens.find(call_llm.endpoint.bearer)
+    assert nobodys is not None and nobodys is not responder and nobodys.caller_key == ""
+    here.close(call_llm)
+    await directory[0].written()
+    assert await there.endpoint_tokens.find(call_llm.endpoint.bearer) is None

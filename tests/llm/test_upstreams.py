@@ -109,8 +109,8 @@ async def test_token_is_passed_on_as_it_comes(llm, upstream):
 
 @pytest.mark.parametrize("kind", WITH_TOOLS, indirect=True)
 async def test_tool_calls_come_whole(llm, upstream):
-    orders = ToolCall("order_status", '{"order": "A12", "city": "Malaga"}', "call_1")
-    llm.answers(Answer("Let me look.", tools=(orders, ToolCall("hours", "{}", "call_2"))))
+    outbound_calls = ToolCall("order_status", '{"order": "A12", "city": "Malaga"}', "call_1")
+    llm.answers(Answer("Let me look.", tools=(outbound_calls, ToolCall("hours", "{}", "call_2"))))
     events = await ask(upstream, TOOLS_REQUEST)
     assert text_of(events) == "Let me look."
     assert calls_of(events) == [

@@ -10,8 +10,8 @@ ANA, BEN = "+12025550101", "+12025550102"
 async def test_forgotten_caller_has_no_topics(tmp_path):
     store = await open_own_store(tmp_path)
     pins = PinnedTopics(store)
-    forgetting = Eraser(store, DataLocations(tmp_path, tmp_path / "archive", None), None, Secret("key"), local=store)
-    notes = CallerNotes(store, forgetting.forget_caller)
+    eraser = Eraser(store, DataLocations(tmp_path, tmp_path / "archive", None), None, Secret("key"), local=store)
+    notes = CallerNotes(store, eraser.forget_caller)
     await notes.remember("Wants tea.", caller=ANA, agent="maya")
     for caller in (ANA, BEN):
         await pins.pin("maya", caller, "Orlando sale")

@@ -56,11 +56,11 @@ class House:
     def store(self) -> MemoryStore:
         return self.stores.memory
 
-    def forgetting(self, remem: RememClient | None = None, **options) -> Eraser:
+    def eraser(self, remem: RememClient | None = None, **options) -> Eraser:
         return Eraser(self.store, self.places, remem, KEY, local=self.stores.local, **options)
 
     async def holding(self, *words: str) -> list[str]:
-        return await self.forgetting().holding(words)
+        return await self.eraser().holding(words)
 
     async def remembers(self, session: VoiceSession, word: str) -> None:
         """The call left its word everywhere."""
@@ -126,24 +126,24 @@ async def another_gateway(tmp_path):
 async def test_forget_reaches_what_nodes_keep_for_each_other(house, tmp_path):
     async with running_redis(tmp_path / "redis") as server:
         client = redis_store.connect(server.url)
-        commons = CallDirectory(redis_store.RedisStore(client), token_seconds=30)
-        writing = asyncio.create_task(commons.run())
-        share = EventStream(client, commons).share
+        directory = CallDirectory(redis_store.RedisStore(client), token_seconds=30)
+        writing = asyncio.create_task(directory.run())
+        share = EventStream(client, directory).share
         sessions = {WORD: a_session(), OTHER_WORD: a_session(caller=OTHER)}
         for word, session in sessions.items():
             await house.remembers(session, word)
             EventPublisher(house.events, share=share).of(session).caller_said(word, START)
-            commons.said(session.id, word.encode())
-        await commons.written()
+            directory.said(session.id, word.encode())
+        await directory.written()
         assert await kept_in(client, WORD) == ["voice-gateway:events", f"voice-gateway:journal:{sessions[WORD].id}"]
-        forgetting = house.forgetting(shared=SharedErasure(client))
-        undone = await forgetting.forget(await forgetting.traces(CALLER))
+        eraser = house.eraser(shared=SharedErasure(client))
+        undone = await eraser.forget(await eraser.traces(CALLER))
         assert (undone.is_complete, undone.deleted["entries in Redis"]) == (True, 2)
         assert await kept_in(client, WORD) == []
         assert len(await kept_in(client, OTHER_WORD)) == 2
         writing.cancel()
         await server.kill()
-        undone = await forgetting.forget(await forgetting.traces(OTHER))
+        undone = await eraser.forget(await eraser.traces(OTHER))
         assert undone.unscrubbed == ("Redis",)
         await client.aclose()
 
@@ -168,8 +168,8 @@ async def test_forget_leaves_no_word_in_any_file(house):
     tables = ["caller_state_log", "calls", "documents", "memory_log", "pin_log"]
     found = [place.removeprefix("the table ") for place in held_by if place.startswith("the table ")]
     assert found == (tables if house.store.description == "postgresql" else [])
-    forgetting = house.forgetting()
-    undone = await forgetting.forget(await forgetting.traces(CALLER))
+    eraser = house.eraser()
+    undone = await eraser.forget(await eraser.traces(CALLER))
     assert undone.is_complete
     assert undone.deleted == {
         "files": 3,
@@ -184,7 +184,7 @@ async def test_forget_leaves_no_word_in_any_file(house):
         "remote documents": 0,
     }
     assert await house.holding(WORD, "pomegran", CALLER) == []
-    assert not await forgetting.traces(CALLER)
+    assert not await eraser.traces(CALLER)
 
 
 async def test_forget_clears_pages_that_were_freed_before(house):
@@ -193,20 +193,20 @@ async def test_forget_clears_pages_that_were_freed_before(house):
     await house.remembers(session, OTHER_WORD)
     off = "PRAGMA secure_delete = OFF"  # some builds of SQLite have it on
     await house.stores.local.look(lambda connection: connection.execute(off).fetchall())
-    ending = FinalizationJob(replace(session, turns=[Turn(Speaker.CALLER, f"{WORD} " * 30_000, START)]))
-    await JobTable(house.stores.local).save(ending)
-    await JobTable(house.stores.local).finish(ending)
+    job = FinalizationJob(replace(session, turns=[Turn(Speaker.CALLER, f"{WORD} " * 30_000, START)]))
+    await JobTable(house.stores.local).save(job)
+    await JobTable(house.stores.local).finish(job)
     assert await house.holding(WORD) != []
-    await house.forgetting().forget(await house.forgetting().traces(CALLER))
+    await house.eraser().forget(await house.eraser().traces(CALLER))
     assert await house.holding(WORD) == []
 
 
 async def test_forget_leaves_others_alone(house):
     await house.remembers(a_session(), WORD)
     await house.remembers(other := a_session(caller=OTHER), OTHER_WORD)
-    before = await house.forgetting().traces(OTHER)
-    await house.forgetting().forget(await house.forgetting().traces(CALLER))
-    assert await house.forgetting().traces(OTHER) == before
+    before = await house.eraser().traces(OTHER)
+    await house.eraser().forget(await house.eraser().traces(CALLER))
+    assert await house.eraser().traces(OTHER) == before
     assert list(before.sessions) == [other.id] and before.unfinished == {other.id} and len(before.files) == 2
     assert await house.tells(OTHER) == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
     [hit] = await house.store.query(OTHER_WORD, limit=1, tags=[f"caller:{OTHER}", "voice-session"])
@@ -216,7 +216,7 @@ async def test_forget_leaves_others_alone(house):
 async def test_forget_with_one_agent_leaves_the_other(house):
     await house.remembers(a_session(), WORD)
     await house.remembers(a_session(agent="leo"), OTHER_WORD)
-    undone = await house.forgetting().forget(await house.forgetting().traces(CALLER, "maya"))
+    undone = await house.eraser().forget(await house.eraser().traces(CALLER, "maya"))
     assert (undone.deleted["calls"], undone.deleted["documents"], undone.deleted["files"]) == (1, 1, 2)
     assert await house.holding(WORD) == []
     assert await house.tells(agent="leo") == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
@@ -225,7 +225,7 @@ async def test_forget_with_one_agent_leaves_the_other(house):
 async def test_forgotten_call_teaches_nothing_any_more(house):
     session = a_session()
     await house.remembers(session, WORD)
-    await house.forgetting().forget(await house.forgetting().traces(CALLER))
+    await house.eraser().forget(await house.eraser().traces(CALLER))
     await FactStore(house.store).learn(session, [CallerFact("Likes tea", "preference", 0.9, (1,))], START)
     await CallerState(house.store).save("maya", CALLER, {"fruit": "tea"}, session_id=session.id, now=START)
     assert await house.tells() == ([], {})
@@ -234,14 +234,14 @@ async def test_forgotten_call_teaches_nothing_any_more(house):
 async def test_call_that_went_on_at_another_node_is_void(house):
     """Nothing here knew of it when its caller was forgotten."""
     await house.remembers(a_session(), WORD)
-    forgetting = house.forgetting()
-    await forgetting.forget(await forgetting.traces(CALLER, "maya"))
+    eraser = house.eraser()
+    await eraser.forget(await eraser.traces(CALLER, "maya"))
     later = datetime.now(UTC) + timedelta(minutes=1)
-    assert await forgetting.is_forgotten(a_session())
-    assert not await forgetting.is_forgotten(a_session(started_at=later))
-    assert not await forgetting.is_forgotten(a_session(agent="leo"))
-    assert not await forgetting.is_forgotten(a_session(caller=OTHER))
-    assert await forgetting.is_forgotten(a_session(caller="state:id:7", number=CALLER))
+    assert await eraser.is_forgotten(a_session())
+    assert not await eraser.is_forgotten(a_session(started_at=later))
+    assert not await eraser.is_forgotten(a_session(agent="leo"))
+    assert not await eraser.is_forgotten(a_session(caller=OTHER))
+    assert await eraser.is_forgotten(a_session(caller="state:id:7", number=CALLER))
 
 
 async def test_what_another_node_has_is_swept(house, tmp_path):
@@ -258,8 +258,8 @@ async def test_what_another_node_has_is_swept(house, tmp_path):
             connection.execute("VACUUM INTO ?", (str(elsewhere.data_dir / path.name),))
     there = Eraser(house.store, elsewhere, None, KEY)
     assert await there.sweep() == 0
-    await house.forgetting().revert(await CallsTable(house.store).find(reverted.id))
-    await house.forgetting().forget(await house.forgetting().traces(CALLER))
+    await house.eraser().revert(await CallsTable(house.store).find(reverted.id))
+    await house.eraser().forget(await house.eraser().traces(CALLER))
     assert await there.sweep() == 1
     assert holding([WORD], elsewhere) == [] and len(holding([OTHER_WORD], elsewhere)) == 4
     assert await there.sweep() == 0
@@ -267,7 +267,7 @@ async def test_what_another_node_has_is_swept(house, tmp_path):
 
 async def test_tombstone_tells_when_and_not_who(house):
     await house.remembers(a_session(), WORD)
-    await house.forgetting().forget(await house.forgetting().traces(CALLER))
+    await house.eraser().forget(await house.eraser().traces(CALLER))
     query = "SELECT caller, at FROM forgotten"
     [(caller, at)] = await house.store.look(lambda connection: connection.execute(query).fetchall())
     assert len(caller) == 32 and at.startswith("20")
@@ -275,7 +275,7 @@ async def test_tombstone_tells_when_and_not_who(house):
 
 async def test_note_about_a_caller_is_forgotten(house):
     await house.store.create(NewDocument("Note", WORD, "note", ("caller-note", f"caller:{CALLER}")))
-    undone = await house.forgetting().forget(await house.forgetting().traces(CALLER))
+    undone = await house.eraser().forget(await house.eraser().traces(CALLER))
     assert undone.deleted["documents"] == 1 and await house.holding(WORD) == []
 
 
@@ -285,7 +285,7 @@ async def test_database_that_is_read_is_named(house):
     with closing(sqlite3.connect(house.places.data_dir / "gateway.db")) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM calls").fetchall()
-        undone = await house.forgetting(patience=0.1).forget(await house.forgetting().traces(CALLER))
+        undone = await house.eraser(patience=0.1).forget(await house.eraser().traces(CALLER))
     assert undone.unscrubbed == ("gateway.db",) and not undone.is_complete
 
 
@@ -310,7 +310,7 @@ async def test_reverted_call_taught_nothing(house):
     await house.remembers(earlier, OTHER_WORD)
     await house.remembers(later, WORD)
     [call, _] = await CallsTable(house.store).newest(caller=CALLER)
-    undone = await house.forgetting().revert(call)
+    undone = await house.eraser().revert(call)
     assert undone.deleted == {
         "fact statements": 1,
         "topic entries": 1,
@@ -322,7 +322,10 @@ async def test_reverted_call_taught_nothing(house):
     assert await house.tells() == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
     [topic] = await PinnedTopics(house.store).topics("maya", CALLER)
     assert (topic.calls, topic.status) == (1, f"Waits for {OTHER_WORD}")
-    assert [booked.session_id for booked in await CallsTable(house.store).newest()] == [later.id, earlier.id]
+    assert [finished_call.session_id for finished_call in await CallsTable(house.store).newest()] == [
+        later.id,
+        earlier.id,
+    ]
 
 
 # The remote store
@@ -335,9 +338,9 @@ async def test_remote_documents_go_too(house, tmp_path):
             await house.remembers(session, WORD)
             await remem.store(call_document(session, SUMMARY, None))
         call = await CallsTable(house.store).find(reverted.id)
-        assert (await house.forgetting(remem).revert(call)).deleted["remote documents"] == 1
+        assert (await house.eraser(remem).revert(call)).deleted["remote documents"] == 1
         assert [document.source_id for document in await remem.past_calls("maya", CALLER, 5)] == [forgotten.id]
-        undone = await house.forgetting(remem).forget(await house.forgetting().traces(CALLER))
+        undone = await house.eraser(remem).forget(await house.eraser().traces(CALLER))
         assert (undone.deleted["remote documents"], undone.remote_left) == (1, 0)
         assert await remem.past_calls("maya", CALLER, 5) == []
 
@@ -348,14 +351,14 @@ async def test_remote_store_that_deletes_nothing_is_told_of(house):
     async with FakeRemem() as fake, httpx.AsyncClient() as http:
         remem = RememClient(fake.url, Secret(fake.api_key), http)
         await remem.store(call_document(session, SUMMARY, None))
-        undone = await house.forgetting(remem).forget(await house.forgetting().traces(CALLER))
+        undone = await house.eraser(remem).forget(await house.eraser().traces(CALLER))
     assert (undone.deleted["remote documents"], undone.remote_left) == (0, 1)
 
 
 async def test_nothing_is_deleted_while_the_remote_store_is_away(house):
     await house.remembers(a_session(), WORD)
-    traces = await house.forgetting().traces(CALLER)
+    traces = await house.eraser().traces(CALLER)
     async with httpx.AsyncClient() as http:
         with pytest.raises(StoreUnavailable):
-            await house.forgetting(RememClient("http://127.0.0.1:1", Secret(""), http)).forget(traces)
-    assert await house.forgetting().traces(CALLER) == traces
+            await house.eraser(RememClient("http://127.0.0.1:1", Secret(""), http)).forget(traces)
+    assert await house.eraser().traces(CALLER) == traces

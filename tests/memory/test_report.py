@@ -49,8 +49,8 @@ async def test_log_tells_what_each_call_changed(store):
 async def test_dossier_marks_reverted_calls(store):
     session = await a_call(store, "Likes tea")
     await FactStore(store).revert(session.id)
-    dossier = await MemoryReports(store).of(CALLER)
-    assert (dossier.facts, dossier.reverted) == ([], [session.id])
+    report = await MemoryReports(store).of(CALLER)
+    assert (report.facts, report.reverted) == ([], [session.id])
 
 
 async def test_stranger_has_no_dossier(store):

@@ -17,20 +17,20 @@ def listen(models):
     """Everything heard in some sound, with when it was; recognition takes no time."""
 
     def listen(sound, *, frame_bytes=160, end=False):
-        ear, heard = SttStream(SpeechMeter(models.silero)), []
+        stt_stream, heard = SttStream(SpeechMeter(models.silero)), []
 
         def take(events, at):
             for event in events:
                 if isinstance(event, TranscribeRequest):
                     heard.append((at, len(event.samples) / RATE))
-                    take(ear.words_are(event.number, models.recogniser.text_of(event.samples)), at)
+                    take(stt_stream.words_are(event.number, models.recogniser.text_of(event.samples)), at)
                 else:
                     heard.append((at, event))
 
         for at in range(0, len(sound), frame_bytes):
-            take(ear.hear(sound[at : at + frame_bytes]), (at + frame_bytes) / RATE)
+            take(stt_stream.hear(sound[at : at + frame_bytes]), (at + frame_bytes) / RATE)
         if end:
-            take(ear.end_turn(), len(sound) / RATE)
+            take(stt_stream.end_turn(), len(sound) / RATE)
         return heard
 
     return listen
@@ -101,11 +101,11 @@ def test_noise_never_reaches_the_recogniser(listen):
 
 
 def test_signs_for_music_are_no_words(models):
-    ear, ended = SttStream(SpeechMeter(models.silero)), []
-    for event in ear.hear(QUIET + voices.pico("I would like to book an appointment.") + QUIET):
+    stt_stream, ended = SttStream(SpeechMeter(models.silero)), []
+    for event in stt_stream.hear(QUIET + voices.pico("I would like to book an appointment.") + QUIET):
         assert not isinstance(event, SpeechEnded)
         if isinstance(event, TranscribeRequest):
-            ended += ear.words_are(event.number, "♪ ♪")
+            ended += stt_stream.words_are(event.number, "♪ ♪")
     assert ended == [SpeechEnded("")]
 
 

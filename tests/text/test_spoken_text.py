@@ -17,7 +17,7 @@ FENCE = "```"
 
 def streamed(chunks, rules=ENGLISH):
     speech = SpokenText(rules)
-    return "".join([*map(speech.feed, chunks), speech.finish()])
+    return "".join([*map(speech.call_events, chunks), speech.finish()])
 
 
 # What is said
@@ -241,7 +241,7 @@ def test_prose_is_not_held_back(text):
     speech = SpokenText(ENGLISH)
     said = ""
     for position, character in enumerate(text, start=1):
-        said += speech.feed(character)
+        said += speech.call_events(character)
         assert position - len(said) <= len(" https ")
 
 
@@ -259,14 +259,14 @@ def test_prose_is_not_held_back(text):
 )
 def test_only_what_can_change_waits(chunks, said):
     speech = SpokenText(ENGLISH)
-    assert [speech.feed(chunk) for chunk in chunks] == said
+    assert [speech.call_events(chunk) for chunk in chunks] == said
 
 
 @pytest.mark.parametrize("opened", ["<b class=", "[1](", "x](", "【", "&", "https://", "*", "_", "[", "`", "$", "<"])
 def test_mark_never_closed_is_let_go(opened):
     speech = SpokenText(ENGLISH)
-    speech.feed(opened)
-    said = "".join(speech.feed("word" if opened == "https://" else "word ") for _ in range(WINDOW // 2))
+    speech.call_events(opened)
+    said = "".join(speech.call_events("word" if opened == "https://" else "word ") for _ in range(WINDOW // 2))
     assert len(said) >= WINDOW
 
 

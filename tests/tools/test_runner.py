@@ -21,13 +21,18 @@ SECRET = "Ana's card is 4111"
 class Line:
     """One call with a user's file, and what its agent and its caller get of it."""
 
-    def __init__(self, tasks, toolbox, *, workers=None, builtins=(), memory=None):
+    def __init__(self, tasks, tool_module, *, workers=None, builtins=(), memory=None):
         self.answers = []
         self.done = []
         self.conv = Conversation(VoiceSession("maya", "+12025550143", "twilio"), self, memory=memory)
-        self.names = next(iter(toolbox.tools.values())).function.__globals__ if toolbox.tools else {}
+        self.names = next(iter(tool_module.tools.values())).function.__globals__ if tool_module.tools else {}
         self.runner = FunctionRunner(
-            tasks, self.conv, toolbox=toolbox, workers=workers or ToolThreads(), answer=self._answer, builtins=builtins
+            tasks,
+            self.conv,
+            tool_module=tool_module,
+            workers=workers or ToolThreads(),
+            answer=self._answer,
+            builtins=builtins,
         )
         self._asked = 0
 

@@ -38,9 +38,9 @@ DIALECTS = ("openai", "xai", "anthropic")
 class Proxy:
     """The server, one call with its bearer, and the engine's client."""
 
-    def __init__(self, url, bearers, llm, client):
+    def __init__(self, url, endpoint_tokens, llm, client):
         self.url = f"{url}/v1/chat/completions"
-        self.bearers = bearers
+        self.endpoint_tokens = endpoint_tokens
         self.llm = llm
         self.client = client
         self._upstreams = []
@@ -54,7 +54,7 @@ class Proxy:
         )
         self._upstreams.append(upstream)
         brain = AgentLlm((upstream,), 10.0, "One moment.", "Sorry, say it again?", "en")
-        return self.bearers.open(Responder("maya", "", brain, memory=memory))
+        return self.endpoint_tokens.open(Responder("maya", "", brain, memory=memory))
 
     def exchange(self, bearer, body=BODY):
         return Exchange(self.url, {"authorization": f"Bearer {bearer}"}, body)
@@ -78,14 +78,14 @@ class Proxy:
 
 @pytest.fixture
 async def proxy():
-    bearers = EndpointTokens()
-    app = Starlette(routes=routes(bearers))
+    endpoint_tokens = EndpointTokens()
+    app = Starlette(routes=routes(endpoint_tokens))
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, ws="none", log_config=None, access_log=False, lifespan="off"))
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     await until(lambda: server.started or serving.done())
     async with FakeLlm() as llm, httpx.AsyncClient(timeout=None) as client:
-        proxy = Proxy(f"http://127.0.0.1:{listener.getsockname()[1]}", bearers, llm, client)
+        proxy = Proxy(f"http://127.0.0.1:{listener.getsockname()[1]}", endpoint_tokens, llm, client)
         yield proxy
         await proxy.close()
     server.should_exit = True
@@ -233,7 +233,7 @@ async def test_bearer_dies_with_its_call(proxy):
     exchange = proxy.exchange(bearer)
     async with aclosing(exchange.stream(proxy.client)) as pieces:
         await anext(pieces)
-        proxy.bearers.close(bearer)
+        proxy.endpoint_tokens.close(bearer)
         assert [piece async for piece in pieces] == []
     assert (exchange.finish_reason, exchange.done) == ("stop", True)
     assert (await proxy.post(bearer)).status_code == 401

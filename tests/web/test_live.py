@@ -193,7 +193,7 @@ async def test_slow_reader_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A reader that takes nothing costs nobody anything, and its stream is given up."""
     monkeypatch.setattr(live, "PATIENCE", 0.05)
     log = EventStore(tmp_path / "events.db")
-    feed = EventPublisher(log)
+    call_events = EventPublisher(log)
     sent: list[bytes] = []
 
     async def send(message: dict[str, object]) -> None:
@@ -208,9 +208,9 @@ async def test_slow_reader_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     headers = [(b"authorization", b"Bearer t")]
     scope = {"type": "http", "method": "GET", "headers": headers, "query_string": b"since=0-0"}
-    feed.of(VoiceSession("maya", CALLER, "twilio")).tell("ringing", called=CALLED)
+    call_events.of(VoiceSession("maya", CALLER, "twilio")).tell("ringing", called=CALLED)
     async with asyncio.timeout(60):
-        await LiveEventsEndpoint(feed, LevelMeters(), Secret("t"))(scope, receive, send)
+        await LiveEventsEndpoint(call_events, LevelMeters(), Secret("t"))(scope, receive, send)
     assert not any(b"data:" in body for body in sent)
     log.close()
 

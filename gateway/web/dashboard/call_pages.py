@@ -64,16 +64,16 @@ class CallPages:
         room: CallPageQuery,
         sounds: RecordingCache,
         envelope: SealedParam,
-        forgetting: Eraser,
+        eraser: Eraser,
     ) -> None:
         self._entrance = entrance
         self._store = stores.memory
         self._lines = CallRows(stores.memory)
-        self._endings = JobTable(stores.local)
+        self._jobs = JobTable(stores.local)
         self._room = room
         self._sounds = sounds
         self._envelope = envelope
-        self._forgetting = forgetting
+        self._eraser = eraser
 
     def routes(self) -> list[Route]:
         door = self._entrance
@@ -169,14 +169,14 @@ class CallPages:
         if form.get("sure") != "yes":
             raise HTTPException(400, "Tick the box to take back what this call taught.")
         try:
-            undone = await self._forgetting.revert(call)
+            undone = await self._eraser.revert(call)
         except StoreError:
             raise HTTPException(503, "The remote store can't be reached, so nothing was taken back.") from None
         return RedirectResponse(f"/calls/{_uuid(call)}?done={'remote' if undone.remote_left else 'reverted'}", 303)
 
     async def _retry(self, request: Request, visit: LoginSession, form: Form) -> Response:
         call = await self._call(request)
-        await self._endings.try_again(call.session_id)
+        await self._jobs.try_again(call.session_id)
         return RedirectResponse(f"/calls/{_uuid(call)}?done=retry", 303)
 
     async def _call(self, request: Request) -> FinishedCall:

@@ -70,7 +70,7 @@ class CallPageQuery:
     ) -> None:
         self._store = store = stores.memory
         self._book = CallsTable(store)
-        self._endings = JobTable(stores.local)
+        self._jobs = JobTable(stores.local)
         self._facts = FactStore(store)
         self._dossiers = MemoryReports(store)
         self._archive = archive
@@ -89,11 +89,11 @@ class CallPageQuery:
     async def view(self, call: FinishedCall) -> CallView:
         uuid = call.session_id.removeprefix("voice-session:")
         documents = await self._store.by_source_ids([call.session_id])
-        ending = await self._endings.of(call.session_id)
+        job = await self._jobs.of(call.session_id)
         text = await self._archive.read(uuid)
         sound = await asyncio.to_thread(self._sounds.load, uuid)
         told = await asyncio.to_thread(events_of, self._events, call.session_id)
-        turns = told_turns(told) or _with_timings(_turns(ending, sound, text), call.timings)
+        turns = told_turns(told) or _with_timings(_turns(job, sound, text), call.timings)
         changes = await self._dossiers.changes(call.caller, [call.agent])
         story, picture, waves = await asyncio.to_thread(_drawn, turns, functions_of(told), call.seconds, sound)
         return CallView(
@@ -104,8 +104,8 @@ class CallPageQuery:
             picture=picture,
             waves=waves,
             changes=[change for change in changes if change.session_id == call.session_id],
-            steps=_steps(call, ending, archived=text is not None, has_remote=self._has_remote),
-            problem=ending.problem if ending else "",
+            steps=_steps(call, job, archived=text is not None, has_remote=self._has_remote),
+            problem=job.problem if job else "",
             reverted=await self._facts.is_taken_back(call.session_id),
             recorded=sound is not None,
         )
@@ -152,10 +152,10 @@ def _since(begin: str, at: str) -> float:
     return max((datetime.fromisoformat(at) - datetime.fromisoformat(begin)).total_seconds(), 0.0)
 
 
-def _turns(ending: FinalizationJob | None, sound: StereoRecording | None, text: str | None) -> list[SpokenTurn]:
+def _turns(job: FinalizationJob | None, sound: StereoRecording | None, text: str | None) -> list[SpokenTurn]:
     """With times and what was not heard, where a recording or an open ending tells; else what the archive has."""
-    if ending is not None:
-        return [_turn(turn, ending.session.started_at) for turn in ending.session.turns]
+    if job is not None:
+        return [_turn(turn, job.session.started_at) for turn in job.session.turns]
     if sound is not None and sound.ended is not None:
         session = VoiceSession.from_json(sound.ended)
         return [_turn(turn, session.started_at) for turn in session.turns]
@@ -209,10 +209,8 @@ def _drawn(
 # How it ended
 
 
-def _steps(
-    call: FinishedCall, ending: FinalizationJob | None, *, archived: bool, has_remote: bool
-) -> list[TimelineStep]:
-    if ending is None:
+def _steps(call: FinishedCall, job: FinalizationJob | None, *, archived: bool, has_remote: bool) -> list[TimelineStep]:
+    if job is None:
         remote = [TimelineStep("Sent to the remote store", "done", "")] if has_remote else []
         kept = "" if archived else "deleted since, as VOICE_SESSION_RETENTION_DAYS says"
         return [
@@ -221,12 +219,12 @@ def _steps(
             TimelineStep("Stored", "done", ""),
             *remote,
         ]
-    waits = "stuck" if ending.problem else "waiting"
-    by = f"by {ending.summary.written_by}" if ending.summary else ""
-    remote = [TimelineStep("Sent to the remote store", "done" if ending.remote_version else waits, ending.problem)]
+    waits = "stuck" if job.problem else "waiting"
+    by = f"by {job.summary.written_by}" if job.summary else ""
+    remote = [TimelineStep("Sent to the remote store", "done" if job.remote_version else waits, job.problem)]
     return [
-        TimelineStep("Transcript archived", "done" if ending.archived else waits, ""),
-        TimelineStep("Summary written", "done" if ending.summary else waits, by),
-        TimelineStep("Stored", "done" if ending.document_id else waits, ""),
+        TimelineStep("Transcript archived", "done" if job.archived else waits, ""),
+        TimelineStep("Summary written", "done" if job.summary else waits, by),
+        TimelineStep("Stored", "done" if job.document_id else waits, ""),
         *(remote if has_remote else []),
     ]

@@ -48,7 +48,7 @@ class CallerPages:
         room: CallerPageQuery,
         sounds: RecordingCache,
         envelope: SealedParam,
-        forgetting: Eraser,
+        eraser: Eraser,
     ) -> None:
         self._entrance = entrance
         self._lines = CallRows(store)
@@ -59,7 +59,7 @@ class CallerPages:
         self._room = room
         self._sounds = sounds
         self._envelope = envelope
-        self._forgetting = forgetting
+        self._eraser = eraser
 
     def routes(self) -> list[Route]:
         door = self._entrance
@@ -115,9 +115,9 @@ class CallerPages:
         )
 
     async def _export(self, request: Request, visit: LoginSession) -> Response:
-        dossier = await self._dossiers.of(self._caller(request))
-        body = orjson.dumps(dossier, default=str, option=orjson.OPT_INDENT_2)
-        name = f"caller-{dossier.caller[-4:]}.json" if dossier.caller[-4:].isdecimal() else "caller.json"
+        report = await self._dossiers.of(self._caller(request))
+        body = orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2)
+        name = f"caller-{report.caller[-4:]}.json" if report.caller[-4:].isdecimal() else "caller.json"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(body, media_type="application/json", headers=headers)
 
@@ -169,8 +169,8 @@ class CallerPages:
         if form.get("sure") != "yes":
             raise HTTPException(400, "Tick the box to forget this caller.")
         try:
-            traces = await self._forgetting.traces(caller)
-            undone = await self._forgetting.forget(traces)
+            traces = await self._eraser.traces(caller)
+            undone = await self._eraser.forget(traces)
         except StoreError:
             raise HTTPException(503, "A store can't be reached, so not everything was deleted. Try again.") from None
         for session_id in traces.sessions:

@@ -50,7 +50,7 @@ class LivePages:
         entrance: LoginGuard,
         store: MemoryStore,
         switchboard: OperatorControl,
-        feed: EventPublisher,
+        call_events: EventPublisher,
         live: LiveEventsEndpoint,
         envelope: SealedParam,
         *,
@@ -59,7 +59,7 @@ class LivePages:
         self._entrance = entrance
         self._lines = CallRows(store)
         self._switchboard = switchboard
-        self._feed = feed
+        self._call_events = call_events
         self._live = live
         self._envelope = envelope
         self._listen_in = listen_in
@@ -77,7 +77,7 @@ class LivePages:
 
     async def _show(self, request: Request, visit: LoginSession) -> Response:
         """What is so now; what happens after `place` comes by events, and what the page has already is left out."""
-        place = await self._feed.head()
+        place = await self._call_events.head()
         recent = await self._lines.page(CallRowFilter(), limit=_RECENT)
         sessions = await self._switchboard.all_calls()
         live = [_LiveCall(session, session.turns[-MOST_TURNS:]) for session in sessions[-MOST_CALLS:]]
@@ -148,12 +148,12 @@ async def _heard(call: Call) -> AsyncIterator[bytes]:
     """Both voices for as long as the call goes on."""
     loop = asyncio.get_running_loop()
     yield endless_wav_header()
-    with call.audience.tapped() as tap:
+    with call.monitor.tapped() as audio_tap:
         due = loop.time()
         while not call.is_over:
             due += _PIECE_SECONDS
             await asyncio.sleep(max(due - loop.time(), 0))
-            yield await asyncio.to_thread(_side_by_side, *tap.take(int(BYTES_PER_SECOND * _PIECE_SECONDS)))
+            yield await asyncio.to_thread(_side_by_side, *audio_tap.take(int(BYTES_PER_SECOND * _PIECE_SECONDS)))
 
 
 def _side_by_side(caller: bytes, agent: bytes) -> bytes:

@@ -75,7 +75,7 @@ class PhonePages:
     async def _call(self, request: Request, visit: LoginSession, form: Form) -> Response:
         try:
             wish = _wish(form)
-            placed = await self._booth.ring(request, wish)
+            placed = await self._booth.place_call(request, wish)
         except RequestRejected as problem:
             return PlainTextResponse(str(problem), problem.status)
         return JSONResponse({**placed, "caller_page": f"/callers/{self._envelope.seal(wish.caller)}"}, 201)

@@ -45,13 +45,15 @@ async def dashboard(
     entrance = LoginGuard(token, Pages(), PublicUrl(settings.public_url))
     envelope, sounds = SealedParam(token), RecordingCache(settings.record_dir)
     places = DataLocations.of(settings)
-    forgetting = Eraser(store, places, ground.remem, token, local=stores.local, shared=ground.others.traces)
+    eraser = Eraser(store, places, ground.remem, token, local=stores.local, shared=ground.others.traces)
     calls = CallPageQuery(stores, ground.archive, sounds, places.events, has_remote=ground.remem is not None)
     return [
         *entrance.routes(),
-        *LivePages(entrance, store, switchboard, ground.feed, live, envelope, listen_in=settings.listen_in).routes(),
-        *CallPages(entrance, stores, calls, sounds, envelope, forgetting).routes(),
-        *CallerPages(entrance, store, CallerPageQuery(store), sounds, envelope, forgetting).routes(),
+        *LivePages(
+            entrance, store, switchboard, ground.call_events, live, envelope, listen_in=settings.listen_in
+        ).routes(),
+        *CallPages(entrance, stores, calls, sounds, envelope, eraser).routes(),
+        *CallerPages(entrance, store, CallerPageQuery(store), sounds, envelope, eraser).routes(),
         *PhonePages(entrance, booth, store, live, envelope, blueprint.agents).routes(),
         *StatsPages(entrance, stores, state).routes(),
     ]

@@ -24,7 +24,7 @@ class StatsPages:
     def __init__(self, entrance: LoginGuard, stores: Stores, state: Callable[[], dict[str, Any]]) -> None:
         self._entrance = entrance
         self._room = stats.StatsQuery(CallRows(stores.memory))
-        self._endings = JobTable(stores.local)
+        self._jobs = JobTable(stores.local)
         self._state = state
 
     def routes(self) -> list[Route]:
@@ -45,5 +45,5 @@ class StatsPages:
             share_bar=stats.share_bar,
             trouble=stats.TROUBLE,
             state=self._state(),
-            waiting=await self._endings.waiting(_MOST_WAITING),
+            waiting=await self._jobs.waiting(_MOST_WAITING),
         )

@@ -88,8 +88,8 @@ async def test_words_that_were_not_heard_are_struck_out(visitor: Visitor):
     assert "I have ten" in page and "<s>or four.</s>" in page
     assert "Try again now" in page
     assert (await visitor.post(f"/calls/{session.uuid}/retry")).headers["location"].endswith("?done=retry")
-    ending = await JobTable(visitor.store).of(session.id)
-    assert ending is not None and ending.problem == ""
+    job = await JobTable(visitor.store).of(session.id)
+    assert job is not None and job.problem == ""
 
 
 async def test_old_call_says_what_is_gone(visitor: Visitor):

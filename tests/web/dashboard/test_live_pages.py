@@ -155,19 +155,19 @@ async def test_call_page_is_drawn_from_what_was_told(stage: Stage):
 
 
 def test_listener_hears_the_answer_when_the_caller_does():
-    tap = AudioTap()
-    tap.sent(b"\x01" * 300)
-    tap.heard(b"\x02" * 100)
-    assert tap.take(200) == (b"\x02" * 100 + b"\xff" * 100, b"\x01" * 200)
-    tap.cleared()
-    assert tap.take(10) == (b"\xff" * 10, b"\xff" * 10)
+    audio_tap = AudioTap()
+    audio_tap.sent(b"\x01" * 300)
+    audio_tap.heard(b"\x02" * 100)
+    assert audio_tap.take(200) == (b"\x02" * 100 + b"\xff" * 100, b"\x01" * 200)
+    audio_tap.cleared()
+    assert audio_tap.take(10) == (b"\xff" * 10, b"\xff" * 10)
 
 
 @pytest.mark.parametrize("times", [1, 5])
 def test_listener_who_is_late_misses_the_oldest(times):
-    tap = AudioTap()
+    audio_tap = AudioTap()
     for _ in range(times):
-        tap.heard(b"\x02" * LATEST_BYTES)
-    tap.heard(b"\x03")
-    caller, _ = tap.take(LATEST_BYTES + 10)
+        audio_tap.heard(b"\x02" * LATEST_BYTES)
+    audio_tap.heard(b"\x03")
+    caller, _ = audio_tap.take(LATEST_BYTES + 10)
     assert caller.rstrip(b"\xff") == b"\x02" * (LATEST_BYTES - 1) + b"\x03"
