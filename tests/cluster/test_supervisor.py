@@ -16,9 +16,9 @@ from tests.stage import until
 
 SUPERVISOR = """
 import asyncio, os, sys
-from gateway.cluster.supervisor import Crew
+from gateway.cluster.supervisor import Supervisor
 count, *command = sys.argv[1:]
-sys.exit(asyncio.run(Crew(command, environ=os.environ).run(int(count))))
+sys.exit(asyncio.run(Supervisor(command, environ=os.environ).run(int(count))))
 """
 # Drains on the first SIGTERM, as long as the test likes; ends on the second, on SIGINT, or without its supervisor.
 WORKER = """
