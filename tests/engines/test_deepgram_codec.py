@@ -131,7 +131,7 @@ def test_odd_fields_never_break_it(fields: dict[str, Any]) -> None:
         receive({**fields, "type": kind})
 
 
-@pytest.mark.parametrize("brief", [BRIEF, GOING_ON])
+@pytest.mark.parametrize("agent_settings", [BRIEF, GOING_ON])
 def test_settings_pass_the_sdk_unchanged(agent_settings: AgentSettings) -> None:
     """The official model takes our Settings and gives them back as they were."""
     settings = json.loads(DeepgramCodec().settings(agent_settings))
