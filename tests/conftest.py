@@ -1,5 +1,6 @@
+import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -8,12 +9,19 @@ from hypothesis import settings
 from tests.memory.stores import Ground, PostgresGround, SqliteGround
 from tests.postgres_server import PostgresServer, running_postgres
 from tests.stage import Stage, make_carrier, staged
+from tests.virtual_time import VirtualTimeLoop
 
 # The same examples every time: whether a change passes is no matter of luck. HYPOTHESIS_PROFILE=searching looks for new
 # ones. How long one takes says something of the machine, not of the code.
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.register_profile("searching", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests marked `virtual_time` run on a clock that jumps."""
+    is_virtual = item.get_closest_marker("virtual_time") is not None
+    return {"virtual": VirtualTimeLoop} if is_virtual else {"real": asyncio.new_event_loop}
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,78 @@
+"""
+An event loop whose clock jumps to the next timer instead of waiting for it.
+
+A scripted call of minutes runs in milliseconds, and always in the same order. Mark a test, or a whole module:
+
+    pytestmark = pytest.mark.virtual_time
+
+    async def test_token_expires():
+        await asyncio.sleep(31)          # returns at once; loop.time() has moved by 31
+
+The marked test and its fixtures run on this loop; the hook is in tests/conftest.py. Only `loop.time()` and what is
+built on it (`sleep`, `timeout`, `wait_for`, `call_later`) are virtual. `time.monotonic()` and `datetime.now()` are not,
+so code under test reads the loop's clock, or takes one.
+
+The clock stands still while a thread started by `run_in_executor` works, and while a socket or pipe has something to
+read. It does not know about other processes or about threads of any other kind: such tests belong on the real clock.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class Deadlock(RuntimeError):
+    """Every task waits, and no timer, thread or socket is left that could wake one."""
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self._now = 1000.0
+        self._threads_at_work = 0
+        super().__init__(_JumpingSelector(self))
+
+    def time(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+    @property
+    def waits_for_threads(self) -> bool:
+        return self._threads_at_work > 0
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Executor | None, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        future = super().run_in_executor(executor, func, *args)
+        self._threads_at_work += 1
+        future.add_done_callback(self._thread_done)
+        return future
+
+    def _thread_done(self, _: asyncio.Future[Any]) -> None:
+        self._threads_at_work -= 1
+
+
+class _JumpingSelector(selectors.DefaultSelector):
+    """Where the loop would wait for its next timer, moves the clock there."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if self._loop.waits_for_threads:
+            return super().select(0 if timeout is not None and timeout <= 0 else None)
+        ready = super().select(0)
+        if ready or (timeout is not None and timeout <= 0):
+            return ready
+        if timeout is None:
+            if len(self.get_map()) > 1:  # one is the loop's own wake-up pipe
+                return super().select(None)
+            raise Deadlock("every task waits, and nothing is left that could wake one")
+        self._loop.advance(timeout)
+        return ready
