@@ -53,6 +53,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._thread_done)
         return future
 
+    async def shutdown_default_executor(self, *args: Any) -> None:
+        self._threads_at_work += 1  # the one that joins the executor's threads
+        try:
+            await super().shutdown_default_executor(*args)
+        finally:
+            self._threads_at_work -= 1
+
     def _thread_done(self, _: asyncio.Future[Any]) -> None:
         self._threads_at_work -= 1
 
