@@ -1,34 +1,93 @@
-"""The application: everything that runs, started and stopped in order, and every route in one list."""
+"""
+The application: the one place where everything is built, started, and stopped again.
+
+`create_app` reads the settings (`Config`; a mistake is one line), opens stores and clients (`open_resources`), starts
+what calls need (`start_services`) and lists the routes. Each step registers its clean-up on one AsyncExitStack, so
+that the gateway stops in the opposite order: calls first, then their finalization, then the stores.
+"""
 
 import contextlib
-import functools
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
+import httpx
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
-from gateway import metrics
+from gateway import maintenance, metrics
+from gateway.admin_token import admin_token
+from gateway.agents import Agent, AgentDirectory, find_text
+from gateway.calls.call_resources import MemoryServices
+from gateway.calls.engine_connection import EngineConfig
+from gateway.calls.level_meter import LevelMeters
 from gateway.calls.manager import CallManager
 from gateway.calls.outbound import OutboundCallStore
+from gateway.calls.recorder import RecordingDirectory
+from gateway.cluster.open import Sharing, check_redis_url, open_sharing
+from gateway.cluster.worker_metrics import WorkerMetrics
+from gateway.engines.local import URL, LocalEngine
+from gateway.engines.local_mind import LocalMinds
+from gateway.engines.speech_worker import SpeechWorkerClient
+from gateway.errors import SettingsError, StoreUnavailable
+from gateway.finalization.archive import Archive
+from gateway.finalization.job_table import JobTable
+from gateway.finalization.steps import FinalizationSteps
+from gateway.finalization.summary.summarizer import Summarizer, build_writer
+from gateway.finalization.worker import FinalizationWorker
+from gateway.history import trace_export
+from gateway.history.call_rows import CallRows
+from gateway.history.calls_table import CallsTable
+from gateway.history.event_store import EventStore
+from gateway.history.journal import Journal
 from gateway.history.live_events import EventPublisher
 from gateway.history.queries import CallHistory
-from gateway.maintenance import retention_of
+from gateway.llm import agent_llm
+from gateway.llm.agent_llm import AgentLlm, LlmAccounts, build_brains
+from gateway.llm.openclaw import OpenClawUpstream
+from gateway.llm.responder import hashed_caller
+from gateway.llm.responder_factory import ResponderFactory
+from gateway.maintenance import running
 from gateway.memory.agent_notes import CallerNotes
-from gateway.memory.erasure import Eraser
-from gateway.memory.open_stores import open_own_stores
+from gateway.memory.embeddings.embedder import Embedder
+from gateway.memory.erasure import DataLocations, Eraser
+from gateway.memory.facts import FactStore
+from gateway.memory.knowledge import Knowledge
+from gateway.memory.open_stores import Stores, open_own_stores
 from gateway.memory.personas import PersonaStore
 from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.recall import Recall
+from gateway.memory.remem_client import RememClient, connect_remem
+from gateway.memory.retention import Retention
+from gateway.memory.state import CallerState
 from gateway.memory.store import MemoryStore
 from gateway.memory.visible_documents import VisibleDocuments
-from gateway.settings import Settings
+from gateway.settings import Secret, Settings
+from gateway.sounds import bundled_sound
+from gateway.speech import model_files
+from gateway.speech.config import SpeechConfig
+from gateway.telephony.phone_numbers import AllowList
+from gateway.telephony.rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
+from gateway.telephony.signatures import TelnyxVerifier
+from gateway.telephony.softphone import SoftphoneCodec
+from gateway.tools.delegation import Delegate, OpenClawAgent, Webhook
+from gateway.tools.module import ReloadingToolModule
+from gateway.tools.prepared import ToolLoader, shelves_of
 from gateway.web import chat_completions, documents, health, sessions
-from gateway.web.blueprint import Blueprint, carriers
-from gateway.web.dashboard.routes import dashboard
-from gateway.web.exchange import Exchange, exchange
-from gateway.web.ground import Ground, ground
+from gateway.web.dashboard.call_pages import CallPages
+from gateway.web.dashboard.call_query import CallPageQuery
+from gateway.web.dashboard.caller_pages import CallerPages
+from gateway.web.dashboard.caller_query import CallerPageQuery
+from gateway.web.dashboard.html import Pages
+from gateway.web.dashboard.live_pages import LivePages
+from gateway.web.dashboard.phone_pages import PhonePages
+from gateway.web.dashboard.recordings import RecordingCache
+from gateway.web.dashboard.stats_pages import StatsPages
 from gateway.web.live import LiveEventsEndpoint
+from gateway.web.login import LoginGuard
+from gateway.web.login_sessions import SealedParam
 from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaEndpoint
 from gateway.web.outbound import OutboundEndpoint
@@ -37,96 +96,549 @@ from gateway.web.softphone import SoftphoneEndpoint
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
 from gateway.websocket import picows, portable
-from gateway.websocket.interface import Connector
+from gateway.websocket.interface import Connector, tls_context
+
+LOCAL_CALLS_PER_CORE: Final = 4
+"""Calls with the local engine that one core carries, speech recognition and voice included (`gateway bench --engine
+local`)."""
 
 
-def create_app(settings: Settings, *, connect: Connector = picows.connect, is_worker: bool = False) -> Starlette:
+@dataclass(frozen=True)
+class Timeouts:
+    """Durations of the application itself, in seconds."""
+
+    finalization_close: float = 10.0
+    """At shutdown; jobs that are still unfinished then are resumed at the next start."""
+    erase_elsewhere: float = 2.0
+    """How long a caller who asks to be forgotten waits for a store across the network."""
+    knowledge_check: float = 5.0
+    """How often the files of an agent's knowledge are checked for changes."""
+
+
+def create_app(
+    settings: Settings,
+    *,
+    connect: Connector = picows.connect,
+    is_worker: bool = False,
+    timeouts: Timeouts = Timeouts(),
+) -> Starlette:
     """
-    The gateway as an ASGI application. SettingsError at once for what a person got wrong.
+    The gateway as an ASGI application. Raises SettingsError for mistakes in the settings.
 
     `is_worker`: other processes use the same DATA_DIR.
 
-    Everything that runs is started and stopped by the application's lifespan. Its state holds `media_door`, the factory
-    for media sockets, which do not pass through ASGI, `desk`, for whoever wants to drain it, and `end_streams`, which
-    ends the responses that have no end of their own.
+    The application's lifespan starts and stops everything. Its state holds `media_endpoint`, the factory for media
+    sockets, which do not pass through ASGI; `call_manager`, which `gateway serve` drains; and `close_event_streams`,
+    which ends responses that would otherwise go on until the client leaves.
     """
-    blueprint = Blueprint.from_settings(settings, connect)
+    config = Config.from_settings(settings, connect, timeouts)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
-        async with _running(blueprint, is_worker) as parts:
-            app.router.routes.extend(parts.routes)
-            yield {"media_door": parts.media_door, "desk": parts.manager, "end_streams": parts.call_events.close}
+        async with contextlib.AsyncExitStack() as stack:
+            resources = await open_resources(config, stack, is_worker=is_worker)
+            services = await start_services(config, resources, stack)
+            media = MediaEndpoint(services.manager, settings.carriers)
+            app.router.routes.extend(await routes(config, resources, services, media, stack))
+            yield {
+                "media_endpoint": media,
+                "call_manager": services.manager,
+                "close_event_streams": resources.call_events.close,
+            }
 
     return Starlette(lifespan=lifespan)
 
 
+# Settings
+
+
 @dataclass(frozen=True)
-class _Parts:
-    """What the running application shows to the outside."""
+class Config:
+    """The settings and the objects made of them. Nothing in it is open or running yet."""
 
-    routes: list[BaseRoute]
-    media_door: MediaEndpoint
-    manager: CallManager
+    settings: Settings
+    timeouts: Timeouts
+    agents: AgentDirectory
+    retention: Retention
+    allowed: AllowList
+    verifier: TelnyxVerifier | None
+    engine: EngineConfig | None
+    """How to reach Deepgram; None for the local engine, or none at all."""
+    engine_is_local: bool
+    writer: Summarizer
+    admin_token: Secret
+    tool_modules: Mapping[str, ReloadingToolModule]
+    text_agents: Mapping[str, OpenClawUpstream]
+    agent_llms: Mapping[str, AgentLlm]
+
+    @classmethod
+    def from_settings(cls, settings: Settings, connect: Connector, timeouts: Timeouts) -> "Config":
+        _make_folder(settings.record_dir, "RECORD_DIR")
+        check_redis_url(settings)
+        trace_export.check(settings)
+        agents = AgentDirectory(settings.agents, settings.folder)
+        is_local = _engine_is_local(settings)
+        return cls(
+            settings=settings,
+            timeouts=timeouts,
+            agents=agents,
+            retention=_retention(settings, agents),
+            allowed=AllowList(settings.allowed_callers),
+            verifier=TelnyxVerifier(settings.telnyx_public_key) if settings.telnyx_public_key else None,
+            engine=_deepgram(settings, connect),
+            engine_is_local=is_local,
+            writer=_summarizer(settings),
+            admin_token=admin_token(settings),
+            tool_modules=shelves_of(agents),
+            text_agents=_text_agents(settings, agents),
+            agent_llms=build_brains(agents, _accounts(settings), engine_thinks=not is_local),
+        )
+
+
+def _make_folder(folder: Path | None, name: str) -> None:
+    try:
+        if folder is not None:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"{name} {folder} can't be used: {error.strerror}; set {name} to a folder of yours"
+        ) from None
+
+
+def _retention(settings: Settings, agents: Iterable[Agent]) -> Retention:
+    own = {agent.name: agent.retention_days for agent in agents if agent.retention_days is not None}
+    return Retention(settings.memory_retention_days, own)
+
+
+def _deepgram(settings: Settings, connect: Connector) -> EngineConfig | None:
+    if settings.engine != "deepgram" or settings.deepgram_api_key is None:
+        return None
+    tls_context()  # loads the certificates now, not in the first call
+    key = Secret(f"Token {settings.deepgram_api_key.reveal()}")
+    return EngineConfig(connect, settings.deepgram_agent_url, {"Authorization": key})
+
+
+def _engine_is_local(settings: Settings) -> bool:
+    """Without VOICE_ENGINE and without a key, the local engine is used if its packages are installed."""
+    if settings.engine != "local":
+        return False
+    if settings.voice_engine and not model_files.are_installed():
+        raise SettingsError(f"VOICE_ENGINE is local but its packages are missing; run: {model_files.INSTALL}")
+    SpeechConfig.read(settings.local_recogniser, settings.local_voice)
+    return model_files.are_installed()
+
+
+def _summarizer(settings: Settings) -> Summarizer:
+    missing = "prompts/summary.md is missing; it tells the language model how to write a summary"
+    return build_writer(
+        provider=settings.summary_provider,
+        model=settings.summary_model,
+        anthropic_api_key=settings.anthropic_api_key,
+        anthropic_base_url=settings.anthropic_base_url,
+        xai_api_key=settings.xai_api_key,
+        xai_api_url=settings.xai_api_url,
+        instructions=find_text("prompts/summary.md", settings.folder, missing=missing),
+    )
+
+
+def _accounts(settings: Settings) -> LlmAccounts:
+    return LlmAccounts(
+        anthropic_api_key=settings.anthropic_api_key,
+        anthropic_base_url=settings.anthropic_base_url,
+        xai_api_key=settings.xai_api_key,
+        xai_api_url=settings.xai_api_url,
+        openclaw_gateway_url=settings.openclaw_gateway_url,
+        openclaw_gateway_token=settings.openclaw_gateway_token,
+        environ=settings.environ,
+    )
+
+
+def _text_agents(settings: Settings, agents: AgentDirectory) -> dict[str, OpenClawUpstream]:
+    """The text agents that OpenClaw runs, by their name in the settings; all others are webhooks."""
+    names = {agent.text_agent for agent in agents if agent.text_agent.startswith("openclaw")}
+    if names and not (settings.openclaw_gateway_url and settings.openclaw_gateway_token):
+        raise SettingsError(f"text_agent {min(names)} needs OPENCLAW_GATEWAY_URL and OPENCLAW_GATEWAY_TOKEN")
+    url, token = settings.openclaw_gateway_url, settings.openclaw_gateway_token or Secret("")
+    return {name: OpenClawUpstream(url, name.partition("/")[2], token) for name in names}
+
+
+# Stores, files and clients
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Everything that is opened before a call can be accepted."""
+
+    http: httpx.AsyncClient
+    embedder: Embedder | None
+    stores: Stores
+    remem: RememClient | None
+    recordings: RecordingDirectory
+    archive: Archive
+    journal: Journal
+    sharing: Sharing
+    events: EventStore
     call_events: EventPublisher
+    levels: LevelMeters
+
+    @property
+    def store(self) -> MemoryStore:
+        return self.stores.memory
 
 
-@contextlib.asynccontextmanager
-async def _running(blueprint: Blueprint, is_worker: bool) -> AsyncIterator[_Parts]:
-    """Everything that runs. Stopped in the opposite order: calls first, then their endings, then the stores."""
-    async with (
-        ground(blueprint, is_worker=is_worker) as under,
-        exchange(blueprint, under) as calls,
-        _doors(blueprint, under, calls) as parts,
-    ):
-        yield parts
+async def open_resources(config: Config, stack: contextlib.AsyncExitStack, *, is_worker: bool) -> Resources:
+    """Open stores and clients, and join the cluster. `stack` closes them."""
+    settings = config.settings
+    http = await stack.enter_async_context(httpx.AsyncClient())
+    # A connection pool of its own: requests to carriers must not wait while a store hangs.
+    store_http = await stack.enter_async_context(httpx.AsyncClient()) if settings.remem_api_url else http
+    embedder = Embedder() if settings.memory_vectors else None
+    stores = await open_own_stores(settings.data_dir, settings.database_url, embedder=embedder)
+    stack.push_async_callback(stores.close)
+    stack.push_async_callback(config.writer.close)
+    recordings = RecordingDirectory(settings.record_dir)
+    stack.callback(recordings.close)
+    sharing = await stack.enter_async_context(open_sharing(settings, shares_disk=is_worker))
+    cluster, levels = sharing.cluster, LevelMeters()
+    if cluster is not None:
+        await stack.enter_async_context(running(cluster.run()))
+        stack.push_async_callback(cluster.close)
+        levels = LevelMeters(sharing.store, node=sharing.node, nodes=lambda: [node["node"] for node in cluster.nodes])
+    journal = Journal(settings.data_dir / "journal.db", sharing.node)
+    stack.callback(journal.close)
+    events = EventStore(settings.data_dir / "events.db", shared=is_worker)
+    stack.callback(events.close)
+    tracer = await stack.enter_async_context(trace_export.traced(settings))
+    return Resources(
+        http=http,
+        embedder=embedder,
+        stores=stores,
+        remem=connect_remem(settings.remem_api_url, settings.remem_api_key, store_http),
+        recordings=recordings,
+        archive=Archive(settings.voice_session_archive_dir, retention_days=settings.voice_session_retention_days),
+        journal=journal,
+        sharing=sharing,
+        events=events,
+        call_events=EventPublisher(
+            events,
+            sharing.events,
+            sharing.events.share if sharing.events is not None else None,
+            listener=tracer.tell if tracer is not None else None,
+        ),
+        levels=levels,
+    )
 
 
-@contextlib.asynccontextmanager
-async def _doors(blueprint: Blueprint, under: Ground, calls: Exchange) -> AsyncIterator[_Parts]:
-    """Every route, and what handlers have of their own."""
-    settings, token, manager = blueprint.settings, blueprint.store_keys[0], calls.manager
+# Calls, finalization and background jobs
+
+
+@dataclass(frozen=True)
+class Services:
+    """What runs, as far as web handlers use it."""
+
+    manager: CallManager
+    finalizer: FinalizationWorker
+    eraser: Eraser
+    agent_llms: ResponderFactory
+    controls: Mapping[str, CallControl]
+    """The REST client of each carrier that is set up."""
+    telnyx: TelnyxControl | None
+    speech: SpeechWorkerClient | None
+    """The local engine's process, where that is the engine."""
+    worker_metrics: WorkerMetrics | None
+    """The metrics of all workers together, where there are several."""
+
+    @property
+    def is_ready(self) -> bool:
+        """False while draining, and while the local engine loads its models."""
+        return self.manager.takes_calls and (self.speech is None or self.speech.has_started)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"calls": self.manager.live_calls, "endings": self.finalizer.unfinished}
+
+
+async def start_services(config: Config, resources: Resources, stack: contextlib.AsyncExitStack) -> Services:
+    """Start everything that calls need, then resume the calls and jobs of the last run. `stack` stops it."""
+    settings, sharing = config.settings, resources.sharing
+    eraser = Eraser(
+        resources.store,
+        DataLocations.of(settings),
+        resources.remem,
+        config.admin_token,
+        local=resources.stores.local,
+        shared=sharing.traces,
+        patience=config.timeouts.erase_elsewhere,
+    )
+    finalizer = _finalizer(config, resources, eraser)
+    stack.push_async_callback(finalizer.close, seconds=config.timeouts.finalization_close)
+    memory = _memory(config, resources, eraser)
+    tool_loader = await _tool_loader(config, resources, memory, stack)
+    agent_llms = ResponderFactory(
+        {agent.name: agent for agent in config.agents},
+        config.agent_llms,
+        config.admin_token,
+        public_url=settings.public_url,
+        search=memory.recall.search if memory is not None else None,
+        directory=sharing.cluster.directory if sharing.cluster is not None else None,
+    )
+    stack.push_async_callback(agent_llm.close, config.agent_llms)
+    engine, speech = config.engine, None
+    if config.engine_is_local:
+        speech = SpeechWorkerClient(_speech_environ(settings))
+        most_calls = settings.local_engine_calls or LOCAL_CALLS_PER_CORE * (os.cpu_count() or 1)
+        local = LocalEngine(speech, LocalMinds(agent_llms.endpoint_tokens).find, most_calls=most_calls)
+        engine = EngineConfig(local.connect, URL, name="local")
+        await stack.enter_async_context(running(speech.run()))
+    controls = _call_controls(settings, resources.http)
+    manager = CallManager(
+        agents=config.agents,
+        allowed=config.allowed,
+        engine=engine,
+        controls=controls,
+        memory=memory,
+        finalizer=finalizer,
+        recordings=resources.recordings,
+        apology=bundled_sound("apology"),
+        tool_loader=tool_loader,
+        agent_llms=agent_llms,
+        cluster=sharing.cluster,
+        call_events=resources.call_events,
+        levels=resources.levels,
+    )
+    telnyx = controls.get("telnyx")
+    services = Services(
+        manager=manager,
+        finalizer=finalizer,
+        eraser=eraser,
+        agent_llms=agent_llms,
+        controls=controls,
+        telnyx=telnyx if isinstance(telnyx, TelnyxControl) else None,
+        speech=speech,
+        worker_metrics=_worker_metrics(sharing),
+    )
+    if sharing.cluster is not None:
+        await stack.enter_async_context(running(sharing.cluster.listen(manager, lambda: services.counts)))
+    stack.push_async_callback(manager.close)
+    for job in _background_jobs(config, resources, services):
+        await stack.enter_async_context(running(job))
+    metrics.LIVE_CALLS.reads(lambda: manager.live_calls)
+    metrics.ENDINGS.reads(lambda: finalizer.unfinished)
+    metrics.OLDEST_ENDING.reads(lambda: finalizer.oldest_seconds)
+    metrics.RESTING.reads(lambda: finalizer.resting)
+    metrics.LOOP_LAG.reads(lambda: manager.loop_lag)
+    await manager.recover(ended=await finalizer.resume())
+    return services
+
+
+def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> FinalizationWorker:
+    agents, store, sharing, embedder = config.agents, resources.store, resources.sharing, resources.embedder
+    table = JobTable(resources.stores.local, sharing.node)
+    steps = FinalizationSteps(
+        store=store,
+        jobs=sharing.jobs or table,
+        remem=resources.remem,
+        writer=config.writer,
+        archive=resources.archive,
+        zones={agent.name: agent.timezone for agent in agents},
+        book=CallsTable(store),
+        facts=FactStore(store),
+        pins=PinnedTopics(store, embed=embedder.embed if embedder is not None else None),
+        state=CallerState(store),
+        state_keys={agent.name: agent.repeat_caller.state_keys for agent in agents},
+        analysed=frozenset(agent.name for agent in agents if agent.repeat_caller.analytics_enabled),
+        silences={agent.name: agent.repeat_caller.new_person_after for agent in agents},
+        is_forgotten=eraser.is_forgotten,
+    )
+    return FinalizationWorker(
+        steps,
+        table,
+        journal=resources.journal,
+        enabled=config.settings.voice_session_enabled,
+        stream=sharing.jobs,
+        node=sharing.node,
+        alive=sharing.cluster.directory.alive if sharing.cluster is not None and sharing.shares_disk else None,
+        call_events=resources.call_events,
+        clear_away=eraser.clear_away,
+    )
+
+
+def _memory(config: Config, resources: Resources, eraser: Eraser) -> MemoryServices | None:
+    settings, store = config.settings, resources.store
+    if not settings.voice_session_enabled:
+        return None
+    limit = settings.voice_session_context_limit
+    facts, pins = FactStore(store), PinnedTopics(store)
+    recall = Recall(store, resources.remem, limit, facts=facts, pins=pins, retention=config.retention)
+    return MemoryServices(recall, limit, resources.journal, eraser.forget_caller)
+
+
+async def _tool_loader(
+    config: Config, resources: Resources, memory: MemoryServices | None, stack: contextlib.AsyncExitStack
+) -> ToolLoader:
+    folders = {agent.name: agent.knowledge for agent in config.agents if agent.knowledge is not None}
+    knowledge = None
+    if folders:
+        knowledge = await Knowledge.open(config.settings.data_dir / "knowledge.db", folders)
+        stack.push_async_callback(knowledge.close)
+        await stack.enter_async_context(running(knowledge.watch(config.timeouts.knowledge_check)))
+
+    def delegate(agent: Agent, caller: str) -> Delegate:
+        if upstream := config.text_agents.get(agent.text_agent):
+            return OpenClawAgent(upstream, hashed_caller(agent.name, caller, config.admin_token))
+        return Webhook(resources.http, agent.text_agent)
+
+    loader = ToolLoader(
+        config.tool_modules,
+        personas=PersonaStore(resources.store),
+        state=CallerState(resources.store) if memory is not None else None,
+        search_memory=memory.search if memory is not None else None,
+        knowledge=knowledge,
+        recipient=delegate,
+    )
+    stack.push_async_callback(loader.close)
+    return loader
+
+
+def _speech_environ(settings: Settings) -> dict[str, str]:
+    key = settings.local_speech_api_key
+    return {
+        "LOCAL_RECOGNISER": settings.local_recogniser,
+        "LOCAL_VOICE": settings.local_voice,
+        "LOCAL_SPEECH_API_KEY": key.reveal() if key is not None else "",
+    }
+
+
+def _call_controls(settings: Settings, http: httpx.AsyncClient) -> dict[str, CallControl]:
+    controls: dict[str, CallControl] = {SoftphoneCodec.name: SoftphoneControl()}
+    if settings.telnyx_api_key is not None:
+        controls["telnyx"] = TelnyxControl(http, api_url=settings.telnyx_api_url, api_key=settings.telnyx_api_key)
+    if settings.twilio_auth_token is not None:
+        controls["twilio"] = TwilioControl(
+            http,
+            api_url=settings.twilio_api_url,
+            account_sid=settings.twilio_account_sid,
+            auth_token=settings.twilio_auth_token,
+        )
+    return controls
+
+
+def _worker_metrics(sharing: Sharing) -> WorkerMetrics | None:
+    if sharing.cluster is None or not sharing.shares_disk:
+        return None
+    return WorkerMetrics(sharing.store, sharing.cluster.directory)
+
+
+def _background_jobs(config: Config, resources: Resources, services: Services) -> Iterable[Coroutine[Any, Any, None]]:
+    """Everything that runs beside calls until the application stops."""
+    store, manager, finalizer = resources.store, services.manager, services.finalizer
+    yield store.watch()
+    yield manager.run()
+    yield resources.levels.run()
+    yield finalizer.sweep()
+    yield finalizer.work_off()
+    yield finalizer.follow()
+    yield agent_llm.keep_warm(config.agent_llms, lambda: manager.live_calls > 0)
+    yield maintenance.delete_old_transcripts(resources.archive)
+    yield maintenance.delete_old_events(resources.events, config.settings.voice_session_retention_days)
+    yield maintenance.expire_memory(FactStore(store), PinnedTopics(store), config.retention)
+    yield maintenance.finish_erasures(services.eraser)
+    yield maintenance.preload(config.writer)
+    yield maintenance.collect_garbage(lambda: manager.live_calls == 0)
+    if services.worker_metrics is not None:
+        yield services.worker_metrics.run()
+
+
+# Routes
+
+
+async def routes(
+    config: Config, resources: Resources, services: Services, media: MediaEndpoint, stack: contextlib.AsyncExitStack
+) -> list[BaseRoute]:
+    """Every route of the gateway."""
+    settings, token, manager = config.settings, config.admin_token, services.manager
     public = PublicUrl(settings.public_url)
-    async with contextlib.AsyncExitStack() as stack:
-        shared_store = await stack.enter_async_context(under.others.own_board(settings.data_dir))
-        outbound_calls = OutboundCallStore(shared_store, token)
-        telnyx = TelnyxWebhooks(manager, public, blueprint.verifier, calls.telnyx, outbound_calls)
-        stack.push_async_callback(telnyx.close)
-        media_door = MediaEndpoint(manager, carriers(settings))
-        live = LiveEventsEndpoint(under.call_events, under.levels, token)
-        booth = SoftphoneEndpoint(manager, public, token, shared_store)
-        # Pages and lists read through a connection and a thread of their own: no call waits behind one.
-        read = await open_own_stores(settings.data_dir, settings.database_url)
-        stack.push_async_callback(read.close)
-        room = CallHistory(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
-        state = functools.partial(calls.state, blueprint, under)
-        counted = calls.supervisor.render if calls.supervisor is not None else _own_metrics
-        pages = await dashboard(blueprint, under, read, manager.switchboard, live, booth, state)
-        routes = [
-            *TwilioWebhooks(manager, public, settings.twilio_auth_token, outbound_calls).routes(),
-            *telnyx.routes(),
-            *OutboundEndpoint(manager, public, token, outbound_calls, blueprint.agents, calls.controls).routes(),
-            *booth.routes(),
-            *chat_completions.routes(calls.agent_llms.endpoint_tokens),
-            *_store_routes(blueprint, under.store, calls.eraser),
-            *sessions.routes(room, token),
-            *live.routes(),
-            *health.routes(state, lambda: calls.is_ready, counted),
-            *pages,
-            # Reached only where the server speaks WebSocket through ASGI; the front keeps media sockets from it.
-            *portable.routes(media_door, CODECS),
-        ]
-        yield _Parts(routes, media_door, manager, under.call_events)
+    outbound_calls = OutboundCallStore(resources.sharing.store, token)
+    telnyx = TelnyxWebhooks(manager, public, config.verifier, services.telnyx, outbound_calls)
+    stack.push_async_callback(telnyx.close)
+    live = LiveEventsEndpoint(resources.call_events, resources.levels, token)
+    softphone = SoftphoneEndpoint(manager, public, token, resources.sharing.store)
+    # Pages and lists read through a connection and a thread of their own, so that calls do not wait for them.
+    read = await open_own_stores(settings.data_dir, settings.database_url)
+    stack.push_async_callback(read.close)
+    history = CallHistory(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
+    visible = VisibleDocuments(resources.store, config.retention)
+    notes = CallerNotes(visible, services.eraser.forget_caller)
+    mcp = create_mcp(PersonaStore(resources.store), notes, token, pins=PinnedTopics(resources.store))
+    own_store_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
+
+    def state() -> dict[str, Any]:
+        return _state(config, resources, services)
+
+    async def metrics_text() -> str:
+        return await services.worker_metrics.render() if services.worker_metrics is not None else metrics.render()
+
+    return [
+        *TwilioWebhooks(manager, public, settings.twilio_auth_token, outbound_calls).routes(),
+        *telnyx.routes(),
+        *OutboundEndpoint(manager, public, token, outbound_calls, config.agents, services.controls).routes(),
+        *softphone.routes(),
+        *chat_completions.routes(services.agent_llms.endpoint_tokens),
+        *documents.routes(visible, (token, *own_store_key)),
+        *mcp.routes(),
+        *sessions.routes(history, token),
+        *live.routes(),
+        *health.routes(state, lambda: services.is_ready, metrics_text),
+        *await _dashboard_routes(config, resources, services, live, softphone, read),
+        # Used where the server speaks WebSocket through ASGI; otherwise PortMux takes media sockets before ASGI.
+        *portable.routes(media, CODECS),
+    ]
 
 
-def _store_routes(blueprint: Blueprint, store: MemoryStore, eraser: Eraser) -> list[BaseRoute]:
-    """What clients of the store and text agents may ask."""
-    pins = PinnedTopics(store)
-    shown = VisibleDocuments(store, retention_of(blueprint.settings, blueprint.agents))
-    notes = CallerNotes(shown, eraser.forget_caller)
-    mcp = create_mcp(PersonaStore(store), notes, blueprint.store_keys[0], pins=pins)
-    return [*documents.routes(shown, blueprint.store_keys), *mcp.routes()]
+async def _dashboard_routes(
+    config: Config,
+    resources: Resources,
+    services: Services,
+    live: LiveEventsEndpoint,
+    softphone: SoftphoneEndpoint,
+    stores: Stores,
+) -> list[BaseRoute]:
+    """The dashboard's pages. They read through `stores`, which no call waits for."""
+    settings, token, store = config.settings, config.admin_token, stores.memory
+    with contextlib.suppress(StoreUnavailable):  # a shared database may be down now; the next start catches up
+        await CallRows(store).catch_up()
+    guard = LoginGuard(token, Pages(), PublicUrl(settings.public_url))
+    sealed, sounds, places = SealedParam(token), RecordingCache(settings.record_dir), DataLocations.of(settings)
+    eraser = Eraser(store, places, resources.remem, token, local=stores.local, shared=resources.sharing.traces)
+    calls = CallPageQuery(stores, resources.archive, sounds, places.events, has_remote=resources.remem is not None)
+    switchboard, events = services.manager.switchboard, resources.call_events
+    return [
+        *guard.routes(),
+        *LivePages(guard, store, switchboard, events, live, sealed, listen_in=settings.listen_in).routes(),
+        *CallPages(guard, stores, calls, sounds, sealed, eraser).routes(),
+        *CallerPages(guard, store, CallerPageQuery(store), sounds, sealed, eraser).routes(),
+        *PhonePages(guard, softphone, store, live, sealed, config.agents).routes(),
+        *StatsPages(guard, stores, lambda: _state(config, resources, services)).routes(),
+    ]
 
 
-async def _own_metrics() -> str:
-    return metrics.render()
+def _state(config: Config, resources: Resources, services: Services) -> dict[str, Any]:
+    """The state of the gateway, for /health and the dashboard."""
+    settings, store, speech = config.settings, resources.store, services.speech
+    cluster = resources.sharing.cluster
+    nodes = cluster.nodes if cluster is not None else []
+    if speech is not None:
+        engine = {"engine": "local", "engine_state": speech.state}
+        if speech.refusal:
+            engine["engine_problem"] = speech.refusal
+    else:
+        engine = {"engine": "deepgram" if config.engine is not None else "not set up"}
+    return {
+        **services.counts,
+        "loop_lag_ms": round(services.manager.loop_lag * 1000, 1),
+        **engine,
+        "carriers": sorted(settings.carriers),
+        "store": f"{store.description} and remote" if settings.remem_api_url else store.description,
+        **({"database": "away" if store.is_away else "ok"} if settings.database_url else {}),
+        **({"nodes": nodes} if len(nodes) > 1 else {}),
+    }

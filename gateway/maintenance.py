@@ -1,14 +1,14 @@
-"""What runs beside calls for as long as the application does."""
+"""Background jobs of the application. Each runs until it is cancelled."""
 
 import asyncio
 import contextlib
 import gc
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from gateway.agents import Agent
 from gateway.errors import StoreError
 from gateway.finalization.archive import Archive
 from gateway.finalization.summary.summarizer import Summarizer
@@ -17,116 +17,116 @@ from gateway.memory.erasure import Eraser
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.retention import Retention
-from gateway.settings import Settings
 
-RETENTION_CHECK_SECONDS: Final = 3600.0
-DAY_SECONDS: Final = 24 * 3600.0
-PREPARE_AFTER: Final = 1.0
-_CANCEL_SECONDS: Final = 5.0
-_GARBAGE_SECONDS: Final = 5.0
-_EVERYTHING_SECONDS: Final = 3600.0
-_SOME_OBJECTS: Final = 10_000
-_MANY_OBJECTS: Final = 1_000_000
-"""About 100 MB, more than all calls of a full gateway hold at once."""
+HOUR: Final = 3600.0
+DAY: Final = 24 * HOUR
+AFTER_START: Final = 1.0
+CANCEL_SECONDS: Final = 5.0
 
 _log = logging.getLogger(__name__)
 
 
-async def prepare(writer: Summarizer) -> None:
-    """A provider's library takes seconds to load: after the start, and before the first call needs it."""
-    await asyncio.sleep(PREPARE_AFTER)
+@contextlib.asynccontextmanager
+async def running(job: Coroutine[Any, Any, None], *, cancel_seconds: float = CANCEL_SECONDS) -> AsyncIterator[None]:
+    """
+    Run the job as a task while the block runs. Its failure is logged at once and stops nothing else.
+
+    The task is cancelled until it ends: a library may swallow a cancellation, and the process would never stop.
+    """
+    task = asyncio.get_running_loop().create_task(job, name=getattr(job, "__qualname__", None))
+    task.add_done_callback(_log_failure)
+    try:
+        yield
+    finally:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=cancel_seconds)
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("background job failed", exc_info=error, extra={"job": task.get_name()})
+
+
+async def preload(writer: Summarizer) -> None:
+    """Import the summary provider's library, which takes seconds, after the start and before the first call ends."""
+    await asyncio.sleep(AFTER_START)
     await writer.prepare()
 
 
-async def delete_old(archive: Archive) -> None:
+async def delete_old_transcripts(archive: Archive) -> None:
     while True:
         try:
             if deleted := await archive.delete_old():
                 _log.info("old transcripts deleted", extra={"files": deleted})
         except OSError as error:
             _log.warning("old transcripts could not be deleted", extra={"error": type(error).__name__})
-        await asyncio.sleep(RETENTION_CHECK_SECONDS)
+        await asyncio.sleep(HOUR)
 
 
 async def delete_old_events(events: EventStore, retention_days: int) -> None:
-    """What was said is told again as long as raw transcripts are kept."""
+    """Live events hold what was said: they are kept as long as raw transcripts; 0 keeps them for good."""
     while retention_days:
-        events.delete_before(Cursor(Cursor.now().ms - retention_days * int(DAY_SECONDS) * 1000))
-        await asyncio.sleep(RETENTION_CHECK_SECONDS)
+        events.delete_before(Cursor(Cursor.now().ms - retention_days * int(DAY) * 1000))
+        await asyncio.sleep(HOUR)
 
 
-async def sweep(eraser: Eraser) -> None:
+async def finish_erasures(eraser: Eraser) -> None:
     """
-    Delete what this node still has of forgotten calls, at the start and once an hour: those that were forgotten at
-    another one, and those that a killed process could not clear away.
+    Delete what this node still has of erased calls, at the start and once an hour.
+
+    They were erased on another node, or the process was killed before it had deleted everything.
     """
-    await asyncio.sleep(PREPARE_AFTER)  # the files are opened at the start
+    await asyncio.sleep(AFTER_START)  # the stores' files are being opened
     while True:
         try:
             if swept := await eraser.sweep():
-                _log.info("forgotten calls cleared away", extra={"calls": swept})
+                _log.info("erasures finished", extra={"calls": swept})
         except StoreError as error:
-            _log.warning("forgotten calls could not be looked for", extra={"reason": str(error)})
-        await asyncio.sleep(RETENTION_CHECK_SECONDS)
+            _log.warning("erasures could not be checked", extra={"reason": str(error)})
+        await asyncio.sleep(HOUR)
 
 
-def retention_of(settings: Settings, agents: Iterable[Agent]) -> Retention:
-    """How long facts and topics are told."""
-    own = {agent.name: agent.retention_days for agent in agents if agent.retention_days is not None}
-    return Retention(settings.memory_retention_days, own)
-
-
-async def expire_facts(facts: FactStore, pins: PinnedTopics, retention: Retention) -> None:
-    """Delete what is not told any more, at the start and once a day."""
+async def expire_memory(facts: FactStore, topics: PinnedTopics, retention: Retention) -> None:
+    """Delete facts and topics that are past their retention time, at the start and once a day."""
     while True:
         try:
             limits = retention.limits(datetime.now(UTC))
-            expired = sum([await facts.expire(*limit) + await pins.expire(*limit) for limit in limits])
+            expired = sum([await facts.expire(*limit) + await topics.expire(*limit) for limit in limits])
             if expired:
                 _log.info("old facts deleted", extra={"statements": expired})
         except StoreError as error:
             _log.warning("old facts could not be deleted", extra={"reason": str(error)})
-        await asyncio.sleep(DAY_SECONDS)
+        await asyncio.sleep(DAY)
 
 
-async def collect_garbage(is_quiet: Callable[[], bool]) -> None:
+@dataclass(frozen=True)
+class GarbageLimits:
+    """When to collect: new objects since the last collection, and seconds."""
+
+    check_seconds: float = 5.0
+    quiet_objects: int = 10_000
+    busy_objects: int = 1_000_000
+    """About 100 MB, more than all calls of a full gateway hold at once."""
+    full_seconds: float = HOUR
+
+
+async def collect_garbage(is_quiet: Callable[[], bool], limits: GarbageLimits = GarbageLimits()) -> None:
     """
-    Collect cycles while no call is live, and under way only when there may be many: it holds up every call's sound.
+    Collect cycles while no call is live, and during calls only after very many allocations: a collection delays audio.
 
-    For a process that has switched the collector off, as `gateway serve` does. Calls leave hardly any cycles. What was
-    found alive is not looked at again for an hour: all of it together takes a tenth of a second and more.
+    For a process that has disabled the collector, as `gateway serve` does. Calls leave hardly any cycles. Objects that
+    survived are frozen for an hour: a collection that visits all of them takes a tenth of a second and more.
     """
     clock = asyncio.get_running_loop().time
-    looked_at_all = clock()
+    last_full = clock()
     while True:
-        await asyncio.sleep(_GARBAGE_SECONDS)
+        await asyncio.sleep(limits.check_seconds)
         new_objects, quiet = gc.get_count()[0], is_quiet()
-        if gc.isenabled() or new_objects <= (_SOME_OBJECTS if quiet else _MANY_OBJECTS):
+        if gc.isenabled() or new_objects <= (limits.quiet_objects if quiet else limits.busy_objects):
             continue
-        if quiet and clock() - looked_at_all > _EVERYTHING_SECONDS:
-            looked_at_all = clock()
+        if quiet and clock() - last_full > limits.full_seconds:
+            last_full = clock()
             gc.unfreeze()
         gc.collect()
         gc.freeze()
-
-
-@contextlib.asynccontextmanager
-async def at_work(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """
-    A task that runs until the application stops. That it failed is told at once, and stops nothing else.
-
-    It is cancelled until it ends: a library may swallow a cancellation, and the process would never stop.
-    """
-    task = asyncio.get_running_loop().create_task(work, name=getattr(work, "__qualname__", None))
-    task.add_done_callback(_tell_failure)
-    try:
-        yield
-    finally:
-        while not task.done():
-            task.cancel()
-            await asyncio.wait({task}, timeout=_CANCEL_SECONDS)
-
-
-def _tell_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.error("work beside calls failed", exc_info=error, extra={"work": task.get_name()})

@@ -115,6 +115,12 @@ class Settings:
         """The voice engine in force."""
         return self.voice_engine or ("deepgram" if self.deepgram_api_key else "local")
 
+    @property
+    def carriers(self) -> frozenset[str]:
+        """The carriers whose credentials are set."""
+        keys = {"twilio": self.twilio_auth_token, "telnyx": self.telnyx_api_key}
+        return frozenset(name for name, key in keys.items() if key is not None)
+
 
 NAMES: Final = tuple(field.name.upper() for field in dataclasses.fields(Settings) if "meaning" in field.metadata)
 

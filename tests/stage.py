@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 
 from gateway import settings
-from gateway.app import create_app
+from gateway.app import Timeouts, create_app
 from gateway.calls import canned_replies, engine_connection
 from gateway.llm import agent_llm
 from gateway.tools import prepared
@@ -36,11 +36,16 @@ GREETING_SOUND = speech("Hello, this is Maya.") + speech("How can I help you?")
 
 @contextlib.asynccontextmanager
 async def running_gateway(
-    environ: dict[str, str], folder: Path, *, hurries: bool = False, connect: Connector = picows.connect
+    environ: dict[str, str],
+    folder: Path,
+    *,
+    hurries: bool = False,
+    connect: Connector = picows.connect,
+    timeouts: Timeouts = Timeouts(),
 ) -> AsyncIterator[str]:
     """The gateway with these settings, started and stopped; yields its address. `hurries`: see `takes_its_time`."""
     with in_a_hurry() if hurries else takes_its_time():
-        app = create_app(settings.load(environ, folder), connect=connect)
+        app = create_app(settings.load(environ, folder), connect=connect, timeouts=timeouts)
         listener = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(app, http=PortMux, ws="none", log_config=None, access_log=False, lifespan="on")
         server = uvicorn.Server(config)
@@ -192,6 +197,7 @@ async def staged(
     engine: FakeDeepgram | None = None,
     hurries: bool = False,
     connect: Connector = picows.connect,
+    timeouts: Timeouts = Timeouts(),
     **environ: str,
 ) -> AsyncIterator[Stage]:
     """A gateway between this carrier and an engine, with everything else at its defaults."""
@@ -216,6 +222,7 @@ async def staged(
                 folder,
                 hurries=hurries,
                 connect=connect,
+                timeouts=timeouts,
             )
         )
         carrier.gateway_url = url

@@ -1,21 +1,20 @@
-"""What runs beside calls."""
+"""Background jobs: garbage collection between calls, and how jobs are stopped."""
 
 import asyncio
 import gc
 import weakref
+from dataclasses import replace
 
 import pytest
 
-from gateway import maintenance
-from gateway.maintenance import at_work, collect_garbage
+from gateway.maintenance import GarbageLimits, collect_garbage, running
+
+LIMITS = GarbageLimits(check_seconds=0.001, quiet_objects=1_000, busy_objects=50_000)
 
 
 @pytest.fixture
-def collections(monkeypatch):
-    """Full collections, while the collector does not come by itself and is looked after all the time."""
-    monkeypatch.setattr(maintenance, "_GARBAGE_SECONDS", 0.001)
-    monkeypatch.setattr(maintenance, "_SOME_OBJECTS", 1_000)
-    monkeypatch.setattr(maintenance, "_MANY_OBJECTS", 50_000)
+def collections():
+    """The generations of all collections, while the collector is disabled."""
     found = []
     gc.collect()
     gc.disable()
@@ -26,43 +25,42 @@ def collections(monkeypatch):
     gc.enable()
 
 
-async def looked(is_quiet: bool) -> None:
-    async with at_work(collect_garbage(lambda: is_quiet)):
+async def collected(*, is_quiet: bool, limits: GarbageLimits = LIMITS) -> None:
+    async with running(collect_garbage(lambda: is_quiet, limits)):
         await asyncio.sleep(0.05)
 
 
 async def test_garbage_is_collected_while_no_call_is_live(collections):
     kept = [[] for _ in range(2_000)]
-    await looked(is_quiet=True)
+    await collected(is_quiet=True)
     assert collections == [2] and kept
 
 
-async def test_calls_are_spared_unless_there_is_much(collections):
+async def test_live_calls_delay_collection_until_there_is_much(collections):
     kept = [[] for _ in range(2_000)]
-    await looked(is_quiet=False)
+    await collected(is_quiet=False)
     assert collections == []
 
     kept += [[] for _ in range(60_000)]
-    await looked(is_quiet=False)
+    await collected(is_quiet=False)
     assert collections == [2]
 
 
-async def test_what_was_alive_is_looked_at_once_an_hour(collections, monkeypatch):
+async def test_survivors_are_visited_once_an_hour(collections):
     cycle: list[object] = []
     cycle.append(cycle)
     kept = [[] for _ in range(2_000)]
-    await looked(is_quiet=True)
+    await collected(is_quiet=True)
     still_there = weakref.ref(holder := _Holder(cycle))
     holder.cycle.append(holder)
     kept += [[] for _ in range(2_000)]
-    await looked(is_quiet=True)
+    await collected(is_quiet=True)
     del holder, cycle
     kept += [[] for _ in range(2_000)]
-    await looked(is_quiet=True)
+    await collected(is_quiet=True)
     assert still_there() is not None
-    monkeypatch.setattr(maintenance, "_EVERYTHING_SECONDS", 0.0)
     kept += [[] for _ in range(2_000)]
-    await looked(is_quiet=True)
+    await collected(is_quiet=True, limits=replace(LIMITS, full_seconds=0.0))
     assert still_there() is None
 
 
@@ -71,9 +69,8 @@ class _Holder:
         self.cycle = cycle
 
 
-async def test_work_that_swallows_a_cancellation_is_stopped(monkeypatch):
-    """As a library may do: who waited for it would wait for ever."""
-    monkeypatch.setattr(maintenance, "_CANCEL_SECONDS", 0.001)
+async def test_job_that_swallows_cancellations_is_stopped():
+    """A library may do that; the process would wait for it forever."""
     swallowed = []
 
     async def stubborn() -> None:
@@ -84,17 +81,17 @@ async def test_work_that_swallows_a_cancellation_is_stopped(monkeypatch):
                 swallowed.append(cancelled)
 
     async with asyncio.timeout(60):
-        async with at_work(stubborn()):
+        async with running(stubborn(), cancel_seconds=0.001):
             await asyncio.sleep(0)
     assert len(swallowed) == 3
 
 
-async def test_work_that_fails_is_told_of_at_once(caplog):
+async def test_failed_job_is_logged_at_once(caplog):
     async def fails() -> None:
         raise ValueError("out of order")
 
-    async with at_work(fails()):
+    async with running(fails()):
         await asyncio.sleep(0.01)
         [record] = caplog.records
-    assert record.message == "work beside calls failed"
-    assert record.work.endswith("fails") and str(record.exc_info[1]) == "out of order"
+    assert record.message == "background job failed"
+    assert record.job.endswith("fails") and str(record.exc_info[1]) == "out of order"

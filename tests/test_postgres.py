@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from gateway.app import Timeouts
 from tests.postgres_server import PostgresServer
 from tests.stage import CALLER, Stage, make_carrier, staged, until_it
 
 FACT = "My name is Ana Quibble."
+STOPS_AT_ONCE = Timeouts(finalization_close=0.5)
 
 
 async def one_call(stage: Stage, text: str, caller: str = CALLER) -> str:
@@ -24,8 +26,10 @@ async def one_call(stage: Stage, text: str, caller: str = CALLER) -> str:
 
 
 @contextlib.asynccontextmanager
-async def node(folder: Path, url: str, *, hurries: bool = False) -> AsyncIterator[Stage]:
-    async with staged(folder, make_carrier("twilio"), hurries=hurries, DATABASE_URL=url) as stage:
+async def node(
+    folder: Path, url: str, *, hurries: bool = False, timeouts: Timeouts = Timeouts()
+) -> AsyncIterator[Stage]:
+    async with staged(folder, make_carrier("twilio"), hurries=hurries, timeouts=timeouts, DATABASE_URL=url) as stage:
         yield stage
 
 
@@ -56,19 +60,20 @@ async def test_database_killed_in_mid_call_loses_nothing(tmp_path: Path, mortal_
         # While it is away a new caller is answered as ever, by an agent that knows nobody.
         assert "Ana Quibble" not in await one_call(stage, "Hello.", "+12025550188")
 
-        await until_it(lambda: shows(stage, database="away", jobs=2))
+        await until_it(lambda: shows(stage, database="away", endings=2))
         await asyncio.to_thread(server.start)
-        await until_it(lambda: shows(stage, database="ok", jobs=0))
+        await until_it(lambda: shows(stage, database="ok", endings=0))
         document = await stage.document()
         assert "Ana Quibble" in document["content"]
         assert "Ana Quibble" in await one_call(stage, "Hello again.")
 
 
-async def test_database_that_says_nothing_holds_up_no_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_database_that_says_nothing_holds_up_no_call(tmp_path: Path) -> None:
     """It takes connections and never answers, as behind a broken network."""
-    monkeypatch.setattr("gateway.web.exchange.CLOSING_SECONDS", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        async with node(tmp_path, f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x", hurries=True) as stage:
+        async with node(
+            tmp_path, f"postgresql://127.0.0.1:{silent.getsockname()[1]}/x", hurries=True, timeouts=STOPS_AT_ONCE
+        ) as stage:
             asking, _ = await asyncio.to_thread(silent.accept)
             with asking:
                 call, conversation = await stage.dial()
@@ -76,14 +81,11 @@ async def test_database_that_says_nothing_holds_up_no_call(tmp_path: Path, monke
                 assert await shows(stage, calls=1)
 
 
-async def test_ending_outlives_gateway_and_database(
-    tmp_path: Path, mortal_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_ending_outlives_gateway_and_database(tmp_path: Path, mortal_postgres: PostgresServer) -> None:
     """The gateway is stopped while the database is away: the next one stores what the call said."""
-    monkeypatch.setattr("gateway.web.exchange.CLOSING_SECONDS", 0.5)
     server = mortal_postgres
     url = server.fresh()
-    async with node(tmp_path, url) as stage:
+    async with node(tmp_path, url, timeouts=STOPS_AT_ONCE) as stage:
         call, conversation = await stage.dial()
         await conversation.user_says(FACT)
         await asyncio.to_thread(server.kill)

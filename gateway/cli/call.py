@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway import settings
+from gateway.admin_token import admin_token
 from gateway.settings import Secret, Settings
 from gateway.simulate.softphone import Listen, Softphone, Speak, phone_line
 from gateway.telephony.phone_numbers import e164
-from gateway.web.admin_token import admin_token
 
 DEFAULT_CALLER: Final = "+12025550199"
 """Nobody's number: it belongs to the range for examples."""

@@ -20,6 +20,7 @@ import websockets.asyncio.client
 import websockets.exceptions
 
 from gateway.agents import AgentDirectory
+from gateway.cluster.open import check_redis_url
 from gateway.errors import GatewayError
 from gateway.history import trace_export
 from gateway.memory.open_stores import store_path
@@ -28,7 +29,6 @@ from gateway.speech import model_files
 from gateway.speech.config import SpeechConfig
 from gateway.telephony.phone_numbers import AllowList
 from gateway.telephony.signatures import TelnyxVerifier
-from gateway.web import sharing
 from gateway.web.public_url import webhook_urls
 
 PATIENCE: Final = 5.0
@@ -110,7 +110,7 @@ class _Net:
 def _settings(settings: Settings) -> list[CheckResult]:
     """What would keep the gateway from starting, too."""
     found = []
-    for check in (_agents, _allow_list, _public_key, sharing.check, trace_export.check):
+    for check in (_agents, _allow_list, _public_key, check_redis_url, trace_export.check):
         try:
             if words := check(settings):
                 found.append(CheckResult("settings", CheckState.OK, words))
@@ -329,7 +329,7 @@ async def _redis(settings: Settings, net: _Net) -> list[CheckResult]:
     from gateway.errors import SharedStoreUnavailable
 
     try:
-        sharing.check(settings)
+        check_redis_url(settings)
     except GatewayError:
         return []  # it was told among the settings
     shared_store = redis_store.RedisStore(redis_store.connect(settings.redis_url.reveal()))

@@ -15,20 +15,20 @@ import httpx
 import orjson
 
 from gateway import settings
+from gateway.admin_token import admin_token
 from gateway.agents import DEFAULT_AGENT
 from gateway.cli import memory_text
+from gateway.cluster.open import open_shared_erasure
 from gateway.errors import SettingsError
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.memory.erasure import DataLocations, Eraser, ErasureResult
 from gateway.memory.open_stores import Stores, open_own_stores, store_path
 from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.remem_client import connect_remem
 from gateway.memory.report import CallerReport, MemoryReports
 from gateway.memory.store import MemoryStore
 from gateway.settings import Settings
 from gateway.telephony.phone_numbers import e164
-from gateway.web.admin_token import admin_token
-from gateway.web.blueprint import remem
-from gateway.web.sharing import shared_traces
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class _Context:
     @contextlib.asynccontextmanager
     async def eraser(self) -> AsyncIterator[Eraser]:
         secret = admin_token(self.settings)
-        async with httpx.AsyncClient() as http, shared_traces(self.settings) as shared:
-            remote = remem(self.settings, http)
+        async with httpx.AsyncClient() as http, open_shared_erasure(self.settings) as shared:
+            remote = connect_remem(self.settings.remem_api_url, self.settings.remem_api_key, http)
             yield Eraser(self.store, self.places, remote, secret, local=self.stores.local, shared=shared)
 
     async def report(self) -> CallerReport:

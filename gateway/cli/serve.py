@@ -16,6 +16,7 @@ from urllib.parse import quote
 import uvicorn
 
 from gateway import logs, settings
+from gateway.admin_token import admin_token
 from gateway.app import create_app
 from gateway.calls.manager import CallManager
 from gateway.cluster import supervisor
@@ -26,7 +27,6 @@ from gateway.memory.open_stores import open_own_stores
 from gateway.settings import Secret, Settings
 from gateway.speech import model_files
 from gateway.telephony.media_stream import MAX_FRAME_BYTES
-from gateway.web.admin_token import admin_token
 from gateway.websocket import picows, portable
 from gateway.websocket.port_mux import HttpProtocol, PortMux
 
@@ -127,7 +127,7 @@ class DrainingServer(uvicorn.Server):
             self._draining = asyncio.get_running_loop().create_task(self._drain(), name="drain")
 
     async def _drain(self) -> None:
-        manager: CallManager = self.lifespan.state["desk"]
+        manager: CallManager = self.lifespan.state["call_manager"]
         _log.info("gateway drains", extra={"calls": manager.live_calls, "seconds": self._drain_seconds})
         await manager.drain(self._drain_seconds)
         self.should_exit = True

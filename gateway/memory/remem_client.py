@@ -36,6 +36,11 @@ _TITLE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d{1,2}:\d\d [AP]M")
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
 
+def connect_remem(url: str, api_key: Secret | None, http: httpx.AsyncClient) -> "RememClient | None":
+    """A client of REMEM_API_URL; None where it is not set."""
+    return RememClient(url, api_key or Secret(""), http) if url else None
+
+
 class RememClient:
     """
     Another store, reached over HTTP.

@@ -26,7 +26,7 @@ class HttpProtocol(HttpToolsProtocol):
     """uvicorn's, which waits for every response before it stops: those that have no end of their own are ended."""
 
     def shutdown(self) -> None:
-        self.app_state["end_streams"]()
+        self.app_state["close_event_streams"]()
         super().shutdown()
 
 
@@ -61,7 +61,7 @@ class PortMux(asyncio.Protocol):
             self._hand_to_http()
 
     def _hand_to_media(self) -> None:
-        protocol = picows.server_protocol(self._app_state["media_door"], max_bytes=MAX_FRAME_BYTES)
+        protocol = picows.server_protocol(self._app_state["media_endpoint"], max_bytes=MAX_FRAME_BYTES)
         transport = self._hand_over(protocol)
         # A buffered protocol takes bytes in its own memory; the first ones are copied there by hand.
         while self._first and not transport.is_closing():

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.engines.speech_worker import SpeechWorkerClient
 from gateway.errors import EngineRefused
-from gateway.maintenance import at_work
+from gateway.maintenance import running
 from gateway.simulate import voices
 from tests.stage import until
 
@@ -39,7 +39,7 @@ class Listener:
 @pytest.fixture
 async def host():
     host = SpeechWorkerClient()
-    async with at_work(host.run()):
+    async with running(host.run()):
         await host.ready()
         yield host
 

@@ -2,9 +2,9 @@ import stat
 
 import pytest
 
+from gateway.admin_token import FILE, admin_token
 from gateway.errors import SettingsError
 from gateway.settings import Secret, Settings
-from gateway.web.admin_token import FILE, admin_token
 
 
 def mode(path):

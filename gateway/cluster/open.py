@@ -1,0 +1,106 @@
+"""Open the store that nodes and workers share: Redis, a file under DATA_DIR, or nothing for a single process."""
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from gateway.calls.call_table import TOKEN_SECONDS
+from gateway.cluster.directory import CallDirectory
+from gateway.cluster.file_store import FileStore
+from gateway.cluster.node import ClusterNode
+from gateway.cluster.store import SharedStore
+from gateway.errors import SettingsError
+from gateway.memory.erasure import SharedData
+from gateway.settings import Settings
+
+if TYPE_CHECKING:
+    from gateway.cluster.event_stream import EventStream
+    from gateway.finalization.redis_queue import RedisJobQueue
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What this process shares with others. `cluster` is None for a single process."""
+
+    cluster: ClusterNode | None
+    store: SharedStore
+    shares_disk: bool = False
+    jobs: "RedisJobQueue | None" = None
+    events: "EventStream | None" = None
+    traces: SharedData | None = None
+
+    @property
+    def node(self) -> str:
+        return self.cluster.directory.node if self.cluster is not None else ""
+
+
+def check_redis_url(settings: Settings) -> None:
+    """Raise SettingsError for a REDIS_URL that Redis would not accept."""
+    if settings.redis_url is None:
+        return
+    from redis.asyncio.connection import parse_url  # here, because the import takes 0.1 s
+
+    address = settings.redis_url.reveal()
+    invalid = SettingsError("REDIS_URL is not an address of Redis; write it like redis://127.0.0.1:6379/0")
+    try:
+        parse_url(address)
+    except ValueError:
+        raise invalid from None  # the cause may quote the password
+    parts = urlsplit(address)
+    if not (parts.hostname or parts.path):
+        raise invalid
+
+
+@contextlib.asynccontextmanager
+async def open_sharing(settings: Settings, *, shares_disk: bool) -> AsyncIterator[Sharing]:
+    """Open what is shared while the block runs. `shares_disk`: other workers use the same DATA_DIR."""
+    sync_seconds = max(1, settings.voice_session_sync_interval)
+    if settings.redis_url is not None:
+        # Here, because the import takes 0.1 s and a single node does not need it.
+        from gateway.cluster import redis_store
+        from gateway.cluster.erasure import SharedErasure
+        from gateway.cluster.event_stream import EventStream
+        from gateway.finalization.redis_queue import RedisJobQueue
+
+        client = redis_store.connect(settings.redis_url.reveal())
+        store = redis_store.RedisStore(client)
+        directory = CallDirectory(store, token_seconds=TOKEN_SECONDS)
+        try:
+            yield Sharing(
+                cluster=ClusterNode(directory, sync_seconds=sync_seconds, shares_disk=shares_disk),
+                store=store,
+                shares_disk=shares_disk,
+                jobs=RedisJobQueue(client, directory.node, directory.alive),
+                events=EventStream(client, directory),
+                traces=SharedErasure(client),
+            )
+        finally:
+            await store.close()
+        return
+    file = await FileStore.open(settings.data_dir / "workers.db")
+    cluster = None
+    if shares_disk:
+        directory = CallDirectory(file, token_seconds=TOKEN_SECONDS)
+        cluster = ClusterNode(directory, sync_seconds=sync_seconds, shares_disk=True)
+    try:
+        yield Sharing(cluster, file, shares_disk)
+    finally:
+        await file.close()
+
+
+@contextlib.asynccontextmanager
+async def open_shared_erasure(settings: Settings) -> AsyncIterator[SharedData | None]:
+    """The data of calls in Redis, for a command that erases them and is not a node itself."""
+    if settings.redis_url is None:
+        yield None
+        return
+    from gateway.cluster import redis_store
+    from gateway.cluster.erasure import SharedErasure
+
+    client = redis_store.connect(settings.redis_url.reveal())
+    try:
+        yield SharedErasure(client)
+    finally:
+        await client.aclose()
