@@ -40,10 +40,12 @@ from gateway.finalization.worker import FinalizationWorker
 from gateway.history import trace_export
 from gateway.history.call_rows import CallRows
 from gateway.history.calls_table import CallsTable
+from gateway.history.erasure import DataLocations, Eraser
 from gateway.history.event_store import EventStore
 from gateway.history.journal import Journal
 from gateway.history.live_events import EventPublisher
 from gateway.history.queries import CallHistory
+from gateway.history.stores import Stores, open_stores
 from gateway.llm import agent_llm
 from gateway.llm.agent_llm import AgentLlm, LlmAccounts, build_brains
 from gateway.llm.openclaw import OpenClawUpstream
@@ -52,10 +54,8 @@ from gateway.llm.responder_factory import ResponderFactory
 from gateway.maintenance import running
 from gateway.memory.agent_notes import CallerNotes
 from gateway.memory.embeddings.embedder import Embedder
-from gateway.memory.erasure import DataLocations, Eraser
 from gateway.memory.facts import FactStore
 from gateway.memory.knowledge import Knowledge
-from gateway.memory.open_stores import Stores, open_own_stores
 from gateway.memory.personas import PersonaStore
 from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.recall import Recall
@@ -293,7 +293,7 @@ async def open_resources(config: Config, stack: contextlib.AsyncExitStack, *, is
     # A connection pool of its own: requests to carriers must not wait while a store hangs.
     store_http = await stack.enter_async_context(httpx.AsyncClient()) if settings.remem_api_url else http
     embedder = Embedder() if settings.memory_vectors else None
-    stores = await open_own_stores(settings.data_dir, settings.database_url, embedder=embedder)
+    stores = await open_stores(settings.data_dir, settings.database_url, embedder=embedder)
     stack.push_async_callback(stores.close)
     stack.push_async_callback(config.writer.close)
     recordings = RecordingDirectory(settings.record_dir)
@@ -564,7 +564,7 @@ async def routes(
     live = LiveEventsEndpoint(resources.call_events, resources.levels, token)
     softphone = SoftphoneEndpoint(manager, public, token, resources.sharing.store)
     # Pages and lists read through a connection and a thread of their own, so that calls do not wait for them.
-    read = await open_own_stores(settings.data_dir, settings.database_url)
+    read = await open_stores(settings.data_dir, settings.database_url)
     stack.push_async_callback(read.close)
     history = CallHistory(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
     visible = VisibleDocuments(resources.store, config.retention)

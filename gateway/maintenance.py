@@ -12,8 +12,8 @@ from typing import Any, Final
 from gateway.errors import StoreError
 from gateway.finalization.archive import Archive
 from gateway.finalization.summary.summarizer import Summarizer
+from gateway.history.erasure import Eraser
 from gateway.history.event_store import Cursor, EventStore
-from gateway.memory.erasure import Eraser
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.retention import Retention

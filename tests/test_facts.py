@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.history.calls_table import CallsTable
+from gateway.history.stores import open_local_store
 from gateway.memory.facts import FactStore
-from gateway.memory.open_stores import open_own_store
 from tests.stage import CALLER, Stage
 
 
@@ -40,7 +40,7 @@ async def test_facts_belong_to_their_caller(stage: Stage) -> None:
 async def test_receipt_tells_what_was_told_and_why(stage: Stage, tmp_path) -> None:
     await _call(stage, "My name is Ana Lopez.")
     prompt = await _call(stage, "Hello again.")
-    store = await open_own_store(tmp_path / "data")
+    store = await open_local_store(tmp_path / "data")
     try:
         second, first = await CallsTable(store).newest(caller=CALLER)
         assert second.receipt["tier"] == "everything"
@@ -56,7 +56,7 @@ async def test_receipt_tells_what_was_told_and_why(stage: Stage, tmp_path) -> No
 
 async def test_reverted_call_taught_nothing(stage: Stage, tmp_path) -> None:
     await _call(stage, "My name is Ana Lopez.")
-    store = await open_own_store(tmp_path / "data")
+    store = await open_local_store(tmp_path / "data")
     try:
         [call] = await CallsTable(store).newest(caller=CALLER)
         assert await FactStore(store).revert(call.session_id)

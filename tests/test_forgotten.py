@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from gateway.memory.erasure import DataLocations, Eraser, holding
-from gateway.memory.open_stores import open_own_store
+from gateway.history.erasure import DataLocations, Eraser, holding
+from gateway.history.stores import open_local_store
 from gateway.settings import Secret
 from tests.stage import ADMIN, CALLER, Stage
 
@@ -11,7 +11,7 @@ from tests.stage import ADMIN, CALLER, Stage
 async def _forget(folder: Path) -> DataLocations:
     """As another process does it."""
     places = DataLocations(folder / "data", folder / "archive")
-    store = await open_own_store(places.data_dir)
+    store = await open_local_store(places.data_dir)
     try:
         eraser = Eraser(store, places, None, Secret(ADMIN))
         await eraser.forget(await eraser.traces(CALLER))

@@ -9,7 +9,7 @@ import pytest
 from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
-from gateway.memory.erasure import DataLocations, holding
+from gateway.history.erasure import DataLocations, holding
 from tests.stage import ADMIN, CALLER, PATIENCE, Stage, make_carrier, staged
 
 PERSONA = {

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gateway.history.calls_table import CallsTable
-from gateway.memory.erasure import DataLocations, Eraser
-from gateway.memory.open_stores import open_own_store
+from gateway.history.erasure import DataLocations, Eraser
+from gateway.history.stores import open_local_store
 from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.sqlite import SqliteStore
 from gateway.settings import Secret
@@ -37,7 +37,7 @@ async def _call(stage: Stage, *turns: str, caller: str = CALLER, called: str = "
 @asynccontextmanager
 async def _store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
     """What the gateway keeps, looked at from another process' point of view."""
-    store = await open_own_store(tmp_path / "data")
+    store = await open_local_store(tmp_path / "data")
     try:
         yield store
     finally:

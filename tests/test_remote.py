@@ -8,8 +8,8 @@ import httpx
 import pytest
 
 from gateway.history.calls_table import CallsTable
-from gateway.memory.erasure import DataLocations, Eraser
-from gateway.memory.open_stores import open_own_store
+from gateway.history.erasure import DataLocations, Eraser
+from gateway.history.stores import open_local_store
 from gateway.memory.remem_client import RememClient
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem
@@ -103,7 +103,7 @@ async def test_revert_and_forget_reach_there(carrier_name: str, tmp_path: Path) 
         await _call(stage, "I prefer kippers for breakfast.", caller=OTHER_CALLER)
         there = await _texts(http)
         assert all(f"- Prefers {what}" in there for what in ("window seats", "herring", "kippers"))
-        store = await open_own_store(places.data_dir)
+        store = await open_local_store(places.data_dir)
         stack.push_async_callback(store.close)
         eraser = Eraser(store, places, RememClient(url, Secret(ADMIN), http), Secret(ADMIN))
         newest, _ = await CallsTable(store).newest(caller=CALLER)

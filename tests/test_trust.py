@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.history.calls_table import CallsTable
-from gateway.memory.open_stores import open_own_store
+from gateway.history.stores import open_local_store
 from tests.stage import Stage, make_carrier, staged
 
 CONFIGURATION = """
@@ -73,7 +73,7 @@ async def test_name_is_known_however_long_ago_it_was_given(stage: Stage, tmp_pat
     await conversation.user_says("Hello.")
     await call.hang_up()
     await stage.idle()
-    store = await open_own_store(tmp_path / "data")
+    store = await open_local_store(tmp_path / "data")
     try:
         [last, *_] = await CallsTable(store).newest()
     finally:

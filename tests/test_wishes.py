@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.memory.erasure import DataLocations, holding
+from gateway.history.erasure import DataLocations, holding
 from tests.fakes.deepgram import FakeDeepgram
 from tests.fakes.llm import FakeLlm
 from tests.stage import Stage, make_carrier, staged, until

@@ -23,7 +23,7 @@ from gateway.agents import AgentDirectory
 from gateway.cluster.open import check_redis_url
 from gateway.errors import GatewayError
 from gateway.history import trace_export
-from gateway.memory.open_stores import store_path
+from gateway.history.stores import store_path
 from gateway.settings import Secret, Settings, is_url
 from gateway.speech import model_files
 from gateway.speech.config import SpeechConfig

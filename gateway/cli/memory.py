@@ -21,11 +21,11 @@ from gateway.cli import memory_text
 from gateway.cluster.open import open_shared_erasure
 from gateway.errors import SettingsError
 from gateway.history.calls_table import CallsTable, FinishedCall
-from gateway.memory.erasure import DataLocations, Eraser, ErasureResult
-from gateway.memory.open_stores import Stores, open_own_stores, store_path
+from gateway.history.erasure import DataLocations, Eraser, ErasureResult
+from gateway.history.report import CallerReport, MemoryReports
+from gateway.history.stores import Stores, open_stores, store_path
 from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.remem_client import connect_remem
-from gateway.memory.report import CallerReport, MemoryReports
 from gateway.memory.store import MemoryStore
 from gateway.settings import Settings
 from gateway.telephony.phone_numbers import e164
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _act(options: argparse.Namespace, given: Settings) -> int:
-    stores = await open_own_stores(given.data_dir, given.database_url)
+    stores = await open_stores(given.data_dir, given.database_url)
     try:
         act: Callable[[_Context], Awaitable[int]] = options.act
         return await act(_Context(options, given, stores))

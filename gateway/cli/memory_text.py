@@ -7,10 +7,10 @@ from typing import Any, Final
 import orjson
 
 from gateway.history.calls_table import FinishedCall
+from gateway.history.erasure import ErasureResult
+from gateway.history.report import AuditFinding, CallerReport, CallerSummary, MemoryChange, MemoryStats
 from gateway.memory.documents import Document
-from gateway.memory.erasure import ErasureResult
 from gateway.memory.pinned_topics import PinnedTopic
-from gateway.memory.report import AuditFinding, CallerReport, CallerSummary, MemoryChange, MemoryStats
 
 MOST_CALLS: Final = 10
 _WIDEST: Final = 60

@@ -22,8 +22,8 @@ from gateway.calls.manager import CallManager
 from gateway.cluster import supervisor
 from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
+from gateway.history.stores import open_stores
 from gateway.memory.embeddings.embedder import Embedder
-from gateway.memory.open_stores import open_own_stores
 from gateway.settings import Secret, Settings
 from gateway.speech import model_files
 from gateway.telephony.media_stream import MAX_FRAME_BYTES
@@ -155,7 +155,7 @@ def _websockets(loaded: Settings, is_worker: bool) -> uvicorn.Config:
 async def _look_at_store(loaded: Settings) -> None:
     """A store that can't be used is a person's to mend: one line now, instead of a server that fails to start."""
     embedder = Embedder() if loaded.memory_vectors else None
-    stores = await open_own_stores(loaded.data_dir, loaded.database_url, embedder=embedder)
+    stores = await open_stores(loaded.data_dir, loaded.database_url, embedder=embedder)
     try:
         await JobTable(stores.local).open_ones()
         await stores.memory.newest(tags=(), limit=1)

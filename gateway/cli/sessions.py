@@ -16,8 +16,8 @@ from gateway.cli.remote import Paint, Remote, add_remote
 from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
 from gateway.history.queries import CallFilter, CallHistory
+from gateway.history.stores import Stores, open_stores, store_path
 from gateway.logs import last_four
-from gateway.memory.open_stores import Stores, open_own_stores, store_path
 from gateway.session import EndReason
 from gateway.settings import Settings
 from gateway.telephony.phone_numbers import e164
@@ -119,7 +119,7 @@ def _in_stores(loaded: Settings, ask: Callable[[Stores], Awaitable[T]]) -> T:
         raise SettingsError(f"there is no {where}; has a gateway run here? DATA_DIR says where it keeps its files")
 
     async def asked() -> T:
-        stores = await open_own_stores(loaded.data_dir, loaded.database_url)
+        stores = await open_stores(loaded.data_dir, loaded.database_url)
         try:
             return await ask(stores)
         finally:

@@ -12,7 +12,7 @@ from gateway.cluster.file_store import FileStore
 from gateway.cluster.node import ClusterNode
 from gateway.cluster.store import SharedStore
 from gateway.errors import SettingsError
-from gateway.memory.erasure import SharedData
+from gateway.history.erasure import SharedData
 from gateway.settings import Settings
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from gateway.history import call_rows
 from gateway.history.call_rows import STAGES, CallRows, LatencyBucket, percentiles
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.history.event_store import events_of
-from gateway.memory.open_stores import Stores
+from gateway.history.stores import Stores
 from gateway.session import EndReason
 
 _RANKS: Final = {"p50": 50, "p90": 90, "p99": 99, "max": 100}

@@ -7,14 +7,14 @@ connection, the shared one psycopg's in a wrapper that knows how PostgreSQL writ
 speak alike, in full text and vectors, an Index stands between (`index.py`), once for each.
 
 To add a table:
-- give its module a SCHEMA of `CREATE ... IF NOT EXISTS` statements, and name it in `calls/own_store.py`; a store makes
+- give its module a SCHEMA of `CREATE ... IF NOT EXISTS` statements, and name it in `history/stores.py`; a store makes
   the tables it is opened with, nothing else does;
 - types are TEXT, INTEGER (of 32 bits), REAL and BLOB; a key that counts by itself is `number INTEGER PRIMARY KEY`;
 - times are text of one width, so that text order is time order; what has a shape is JSON, read and written here;
 - parameters are `?` or `:name`; `INSERT ... ON CONFLICT` instead of `INSERT OR ...`; a subquery in FROM has a name;
 - no `rowid`, PRAGMA or JSON function; documents with a tag are found by `index.carrying`;
 - work given to `run` may be done twice, when another node came in between: it changes nothing but the database;
-- say in `calls/forgetting.py` how a caller is forgotten there. `forget --verify` looks into every table by itself.
+- say in `history/erasure.py` how a caller is forgotten there. `forget --verify` looks into every table by itself.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.cli.main import main
-from gateway.memory.open_stores import open_own_store
+from gateway.history.stores import open_local_store
 from tests.fakes.remem import FakeRemem
 from tests.stage import ADMIN, CALLER, GREETING_SOUND, Stage, make_carrier, staged, until, until_it
 
@@ -180,7 +180,7 @@ async def test_mistakes_are_one_line(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    store = await open_own_store(tmp_path / "data")
+    store = await open_local_store(tmp_path / "data")
     await store.close()
     assert await gateway(tmp_path, monkeypatch, *arguments) == 2
     error = capsys.readouterr().err

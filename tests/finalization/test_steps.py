@@ -13,9 +13,9 @@ from gateway.finalization.steps import REMOTE_TIMEOUT, FinalizationSteps
 from gateway.finalization.summary.facts import CallerFact
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.finalization.summary.topics import TopicNote
+from gateway.history.stores import open_local_store
 from gateway.memory import facts, pinned_topic_log
 from gateway.memory.facts import FactStore
-from gateway.memory.open_stores import open_own_store
 from gateway.memory.pinned_topics import PinnedTopics
 from gateway.session import Speaker, Turn
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
@@ -327,7 +327,7 @@ class Parrot(MoodyModel):
 
 async def test_what_was_looked_up_in_mid_call_is_not_learned_again(tmp_path):
     """It is in no receipt: the agent found it with a search."""
-    store = await open_own_store(tmp_path)
+    store = await open_local_store(tmp_path)
     try:
         book, archive = FactStore(store), Archive(tmp_path / "archive", retention_days=7)
         writer = Summarizer([Parrot()], "Summarise.", tries_each=1)

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.history.call_rows import CallerRow, CallRowFilter, CallRows
 from gateway.history.calls_table import CallsTable
-from gateway.memory.open_stores import open_own_store
+from gateway.history.stores import open_local_store
 from gateway.session import EndReason
 from tests.calls.aftermath import CALLER, START, a_session
 
@@ -15,7 +15,7 @@ OTHER = "+12025550188"
 
 @pytest.fixture
 async def store(tmp_path):
-    store = await open_own_store(tmp_path)
+    store = await open_local_store(tmp_path)
     yield store
     await store.close()
 

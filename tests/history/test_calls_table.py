@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.history.calls_table import CallsTable, newest_query
-from gateway.memory.open_stores import open_own_store
+from gateway.history.stores import open_local_store
 from gateway.memory.sqlite import SqliteStore
 from gateway.session import EndReason, VoiceSession
 
@@ -18,7 +18,7 @@ CALLERS = ("+12025550143", "+12025550144")
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    store = await open_own_store(tmp_path)
+    store = await open_local_store(tmp_path)
     yield store
     await store.close()
 

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.history.calls_table import CallsTable
 from gateway.history.queries import STEPS_IN_TIME, CallFilter, CallHistory
-from gateway.memory.open_stores import Stores, open_own_store
+from gateway.history.stores import Stores, open_local_store
 from tests.calls.aftermath import a_session
 
 START = datetime(2026, 2, 6, tzinfo=UTC)
@@ -15,7 +15,7 @@ START = datetime(2026, 2, 6, tzinfo=UTC)
 
 @pytest.fixture
 async def room(tmp_path: Path):
-    store = await open_own_store(tmp_path)
+    store = await open_local_store(tmp_path)
     for hours, agent, waits in ((0, "maya", (0.5, 1.0, 3.0)), (12, "maya", (0.7,)), (23, "leo", (9.0,))):
         timings = [{"first_frame": wait, "transcript": None} for wait in waits]
         session = a_session(started_at=START + timedelta(hours=hours), agent=agent, timings=timings)

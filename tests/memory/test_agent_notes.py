@@ -1,6 +1,6 @@
+from gateway.history.erasure import DataLocations, Eraser
+from gateway.history.stores import open_local_store
 from gateway.memory.agent_notes import CallerNotes
-from gateway.memory.erasure import DataLocations, Eraser
-from gateway.memory.open_stores import open_own_store
 from gateway.memory.pinned_topics import PinnedTopics
 from gateway.settings import Secret
 
@@ -8,7 +8,7 @@ ANA, BEN = "+12025550101", "+12025550102"
 
 
 async def test_forgotten_caller_has_no_topics(tmp_path):
-    store = await open_own_store(tmp_path)
+    store = await open_local_store(tmp_path)
     pins = PinnedTopics(store)
     eraser = Eraser(store, DataLocations(tmp_path, tmp_path / "archive", None), None, Secret("key"), local=store)
     notes = CallerNotes(store, eraser.forget_caller)

@@ -6,11 +6,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from gateway.errors import StoreUnavailable
+from gateway.history.stores import MEMORY_SCHEMA
 from gateway.memory import postgres_pool
 from gateway.memory.documents import NewDocument
 from gateway.memory.embeddings import minilm
 from gateway.memory.embeddings.embedder import Embedder
-from gateway.memory.open_stores import MEMORY_SCHEMA
 from gateway.memory.postgres import PostgresStore
 from gateway.memory.postgres_pool import PooledJob, PostgresPool, Server
 from tests.memory.stores import PostgresGround

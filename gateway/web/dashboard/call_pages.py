@@ -17,8 +17,8 @@ from gateway.errors import StoreError
 from gateway.finalization.job_table import JobTable
 from gateway.history.call_rows import CallRow, CallRowFilter, CallRows
 from gateway.history.calls_table import FinishedCall
-from gateway.memory.erasure import Eraser
-from gateway.memory.open_stores import Stores
+from gateway.history.erasure import Eraser
+from gateway.history.stores import Stores
 from gateway.memory.summary_parser import PastCall, read_call
 from gateway.session import EndReason
 from gateway.web.dashboard.call_query import CallPageQuery

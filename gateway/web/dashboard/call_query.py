@@ -13,9 +13,9 @@ from gateway.finalization.archive import Archive
 from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.history.event_store import events_of
+from gateway.history.report import MemoryChange, MemoryReports
+from gateway.history.stores import Stores
 from gateway.memory.facts import FactStore
-from gateway.memory.open_stores import Stores
-from gateway.memory.report import MemoryChange, MemoryReports
 from gateway.memory.summary_parser import PastCall, read_call
 from gateway.session import Speaker, Turn, VoiceSession
 from gateway.web.dashboard import timeline

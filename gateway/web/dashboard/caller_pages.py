@@ -12,10 +12,10 @@ from starlette.routing import Route
 
 from gateway.errors import StoreError
 from gateway.history.call_rows import CallRows
-from gateway.memory.erasure import Eraser
+from gateway.history.erasure import Eraser
+from gateway.history.report import MemoryReports
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopics
-from gateway.memory.report import MemoryReports
 from gateway.memory.state import CallerState, Value
 from gateway.memory.store import MemoryStore
 from gateway.web.dashboard.caller_query import CallerPageQuery

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.history.call_rows import CallRow, CallRowFilter, CallRows
+from gateway.history.report import KnownFact, MemoryChange, MemoryReports, ReportedTopic
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopics
-from gateway.memory.report import KnownFact, MemoryChange, MemoryReports, ReportedTopic
 from gateway.memory.state import CallerState, Value
 from gateway.memory.store import MemoryStore
 from gateway.memory.summary_parser import read_call

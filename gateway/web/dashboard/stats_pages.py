@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from gateway.finalization.job_table import JobTable
 from gateway.history.call_rows import CallRows
-from gateway.memory.open_stores import Stores
+from gateway.history.stores import Stores
 from gateway.web.dashboard import stats
 from gateway.web.login import LoginGuard
 from gateway.web.login_sessions import LoginSession

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gateway.app import create_app
-from gateway.memory.open_stores import open_own_store
+from gateway.history.stores import open_local_store
 from gateway.memory.sqlite import SqliteStore
 from gateway.session import VoiceSession
 from gateway.settings import Secret, Settings
@@ -69,7 +69,7 @@ async def stranger(tmp_path: Path) -> AsyncIterator[Visitor]:
     app = create_app(settings)
     async with app.router.lifespan_context(app):
         transport = httpx.ASGITransport(app=app)
-        store = await open_own_store(tmp_path / "data")
+        store = await open_local_store(tmp_path / "data")
         async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as http:
             yield Visitor(http, tmp_path, session, store)
         await store.close()

@@ -15,9 +15,9 @@ from gateway.finalization.summary.call_summary import CallSummary
 from gateway.finalization.summary.facts import CallerFact
 from gateway.history.call_rows import CallRows
 from gateway.history.calls_table import CallsTable
+from gateway.history.stores import open_local_store
 from gateway.memory.facts import FactStore
 from gateway.memory.index import index_text
-from gateway.memory.open_stores import open_own_store
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
@@ -113,7 +113,7 @@ async def keep(
 async def fill(data_dir: Path, archive_dir: Path, record_dir: Path, *, now: datetime, calls: int = 150) -> VoiceSession:
     """A month of calls, the newest of them recorded; that one."""
     rng = random.Random(7)
-    store, archive = await open_own_store(data_dir), Archive(archive_dir, retention_days=7)
+    store, archive = await open_local_store(data_dir), Archive(archive_dir, retention_days=7)
     for index in range(calls, 0, -1):
         ago = timedelta(hours=4.6 * index + rng.uniform(0, 14))
         session, summary = a_call(rng, now - ago, index, state={"bike": "road, size 54"} if index % 9 == 0 else {})
@@ -163,7 +163,7 @@ def _move_recording(record_dir: Path) -> VoiceSession:
 async def fill_many(data_dir: Path, count: int, *, now: datetime) -> None:
     """So many calls of a tenth as many callers, in the last 90 days, written as fast as the store takes them."""
     rng = random.Random(1)
-    store = await open_own_store(data_dir)
+    store = await open_local_store(data_dir)
     block = "<caller_facts>\n" + "Something that is known of this caller.\n" * 40 + "</caller_facts>"
     rows, documents = [], []
     for index in range(count):

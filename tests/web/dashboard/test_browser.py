@@ -16,7 +16,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import BrowserContext, Page, Route, async_playwright, expect
 
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.memory.open_stores import open_own_store
+from gateway.history.stores import open_local_store
 from gateway.session import Speaker, Turn, VoiceSession
 from tests.calls.aftermath import a_session
 from tests.stage import ADMIN, PATIENCE, Stage, make_carrier, staged, until, until_it
@@ -193,7 +193,7 @@ async def test_recording_plays_from_where_one_points(tmp_path: Path):
 
 async def test_hostile_words_do_nothing(tmp_path: Path):
     async with a_tab(tmp_path, calls=12) as tab:
-        store = await open_own_store(tmp_path / "data")
+        store = await open_local_store(tmp_path / "data")
         for words in HOSTILE:
             turns = [Turn(Speaker.CALLER, words, datetime.now(UTC), words)]
             session = a_session(turns=turns, started_at=datetime.now(UTC), state={"note": words.replace("\x00", "")})

@@ -5,9 +5,9 @@ import re
 
 from markupsafe import escape
 
+from gateway.history.report import MemoryReports
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopics
-from gateway.memory.report import MemoryReports
 from gateway.memory.state import CallerState
 from tests.web.dashboard.conftest import Visitor
 

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.history.call_rows import CallRows
 from gateway.history.calls_table import CallsTable
-from gateway.memory.open_stores import open_own_store
+from gateway.history.stores import open_local_store
 from gateway.session import EndReason
 from gateway.web.dashboard.charts import ticks
 from gateway.web.dashboard.stats import PERIODS, StatsQuery, calls_plot, latency_plot
@@ -17,7 +17,7 @@ NOW = datetime(2026, 2, 7, 12, tzinfo=UTC)
 
 @pytest.fixture
 async def store(tmp_path):
-    store = await open_own_store(tmp_path)
+    store = await open_local_store(tmp_path)
     yield store
     await store.close()
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from gateway.finalization import job_table
-from gateway.history import call_rows, calls_table
-from gateway.memory import erasure, facts, personas, pinned_topic_log, state
+from gateway.history import call_rows, calls_table, erasure
+from gateway.memory import facts, personas, pinned_topic_log, state
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.store import MemoryStore
@@ -38,18 +38,18 @@ def store_path(data_dir: Path) -> Path:
     return data_dir / "gateway.db"
 
 
-async def open_own_store(data_dir: Path, *, embedder: Embedder | None = None) -> SqliteStore:
+async def open_local_store(data_dir: Path, *, embedder: Embedder | None = None) -> SqliteStore:
     """Open the file, making it if need be; searched by meaning with an embedder. StoreUnavailable if it can't be."""
     schema = (*job_table.SCHEMA, *MEMORY_SCHEMA)
     return await SqliteStore.open(store_path(data_dir), schema=schema, embedder=embedder)
 
 
-async def open_own_stores(data_dir: Path, database_url: Secret | None, *, embedder: Embedder | None = None) -> Stores:
+async def open_stores(data_dir: Path, database_url: Secret | None, *, embedder: Embedder | None = None) -> Stores:
     """The same, with what is known of callers in a shared database if one is named. That need not be there yet."""
     if database_url is None:
-        store = await open_own_store(data_dir, embedder=embedder)
+        store = await open_local_store(data_dir, embedder=embedder)
         return Stores(store, store)
     from gateway.memory.postgres import PostgresStore  # its driver takes a while to import, and one node needs none
 
-    local = await open_own_store(data_dir)
+    local = await open_local_store(data_dir)
     return Stores(PostgresStore(database_url.reveal(), schema=MEMORY_SCHEMA, embedder=embedder), local)

@@ -20,13 +20,13 @@ from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.finalization.summary.facts import CallerFact
 from gateway.finalization.summary.topics import TopicNote
 from gateway.history.calls_table import CallsTable
+from gateway.history.erasure import DataLocations, Eraser, holding
 from gateway.history.event_store import EventStore
 from gateway.history.journal import Journal
 from gateway.history.live_events import EventPublisher
+from gateway.history.stores import Stores, open_stores
 from gateway.memory.documents import NewDocument
-from gateway.memory.erasure import DataLocations, Eraser, holding
 from gateway.memory.facts import FactStore
-from gateway.memory.open_stores import Stores, open_own_stores
 from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.remem_client import RememClient
 from gateway.memory.state import CallerState
@@ -99,7 +99,7 @@ async def house(ground, tmp_path):
     places.record_dir.mkdir()
     journal = Journal(places.journal)
     events = EventStore(places.events)
-    stores = await open_own_stores(places.data_dir, ground.database_url)
+    stores = await open_stores(places.data_dir, ground.database_url)
     yield House(stores, journal, events, places)
     await stores.close()
     events.close()

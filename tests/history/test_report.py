@@ -6,10 +6,10 @@ import pytest
 from gateway.finalization.document import call_document
 from gateway.finalization.summary.facts import CallerFact
 from gateway.history.calls_table import CallsTable
+from gateway.history.report import CallerSummary, MemoryReports, MemoryStats
+from gateway.history.stores import MEMORY_SCHEMA
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import FactStore
-from gateway.memory.open_stores import MEMORY_SCHEMA
-from gateway.memory.report import CallerSummary, MemoryReports, MemoryStats
 from gateway.memory.state import CallerState
 from tests.calls.aftermath import CALLER, START, SUMMARY, a_session
 
