@@ -39,7 +39,7 @@ _READY_SECONDS: Final = 60.0
 _GAP_FRAMES: Final = 2
 """A gap of so many frames in what the agent says can be heard."""
 
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ class LocalMeasurement:
         return self.understood and self.answered_in_time and not self.together.gaps and not unanswered
 
 
-def measure(calls: int, *, tell: Tell) -> LocalMeasurement:
+def measure(calls: int, *, progress: Progress) -> LocalMeasurement:
     """Takes about three minutes."""
     sentences = bench_sentences()
-    tell(f"{len(sentences)} sentences in two voices")
+    progress(f"{len(sentences)} sentences in two voices")
     errors = hearing(sentences)
-    alone, together = asyncio.run(_phone(sentences, calls, tell))
+    alone, together = asyncio.run(_phone(sentences, calls, progress))
     return LocalMeasurement(len(sentences), errors, alone, together)
 
 
@@ -123,12 +123,12 @@ def _heard(sound: bytes, models: Models) -> str:
     return " ".join(texts)
 
 
-async def _phone(sentences: Sequence[str], calls: int, tell: Tell) -> tuple[Answers, Answers]:
+async def _phone(sentences: Sequence[str], calls: int, progress: Progress) -> tuple[Answers, Answers]:
     spoken = [voices.pico(sentence) for sentence in sentences[: TURNS + calls]]
     async with _local_gateway(calls) as process:
-        tell(f"one call, {TURNS} turns")
+        progress(f"one call, {TURNS} turns")
         alone = await _answers(process, [spoken[:TURNS]])
-        tell(f"{calls} calls at once")
+        progress(f"{calls} calls at once")
         together = await _answers(process, [spoken[at : at + TURNS_TOGETHER] for at in range(calls)])
     return alone, together
 

@@ -1,4 +1,4 @@
-"""What a run found out, and whether it is good enough. Arithmetic only."""
+"""The result of one run and whether it meets the limit. Arithmetic only."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,17 +9,14 @@ from gateway.bench.frame_stamps import FrameCount
 LIMIT_MS: Final = 20.0
 """Added delay at p99, either way, up to which calls are sustained: the length of one frame."""
 
-BRAIN_LIMIT_MS: Final = 3.0
-"""Added at p99 to the first word of an answer."""
-
 LATE_MS: Final = 5.0
 DISTURBED_SHARE: Final = 0.01
-"""A hundredth of the time is a hundredth of the frames: it can move the 99th percentile by itself."""
+"""One percent of the time is one percent of the frames, which alone can move the 99th percentile."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A set of times in milliseconds, by nearest rank. All zero where nothing was measured."""
+    """Percentiles of a set of times, by nearest rank. All zero if nothing was measured."""
 
     count: int
     p50_ms: float
@@ -35,7 +32,7 @@ class Spread:
 
 
 def _rank(ordered: list[int], percent: int) -> int:
-    """The smallest value that so many percent do not exceed."""
+    """The smallest value that at least `percent` of the values do not exceed."""
     return ordered[max(-(-len(ordered) * percent // 100), 1) - 1]
 
 
@@ -45,7 +42,7 @@ def _ms(nanoseconds: int) -> float:
 
 @dataclass(frozen=True)
 class Measurement:
-    """One run with so many calls at once."""
+    """One run with `calls` simultaneous calls."""
 
     variant: str
     """How the gateway was started."""
@@ -53,7 +50,7 @@ class Measurement:
     connected: int
     """Calls that came up, and were up at the end."""
     replaced: int
-    """Calls that ended meanwhile, each for another one of the same caller."""
+    """Calls that ended during the run; the same caller called again each time."""
     seconds: float
     delay_up: Spread
     """From the carrier to the engine."""
@@ -62,18 +59,18 @@ class Measurement:
     start_to_settings: Spread
     hangup_to_document: Spread
     words_to_watcher: Spread
-    """From a caller's final words to whoever watches; nothing where nobody does."""
+    """From a caller's final words to a viewer of the live feed; empty without viewers."""
     cpu_ms_per_call_second: float
     memory_kib_per_call: float
     turns_per_second: float
     """Of each side, all calls together."""
     disk_kib_per_second: float
-    """What the gateway had written meanwhile, its log included."""
+    """Written by the gateway during the run, log included."""
     frames: FrameCount
     generator_lag: Spread
-    """How late the load generator was itself. It stands between the gateway and the clock."""
+    """How late the load generator itself was; its lateness adds to every measured delay."""
     core_taken: float
-    """Share of the time in which the gateway could have run, and something else had its core."""
+    """Share of the time in which another process held the gateway's core while the gateway was ready to run."""
 
     @property
     def sustained(self) -> bool:
@@ -81,64 +78,20 @@ class Measurement:
 
     @property
     def slower_p99_ms(self) -> float:
-        """Of both directions."""
+        """The worse of both directions."""
         return max(self.delay_up.p99_ms, self.delay_down.p99_ms)
 
     @property
     def disturbed(self) -> bool:
-        """Whether a bad result may not be the gateway's fault."""
+        """Whether other load on the machine may explain a bad result."""
         return bool(self.disturbances)
 
     @property
     def disturbances(self) -> list[str]:
-        return _disturbances(self.generator_lag, self.core_taken)
+        return disturbances_of(self.generator_lag, self.core_taken)
 
 
-@dataclass(frozen=True)
-class BrainMeasurement:
-    """One run with so many answers of a language model at once, each in a call of its own."""
-
-    turns: int
-    seconds: float
-    answers: int
-    """That were asked for through the gateway."""
-    failed: int
-    """Answers that did not come, or without the language model's words."""
-    left_out: int
-    """Of `answers`, from `through`: the machine was taken away while their first word was on its way."""
-    direct: Spread
-    """From the language model's first word to where the engine can read it, without the gateway."""
-    through: Spread
-    """The same through the gateway."""
-    cpu_ms_per_turn: float
-    """What the gateway needs beside the sound of the calls."""
-    frames: FrameCount
-    """That sound, in both directions."""
-    generator_lag: Spread
-    core_taken: float
-    ahead: bool
-    """Whether the gateway and its load went before everything else on their cores."""
-
-    @property
-    def added_ms(self) -> dict[str, float]:
-        """What the gateway adds."""
-        return {
-            "p50": round(self.through.p50_ms - self.direct.p50_ms, 3),
-            "p99": round(self.through.p99_ms - self.direct.p99_ms, 3),
-            "max": round(self.through.max_ms - self.direct.max_ms, 3),
-        }
-
-    @property
-    def held(self) -> bool:
-        return not self.failed and bool(self.through.count) and self.added_ms["p99"] < BRAIN_LIMIT_MS
-
-    @property
-    def disturbances(self) -> list[str]:
-        few = [f"only {self.through.count} answers count"] if self.left_out > self.through.count else []
-        return [*few, *_disturbances(self.generator_lag, self.core_taken)]
-
-
-def _disturbances(generator_lag: Spread, core_taken: float) -> list[str]:
+def disturbances_of(generator_lag: Spread, core_taken: float) -> list[str]:
     found = []
     if generator_lag.p99_ms > LATE_MS:
         found.append(f"the load generator itself was {generator_lag.p99_ms:.1f} ms late at p99")

@@ -1,4 +1,4 @@
-"""Holds the bench: one run with so many calls, the search for the most, the comparison of two variants."""
+"""One bench run, the search for the highest sustained load, and the comparison of two variants."""
 
 import asyncio
 import contextlib
@@ -15,21 +15,21 @@ from gateway.bench.load import Load, client
 from gateway.bench.measures import Measurement, Spread
 from gateway.bench.processes import GatewayProcess, cores, pinned, running_gateway
 from gateway.bench.variants import Pair, Variant
-from gateway.bench.watchers import Watchers
+from gateway.bench.viewers import Viewers
 
 FIRST_CALLS: Final = 100
 COMPARED_CALLS: Final = 50
 _ROUNDS: Final = 3
 _SETTLE_SECONDS: Final = 1.5
-"""After the last call was placed: all of them ringing at once is not the load that is measured."""
+"""Pause after the last call was placed: call set-up is not part of the measured load."""
 
 Measure = Callable[[int], Measurement]
-Tell = Callable[[str], None]
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class _Usage:
-    """What the gateway has taken of the machine until now, or between two moments, and the turns it has heard."""
+    """Resources the gateway has used, in total or between two readings, and the turns it has processed."""
 
     seconds: float
     cpu_seconds: float
@@ -48,27 +48,27 @@ class _Usage:
 
 @dataclass(frozen=True)
 class Search:
-    """Every step taken, and the best that held."""
+    """All steps and the highest load that was sustained."""
 
     steps: list[Measurement]
     best: Measurement | None
 
 
 def measure(calls: int, variant: Variant, *, seconds: float) -> Measurement:
-    """One run against a fresh gateway. BenchFailed if it can't be held."""
+    """Run once against a fresh gateway. Raises BenchFailed if calls cannot be placed."""
     core, others = cores()
     with pinned(others), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_measure(calls, seconds, variant, core))
 
 
-def search(measure: Measure, *, first: int = FIRST_CALLS, tell: Tell) -> Search:
-    """The most calls that are sustained: double until it fails, then halve the gap down to a tenth."""
+def search(measure: Measure, *, first: int = FIRST_CALLS, progress: Progress) -> Search:
+    """Find the most sustained calls: double until a run fails, then bisect down to a tenth."""
     steps: list[Measurement] = []
     best: Measurement | None = None
     failed: int | None = None
     calls: int | None = first
     while calls is not None:
-        result = _undisturbed(measure, calls, tell)
+        result = _undisturbed(measure, calls, progress)
         steps.append(result)
         if result.sustained:
             best = result
@@ -79,7 +79,7 @@ def search(measure: Measure, *, first: int = FIRST_CALLS, tell: Tell) -> Search:
 
 
 def next_step(held: int, failed: int | None) -> int | None:
-    """How many calls to try next; None when the answer is near enough."""
+    """Number of calls to try next; None when the result is precise enough."""
     if failed is None:
         return held * 2
     if failed - held <= max(held // 10, 5):
@@ -88,17 +88,19 @@ def next_step(held: int, failed: int | None) -> int | None:
     return middle - middle % 5 if middle >= 20 else middle
 
 
-def compare(measure: Callable[[Variant], Measurement], pair: Pair, *, tell: Tell) -> tuple[Measurement, Measurement]:
+def compare(
+    measure: Callable[[Variant], Measurement], pair: Pair, *, progress: Progress
+) -> tuple[Measurement, Measurement]:
     """
-    The same load on each of a pair, in turn; the best of a few runs each.
+    Run the same load on both variants alternately and keep the best run of each.
 
-    What else happens on the machine only ever adds delay. It takes away CPU time, too: a starved gateway finds its
-    work in heaps and looks cheap, so that the cheaper run is not the better one.
+    Other load on the machine only adds delay, so the run with the lowest delay is the best one. The run with the lowest
+    CPU time is not: a starved gateway processes frames in batches and looks cheap.
     """
     runs: list[Measurement] = []
     for variant in pair * _ROUNDS:
         runs.append(measure(variant))
-        tell(summary(runs[-1]))
+        progress(summary(runs[-1]))
     return _best(runs[::2]), _best(runs[1::2])
 
 
@@ -106,23 +108,23 @@ def _best(runs: Sequence[Measurement]) -> Measurement:
     return min(runs, key=lambda run: run.slower_p99_ms)
 
 
-def _undisturbed(measure: Measure, calls: int, tell: Tell) -> Measurement:
-    """One result; a bad one that may be the machine's fault is tried once more."""
+def _undisturbed(measure: Measure, calls: int, progress: Progress) -> Measurement:
+    """Measure once; repeat a bad result that interference may explain."""
     result = measure(calls)
-    tell(summary(result))
+    progress(summary(result))
     if not result.sustained and result.disturbed:
-        tell("disturbed, once more")
+        progress("disturbed, repeating")
         result = measure(calls)
-        tell(summary(result))
+        progress(summary(result))
     return result
 
 
 def summary(result: Measurement) -> str:
-    """A run in one line."""
-    verdict = "held" if result.sustained else "not held"
+    """Describe a run in one line."""
+    verdict = "sustained" if result.sustained else "not sustained"
     up, down = result.delay_up.p99_ms, result.delay_down.p99_ms
     line = f"{result.calls} calls ({result.variant}): {verdict}, p99 {up:.1f} ms up, {down:.1f} ms down"
-    return "; ".join([f"{line}, {result.frames.lost} frames lost, {result.connected} up", *result.disturbances])
+    return "; ".join([f"{line}, {result.frames.lost} frames lost, {result.connected} connected", *result.disturbances])
 
 
 async def _measure(calls: int, seconds: float, variant: Variant, core: int) -> Measurement:
@@ -139,8 +141,8 @@ async def _run(
     idle_bytes = process.resident_bytes()
     await load.place(http)
     await asyncio.sleep(_SETTLE_SECONDS)
-    watchers = Watchers()
-    async with watchers.watching(http) if variant.watched else contextlib.nullcontext():
+    viewers = Viewers()
+    async with viewers.watching(http) if variant.viewers else contextlib.nullcontext():
         before = _Usage.of(process, load)
         lag = await load.measure(http, seconds)
         used = _Usage.of(process, load).since(before)
@@ -158,7 +160,7 @@ async def _run(
         delay_down=Spread.of_ns(load.down.values_ns),
         start_to_settings=load.start_to_settings(),
         hangup_to_document=documents,
-        words_to_watcher=Spread.of_ns(watchers.told_after_ns),
+        words_to_watcher=Spread.of_ns(viewers.delays_ns),
         cpu_ms_per_call_second=round(used.cpu_seconds * 1000 / calls / used.seconds, 2),
         memory_kib_per_call=round(grown_bytes / 1024 / calls, 1),
         turns_per_second=round(used.turns / used.seconds, 1),

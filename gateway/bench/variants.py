@@ -1,4 +1,4 @@
-"""What can be measured and compared: ways to start the gateway."""
+"""Ways to start the gateway that a bench run can measure and compare."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,36 +7,36 @@ from typing import Final
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to start it, beside what all have in common."""
+    """One configuration of the gateway under test."""
 
     name: str
     arguments: tuple[str, ...] = ()
-    """Of `gateway serve`."""
+    """Extra arguments of `gateway serve`."""
     environment: Mapping[str, str] = field(default_factory=dict)
     toml: str = ""
-    """What stands in its gateway.toml."""
+    """Content of gateway.toml."""
     document_seconds: float = 30.0
-    """How long to wait for a call's document; no time where there will be none."""
-    watched: bool = False
-    """Somebody watches meanwhile: a page of live calls, and a tail."""
+    """How long to wait for a call's document; 0 if none is written."""
+    viewers: bool = False
+    """Open a live page and a tail during the run."""
 
 
 LOCAL_CALLS: Final = 8
-"""At once on the local engine, where nobody says otherwise."""
+"""Default number of simultaneous calls for the local engine."""
 
 SOCKETS: Final = {name: Variant(name, ("--sockets", name)) for name in ("picows", "websockets")}
-MEMORY_OFF: Final = Variant("memory off", environment={"VOICE_SESSION_ENABLED": "false"}, document_seconds=0.0)
-MEMORY_ON: Final = Variant("memory on", environment={"VOICE_SESSION_ENABLED": "true", "MEMORY_VECTORS": "false"})
-"""Journal, endings and recall. The embedding model is another program, on the same one core here."""
-
-UNWATCHED: Final = Variant("nobody watches", environment={"MEMORY_VECTORS": "false"})
-WATCHED: Final = Variant("a page and a tail watch", environment={"MEMORY_VECTORS": "false"}, watched=True)
 
 Pair = tuple[Variant, Variant]
 
+# The embedding model is a separate process on the same core here, so it stays off.
 COMPARISONS: Final[Mapping[str, Pair]] = {
-    "sockets": (SOCKETS["picows"], SOCKETS["websockets"]),
-    "memory": (MEMORY_OFF, MEMORY_ON),
-    "watchers": (UNWATCHED, WATCHED),
+    "memory": (
+        Variant("memory off", environment={"VOICE_SESSION_ENABLED": "false"}, document_seconds=0.0),
+        Variant("memory on", environment={"VOICE_SESSION_ENABLED": "true", "MEMORY_VECTORS": "false"}),
+    ),
+    "viewers": (
+        Variant("no viewers", environment={"MEMORY_VECTORS": "false"}),
+        Variant("live page and tail", environment={"MEMORY_VECTORS": "false"}, viewers=True),
+    ),
 }
-"""The second of a pair is told in terms of the first."""
+"""Ratios are the second of a pair divided by the first."""

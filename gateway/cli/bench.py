@@ -1,4 +1,4 @@
-"""`gateway bench`: how many calls one core of this machine carries, and what each costs."""
+"""`gateway bench`: how many calls one core of this machine sustains, and what each costs."""
 
 import argparse
 import json
@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from typing import Any
 
-from gateway.bench import brain, report, runner
+from gateway.bench import report, runner
 from gateway.bench.variants import COMPARISONS, LOCAL_CALLS, SOCKETS
 from gateway.errors import SettingsError
 from gateway.speech import model_files
@@ -16,39 +16,30 @@ def register(commands: Any) -> None:
     parser = commands.add_parser(
         "bench",
         help="measure what this machine carries",
-        description="Simulated calls against a gateway of its own on one core: calls sustained, added delay, cost.",
+        description="Run simulated calls against a private gateway on one core: calls sustained, added delay, cost.",
     )
     parser.add_argument("--calls", type=_positive, metavar="N", help="one run with N calls instead of the search")
-    parser.add_argument("--seconds", type=_seconds, default=6.0, metavar="S", help="how long each run measures (6)")
+    parser.add_argument("--seconds", type=_seconds, default=6.0, metavar="S", help="length of each run (6)")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--sockets", choices=SOCKETS, default="picows", help="who carries the audio (picows)")
+    what.add_argument("--sockets", choices=SOCKETS, default="picows", help="media WebSocket library (picows)")
     what.add_argument(
         "--compare",
         choices=COMPARISONS,
-        nargs="?",
-        const="sockets",
-        help=f"two gateways at N ({runner.COMPARED_CALLS}): both kinds of sockets, memory off and on, or watched",
-    )
-    what.add_argument(
-        "--brain",
-        action="store_true",
-        help=f"what N ({brain.TURNS}) answers of a language model at once are delayed by on their way to the engine",
+        help=f"compare two gateways at N ({runner.COMPARED_CALLS}) calls: memory off and on, or with live viewers",
     )
     what.add_argument(
         "--engine",
         choices=("local",),
-        help=f"how well and how soon the local engine answers: one call, then N ({LOCAL_CALLS}) at once",
+        help=f"word error and response time of the local engine: one call, then N ({LOCAL_CALLS}) at once",
     )
-    parser.add_argument("--json", action="store_true", help="for machines")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """1 when frames or answers were lost, or nothing was sustained."""
+    """Return 1 if frames or answers were lost or no load was sustained."""
     if options.engine:
-        return _phone_local(options)
-    if options.brain:
-        return _ask_brain(options)
+        return _bench_local(options)
     if options.compare:
         return _compare(options)
     return _run_once(options) if options.calls else _search(options)
@@ -56,14 +47,14 @@ def run(options: argparse.Namespace) -> int:
 
 def _search(options: argparse.Namespace) -> int:
     measure = partial(runner.measure, variant=SOCKETS[options.sockets], seconds=options.seconds)
-    found = runner.search(measure, tell=_tell)
+    found = runner.search(measure, progress=_progress)
     sustained = found.best.calls if found.best is not None else 0
     _print(options, report.as_json(found.steps, calls_sustained=sustained), report.search_as_text(found))
     return 0 if found.best is not None else 1
 
 
 def _run_once(options: argparse.Namespace) -> int:
-    _tell(f"{options.calls} calls for {options.seconds:g} s")
+    _progress(f"{options.calls} calls for {options.seconds:g} s")
     result = runner.measure(options.calls, SOCKETS[options.sockets], seconds=options.seconds)
     _print(options, report.as_json([result]), report.run_as_text(result))
     return 0 if result.frames.faultless else 1
@@ -71,25 +62,17 @@ def _run_once(options: argparse.Namespace) -> int:
 
 def _compare(options: argparse.Namespace) -> int:
     measure = partial(runner.measure, options.calls or runner.COMPARED_CALLS, seconds=options.seconds)
-    first, second = runner.compare(measure, COMPARISONS[options.compare], tell=_tell)
+    first, second = runner.compare(measure, COMPARISONS[options.compare], progress=_progress)
     _print(options, report.comparison_as_json(first, second), report.comparison_as_text(first, second))
     return 0 if first.frames.faultless and second.frames.faultless else 1
 
 
-def _ask_brain(options: argparse.Namespace) -> int:
-    turns = options.calls or brain.TURNS
-    _tell(f"{turns} answers at once, {options.seconds:g} s past the gateway and {options.seconds:g} s through it")
-    result = brain.measure(turns, seconds=options.seconds)
-    _print(options, report.brain_as_json(result), report.brain_as_text(result))
-    return 0 if not result.failed and result.frames.faultless else 1
-
-
-def _phone_local(options: argparse.Namespace) -> int:
+def _bench_local(options: argparse.Namespace) -> int:
     if not model_files.are_installed():
         raise SettingsError(f"the local engine is not installed; run: {model_files.INSTALL}")
-    from gateway.bench import local, local_report  # arithmetic with sound, which a server does without
+    from gateway.bench import local, local_report  # numpy; not needed by the server
 
-    found = local.measure(options.calls or LOCAL_CALLS, tell=_tell)
+    found = local.measure(options.calls or LOCAL_CALLS, progress=_progress)
     _print(options, local_report.local_as_json(found), local_report.local_as_text(found))
     return 0 if found.held else 1
 
@@ -98,7 +81,7 @@ def _print(options: argparse.Namespace, machine: dict[str, Any], person: str) ->
     print(json.dumps(machine, indent=2) if options.json else person)
 
 
-def _tell(progress: str) -> None:
+def _progress(progress: str) -> None:
     print(progress, file=sys.stderr, flush=True)
 
 

@@ -50,14 +50,14 @@ def test_limits_decide(measured, held):
     assert local_as_text(measured).splitlines()[-1].startswith("held" if held else "not held")
 
 
-def test_report_tells_everything():
+def test_report_is_complete():
     text = local_as_text(found(pico=7, gaps=2))
     assert "word error, voice pico    7.0% (7 of 100 words); limit 15%" in text
     assert "8 calls  p50 0.70 s, p90 0.70 s, 40 turns, 0 without answer, 2 gaps in the agent's words" in text
 
 
 def test_command_prints_the_measurement(monkeypatch, capsys):
-    monkeypatch.setattr(local, "measure", lambda calls, tell: found(pico=calls))
+    monkeypatch.setattr(local, "measure", lambda calls, progress: found(pico=calls))
     assert main(["bench", "--engine", "local", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["word_error"]["pico"]["errors"] == LOCAL_CALLS
     assert main(["bench", "--engine", "local", "--calls", "20"]) == 1

@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from gateway.bench.frame_stamps import FrameCount
-from gateway.bench.measures import BrainMeasurement, Measurement, Spread
+from gateway.bench.measures import Measurement, Spread
 
 FINE = Spread(count=100, p50_ms=0.25, p99_ms=4.5, max_ms=6.0)
 
@@ -27,24 +27,6 @@ def measurement(**changes):
         frames=FrameCount(sent=24000, lost=0, reordered=0, changed=0),
         generator_lag=FINE,
         core_taken=0.0,
-    )
-    return dataclasses.replace(good, **changes)
-
-
-def brain_measurement(**changes):
-    good = BrainMeasurement(
-        turns=100,
-        seconds=6.0,
-        answers=500,
-        failed=0,
-        left_out=12,
-        direct=Spread(count=400, p50_ms=0.2, p99_ms=0.7, max_ms=1.5),
-        through=Spread(count=400, p50_ms=0.6, p99_ms=2.1, max_ms=3.0),
-        cpu_ms_per_turn=3.75,
-        frames=FrameCount(sent=24000, lost=0, reordered=0, changed=0),
-        generator_lag=FINE,
-        core_taken=0.0,
-        ahead=True,
     )
     return dataclasses.replace(good, **changes)
 
@@ -83,17 +65,3 @@ def test_late_generator_is_named():
         "the load generator itself was 7.3 ms late at p99",
         "something else had the gateway's core 17% of the time",
     ]
-
-
-def test_added_is_the_difference():
-    assert brain_measurement().added_ms == {"p50": 0.4, "p99": 1.4, "max": 1.5}
-    assert brain_measurement().held
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [{"failed": 1}, {"through": Spread(400, 0.6, 3.7, 3.7)}, {"through": Spread(0, 0.0, 0.0, 0.0)}],
-    ids=["lost answer", "slow", "no answer"],
-)
-def test_any_fault_is_not_held(fault):
-    assert not brain_measurement(**fault).held

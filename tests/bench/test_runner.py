@@ -1,6 +1,5 @@
 """The search on made-up machines, and one short run against a real gateway."""
 
-import argparse
 import dataclasses
 import json
 import os
@@ -9,19 +8,12 @@ import pytest
 
 from gateway.bench import runner
 from gateway.bench.measures import Spread
-from gateway.bench.variants import COMPARISONS, MEMORY_OFF, MEMORY_ON, SOCKETS
-from gateway.cli import bench
+from gateway.bench.variants import COMPARISONS, SOCKETS
 from gateway.cli.main import main
 from tests.bench.test_measures import measurement
 
 SLOW = Spread(100, 30.0, 40.0, 50.0)
 FAST = Spread(100, 0.1, 0.5, 1.0)
-
-
-def parsed(*arguments):
-    parser = argparse.ArgumentParser()
-    bench.register(parser.add_subparsers())
-    return parser.parse_args(arguments)
 
 
 def machine(*, holds, tried):
@@ -36,22 +28,22 @@ def machine(*, holds, tried):
 
 
 def test_search_doubles_then_halves():
-    tried, told = [], []
-    found = runner.search(machine(holds=260, tried=tried), tell=told.append)
+    tried, reported = [], []
+    found = runner.search(machine(holds=260, tried=tried), progress=reported.append)
     assert tried == [100, 200, 400, 300, 250, 275]
     assert found.best.calls == 250
-    assert told[2] == "400 calls (picows): not held, p99 40.0 ms up, 4.5 ms down, 0 frames lost, 400 up"
+    assert reported[2] == "400 calls (picows): not sustained, p99 40.0 ms up, 4.5 ms down, 0 frames lost, 400 connected"
 
 
 def test_weak_machine_is_searched_downwards():
     tried = []
-    found = runner.search(machine(holds=14, tried=tried), tell=lambda _: None)
+    found = runner.search(machine(holds=14, tried=tried), progress=lambda _: None)
     assert tried == [100, 50, 25, 12, 18, 15]
     assert found.best.calls == 12
 
 
 def test_machine_without_calls_ends_search():
-    found = runner.search(machine(holds=0, tried=[]), tell=lambda _: None)
+    found = runner.search(machine(holds=0, tried=[]), progress=lambda _: None)
     assert found.best is None
 
 
@@ -62,9 +54,9 @@ def test_disturbed_failure_is_tried_again():
         measurement(calls=200, connected=0),
         *(measurement(calls=calls, connected=0) for calls in (150, 125, 110)),
     ]
-    told = []
-    found = runner.search(lambda calls: results.pop(0), tell=told.append)
-    assert (found.best.calls, told[1]) == (100, "disturbed, once more")
+    reported = []
+    found = runner.search(lambda calls: results.pop(0), progress=reported.append)
+    assert (found.best.calls, reported[1]) == (100, "disturbed, repeating")
 
 
 def test_comparison_takes_best_runs():
@@ -78,7 +70,7 @@ def test_comparison_takes_best_runs():
         delay = Spread(100, 0.25, p99_ms, 20.0)
         return measurement(variant=variant.name, delay_up=FAST, delay_down=delay, cpu_ms_per_call_second=20 - p99_ms)
 
-    best = runner.compare(measure, COMPARISONS["memory"], tell=lambda _: None)
+    best = runner.compare(measure, COMPARISONS["memory"], progress=lambda _: None)
     assert measured == ["memory off", "memory on"] * 3
     assert [(run.variant, run.slower_p99_ms) for run in best] == [("memory off", 3.0), ("memory on", 9.0)]
 
@@ -90,22 +82,10 @@ def test_wrong_number_of_calls_is_explained(capsys):
     assert "'0' is not a number of calls" in capsys.readouterr().err
 
 
-def test_bare_comparison_is_of_sockets():
-    assert parsed("bench", "--compare").compare == "sockets"
-    assert parsed("bench", "--compare", "--calls", "7").compare == "sockets"
-    assert parsed("bench", "--compare", "memory").compare == "memory"
-
-
 def test_comparison_chooses_its_own_sockets(capsys):
     with pytest.raises(SystemExit):
         main(["bench", "--compare", "memory", "--sockets", "websockets"])
     assert "argument --sockets: not allowed with argument --compare" in capsys.readouterr().err
-
-
-def test_brain_is_measured_alone(capsys):
-    with pytest.raises(SystemExit):
-        main(["bench", "--brain", "--compare", "memory"])
-    assert "argument --compare: not allowed with argument --brain" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sockets", SOCKETS)
@@ -124,9 +104,10 @@ def test_three_real_calls_lose_nothing(sockets, capsys):
     assert os.sched_getaffinity(0) == cores
 
 
-@pytest.mark.parametrize(("variant", "documents"), [(MEMORY_OFF, 0), (MEMORY_ON, 20)], ids=["memory off", "memory on"])
-def test_calls_come_and_go_without_loss(variant, documents):
+@pytest.mark.parametrize(("pair", "documents"), [(0, 0), (1, 20)], ids=["memory off", "memory on"])
+def test_calls_come_and_go_without_loss(pair, documents):
     """One of 21 calls ends and its caller rings again among the others; memory leaves documents only when it is on."""
+    variant = COMPARISONS["memory"][pair]
     run = runner.measure(21, variant, seconds=0.5)
     assert (run.variant, run.connected, run.replaced) == (variant.name, 21, 1)
     assert run.frames.faultless

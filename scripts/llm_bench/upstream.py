@@ -1,7 +1,7 @@
 """
-The language model of the bench, in a process of its own. Lean on purpose.
+A minimal OpenAI-compatible language model in its own process.
 
-The first piece of an answer is the moment at which it was sent, in nanoseconds of the machine's monotonic clock.
+The first token of every answer is its send time in nanoseconds of the monotonic clock.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from gateway.errors import BenchFailed
 FIRST_PIECE_SECONDS: Final = 0.4
 PIECES: Final = 30
 PIECE_SECONDS: Final = 0.02
-"""Fifty pieces a second, as small models speak."""
+"""Fifty tokens a second, a typical rate of small models."""
 
 _READY_SECONDS: Final = 20.0
 _HEAD: Final = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -35,10 +35,10 @@ _RECORD: Final = (
 
 @contextlib.asynccontextmanager
 async def running_upstream() -> AsyncIterator[str]:
-    """Yields its address. BenchFailed if it does not start."""
+    """Yield its URL. Raises BenchFailed if it does not start."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
-        *("-c", "from gateway.bench.upstream import main; main()"),
+        *("-c", "from scripts.llm_bench.upstream import main; main()"),
         env={**os.environ, "PYTHONPATH": str(Path(gateway.__file__).parent.parent)},
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
@@ -59,7 +59,7 @@ async def running_upstream() -> AsyncIterator[str]:
 
 
 def main() -> None:
-    """Listen on a free port of the loopback, and print which."""
+    """Listen on a free loopback port and print its number."""
     put_ahead()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_listen())
@@ -100,7 +100,7 @@ async def _answer(writer: asyncio.StreamWriter) -> None:
 
 def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
     if writer.is_closing():
-        raise ConnectionResetError("the asker has left")
+        raise ConnectionResetError("the client has disconnected")
     writer.write(data)
 
 

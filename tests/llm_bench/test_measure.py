@@ -1,4 +1,4 @@
-"""Askers among odd servers, and one short run against a real gateway."""
+"""Clients against malformed servers, and one short run against a real gateway."""
 
 import asyncio
 import json
@@ -7,8 +7,8 @@ import os
 import orjson
 import pytest
 
-from gateway.bench.brain import Asker
-from gateway.cli.main import main
+from scripts.llm_bench.__main__ import main
+from scripts.llm_bench.measure import Asker
 
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 SORRY = b'data: {"choices":[{"delta":{"content":"Sorry?"}}]}\n\n'
@@ -46,7 +46,7 @@ def chunked(data):
 async def test_bearer_of_the_settings_is_shown():
     """And no question is like another, as the gateway answers equal ones only once."""
     asker, questions = await asked(*[chunked(b'data: {"choices":[{"delta":{"content":"1"}}]}\n\n')] * 3)
-    assert (asker.answers, len(asker.first_words), asker.failed) == (3, 2, 1)
+    assert (asker.answers, len(asker.first_tokens), asker.failed) == (3, 2, 1)
     assert {head.split("\r\n")[0] for head, _ in questions} == {"POST /v1/chat/completions HTTP/1.1"}
     assert all("\r\nauthorization: Bearer of-one-call\r\n" in head for head, _ in questions)
     assert len({orjson.dumps(body["messages"]) for _, body in questions}) == 3
@@ -59,13 +59,13 @@ async def test_bearer_of_the_settings_is_shown():
 )
 async def test_other_words_are_a_failure(response):
     asker, _ = await asked(response)
-    assert (asker.answers, asker.first_words, asker.failed) == (0, [], 1)
+    assert (asker.answers, asker.first_tokens, asker.failed) == (0, [], 1)
 
 
 def test_real_calls_get_their_answers(capsys):
-    """Two calls ask the model, and then the gateway with their bearers; their sound goes on meanwhile."""
+    """Two calls query the model, then the gateway with their bearer tokens, while their audio keeps flowing."""
     cores = os.sched_getaffinity(0)
-    code = main(["bench", "--brain", "--calls", "2", "--seconds", "1", "--json"])
+    code = main(["--calls", "2", "--seconds", "1", "--json"])
     run = json.loads(capsys.readouterr().out)
     assert (code, run["turns"], run["failed"], run["frames"]["lost"]) == (0, 2, 0, 0)
     assert run["answers"] == run["through"]["count"] + run["left_out"] + 2 > 2

@@ -1,7 +1,7 @@
 """
-A connection that knows when what it reads had arrived at this machine, however late it is read.
+A TCP connection with the kernel's receive timestamps (SO_TIMESTAMPNS): a late reader adds no delay.
 
-The kernel notes that: a load generator that is held up itself does not blame the gateway for it. Linux only.
+Linux only.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ _TIMESPEC: Final = struct.Struct("@qq")
 _READ_BYTES: Final = 65536
 
 
-class FrameArrival(NamedTuple):
-    """What has come, and when, by `time.monotonic_ns`. No data: the end of the connection."""
+class Received(NamedTuple):
+    """Received data and its `time.monotonic_ns` receive time. Empty data means end of stream."""
 
     data: bytes
     at_ns: int
@@ -30,8 +30,8 @@ class StampedConnection:
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._loop = asyncio.get_running_loop()
-        self._arrivals: deque[FrameArrival] = deque()
-        self._news = asyncio.Event()
+        self._arrivals: deque[Received] = deque()
+        self._received = asyncio.Event()
 
     @classmethod
     async def open(cls, host: str, port: int) -> Self:
@@ -60,11 +60,11 @@ class StampedConnection:
     async def write(self, data: bytes) -> None:
         await self._loop.sock_sendall(self._socket, data)
 
-    async def read(self) -> FrameArrival:
+    async def read(self) -> Received:
         """Raises OSError."""
         while not self._arrivals:
-            self._news.clear()
-            await self._news.wait()
+            self._received.clear()
+            await self._received.wait()
         return self._arrivals.popleft()
 
     def _read(self) -> None:
@@ -76,12 +76,12 @@ class StampedConnection:
             data, notes = b"", []
         if not data:
             self._loop.remove_reader(self._socket)
-        self._arrivals.append(FrameArrival(data, time.monotonic_ns() - _rested_ns(notes)))
-        self._news.set()
+        self._arrivals.append(Received(data, time.monotonic_ns() - _waited_ns(notes)))
+        self._received.set()
 
 
-def _rested_ns(notes: list[tuple[int, int, bytes]]) -> int:
-    """How long what was read had been there; of several pieces the last. 0 where the kernel does not tell."""
+def _waited_ns(notes: list[tuple[int, int, bytes]]) -> int:
+    """How long the (last) data waited in the socket buffer; 0 without a kernel timestamp."""
     for _, kind, value in notes:
         if kind == _SO_TIMESTAMPNS and len(value) == _TIMESPEC.size:
             seconds, nanoseconds = map(int, _TIMESPEC.unpack(value))

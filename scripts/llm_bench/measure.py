@@ -1,15 +1,13 @@
 """
-How much later the first word of an answer reaches the engine because it passes through the gateway.
+How much later the first token of an answer reaches the engine because it passes through the gateway.
 
-All calls are up, the caller's sound goes on, the agent thinks: each asks for one answer after the other, first straight
-from the language model, then through the gateway with the bearer that its engine was given. The difference is what the
-gateway adds, delay and work alike.
+All calls are up and the caller's audio keeps flowing. Each call requests one answer after the other, first directly
+from the language model, then through the gateway with the bearer token its engine was given. The difference is the
+delay and the CPU time that the gateway adds. Memory is off: its search before each request is a separate measurement.
 
-Memory is off: it is searched before the language model is asked, and that is another measurement.
-
-What is not the gateway's is kept out. A word is here when the kernel has it, however late this process reads it. The
-gateway and its load go before whatever else runs on their cores, where the system allows it. Answers whose first word
-was on its way while the machine was taken away all the same are left out, straight and through the gateway alike.
+Interference is excluded. The kernel's receive timestamp counts, however late this process reads the data. The gateway
+and the load run with real-time priority where the system allows it. Answers whose first token was in flight while the
+machine was preempted are left out, direct and through the gateway alike.
 """
 
 import asyncio
@@ -24,46 +22,47 @@ import uvloop
 
 from gateway.bench.engine import start_engine
 from gateway.bench.frame_stamps import FrameCount
-from gateway.bench.interference import Interference
-from gateway.bench.kernel_timestamps import StampedConnection
 from gateway.bench.load import Load, client
-from gateway.bench.measures import BrainMeasurement, Spread
+from gateway.bench.measures import Spread
 from gateway.bench.processes import GatewayProcess, cores, pinned, put_ahead, put_back, running_gateway
-from gateway.bench.upstream import FIRST_PIECE_SECONDS, PIECE_SECONDS, PIECES, running_upstream
-from gateway.bench.variants import MEMORY_OFF, Variant
+from gateway.bench.variants import COMPARISONS, Variant
 from gateway.errors import BenchFailed
+from scripts.llm_bench.interference import Interference
+from scripts.llm_bench.kernel_timestamps import StampedConnection
+from scripts.llm_bench.report import LlmMeasurement
+from scripts.llm_bench.upstream import FIRST_PIECE_SECONDS, PIECE_SECONDS, PIECES, running_upstream
 
 TURNS: Final = 100
 _SETTLE_SECONDS: Final = 1.5
 _ANSWER_SECONDS: Final = 10.0
 _TURN_SECONDS: Final = FIRST_PIECE_SECONDS + PIECES * PIECE_SECONDS
 _HISTORY: Final = [
-    {"role": "user", "content": "Could you tell me whether my order has left the workshop?"},
+    {"role": "user", "content": "Could you check whether my order has left the workshop?"},
     {"role": "assistant", "content": "It has. The parcel should be with you on Friday."},
 ] * 5
 
-_FIRST_WORD: Final = re.compile(rb'"content":"(\d+)"')
+_FIRST_TOKEN: Final = re.compile(rb'"content":"(\d+)"')
 _END: Final = b"\r\n0\r\n\r\n"
 
 
-def measure(turns: int, *, seconds: float) -> BrainMeasurement:
-    """One run with so many answers at once against a fresh gateway. BenchFailed if it can't be held."""
+def measure(turns: int, *, seconds: float) -> LlmMeasurement:
+    """Run against a fresh gateway with `turns` simultaneous answers. Raises BenchFailed if calls cannot be placed."""
     core, others = cores()
     with pinned(others), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_measure(turns, seconds, core))
 
 
-async def _measure(turns: int, seconds: float, core: int) -> BrainMeasurement:
+async def _measure(turns: int, seconds: float, core: int) -> LlmMeasurement:
     load = Load(turns)
     async with running_upstream() as upstream_url, await start_engine(lambda number: load.calls[number]) as engine:
         engine_url = f"ws://127.0.0.1:{engine.sockets[0].getsockname()[1]}"
         model_url = f"{upstream_url}/v1"
         toml = f'[agents.maya]\nbrain = {{ url = "{model_url}", model = "bench" }}\n'
-        variant = Variant("brain", environment=MEMORY_OFF.environment, toml=toml)
+        variant = Variant("brain", environment=COMPARISONS["memory"][0].environment, toml=toml)
         async with running_gateway(engine_url, variant, core=core) as process, client(process.url) as http:
             await load.place(http)
             if load.connected != turns:
-                raise BenchFailed(f"only {load.connected} of {turns} calls came up")
+                raise BenchFailed(f"only {load.connected} of {turns} calls connected")
             load.fall_silent()
             ahead = put_ahead(process.pid) and put_ahead()
             try:
@@ -77,7 +76,7 @@ async def _measure(turns: int, seconds: float, core: int) -> BrainMeasurement:
 
 @dataclass(frozen=True)
 class _Phase:
-    """What was found out in one half of the run."""
+    """Result of one half of the run."""
 
     answers: int
     failed: int
@@ -89,17 +88,17 @@ class _Phase:
 
 
 async def _phase(load: Load, process: GatewayProcess, seconds: float, url: str = "") -> _Phase:
-    """All ask for so long, at `url` or where their engines were told to."""
+    """Request answers for `seconds`, at `url` or at the endpoint in each engine's settings."""
     askers = [Asker(call.engine.settings, url) for call in load.calls if call.engine is not None]
     began, cpu, waited = time.monotonic(), process.cpu_seconds(), process.waited_seconds()
-    weather = Interference(process)
-    watching = asyncio.get_running_loop().create_task(weather.watch())
+    interference = Interference(process)
+    watching = asyncio.get_running_loop().create_task(interference.watch())
     try:
         lag = await load.talk_while(_ask(askers, seconds))
     finally:
         watching.cancel()
-    words = [word for asker in askers for word in asker.first_words]
-    clear = [word for word in words if weather.was_clear(word.sent_ns, word.here_ns)]
+    words = [word for asker in askers for word in asker.first_tokens]
+    clear = [word for word in words if interference.was_clear(word.sent_ns, word.here_ns)]
     return _Phase(
         answers=sum(asker.answers for asker in askers),
         failed=sum(asker.failed for asker in askers),
@@ -112,7 +111,7 @@ async def _phase(load: Load, process: GatewayProcess, seconds: float, url: str =
 
 
 async def _ask(askers: list["Asker"], seconds: float) -> None:
-    """Evenly spread: answers do not begin all at once."""
+    """Spread the start times evenly, so that answers do not all begin at once."""
     pause = _TURN_SECONDS / len(askers)
     async with asyncio.TaskGroup() as tasks:
         for place, asker in enumerate(askers):
@@ -121,8 +120,8 @@ async def _ask(askers: list["Asker"], seconds: float) -> None:
 
 def _difference(
     turns: int, seconds: float, direct: _Phase, through: _Phase, frames: FrameCount, ahead: bool
-) -> BrainMeasurement:
-    return BrainMeasurement(
+) -> LlmMeasurement:
+    return LlmMeasurement(
         turns=turns,
         seconds=seconds,
         answers=through.answers,
@@ -138,45 +137,45 @@ def _difference(
     )
 
 
-class FirstWord(NamedTuple):
-    """When the language model sent the first word of an answer, and when it was here."""
+class FirstToken(NamedTuple):
+    """When the model sent the first token and when the kernel received it."""
 
     sent_ns: int
     here_ns: int
 
 
 class Asker:
-    """The engine of one call, where it asks for answers; as its settings say, or at `url` instead."""
+    """Requests answers for one call, at the endpoint in its engine settings or at `url`."""
 
     def __init__(self, settings: bytes, url: str = "") -> None:
         think = orjson.loads(settings)["agent"]["think"]
         self.answers = 0
         self.failed = 0
-        self.first_words: list[FirstWord] = []
+        self.first_tokens: list[FirstToken] = []
         self._url = urlsplit(url or think["endpoint"]["url"])
         self._headers = {**think["endpoint"]["headers"], "host": self._url.netloc, "content-type": "application/json"}
         self._prompt = {"role": "system", "content": think["prompt"]}
 
     async def ask(self, seconds: float, *, after: float = 0.0) -> None:
-        """Answer after answer for so long, two at least. The first opens connections, and its delay does not count."""
+        """Request answers for `seconds`, at least two. The first opens connections and is not counted."""
         await asyncio.sleep(after)
         until = time.monotonic() + seconds
         try:
-            # The gateway names its public, secure address; on loopback there is no proxy to make it so.
+            # The gateway names its public https address; on loopback there is no TLS proxy in front of it.
             async with await StampedConnection.open(self._url.hostname or "", self._url.port or 443) as connection:
                 await self._ask_once(connection)
-                while not self.first_words or time.monotonic() < until:
-                    self.first_words.append(await self._ask_once(connection))
+                while not self.first_tokens or time.monotonic() < until:
+                    self.first_tokens.append(await self._ask_once(connection))
         except (OSError, ValueError):
             self.failed += 1
 
-    async def _ask_once(self, connection: StampedConnection) -> FirstWord:
-        """OSError or ValueError for an answer that is none."""
+    async def _ask_once(self, connection: StampedConnection) -> FirstToken:
+        """Raises OSError or ValueError for a malformed answer."""
         async with asyncio.timeout(_ANSWER_SECONDS):
             await connection.write(self._request())
-            first_word = await _read_answer(connection)
+            first_token = await _read_answer(connection)
         self.answers += 1
-        return first_word
+        return first_token
 
     def _request(self) -> bytes:
         question = {"role": "user", "content": f"And what about order number {self.answers}?"}
@@ -186,16 +185,16 @@ class Asker:
         return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-async def _read_answer(connection: StampedConnection) -> FirstWord:
-    """Read one answer to its end. ValueError if it is none."""
-    received, first_word = b"", None
+async def _read_answer(connection: StampedConnection) -> FirstToken:
+    """Read one answer to its end. Raises ValueError if it is malformed."""
+    received, first_token = b"", None
     while not received.endswith(_END):
         data, at_ns = await connection.read()
         received += data
         if not data or not received.startswith(b"HTTP/1.1 200 "):
             raise ValueError("not an answer")
-        if first_word is None and (sent := _FIRST_WORD.search(received)):
-            first_word = FirstWord(int(sent[1]), at_ns)
-    if first_word is None:
-        raise ValueError("an answer without the language model's words")
-    return first_word
+        if first_token is None and (sent := _FIRST_TOKEN.search(received)):
+            first_token = FirstToken(int(sent[1]), at_ns)
+    if first_token is None:
+        raise ValueError("no text of the language model in the answer")
+    return first_token

@@ -1,9 +1,9 @@
 import re
 import time
 
-from gateway.bench.upstream import PIECES, running_upstream
 from gateway.llm.chat import ChatRequest, Finished, TextDelta
 from gateway.llm.openai import OpenAiUpstream
+from scripts.llm_bench.upstream import PIECES, running_upstream
 
 
 async def test_answer_begins_with_its_moment():

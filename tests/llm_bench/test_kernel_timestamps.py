@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from gateway.bench.kernel_timestamps import StampedConnection
+from scripts.llm_bench.kernel_timestamps import StampedConnection
 
 
 async def connected(serve):
