@@ -138,28 +138,28 @@ async def _asked(conversation: Any, name: str, **arguments: str) -> str:
 
 @pytest.mark.parametrize("source", ["state:customer_id"])
 async def test_functions_know_what_was_kept_of_whom_they_found(stage: Stage) -> None:
-    for caller, customer, speech_channel in ((OTHER_PHONE, "", "aisle"), (CALLER, "8812", "window")):
+    for caller, customer, seat in ((OTHER_PHONE, "", "aisle"), (CALLER, "8812", "window")):
         call, conversation = await stage.dial(caller)
         await conversation.user_says("Hello.")
         if customer:
             await _asked(conversation, "customer_is", number=customer)
-        await _asked(conversation, "take_seat", speech_channel=speech_channel)
+        await _asked(conversation, "take_seat", seat=seat)
         await call.hang_up()
         await stage.idle()
     _, conversation = await stage.dial(OTHER_PHONE)
     assert await _asked(conversation, "usual_seat") == "aisle"
     await _asked(conversation, "customer_is", number="8812")
     async with asyncio.timeout(10):
-        while (speech_channel := await _asked(conversation, "usual_seat")) == "unknown":
+        while (seat := await _asked(conversation, "usual_seat")) == "unknown":
             await asyncio.sleep(0.01)
-    assert speech_channel == "window"
+    assert seat == "window"
 
 
 async def test_functions_know_what_another_call_has_kept_meanwhile(stage: Stage) -> None:
     _, first = await stage.dial()
     call, second = await stage.dial()
     await second.user_says("A window seat, please.")
-    await _asked(second, "take_seat", speech_channel="window")
+    await _asked(second, "take_seat", seat="window")
     await call.hang_up()
     await stage.document()
     assert await _asked(first, "usual_seat") == "unknown"  # it is read once a turn

@@ -13,6 +13,10 @@ from gateway.logs import MOST_WAITING, CallLogger, last_four, set_up
 from tests.fakes.remem import FakeRemem
 from tests.stage import make_carrier, staged
 
+PACKAGES = tuple(
+    f"gateway.{name}." for name in ("calls", "cluster", "engines", "finalization", "history", "memory", "telephony")
+)
+
 
 @pytest.fixture
 def written(capsys):
@@ -241,7 +245,7 @@ async def test_every_line_of_a_call_names_it(written, tmp_path):
             await stage.document()
             await stage.idle()
     lines = [json.loads(line) for line in written().splitlines()]
-    rooms = [line for line in lines if line["logger"].startswith(("gateway.calls.", "gateway.links."))]
+    rooms = [line for line in lines if line["logger"].startswith(PACKAGES)]
     of_calls = [line for line in rooms if line["event"] != "event loop was held up"]  # on a busy machine
     events = {line["event"] for line in of_calls}
     assert {"phone rings", "call answered", "call ended", "call remembered", "memory could not be loaded"} <= events

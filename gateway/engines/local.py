@@ -182,7 +182,7 @@ class LocalSession:
         elif settings.greeting and self._mind.opens:
             await self._answer(draft=settings.greeting)
         elif settings.greeting:
-            for sentence in (*(cut := SentenceSplitter()).call_events(settings.greeting), *cut.finish()):
+            for sentence in (*(cut := SentenceSplitter()).feed(settings.greeting), *cut.finish()):
                 self._say(sentence)
             self._tts_queue.finish()
 
@@ -214,7 +214,7 @@ class LocalSession:
                 if isinstance(piece, FunctionCall):
                     calls.append(piece)
                 else:
-                    for sentence in sentences.call_events(piece):
+                    for sentence in sentences.feed(piece):
                         self._say(sentence)
         finally:
             await answer.aclose()

@@ -16,7 +16,7 @@ class SentenceSplitter:
     def __init__(self) -> None:
         self._rest = ""
 
-    def call_events(self, text: str) -> list[str]:
+    def feed(self, text: str) -> list[str]:
         self._rest += text
         complete = []
         while cut := self._next_cut():

@@ -170,7 +170,7 @@ class SpeechWorkerClient:
             assert process.stdout is not None
             reader = SpeechReader()
             while data := await process.stdout.read(65536):
-                for message in reader.call_events(data):
+                for message in reader.feed(data):
                     self._receive(message)
         finally:
             self._process = None

@@ -71,7 +71,7 @@ class AnthropicUpstream:
             params = _message_params(request, self.model)
             async with await client.messages.create(**params, stream=True, extra_headers=UNBUFFERED) as stream:
                 async for data in stream.response.aiter_bytes():
-                    for record in records.call_events(data):
+                    for record in records.feed(data):
                         for event in answer.receive(record):
                             yield event
 

@@ -134,7 +134,7 @@ class CompletionsServer:
                     if not 200 <= response.status < 300:
                         raise failure_of(self._name, response.status, response.headers.get("retry-after"))
                     async for data in response.content.iter_any():
-                        for record in records.call_events(data):
+                        for record in records.feed(data):
                             for event in answer.receive(record):
                                 yield event
                         if answer.is_complete:

@@ -335,7 +335,7 @@ class _SpokenAnswer:
     def receive(self, event: ChatEvent) -> list[ChatEvent]:
         match event:
             case TextDelta(text):
-                return self._say(self._text.call_events(text))
+                return self._say(self._text.feed(text))
             case Finished(reason):
                 nothing_to_do = reason == "tool_calls" and not any(index is not None for index in self._calls.values())
                 return [*self._say(self._text.finish()), *self._held, Finished("stop") if nothing_to_do else event]

@@ -30,7 +30,7 @@ class SseParser:
         self._line: list[bytes] = []  # pieces of a line that has not ended
         self._size = 0  # of the record so far
 
-    def call_events(self, data: bytes) -> list[SseRecord]:
+    def feed(self, data: bytes) -> list[SseRecord]:
         """Raises LlmUnavailable for a record that is too long."""
         *ends, rest = data.split(b"\n")
         records = []

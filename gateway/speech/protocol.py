@@ -55,7 +55,7 @@ class SpeechReader:
     def __init__(self) -> None:
         self._buffer = bytearray()
 
-    def call_events(self, data: bytes) -> list[SpeechMessage]:
+    def feed(self, data: bytes) -> list[SpeechMessage]:
         """Raises ValueError for what is no message: the other side is not what we think it is."""
         self._buffer += data
         messages = []

@@ -153,7 +153,7 @@ def main() -> None:
 def _read(stdin: BinaryIO, process: SpeechProcess) -> None:
     reader = SpeechReader()
     while data := os.read(stdin.fileno(), 65536):
-        for message in reader.call_events(data):
+        for message in reader.feed(data):
             process.receive(message)
     process.receive(None)
 

@@ -200,7 +200,7 @@ def load_rules(language: str) -> LanguageRules:
 def spoken(text: str, rules: LanguageRules) -> str:
     """All of a text at once."""
     speech = SpokenText(rules)
-    return speech.call_events(text) + speech.finish()
+    return speech.feed(text) + speech.finish()
 
 
 class _Place(Enum):
@@ -232,7 +232,7 @@ class SpokenText:
         self._in_emphasis = False
         self._in_formula = False
 
-    def call_events(self, chunk: str) -> str:
+    def feed(self, chunk: str) -> str:
         self._text += chunk
         while self._position < len(self._text) and self._advance():
             pass
@@ -244,7 +244,7 @@ class SpokenText:
     def finish(self) -> str:
         """No more comes: what was held back."""
         self._complete = True
-        said = self.call_events("")
+        said = self.feed("")
         self._speech.finish()
         return said + self._speech.take()
 

@@ -8,7 +8,7 @@ from gateway.engines.sentences import SentenceSplitter
 def cut(text, size=1):
     sentences = SentenceSplitter()
     pieces = [text[at : at + size] for at in range(0, len(text), size)]
-    return [sentence for piece in pieces for sentence in sentences.call_events(piece)] + sentences.finish()
+    return [sentence for piece in pieces for sentence in sentences.feed(piece)] + sentences.finish()
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_text_is_cut_where_sentences_end(text, sentences):
 
 
 def test_a_sentence_is_there_before_the_next_is_complete():
-    assert SentenceSplitter().call_events("Hello there. I was just thin") == ["Hello there."]
+    assert SentenceSplitter().feed("Hello there. I was just thin") == ["Hello there."]
 
 
 def test_a_sentence_without_end_is_cut_at_a_comma():

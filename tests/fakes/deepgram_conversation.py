@@ -121,7 +121,7 @@ class Conversation(Dialogue):
             self.problems.append("an audio frame with nothing in it")
         self.frames.append((self.log[-1].at, audio))
         self.heard += audio
-        if self.manners.listen_by_energy and self._stt_stream.call_events(audio):
+        if self.manners.listen_by_energy and self._stt_stream.feed(audio):
             await self._turn_changed()
 
     async def _turn_changed(self) -> None:

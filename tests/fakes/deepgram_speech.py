@@ -60,7 +60,7 @@ class SttStream:
         self.speaking = False
         self._run = 0
 
-    def call_events(self, audio: bytes) -> bool:
+    def feed(self, audio: bytes) -> bool:
         """Whether this audio began or ended an utterance."""
         loud = audio.translate(self._LOUD).count(1) * 10 > len(audio)
         self._run = 0 if loud is self.speaking else self._run + len(audio)

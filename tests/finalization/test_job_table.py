@@ -87,7 +87,7 @@ async def test_unreadable_ending_is_left_alone(store, jobs, caplog, session):
     await jobs.save(good)
     assert await jobs.open_ones() == [good]
     (record,) = caplog.records
-    assert (record.getMessage(), record.job) == ("an ending can't be read", broken.session.id)
+    assert (record.getMessage(), record.ending) == ("an ending can't be read", broken.session.id)
 
 
 async def test_ending_for_an_unknown_reason_is_left_alone(store, jobs):

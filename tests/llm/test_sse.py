@@ -26,7 +26,7 @@ RECORDS = [
 
 def parse(pieces):
     parser = SseParser("xai")
-    return [record for piece in pieces for record in parser.call_events(piece)]
+    return [record for piece in pieces for record in parser.feed(piece)]
 
 
 @given(st.lists(st.integers(0, len(STREAM))).map(sorted))
@@ -41,8 +41,8 @@ def test_bytewise_split_gives_same_records():
 
 def test_record_comes_with_its_last_byte():
     parser = SseParser("xai")
-    assert parser.call_events(b"data: now\n") == []
-    assert parser.call_events(b"\n") == [SseRecord("", b"now")]
+    assert parser.feed(b"data: now\n") == []
+    assert parser.feed(b"\n") == [SseRecord("", b"now")]
 
 
 @pytest.mark.parametrize("line", [b"x", b"data: x\n", b": x\n"], ids=["line", "record", "comments"])

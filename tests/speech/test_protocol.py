@@ -20,10 +20,10 @@ MESSAGES = st.lists(
 def test_messages_survive_any_cut(messages, size):
     stream = b"".join(message.encoded() for message in messages)
     reader = SpeechReader()
-    read = [message for at in range(0, len(stream), size) for message in reader.call_events(stream[at : at + size])]
+    read = [message for at in range(0, len(stream), size) for message in reader.feed(stream[at : at + size])]
     assert read == messages
 
 
 def test_what_is_no_message_is_refused():
     with pytest.raises(ValueError, match="too long"):
-        SpeechReader().call_events(b"Traceback (most recent call last):")
+        SpeechReader().feed(b"Traceback (most recent call last):")

@@ -17,7 +17,7 @@ FENCE = "```"
 
 def streamed(chunks, rules=ENGLISH):
     speech = SpokenText(rules)
-    return "".join([*map(speech.call_events, chunks), speech.finish()])
+    return "".join([*map(speech.feed, chunks), speech.finish()])
 
 
 # What is said
@@ -178,7 +178,7 @@ def test_unknown_language_only_loses_marks(language):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_language_file_is_complete(language):
-    file = resources.files("gateway.llm") / "languages" / f"{language}.toml"
+    file = resources.files("gateway.text") / "languages" / f"{language}.toml"
     written = tomllib.loads(file.read_text(encoding="utf-8"))
     assert set(written) == {field.name for field in fields(LanguageRules)}
     for table in ("between_numbers", "before_number", "after_number", "before_word", "alone", "anywhere"):
@@ -241,7 +241,7 @@ def test_prose_is_not_held_back(text):
     speech = SpokenText(ENGLISH)
     said = ""
     for position, character in enumerate(text, start=1):
-        said += speech.call_events(character)
+        said += speech.feed(character)
         assert position - len(said) <= len(" https ")
 
 
@@ -259,14 +259,14 @@ def test_prose_is_not_held_back(text):
 )
 def test_only_what_can_change_waits(chunks, said):
     speech = SpokenText(ENGLISH)
-    assert [speech.call_events(chunk) for chunk in chunks] == said
+    assert [speech.feed(chunk) for chunk in chunks] == said
 
 
 @pytest.mark.parametrize("opened", ["<b class=", "[1](", "x](", "【", "&", "https://", "*", "_", "[", "`", "$", "<"])
 def test_mark_never_closed_is_let_go(opened):
     speech = SpokenText(ENGLISH)
-    speech.call_events(opened)
-    said = "".join(speech.call_events("word" if opened == "https://" else "word ") for _ in range(WINDOW // 2))
+    speech.feed(opened)
+    said = "".join(speech.feed("word" if opened == "https://" else "word ") for _ in range(WINDOW // 2))
     assert len(said) >= WINDOW
 
 

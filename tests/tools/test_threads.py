@@ -145,13 +145,13 @@ async def test_lost_error_is_logged_by_its_kind(caplog):
 def test_hung_work_does_not_hold_up_the_end_of_the_process():
     program = """if True:
         import asyncio, threading
-        from gateway.tools.threads import Workers
+        from gateway.tools.threads import ToolThreads
 
         class Function: pass
 
         async def main():
-            hung = Workers().run(Function(), lambda _: threading.Event().wait(), name="hung")
-            blocking = Workers().run(Function(), lambda worker: worker.complete(block()), name="blocking")
+            hung = ToolThreads().run(Function(), lambda _: threading.Event().wait(), name="hung")
+            blocking = ToolThreads().run(Function(), lambda worker: worker.complete(block()), name="blocking")
             await asyncio.wait({asyncio.ensure_future(hung), asyncio.ensure_future(blocking)}, timeout=0.05)
 
         async def block():

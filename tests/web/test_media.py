@@ -47,7 +47,7 @@ async def test_token_opens_once(stage: Stage) -> None:
 
 
 async def test_token_is_of_one_call_only(stage: Stage) -> None:
-    first, second = await stage.carrier.ring(), await stage.carrier.pending("+12025550144")
+    first, second = await stage.carrier.ring(), await stage.carrier.ring("+12025550144")
     assert await refused(stage, first, token=second.token) == POLICY_VIOLATION
     assert await refused(stage, first, token=first.token, call_id=second.id) == POLICY_VIOLATION
     assert stage.engine.conversations == []

@@ -180,7 +180,7 @@ def test_any_answer_is_read_or_refused(text):
 
 
 def test_prompt_ends_with_schema():
-    prompt = Path(__file__).parents[2] / "prompts" / "summary.md"
+    prompt = Path(__file__).parents[3] / "prompts" / "summary.md"
     asked_for = json.loads(prompt.read_text(encoding="utf-8").strip().splitlines()[-1])
     assert list(asked_for) == list(SCHEMA["properties"])
 

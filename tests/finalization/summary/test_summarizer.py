@@ -12,7 +12,7 @@ from gateway.finalization.summary.summarizer import Summarizer, build_writer
 from gateway.settings import Secret
 from tests.fakes.llm import FakeLlm
 
-PROMPT = Path(__file__).parents[2] / "prompts" / "summary.md"
+PROMPT = Path(__file__).parents[3] / "prompts" / "summary.md"
 LINES = [SpokenLine("caller", "My order A12 arrived broken on Friday.")]
 
 

@@ -12,7 +12,7 @@ from gateway.finalization.summary.call_summary import CallSummary
 from gateway.history.calls_table import CallsTable
 from gateway.session import EndReason, Speaker, Turn
 from tests.calls.aftermath import a_session
-from tests.web.dashboard.conftest import Visitor
+from tests.web.conftest import Visitor
 from tests.web.dashboard.examples import keep
 
 HOSTILE = [

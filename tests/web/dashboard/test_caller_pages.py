@@ -9,7 +9,7 @@ from gateway.history.report import MemoryReports
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopics
 from gateway.memory.state import CallerState
-from tests.web.dashboard.conftest import Visitor
+from tests.web.conftest import Visitor
 
 ANA = "+12025550143"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.web.dashboard.conftest import Visitor
+from tests.web.conftest import Visitor
 
 
 @pytest.mark.parametrize("period", ["day", "week", "month", "quarter", "nonsense"])
