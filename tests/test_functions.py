@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.replay.loopback import served
+from gateway.simulate.gateway_under_test import serve_on_loopback
 from tests.stage import Stage, make_carrier, staged, until
 
 FUNCTIONS = '''
@@ -96,7 +96,7 @@ async def text_agent() -> TextAgent:
 
 @pytest.fixture
 async def stage(carrier_name: str, tmp_path: Path, text_agent: TextAgent) -> AsyncIterator[Stage]:
-    async with served(text_agent.app) as url:
+    async with serve_on_loopback(text_agent.app) as url:
         (tmp_path / "functions.py").write_text(functions_in(tmp_path))
         (tmp_path / "maya.md").write_text("You are Maya.\n{{memory}}")
         (tmp_path / "knowledge").mkdir()

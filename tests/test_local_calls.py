@@ -8,7 +8,7 @@ import pytest
 from gateway.engines.local import BUSY
 from gateway.settings import Secret
 from gateway.simulate import voices
-from gateway.simulate.scripted_caller import PreparedCaller
+from gateway.simulate.scripted_caller import ScriptedCaller
 from gateway.simulate.softphone import phone_line
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, ToolCall
@@ -52,7 +52,7 @@ async def transcript(tmp_path):
 
 async def talk(url, *lines, caller=CALLER):
     async with phone_line(url, Secret(ADMIN), caller=caller) as line:
-        person = PreparedCaller(line, [voices.pico(text) for text in lines])
+        person = ScriptedCaller(line, [voices.pico(text) for text in lines])
         await line.talk(person.speak, person.listen, speed=SPEED)
 
 

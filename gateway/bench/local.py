@@ -21,7 +21,7 @@ from gateway.bench.variants import Variant
 from gateway.errors import BenchFailed
 from gateway.settings import Secret
 from gateway.simulate import voices
-from gateway.simulate.scripted_caller import PreparedCaller
+from gateway.simulate.scripted_caller import ScriptedCaller
 from gateway.simulate.softphone import phone_line
 from gateway.simulate.voices import CallerVoice
 from gateway.simulate.word_error import WordError, total, word_error
@@ -161,9 +161,9 @@ async def _answers(process: GatewayProcess, conversations: Sequence[Sequence[byt
     return Answers(len(conversations), seconds, gaps, sum(map(len, conversations)) - len(seconds))
 
 
-async def _talk(process: GatewayProcess, lines: Sequence[bytes], number: str, *, delay: float) -> PreparedCaller:
+async def _talk(process: GatewayProcess, lines: Sequence[bytes], number: str, *, delay: float) -> ScriptedCaller:
     await asyncio.sleep(delay)  # callers do not ring in step
     async with phone_line(process.url, Secret(ADMIN_TOKEN), caller=number) as line:
-        caller = PreparedCaller(line, lines, last_wait=5.0)
+        caller = ScriptedCaller(line, lines, last_wait=5.0)
         await line.talk(caller.speak, caller.listen)
     return caller

@@ -58,11 +58,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _call(options: argparse.Namespace, given: Settings, lines: list[bytes], heard: bytearray) -> None:
-    from gateway.simulate.audio_device import handset
+    from gateway.simulate.audio_device import open_audio_device
 
     url = options.url or f"http://{_reachable(given.host)}:{given.port}"
     with contextlib.ExitStack() as stack:
-        microphone = stack.enter_context(handset()) if not lines else None
+        microphone = stack.enter_context(open_audio_device()) if not lines else None
         async with phone_line(url, _token(given), caller=options.caller, called=options.called) as line:
             print("connected; Ctrl-C hangs up", file=sys.stderr)
             if microphone is not None:
@@ -73,9 +73,9 @@ async def _call(options: argparse.Namespace, given: Settings, lines: list[bytes]
 
 
 def _prepared(line: Softphone, lines: list[bytes], heard: bytearray) -> tuple[Speak, Listen]:
-    from gateway.simulate.scripted_caller import PreparedCaller
+    from gateway.simulate.scripted_caller import ScriptedCaller
 
-    caller = PreparedCaller(line, lines)
+    caller = ScriptedCaller(line, lines)
     return caller.speak, _both(caller.listen, heard)
 
 

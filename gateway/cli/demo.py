@@ -17,7 +17,7 @@ from gateway.simulate.word_error import WordError
 from gateway.speech import model_files
 
 if TYPE_CHECKING:
-    from gateway.simulate.local_demo import SpokenTurnAudio
+    from gateway.simulate.local_demo import TranscribedTurn
 
 TERMINAL_SPEED: Final = 8.0
 """So many times faster than life, when a person is looking."""
@@ -90,7 +90,7 @@ class LocalStory:
         self._page.line(f"The phone rings: {caller} calls {called}. They talk …")
         self._page.line("")
 
-    def transcript(self, turns: "Sequence[SpokenTurnAudio]", error: WordError) -> None:
+    def transcript(self, turns: "Sequence[TranscribedTurn]", error: WordError) -> None:
         for turn in turns:
             if turn.speaker == "AGENT":
                 self._page.said("Maya", turn.heard)
@@ -135,7 +135,7 @@ class Story:
         self._page.heading(_FIRST if number == 1 else _SECOND)
         self._page.line(f"The phone rings: {header.caller} calls {header.called} ({header.carrier.capitalize()}).")
 
-    def agent_told(self, memory: str) -> None:
+    def agent_prompted(self, memory: str) -> None:
         if self._call == 1:
             self._page.paragraph(f"{self._agent} picks up. What she was told of earlier calls: {memory}")
         else:

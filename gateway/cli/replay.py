@@ -13,11 +13,10 @@ import orjson
 from gateway import logs, settings
 from gateway.cli.ephemeral_gateway import own_gateway
 from gateway.errors import SettingsError
-from gateway.replay.carrier_player import GatewayAddress
-from gateway.replay.compare import Difference, compare, compare_remembered
-from gateway.replay.harness import own_stage
+from gateway.replay.compare import Difference, compare, compare_stored
+from gateway.replay.harness import CallerAudio, RunningGateway, replay_harness
 from gateway.replay.recording import Recording, read
-from gateway.replay.running_gateway import Heard, RunningGateway
+from gateway.simulate.gateway_under_test import GatewayAddress
 
 SHOWN: Final = 20
 """Differences that are printed of one file; more than these come from the first."""
@@ -30,7 +29,7 @@ class Report:
     file: str
     call_seconds: float
     differences: tuple[Difference, ...] = ()
-    heard: Heard | None = None
+    heard: CallerAudio | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self) | {"equal": not self.differences}
@@ -100,11 +99,11 @@ async def _replayed(recording: Recording, running: RunningGateway | None, option
 
 async def replay(recording: Recording, *, speed: float = 0.0) -> list[Difference]:
     """Play one call into a gateway of its own; how it differs from the recording."""
-    async with own_stage(recording, own_gateway) as stage:
-        await stage.seed(recording)
-        outcome = await stage.play(recording, speed=speed)
-        remembered = await stage.remembered(recording)
-    return [*compare(recording, outcome), *compare_remembered(recording, remembered)]
+    async with replay_harness(recording, own_gateway) as harness:
+        await harness.seed(recording)
+        outcome = await harness.play(recording, speed=speed)
+        stored = await harness.stored_call(recording)
+    return [*compare(recording, outcome), *compare_stored(recording, stored)]
 
 
 def _running(url: str) -> RunningGateway:

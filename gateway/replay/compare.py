@@ -1,8 +1,8 @@
 """
-What came out of a played call against what was recorded.
+Compares a played call with its recording.
 
-Sound is compared by its bytes between two messages, however it was cut into frames. Left out is what differs with every
-call: stream ids, our address, dates and times, the session's id, the call's length.
+Audio is compared byte for byte between two messages, regardless of how it was cut into frames. Values that differ with
+every call are left out: stream ids, the gateway's URL, dates and times, the session id, the duration of the call.
 """
 
 import difflib
@@ -15,29 +15,25 @@ from typing import Any, Final
 import orjson
 
 from gateway.finalization.document import archive_text, call_document, spoken_lines
-from gateway.replay.checksum import crc32_of_both
-from gateway.replay.expected import Remembered
+from gateway.replay.expected import StoredCall
 from gateway.replay.player import GATEWAY_ENDS, SILENCE, Outcome
 from gateway.replay.recording import (
+    AudioChecksum,
     Content,
     Peer,
-    RawText,
-    RecordedMessage,
-    RecordedSound,
-    RecordedStep,
+    RecordedFrame,
     Recording,
-    SoundPrint,
 )
-from gateway.replay.sink import ReceivedRequest
 from gateway.session import EndReason
+from gateway.simulate.frames import AudioFrame, JsonFrame, ReceivedFrame, TextFrame
 
 NOTHING: Final = "nothing"
 _VOLATILE_KEYS: Final = frozenset({"streamSid", "stream_id"})
-_VOLATILE_PARTS: Final = frozenset({"endpoint"})  # our own address, and a token for one call
-_EVERY_AGENTS: Final = frozenset({"end_call", "search_memory"})
+_VOLATILE_PARTS: Final = frozenset({"endpoint"})  # the gateway's URL and a token for one call
+_BUILT_IN_FUNCTIONS: Final = frozenset({"end_call", "search_memory"})
 _RESULTS: Final = frozenset({"content", "response"})
 _MASKED: Final = "…"
-# "Friday, 6 February 2026, 11:15 PM, 3 days ago", as prompts tell times.
+# "Friday, 6 February 2026, 11:15 PM, 3 days ago": the format of times in prompts.
 _SPOKEN_TIME: Final = re.compile(
     r"\w+day, \d{1,2} \w+ \d{4}, \d{1,2}:\d\d [AP]M(?:, (?:earlier today|yesterday|\d+ (?:day|week|month|year)s ago))?"
 )
@@ -47,11 +43,11 @@ _DOCUMENT_LINES: Final = re.compile(r"^(\*\*(?:Session|Duration):\*\*) .*$", re.
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One thing that is not as recorded. `line` and `at` (seconds since `start`) are None where they mean nothing."""
+    """One deviation from the recording. `line` and `at` (seconds since `start`) are None if they do not apply."""
 
     where: str
     expected: str
-    came: str
+    came: str  # the name in `gateway replay --json`
     line: int | None = None
     at: float | None = None
 
@@ -65,44 +61,44 @@ class Difference:
             )
             if part
         )
-        return f"{place}\n  expected: {_indented(self.expected)}\n  came:     {_indented(self.came)}"
+        return f"{place}\n  expected: {_indented(self.expected)}\n  actual:   {_indented(self.came)}"
 
 
 def compare(recording: Recording, outcome: Outcome) -> list[Difference]:
     """
     Differences at the carrier, at the engine, and in who ended the call, in this order.
 
-    Functions of the agent's own are not in a recording, and neither they nor their results are compared.
+    The agent's own functions and their results are not compared: a recording does not contain their code.
     """
     return [
         *_compare_carrier(recording, outcome),
         *_compare_engine_messages(recording, outcome),
-        *_compare_engine_sound(recording, outcome),
+        *_compare_engine_audio(recording, outcome),
         *_compare_end(recording, outcome),
     ]
 
 
-def compare_remembered(recording: Recording, remembered: Remembered) -> list[Difference]:
-    """Differences in what the call left behind; none where the recording stops before its summary."""
+def compare_stored(recording: Recording, stored: StoredCall) -> list[Difference]:
+    """Differences in archive and document. Empty if the recording stops before its summary."""
     if recording.ended is None or recording.summary is None:
         return []
     transcript = archive_text(spoken_lines(recording.ended.turns))
     document = call_document(recording.ended, recording.summary, None).content
     return [
-        *_compare_texts("transcript", transcript, remembered.archive),
-        *_compare_texts("document", _masked_document(document), _masked_document(remembered.document)),
+        *_compare_texts("transcript", transcript, stored.archive),
+        *_compare_texts("document", _masked_document(document), _masked_document(stored.document)),
     ]
 
 
-# The carrier: sound, marks and clears in their order
+# The carrier: audio, marks and clears in their order
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A message, or the sound between two messages. Two are the same when their keys are."""
+    """A message, or the audio between two messages. Items with equal keys are equal."""
 
     key: str
-    content: RecordedMessage | RawText | SoundPrint
+    content: JsonFrame | TextFrame | AudioChecksum
     at: float
     line: int | None = None
 
@@ -111,89 +107,92 @@ class _Item:
 
 
 def _compare_carrier(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
-    expected = _items(_expected_steps(recording, "carrier"))
-    came = _items(outcome.to_carrier)
-    yield from _compare_items("to carrier", expected, came)
+    expected = _items(_expected_frames(recording, "carrier"))
+    actual = _items(outcome.to_carrier)
+    yield from _compare_items("to carrier", expected, actual)
 
 
-def _items(frames: Iterable[RecordedStep | ReceivedRequest], foreign: frozenset[str] = frozenset()) -> list[_Item]:
+def _items(frames: Iterable[RecordedFrame | ReceivedFrame], foreign: frozenset[str] = frozenset()) -> list[_Item]:
     items: list[_Item] = []
     for frame in frames:
-        line = frame.line if isinstance(frame, RecordedStep) else None
+        line = frame.line if isinstance(frame, RecordedFrame) else None
         content = _comparable(frame.content, foreign)
         last = items[-1] if items else None
-        if isinstance(content, SoundPrint) and last is not None and isinstance(last.content, SoundPrint):
-            whole = _joined(last.content, content)
+        if isinstance(content, AudioChecksum) and last is not None and isinstance(last.content, AudioChecksum):
+            whole = joined(last.content, content)
             items[-1] = _Item(_key(whole), whole, last.at, last.line)
         else:
             items.append(_Item(_key(content), content, frame.at, line))
     return items
 
 
-def _comparable(content: Content, foreign: frozenset[str]) -> RecordedMessage | RawText | SoundPrint:
+def _comparable(content: Content, foreign: frozenset[str]) -> JsonFrame | TextFrame | AudioChecksum:
     match content:
-        case RecordedSound(audio):
-            return SoundPrint(len(audio), zlib.crc32(audio))
-        case RecordedMessage(fields):
+        case AudioFrame(audio):
+            return AudioChecksum(len(audio), zlib.crc32(audio))
+        case JsonFrame(fields):
             lasting = {name: value for name, value in fields.items() if name not in _VOLATILE_KEYS}
-            return RecordedMessage(_without_functions(_masked(lasting), foreign))
+            return JsonFrame(_without_functions(_masked(lasting), foreign))
         case _:
             return content
 
 
-def _joined(first: SoundPrint, second: SoundPrint) -> SoundPrint:
-    return SoundPrint(first.size + second.size, crc32_of_both(first.crc, second.crc, second.size))
+def joined(first: AudioChecksum, second: AudioChecksum) -> AudioChecksum:
+    """The checksum of two pieces of audio in a row. Works without the audio because CRC-32 is affine in its input."""
+    zeros = bytes(second.size)
+    crc = zlib.crc32(zeros, first.crc) ^ zlib.crc32(zeros) ^ second.crc
+    return AudioChecksum(first.size + second.size, crc)
 
 
-def _key(content: RecordedMessage | RawText | SoundPrint) -> str:
+def _key(content: JsonFrame | TextFrame | AudioChecksum) -> str:
     match content:
-        case RecordedMessage(fields):
+        case JsonFrame(fields):
             return orjson.dumps(fields, option=orjson.OPT_SORT_KEYS).decode()
-        case RawText(text):
+        case TextFrame(text):
             return text
-        case SoundPrint(size, crc):
+        case AudioChecksum(size, crc):
             return f"{size} bytes, crc {crc}"
 
 
-# The engine: messages, and sound on its own, for neither waits for the other
+# The engine: messages and audio separately, because neither waits for the other
 
 
 def _compare_engine_messages(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
-    foreign = recording.header.functions - _EVERY_AGENTS
-    expected = [step for step in _expected_steps(recording, "engine") if not isinstance(step.content, SoundPrint)]
-    came = [arrival for arrival in outcome.to_engine if not isinstance(arrival.content, RecordedSound)]
-    yield from _compare_items("to engine", _items(expected, foreign), _items(came, foreign))
+    foreign = recording.header.functions - _BUILT_IN_FUNCTIONS
+    expected = [
+        frame for frame in _expected_frames(recording, "engine") if not isinstance(frame.content, AudioChecksum)
+    ]
+    actual = [frame for frame in outcome.to_engine if not isinstance(frame.content, AudioFrame)]
+    yield from _compare_items("to engine", _items(expected, foreign), _items(actual, foreign))
 
 
-def _compare_engine_sound(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
-    prints = [(step, step.content) for step in _expected_steps(recording, "engine")]
-    sounds = [(step, content) for step, content in prints if isinstance(content, SoundPrint)]
+def _compare_engine_audio(recording: Recording, outcome: Outcome) -> Iterator[Difference]:
+    prints = [(frame, frame.content) for frame in _expected_frames(recording, "engine")]
+    sounds = [(frame, content) for frame, content in prints if isinstance(content, AudioChecksum)]
     silent = sum(content == SILENCE for _, content in sounds)
-    came = b"".join(
-        arrival.content.audio for arrival in outcome.to_engine if isinstance(arrival.content, RecordedSound)
-    )
+    actual = b"".join(frame.content.audio for frame in outcome.to_engine if isinstance(frame.content, AudioFrame))
     position = 0
-    for step, content in sounds:
+    for frame, content in sounds:
         if content == SILENCE:
             continue
-        piece = came[position : position + content.size]
+        piece = actual[position : position + content.size]
         if zlib.crc32(piece) != content.crc:
-            yield _sound_difference(step, content, piece)
-            return  # what follows is shifted, or another call's
+            yield _audio_difference(frame, content, piece)
+            return  # everything after it is shifted
         position += len(piece)
-    if position < len(came):
-        yield Difference("sound to engine", "no more sound", f"{len(came) - position} more bytes")
+    if position < len(actual):
+        yield Difference("audio to engine", "no more audio", f"{len(actual) - position} more bytes")
     elif outcome.silent_frames < silent:
-        yield Difference("sound to engine", f"{silent} frames of silence", f"{outcome.silent_frames}")
+        yield Difference("audio to engine", f"{silent} frames of silence", f"{outcome.silent_frames}")
 
 
-def _sound_difference(step: RecordedStep, content: SoundPrint, piece: bytes) -> Difference:
-    came = _described(SoundPrint(len(piece), zlib.crc32(piece))) if piece else NOTHING
-    return Difference("sound to engine", _described(content), came, step.line, step.at)
+def _audio_difference(frame: RecordedFrame, content: AudioChecksum, piece: bytes) -> Difference:
+    actual = _described(AudioChecksum(len(piece), zlib.crc32(piece))) if piece else NOTHING
+    return Difference("audio to engine", _described(content), actual, frame.line, frame.at)
 
 
-def _expected_steps(recording: Recording, peer: Peer) -> list[RecordedStep]:
-    return [step for step in recording.steps if step.direction == "to" and step.peer == peer]
+def _expected_frames(recording: Recording, peer: Peer) -> list[RecordedFrame]:
+    return [frame for frame in recording.frames if frame.direction == "to" and frame.peer == peer]
 
 
 # The end
@@ -209,14 +208,14 @@ def _compare_end(recording: Recording, outcome: Outcome) -> Iterator[Difference]
 # Sequences
 
 
-def _compare_items(where: str, expected: Sequence[_Item], came: Sequence[_Item]) -> Iterator[Difference]:
+def _compare_items(where: str, expected: Sequence[_Item], actual: Sequence[_Item]) -> Iterator[Difference]:
     matcher = difflib.SequenceMatcher(
-        None, [item.key for item in expected], [item.key for item in came], autojunk=False
+        None, [item.key for item in expected], [item.key for item in actual], autojunk=False
     )
-    for kind, start, end, came_start, came_end in matcher.get_opcodes():
+    for kind, start, end, actual_start, actual_end in matcher.get_opcodes():
         if kind == "equal":
             continue
-        pairs = _padded(expected[start:end], came[came_start:came_end])
+        pairs = _padded(expected[start:end], actual[actual_start:actual_end])
         yield from (_item_difference(where, old, new) for old, new in pairs)
 
 
@@ -225,22 +224,22 @@ def _padded(old: Sequence[_Item], new: Sequence[_Item]) -> Iterator[tuple[_Item 
         yield old[index] if index < len(old) else None, new[index] if index < len(new) else None
 
 
-def _item_difference(where: str, expected: _Item | None, came: _Item | None) -> Difference:
+def _item_difference(where: str, expected: _Item | None, actual: _Item | None) -> Difference:
     line = expected.line if expected is not None else None
-    at = expected.at if expected is not None else came.at if came is not None else None
-    if expected is not None and came is not None and _same_kind(expected.content, came.content):
-        name, old, new = _first_change(_fields(expected.content), _fields(came.content))
+    at = expected.at if expected is not None else actual.at if actual is not None else None
+    if expected is not None and actual is not None and _same_kind(expected.content, actual.content):
+        name, old, new = _first_change(_fields(expected.content), _fields(actual.content))
         return Difference(f"{where}, {_title(expected.content)}{name}", *_only_changes(old, new), line, at)
-    return Difference(where, str(expected or NOTHING), str(came or NOTHING), line, at)
+    return Difference(where, str(expected or NOTHING), str(actual or NOTHING), line, at)
 
 
-def _same_kind(expected: Content, came: Content) -> bool:
-    both = isinstance(expected, RecordedMessage) and isinstance(came, RecordedMessage)
-    return both and _title(expected) == _title(came)
+def _same_kind(expected: Content, actual: Content) -> bool:
+    both = isinstance(expected, JsonFrame) and isinstance(actual, JsonFrame)
+    return both and _title(expected) == _title(actual)
 
 
 def _fields(content: Content) -> Mapping[str, Any]:
-    return content.fields if isinstance(content, RecordedMessage) else {}
+    return content.fields if isinstance(content, JsonFrame) else {}
 
 
 def _title(content: Content) -> str:
@@ -248,14 +247,14 @@ def _title(content: Content) -> str:
     return str(fields.get("type") or fields.get("event") or "message")
 
 
-def _first_change(expected: Any, came: Any) -> tuple[str, str, str]:
-    """Where two JSON values part, as a path, and both sides there."""
-    if isinstance(expected, dict) and isinstance(came, dict):
-        for name in (*expected, *(name for name in came if name not in expected)):
-            if expected.get(name) != came.get(name):
-                path, old, new = _first_change(expected.get(name), came.get(name))
+def _first_change(expected: Any, actual: Any) -> tuple[str, str, str]:
+    """The path of the first difference between two JSON values, and both values there."""
+    if isinstance(expected, dict) and isinstance(actual, dict):
+        for name in (*expected, *(name for name in actual if name not in expected)):
+            if expected.get(name) != actual.get(name):
+                path, old, new = _first_change(expected.get(name), actual.get(name))
                 return f".{name}{path}", old, new
-    return "", _plain(expected), _plain(came)
+    return "", _plain(expected), _plain(actual)
 
 
 def _plain(value: Any) -> str:
@@ -265,14 +264,14 @@ def _plain(value: Any) -> str:
 # Texts
 
 
-def _compare_texts(where: str, expected: str, came: str) -> Iterator[Difference]:
-    if expected != came:
-        yield Difference(where, *_only_changes(expected, came))
+def _compare_texts(where: str, expected: str, actual: str) -> Iterator[Difference]:
+    if expected != actual:
+        yield Difference(where, *_only_changes(expected, actual))
 
 
-def _only_changes(expected: str, came: str) -> tuple[str, str]:
-    """The lines of each text that the other does not have."""
-    old, new = expected.splitlines(), came.splitlines()
+def _only_changes(expected: str, actual: str) -> tuple[str, str]:
+    """The lines of each text that the other lacks."""
+    old, new = expected.splitlines(), actual.splitlines()
     matcher = difflib.SequenceMatcher(None, old, new, autojunk=False)
     changes = [code for code in matcher.get_opcodes() if code[0] != "equal"]
     gone = [line for _, start, end, _, _ in changes for line in old[start:end]]
@@ -286,19 +285,19 @@ def _indented(text: str) -> str:
 
 def _described(content: Content) -> str:
     match content:
-        case SoundPrint(size, crc):
-            return f"{size / 8000:.2f} s of sound ({size} bytes, crc {crc:08x})"
-        case RecordedMessage(fields) if "mark" in fields:
+        case AudioChecksum(size, crc):
+            return f"{size / 8000:.2f} s of audio ({size} bytes, crc {crc:08x})"
+        case JsonFrame(fields) if "mark" in fields:
             return f"mark {fields['mark'].get('name')}"
-        case RecordedMessage(fields):
+        case JsonFrame(fields):
             return orjson.dumps(fields).decode() if len(fields) > 1 else _title(content)
-        case RawText(text):
+        case TextFrame(text):
             return f"text {text!r}"
-        case RecordedSound(audio):
-            return f"{len(audio)} bytes of sound"
+        case AudioFrame(audio):
+            return f"{len(audio)} bytes of audio"
 
 
-# What differs with every call
+# Values that differ with every call
 
 
 def _masked(value: Any) -> Any:
@@ -318,7 +317,7 @@ def _mapped(value: Any, change: Callable[[str], str]) -> Any:
 
 
 def _without_functions(value: Any, foreign: frozenset[str]) -> Any:
-    """Without these functions where an agent is told of them, and without their results."""
+    """Remove these functions from the agent's settings, and their results."""
     match value:
         case {"name": str(name), **rest} if name in foreign:
             return {"name": name, **{key: _MASKED if key in _RESULTS else part for key, part in rest.items()}}

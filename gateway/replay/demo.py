@@ -1,4 +1,4 @@
-"""The demonstration: two recorded calls of one caller into one real gateway, told as they happen."""
+"""The recorded demo: two recorded calls of one caller, played into one real gateway."""
 
 import re
 from dataclasses import dataclass
@@ -6,8 +6,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Final, Protocol
 
-from gateway.replay.harness import Stage, StartGateway, own_stage
-from gateway.replay.recording import CallHeader, RecordedMessage, RecordedStep, Recording, read
+from gateway.replay.harness import ReplayHarness, replay_harness
+from gateway.replay.recording import CallHeader, RecordedFrame, Recording, read
+from gateway.simulate.frames import JsonFrame
+from gateway.simulate.gateway_under_test import StartGateway
 
 _CALLS: Final = ("first.jsonl", "second.jsonl")
 _PLACEHOLDER: Final = re.compile(r"\\\{\\\{(\w+)\\\}\\\}")
@@ -15,11 +17,11 @@ _CONTEXT_HEADING: Final = "### Context for Next Call\n"
 
 
 class Narrator(Protocol):
-    """Tells a person what happens."""
+    """Presents the demo. Called in the order of events."""
 
     def gateway_runs(self, url: str) -> None: ...
     def phone_rings(self, number: int, header: CallHeader) -> None: ...
-    def agent_told(self, memory: str) -> None: ...
+    def agent_prompted(self, memory: str) -> None: ...
     def said(self, speaker: str, text: str) -> None: ...
     def caller_hung_up(self, seconds: float) -> None: ...
     def document_kept(self, document: str) -> None: ...
@@ -27,26 +29,26 @@ class Narrator(Protocol):
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demonstration came to: what was kept of the first call, and what the agent was told in the second."""
+    """What was stored of the first call, and the memory in the second call's prompt."""
 
     context: str
-    told: str
+    prompted: str
 
     @property
     def remembered(self) -> bool:
-        return bool(self.context) and self.context in self.told
+        return bool(self.context) and self.context in self.prompted
 
 
 async def run_demo(start: StartGateway, narrator: Narrator, *, speed: float) -> DemoResult:
-    """Play both calls. Nothing is put into the store: what the second call knows, the first one left there."""
+    """Play both calls. The store starts empty: the second call's memory comes from the first."""
     first, second = (read(path) for path in _paths())
-    async with own_stage(first, start) as stage:
-        narrator.gateway_runs(stage.gateway.url)
-        await _call(1, first, stage, narrator, speed)
-        document = (await stage.remembered(first)).document
+    async with replay_harness(first, start) as harness:
+        narrator.gateway_runs(harness.api.address.url)
+        await _play(1, first, harness, narrator, speed)
+        document = (await harness.stored_call(first)).document
         narrator.document_kept(document)
-        told = await _call(2, second, stage, narrator, speed)
-    return DemoResult(document.partition(_CONTEXT_HEADING)[2].strip(), told)
+        prompted = await _play(2, second, harness, narrator, speed)
+    return DemoResult(document.partition(_CONTEXT_HEADING)[2].strip(), prompted)
 
 
 def _paths() -> list[Path]:
@@ -54,29 +56,29 @@ def _paths() -> list[Path]:
     return [Path(str(folder.joinpath(name))) for name in _CALLS]
 
 
-async def _call(number: int, recording: Recording, stage: Stage, narrator: Narrator, speed: float) -> str:
-    """Play one call; what the agent was told of earlier ones."""
-    told = ""
+async def _play(number: int, recording: Recording, harness: ReplayHarness, narrator: Narrator, speed: float) -> str:
+    """Play one call. Returns the memory in the agent's prompt."""
+    prompted = ""
 
-    def watch(step: RecordedStep) -> None:
-        nonlocal told
-        fields = step.content.fields if isinstance(step.content, RecordedMessage) else {}
+    def observe(frame: RecordedFrame) -> None:
+        nonlocal prompted
+        fields = frame.content.fields if isinstance(frame.content, JsonFrame) else {}
         if fields.get("type") == "Settings":
-            told = _memory_part(stage, recording.header)
-            narrator.agent_told(told)
+            prompted = _memory_part(harness, recording.header)
+            narrator.agent_prompted(prompted)
         elif fields.get("type") == "ConversationText":
             narrator.said(str(fields["role"]), str(fields["content"]))
 
     narrator.phone_rings(number, recording.header)
-    await stage.play(recording, speed=speed, watch=watch)
+    await harness.play(recording, speed=speed, observer=observe)
     narrator.caller_hung_up(recording.seconds)
-    return told
+    return prompted
 
 
-def _memory_part(stage: Stage, header: CallHeader) -> str:
-    """What stands in place of {{memory}} in the prompt that the engine got."""
-    messages = (arrival.content for arrival in stage.engine.inbox.arrivals)
-    settings = next(message.fields for message in messages if isinstance(message, RecordedMessage))
+def _memory_part(harness: ReplayHarness, header: CallHeader) -> str:
+    """What replaced {{memory}} in the prompt that the engine received."""
+    messages = (received.content for received in harness.engine.sink.frames)
+    settings = next(message.fields for message in messages if isinstance(message, JsonFrame))
     prompt = settings["agent"]["think"]["prompt"]
     pattern = _PLACEHOLDER.sub(_group, re.escape(str(header.agent["prompt"])))
     match = re.fullmatch(pattern, prompt, re.DOTALL)

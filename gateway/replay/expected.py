@@ -1,4 +1,4 @@
-"""What calls leave behind, between a recording and the gateway's store."""
+"""What a recorded call found in the gateway's store and what it stored there."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,23 +15,23 @@ from gateway.session import VoiceSession
 
 
 @dataclass(frozen=True)
-class Remembered:
-    """The archive's text and the document of a finished call; empty where nothing was kept."""
+class StoredCall:
+    """The archive text and the document of a finished call; empty if nothing was stored."""
 
     archive: str = ""
     document: str = ""
 
 
 def past_documents(recording: Recording) -> Iterator[dict[str, Any]]:
-    """All that the recorded call remembered in time, as it is given to a store."""
+    """Documents that make a store return what the recorded call remembered from the start."""
     header, memory = recording.header, recording.memory
-    yield from (past_document(call, header) for call in memory.calls)
+    yield from (stored_document(call, header) for call in memory.calls)
     yield from (_fact_document(fact, header) for fact in memory.facts)
     yield from (_pin_document(pin, header) for pin in memory.pins)
 
 
-def past_document(past_call: PastCall, header: CallHeader) -> dict[str, Any]:
-    """The document of a call that the recorded one remembered, as it is given to a store."""
+def stored_document(past_call: PastCall, header: CallHeader) -> dict[str, Any]:
+    """The document of an earlier call, rebuilt from what the recorded call remembered of it."""
     session = VoiceSession(
         id=past_call.session_id,
         agent=past_call.agent or header.agent["name"],

@@ -1,131 +1,129 @@
 """
-A stage for recorded calls: a real gateway of our own, and around it a carrier, an engine and a language model.
+Where recorded calls are played: a temporary gateway with simulated peers, or a gateway that is already running.
 
-Everything is on loopback and in a temporary folder. The gateway is started by whoever uses the stage; what it keeps is
-put in and read through its own interface.
+The temporary gateway works in a temporary folder on loopback. The caller of this module starts it; the harness seeds
+and reads its store through the HTTP API.
 """
 
 import asyncio
 import contextlib
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import orjson
 from starlette.applications import Starlette
 
-from gateway.errors import StoreUnavailable
-from gateway.replay.carrier_player import Carrier, GatewayAddress
-from gateway.replay.engine_player import EnginePlayer
-from gateway.replay.expected import Remembered, past_documents
-from gateway.replay.llm_player import LlmPlayer
-from gateway.replay.loopback import served
-from gateway.replay.player import PATIENCE, Outcome, Player, Watch
-from gateway.replay.recording import Fields, Recording
-from gateway.replay.remem_player import RememPlayer
-from gateway.replay.telnyx_player import TelnyxPlayer
-from gateway.replay.twilio_player import TwilioPlayer
+from gateway.audio import seconds_of
+from gateway.errors import RecordingError
+from gateway.replay.expected import StoredCall, past_documents, stored_document
+from gateway.replay.player import TIMEOUT, Observer, Outcome, Player
+from gateway.replay.recording import AudioChecksum, Fields, RecordedFrame, Recording
 from gateway.settings import Secret, Settings
+from gateway.simulate.carriers import CarrierCall, SimulatedCarrier, SimulatedTelnyx, SimulatedTwilio
+from gateway.simulate.engine import SimulatedEngine
+from gateway.simulate.frames import AudioFrame, JsonFrame, ReceivedFrame
+from gateway.simulate.gateway_under_test import GatewayAddress, GatewayApi, StartGateway, serve_on_loopback
+from gateway.simulate.llm import SimulatedLlm
+from gateway.simulate.remem import SimulatedRemem
 
-StartGateway = Callable[[Settings], AbstractAsyncContextManager[str]]
-"""Runs a gateway for as long as a block lasts, and gives its address."""
-
-REMEMBER_SECONDS: Final = 30.0
-CARRIERS: Final[dict[str, type[TwilioPlayer] | type[TelnyxPlayer]]] = {
-    "twilio": TwilioPlayer,
-    "telnyx": TelnyxPlayer,
-    "softphone": TwilioPlayer,  # it speaks Twilio's dialect
+_FINALIZATION_SECONDS: Final = 30.0
+_CARRIERS: Final[dict[str, type[SimulatedTwilio] | type[SimulatedTelnyx]]] = {
+    "twilio": SimulatedTwilio,
+    "telnyx": SimulatedTelnyx,
+    "softphone": SimulatedTwilio,  # the softphone uses Twilio's media protocol
 }
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A gateway that recorded calls can be played into, one after the other."""
+# A temporary gateway
 
-    gateway: GatewayAddress
-    carrier: Carrier
-    engine: EnginePlayer
-    _http: httpx.AsyncClient
-    _folder: Path
-    _store_key: Secret
+
+@dataclass(frozen=True)
+class ReplayHarness:
+    """A gateway with simulated peers. Plays recorded calls one after the other."""
+
+    api: GatewayApi
+    carrier: SimulatedCarrier
+    engine: SimulatedEngine
+    _archive: Path
 
     async def play(
-        self, recording: Recording, *, speed: float = 0.0, patience: float = PATIENCE, watch: Watch | None = None
+        self, recording: Recording, *, speed: float = 0.0, timeout: float = TIMEOUT, observer: Observer | None = None
     ) -> Outcome:
-        player = Player(recording, self.carrier, self.engine, self.gateway, speed=speed, patience=patience, watch=watch)
-        return await player.play()
+        player = Player(recording, self.carrier, self.engine, self.api.address, speed=speed, timeout=timeout)
+        return await player.play(observer)
 
     async def seed(self, recording: Recording) -> None:
         """Put what the recorded call remembered into the gateway's store."""
         for document in past_documents(recording):
-            await self._request("POST", "/v1/documents", document)
+            await self.api.request("POST", "/v1/documents", document)
 
-    async def remembered(self, recording: Recording) -> Remembered:
-        """What the call that was just played has left behind, as soon as it is complete."""
-        await self._everything_kept()
-        known = {past_call.session_id for past_call in recording.memory.calls}
-        tags = ["voice-session", f"agent:{recording.header.agent['name']}", f"caller:{recording.header.caller}"]
-        found = await self._request("POST", "/v1/query", {"query": "voice call summary", "tags": tags, "limit": 100})
-        calls = {hit["metadata"].get("session_id", ""): hit for hit in found["results"] if hit["metadata"]}
-        new = [hit for session_id, hit in calls.items() if session_id not in known]
-        if not new:
-            return Remembered()
-        latest = max(new, key=lambda hit: str(hit["created_at"]))
-        document = await self._request("GET", f"/v1/documents/{latest['id']}")
-        return Remembered(self._archived(latest["metadata"]["session_id"]), document["content"])
-
-    def _archived(self, session_id: str) -> str:
-        path = self._folder / "archive" / f"{session_id.replace(':', '-')}.txt"
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
-
-    async def _everything_kept(self) -> None:
+    async def stored_call(self, recording: Recording) -> StoredCall:
+        """Archive text and document of the call that was just played, once its finalization is complete."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(REMEMBER_SECONDS):
-                while True:
-                    state = await self._request("GET", "/health")
-                    if not state["calls"] and not state["endings"]:
-                        return
-                    await asyncio.sleep(0.02)
-
-    async def _request(self, method: str, path: str, body: Fields | None = None) -> Any:
-        headers = {"X-API-Key": self._store_key.reveal()}
-        answer = await self._http.request(method, self.gateway.local(path), json=body, headers=headers)
-        if not answer.is_success:
-            raise StoreUnavailable(f"the gateway answered {path} with status {answer.status_code}")
-        return answer.json()
+            await self.api.wait_idle(_FINALIZATION_SECONDS)
+        known = {past_call.session_id for past_call in recording.memory.calls}
+        header = recording.header
+        hits = await self.api.call_documents(f"agent:{header.agent['name']}", f"caller:{header.caller}")
+        new = [hit for hit in hits if hit["metadata"] and hit["metadata"].get("session_id", "") not in known]
+        if not new:
+            return StoredCall()
+        latest = max(new, key=lambda hit: str(hit["created_at"]))
+        archive = self._archive / f"{latest['metadata']['session_id'].replace(':', '-')}.txt"
+        text = archive.read_text(encoding="utf-8") if archive.is_file() else ""
+        return StoredCall(text, await self.api.document_text(latest["id"]))
 
 
 @contextlib.asynccontextmanager
-async def own_stage(recording: Recording, start: StartGateway) -> AsyncIterator[Stage]:
-    """A stage that fits this recording: its carrier, its agent, its caller, and whoever wrote its summary."""
+async def replay_harness(recording: Recording, start: StartGateway) -> AsyncIterator[ReplayHarness]:
+    """A harness with this recording's carrier, agent and caller, and the model that wrote its summary."""
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-replay-")))
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
-        engine = await stack.enter_async_context(EnginePlayer())
-        carrier = CARRIERS[recording.header.carrier](http)
-        llm = LlmPlayer(recording.summary)
-        remem = RememPlayer(recording, engine)
+        engine = await stack.enter_async_context(SimulatedEngine())
+        carrier = _CARRIERS[recording.header.carrier](http)
+        summary = recording.summary
+        llm = SimulatedLlm(summary.written_by if summary else "", orjson.dumps(summary).decode())
+        remem = _late_store(recording, engine)
         routes = [*carrier.routes(), *llm.routes(), *remem.routes()]
-        outside = await stack.enter_async_context(served(Starlette(routes=routes)))
-        store_key = Secret(secrets.token_urlsafe(16))
+        services_url = await stack.enter_async_context(serve_on_loopback(Starlette(routes=routes)))
+        admin_token = Secret(secrets.token_urlsafe(16))
         settings = Settings(
-            **carrier.settings(outside),
-            **llm.settings(outside),
-            **remem.settings(outside),
-            **_own_settings(recording, folder),
+            **carrier.settings(services_url),
+            **llm.settings(services_url),
+            **remem.settings(services_url),
+            **_agent_settings(recording, folder),
             deepgram_api_key=Secret("replay"),
             deepgram_agent_url=engine.url,
-            gateway_admin_token=store_key,
+            gateway_admin_token=admin_token,
         )
         url = await stack.enter_async_context(start(settings))
-        yield Stage(GatewayAddress(url), carrier, engine, http, folder, store_key)
+        yield ReplayHarness(GatewayApi(GatewayAddress(url), http, admin_token), carrier, engine, folder / "archive")
 
 
-def _own_settings(recording: Recording, folder: Path) -> dict[str, Any]:
+def _late_store(recording: Recording, engine: SimulatedEngine) -> SimulatedRemem:
+    """The remote store, where memory reached the recorded call late: it answers at the same point of the call."""
+    known = {call.session_id for call in recording.memory.calls}
+    late = recording.late_memory.calls if recording.late_memory is not None else ()
+    documents = [stored_document(call, recording.header) for call in late if call.session_id not in known]
+    messages = 0  # that the engine had received before the update
+    for frame in recording.frames:
+        if frame.direction == "to" and frame.peer == "engine" and isinstance(frame.content, JsonFrame):
+            if frame.content.fields.get("type") == "UpdatePrompt":
+                break
+            messages += frame.content.fields.get("type") != "KeepAlive"
+
+    async def ready() -> None:
+        await engine.sink.wait_for(messages=messages, audio_bytes=0, timeout=TIMEOUT)
+
+    return SimulatedRemem(documents, ready)
+
+
+def _agent_settings(recording: Recording, folder: Path) -> dict[str, Any]:
     return {
         "data_dir": folder / "data",
         "voice_session_archive_dir": folder / "archive",
@@ -143,8 +141,80 @@ def _agent_table(agent: Fields, folder: Path) -> dict[str, Any]:
     prompt.write_text(str(agent["prompt"]), encoding="utf-8")
     table = {key: agent[key] for key in ("greeting", "sorry", "listen", "think") if key in agent}
     given = {key: agent[key] for key in ("numbers", "timezone") if agent.get(key)}
-    if agent.get("has_brain"):  # the recorded engine asks nobody, but has to be told whom
+    if agent.get("has_brain"):  # the simulated engine never calls the model, but the settings it gets must name one
         given["brain"] = "script"
         if not agent["engine_thinks"]:
             del table["think"]
     return {**table, **given, "voice": agent["speak"], "prompt": prompt.name}
+
+
+# A running gateway
+
+
+@dataclass(frozen=True)
+class CallerAudio:
+    """What the caller received."""
+
+    seconds: float
+    marks: int
+    clears: int
+
+    @classmethod
+    def of(cls, frames: list[ReceivedFrame]) -> "CallerAudio":
+        audio = (frame.content.audio for frame in frames if isinstance(frame.content, AudioFrame))
+        events = [frame.content.fields.get("event") for frame in frames if isinstance(frame.content, JsonFrame)]
+        return cls(seconds_of(sum(map(len, audio))), events.count("mark"), events.count("clear"))
+
+
+@dataclass(frozen=True)
+class RunningGateway:
+    """A gateway that is already running, and its Twilio account."""
+
+    address: GatewayAddress
+    account_sid: str
+    auth_token: Secret
+
+    async def play(self, recording: Recording, *, engine_port: int, speed: float) -> Outcome:
+        """Play carrier and engine. Everything that reaches either can be compared."""
+        async with httpx.AsyncClient(trust_env=False) as http, SimulatedEngine(engine_port) as engine:
+            return await Player(recording, self._twilio(recording, http), engine, self.address, speed=speed).play()
+
+    async def speak(self, recording: Recording, *, speed: float) -> CallerAudio:
+        """Play the caller alone. The gateway's own engine answers, so nothing can be compared."""
+        async with httpx.AsyncClient(trust_env=False) as http:
+            carrier, header = self._twilio(recording, http), recording.header
+            call = await carrier.place_call(header.caller, header.called, recording.stream_id, self.address)
+            try:
+                await self._speak(recording, carrier, call, speed)
+            finally:
+                await call.close()
+            return CallerAudio.of(call.sink.frames)
+
+    def _twilio(self, recording: Recording, http: httpx.AsyncClient) -> SimulatedTwilio:
+        if recording.header.carrier == SimulatedTelnyx.name:
+            raise RecordingError(
+                f"{recording.path} is a Telnyx call, and only Telnyx can sign for a running gateway; leave out --url"
+            )
+        return SimulatedTwilio(http, account_sid=self.account_sid, auth_token=self.auth_token)
+
+    async def _speak(self, recording: Recording, carrier: SimulatedCarrier, call: CarrierCall, speed: float) -> None:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        echoed = 0
+        for frame in recording.frames:
+            if frame.peer != "carrier" or frame.direction != "from" or _is_mark(frame):
+                continue  # recorded marks answer a gateway that sent other ones
+            await asyncio.sleep(max(0.0, began + frame.at / speed - clock()) if speed else 0)
+            if call.ended.is_set():
+                return
+            marks = [received.content for received in call.sink.frames if _is_mark(received)]
+            for mark in marks[echoed:]:
+                await call.send(mark)
+            echoed = len(marks)
+            assert not isinstance(frame.content, AudioChecksum)  # recorded for sent audio only
+            await call.send(frame.content)
+        await carrier.hang_up(call, self.address)
+
+
+def _is_mark(frame: RecordedFrame | ReceivedFrame) -> bool:
+    return isinstance(frame.content, JsonFrame) and frame.content.fields.get("event") == "mark"

@@ -1,15 +1,15 @@
 """
-A recorded call, read back. One JSON object a line, in the order in which the gateway saw things:
+Reads a recorded call. One JSON object per line, in the order in which the gateway saw the frames:
 
     {"t": 0.0, "note": "call", "content": {"format": 1, "carrier": …, "caller": …, "agent": {…}, …}}    always first
     {"t": 0.1, "from": "engine", "frame": {"type": "Welcome", …}}     a JSON frame; tokens are replaced by "…"
-    {"t": 0.2, "from": "engine", "audio": "…"}                        sound that came in, base64
-    {"t": 0.2, "to": "carrier", "bytes": 160, "crc": 907060870}       sound that the gateway passed on
+    {"t": 0.2, "from": "engine", "audio": "…"}                        audio from the engine, base64
+    {"t": 0.2, "to": "carrier", "bytes": 160, "crc": 907060870}       audio the gateway sent on
     {"t": 0.3, "from": "carrier", "text": "…"}                        a frame that was not JSON
 
 `t` is seconds since `start`; `start` itself holds the token and is left out. Further notes are "memory" (past calls,
-facts and topics that were found in time), "late memory" (the same when some came in mid-call), "ended" (the session
-with its turns) and "summary". `gateway.calls.recorder` writes the file.
+facts and topics found in time for the first prompt), "late memory" (the same including what arrived during the call),
+"ended" (the session with its turns) and "summary". `gateway.calls.recorder` writes the file.
 """
 
 import base64
@@ -29,6 +29,7 @@ from gateway.memory.facts import Fact
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicEvent
 from gateway.memory.summary_parser import PastCall
 from gateway.session import EndReason, VoiceSession
+from gateway.simulate.frames import AudioFrame, Frame, JsonFrame, TextFrame
 
 Peer = Literal["carrier", "engine"]
 Direction = Literal["from", "to"]
@@ -40,48 +41,27 @@ _TIMES: Final = frozenset({"started_at", "said_at", "last_said_at", "since", "at
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedMessage:
-    """A JSON frame."""
-
-    fields: Fields
-
-
-@dataclass(frozen=True, slots=True)
-class RecordedSound:
-    """Sound in full."""
-
-    audio: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class SoundPrint:
-    """Sound that the gateway passed on, known by length and CRC-32."""
+class AudioChecksum:
+    """Audio the gateway sent, as length and CRC-32."""
 
     size: int
     crc: int
 
 
-@dataclass(frozen=True, slots=True)
-class RawText:
-    """A text frame that is not JSON."""
+Content = Frame | AudioChecksum
 
-    text: str
-
-
-Content = RecordedMessage | RecordedSound | SoundPrint | RawText
-
-# A carrier's sound is inside its frames; what the gateway sent is never kept in full.
+# A carrier's audio is inside its JSON frames; audio the gateway sent is recorded as a checksum.
 _KINDS: Final[Mapping[tuple[Direction, Peer], tuple[type[Content], ...]]] = {
-    ("from", "carrier"): (RecordedMessage, RawText),
-    ("from", "engine"): (RecordedMessage, RawText, RecordedSound),
-    ("to", "carrier"): (RecordedMessage, RawText, SoundPrint),
-    ("to", "engine"): (RecordedMessage, RawText, SoundPrint),
+    ("from", "carrier"): (JsonFrame, TextFrame),
+    ("from", "engine"): (JsonFrame, TextFrame, AudioFrame),
+    ("to", "carrier"): (JsonFrame, TextFrame, AudioChecksum),
+    ("to", "engine"): (JsonFrame, TextFrame, AudioChecksum),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class RecordedStep:
-    """One frame of the call. `line` is where it stands in the file."""
+class RecordedFrame:
+    """One frame of the call. `line` is its line in the file."""
 
     line: int
     at: float
@@ -92,7 +72,7 @@ class RecordedStep:
 
 @dataclass(frozen=True, slots=True)
 class CallHeader:
-    """What must be known to place the call again. An anonymous caller is empty."""
+    """What is needed to place the call again. `caller` is empty for an anonymous caller."""
 
     carrier: str
     caller: str
@@ -101,14 +81,14 @@ class CallHeader:
     started_at: datetime
     agent: Fields
     remembers: bool = True
-    """Whether the gateway kept anything of calls."""
+    """Whether memory was enabled."""
     functions: frozenset[str] = frozenset()
-    """What the agent could call beside what every agent can."""
+    """The agent's own functions, without the built-in ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedMemory:
-    """What was known of the caller."""
+    """What the gateway remembered of the caller."""
 
     calls: tuple[PastCall, ...] = ()
     facts: tuple[Fact, ...] = ()
@@ -117,25 +97,32 @@ class RecordedMemory:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """One recorded call. `ended` and `summary` are None where the recording stops before them."""
+    """One recorded call. `ended` and `summary` are None if the recording stops before them."""
 
     path: Path
     header: CallHeader
-    steps: tuple[RecordedStep, ...]
+    frames: tuple[RecordedFrame, ...]
     memory: RecordedMemory = RecordedMemory()
     late_memory: RecordedMemory | None = None
-    """What was known later, where the engine was told some of it in mid-call."""
+    """Set if some of the memory reached the engine during the call."""
     ended: VoiceSession | None = None
     summary: CallSummary | None = None
     warning: str = ""
 
     @property
     def seconds(self) -> float:
-        return self.steps[-1].at if self.steps else 0.0
+        return self.frames[-1].at if self.frames else 0.0
 
     @property
     def end_reason(self) -> EndReason | None:
         return self.ended.end_reason if self.ended is not None else None
+
+    @property
+    def stream_id(self) -> str:
+        """The recorded stream's id, which the carrier repeats in later frames."""
+        frames = (frame.content.fields for frame in self.frames if isinstance(frame.content, JsonFrame))
+        ids = (frame.get("streamSid") or frame.get("stream_id") for frame in frames)
+        return next((str(found) for found in ids if found), "stream")
 
 
 def read(path: Path) -> Recording:
@@ -151,7 +138,7 @@ def read(path: Path) -> Recording:
     return Recording(
         path=path,
         header=_header(path, lines[0][1].get("content")),
-        steps=tuple(_step(path, number, fields) for number, fields in lines if "note" not in fields),
+        frames=tuple(_frame(path, number, fields) for number, fields in lines if "note" not in fields),
         memory=notes.get("memory", RecordedMemory()),
         late_memory=notes.get("late memory"),
         ended=notes.get("ended"),
@@ -196,7 +183,7 @@ def _header(path: Path, content: Any) -> CallHeader:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return value
 
 
@@ -208,7 +195,7 @@ def _agent(content: Any) -> Fields:
 
 
 def _notes(path: Path, lines: Sequence[tuple[int, Fields]]) -> dict[str, Any]:
-    """The notes after the header, as what they are; one we don't know is left out."""
+    """The notes after the header, parsed; unknown notes are ignored."""
     notes: dict[str, Any] = {}
     for number, fields in lines[1:]:
         reader = _NOTES.get(str(fields.get("note", "")))
@@ -221,7 +208,7 @@ def _notes(path: Path, lines: Sequence[tuple[int, Fields]]) -> dict[str, Any]:
 
 
 def _memory(content: list[dict[str, Any]] | dict[str, list[dict[str, Any]]]) -> RecordedMemory:
-    """Older recordings have the past calls alone."""
+    """Older recordings hold a list of past calls only."""
     kinds = content if isinstance(content, dict) else {"calls": content}
     return RecordedMemory(
         calls=tuple(PastCall(**_values(fields)) for fields in kinds["calls"]),
@@ -235,12 +222,8 @@ def _pin(fields: dict[str, Any]) -> PinnedTopic:
     return PinnedTopic(**_values(fields) | {"history": history})
 
 
-def _summary(content: dict[str, Any]) -> CallSummary:
-    return CallSummary.from_json(content)
-
-
 def _values(fields: dict[str, Any]) -> dict[str, Any]:
-    """As the dataclasses have them: times, and tuples."""
+    """JSON values as dataclass fields: times parsed, lists as tuples."""
     return {name: _value(name, value) for name, value in fields.items()}
 
 
@@ -254,11 +237,11 @@ _NOTES: Final[Mapping[str, Callable[[Any], Any]]] = {
     "memory": _memory,
     "late memory": _memory,
     "ended": VoiceSession.from_json,
-    "summary": _summary,
+    "summary": CallSummary.from_json,
 }
 
 
-def _step(path: Path, number: int, fields: Fields) -> RecordedStep:
+def _frame(path: Path, number: int, fields: Fields) -> RecordedFrame:
     direction: Direction = "from" if "from" in fields else "to"
     peer = fields.get(direction)
     try:
@@ -267,7 +250,7 @@ def _step(path: Path, number: int, fields: Fields) -> RecordedStep:
         content = _content(fields)
         if not isinstance(content, _KINDS[direction, peer]):
             raise ValueError(f"sound {direction} the {peer} is not recorded like this")
-        return RecordedStep(number, float(fields["t"]), direction, peer, content)
+        return RecordedFrame(number, float(fields["t"]), direction, peer, content)
     except (KeyError, TypeError, ValueError, binascii.Error) as error:
         raise RecordingError(f"{path}, line {number}: {error}") from None
 
@@ -275,14 +258,14 @@ def _step(path: Path, number: int, fields: Fields) -> RecordedStep:
 def _content(fields: Fields) -> Content:
     match fields:
         case {"frame": dict(frame)}:
-            return RecordedMessage(frame)
+            return JsonFrame(frame)
         case {"audio": str(audio)}:
-            return RecordedSound(base64.b64decode(audio, validate=True))
+            return AudioFrame(base64.b64decode(audio, validate=True))
         case {"bytes": int(size), "crc": int(crc)}:
-            return SoundPrint(size, crc)
+            return AudioChecksum(size, crc)
         case {"frame": value}:
-            return RawText(orjson.dumps(value).decode())
+            return TextFrame(orjson.dumps(value).decode())
         case {"text": str(text)}:
-            return RawText(text)
+            return TextFrame(text)
         case _:
             raise ValueError("no frame, audio or text")

@@ -1,4 +1,4 @@
-"""The microphone and the loudspeaker of this machine, 20 ms at a time. Needs the package sounddevice and PortAudio."""
+"""This machine's microphone and loudspeaker in 20 ms frames. Needs the package sounddevice and PortAudio."""
 
 import contextlib
 import queue
@@ -11,18 +11,18 @@ from gateway.audio import FRAME_BYTES, SILENCE_FRAME
 from gateway.errors import SettingsError
 from gateway.speech.samples import RATE, decode, encode
 
-_MOST_FRAMES: Final = 10
-"""That wait on either side: 0.2 s. What is older is dropped, so that the talk stays in step."""
+_MAX_FRAMES: Final = 10
+"""Frames queued in each direction: 0.2 s. Older frames are dropped to keep the delay short."""
 
 _NO_DEVICE: Final = "no microphone can be used here: {}; use --in FILE.wav and --out FILE.wav"
 
 
 class AudioDevice:
-    """Speaks what the microphone hears, and plays what it is given. The device's own thread fills and empties it."""
+    """Microphone in, loudspeaker out. PortAudio calls `exchange` on its own thread."""
 
     def __init__(self) -> None:
-        self._spoken: queue.Queue[bytes] = queue.Queue(_MOST_FRAMES)
-        self._heard: queue.Queue[bytes] = queue.Queue(_MOST_FRAMES)
+        self._spoken: queue.Queue[bytes] = queue.Queue(_MAX_FRAMES)
+        self._heard: queue.Queue[bytes] = queue.Queue(_MAX_FRAMES)
 
     def speak(self) -> bytes:
         with contextlib.suppress(queue.Empty):
@@ -33,7 +33,7 @@ class AudioDevice:
         _put(self._heard, frame)
 
     def exchange(self, recorded: Any, played: Any, frames: int, time: Any, status: Any) -> None:
-        """PortAudio's callback: a block of floats in, one to fill."""
+        """PortAudio's callback: one recorded block in, one block to fill."""
         _put(self._spoken, encode(recorded[:, 0]))
         try:
             played[:, 0] = decode(self._heard.get_nowait())
@@ -42,20 +42,20 @@ class AudioDevice:
 
 
 @contextlib.contextmanager
-def handset() -> Iterator[AudioDevice]:
-    """SettingsError where there is no microphone or no way to it."""
+def open_audio_device() -> Iterator[AudioDevice]:
+    """Open the default devices. SettingsError if there is no microphone or no PortAudio."""
     try:
         import sounddevice
     except (ImportError, OSError) as error:  # OSError: PortAudio itself is missing
         problem = "PortAudio is missing" if isinstance(error, OSError) else "the package sounddevice is missing"
         raise SettingsError(_NO_DEVICE.format(problem)) from None
-    ours = AudioDevice()
+    device = AudioDevice()
     try:
         stream = sounddevice.Stream(
-            samplerate=RATE, blocksize=FRAME_BYTES, channels=1, dtype="float32", callback=ours.exchange
+            samplerate=RATE, blocksize=FRAME_BYTES, channels=1, dtype="float32", callback=device.exchange
         )
         with stream:
-            yield ours
+            yield device
     except sounddevice.PortAudioError as error:
         raise SettingsError(_NO_DEVICE.format(str(error).splitlines()[0])) from None
 

@@ -1,26 +1,26 @@
 """
-The demonstration on the local engine: two calls of one caller, spoken and heard for real, told as they happen.
+The demo on the local engine: two calls of one caller with real speech recognition and synthesis.
 
-A synthetic voice phones a real gateway; what it hears, understands, keeps and remembers is its own work. Nothing leaves
-the machine.
+A synthetic voice calls a real gateway. Recognition, memory and answers are the gateway's own work. Nothing leaves the
+machine.
 """
 
 import asyncio
 import contextlib
 import secrets
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import httpx
 
 from gateway.errors import EngineRefused, EngineUnavailable
 from gateway.settings import Secret, Settings
 from gateway.simulate import voices
-from gateway.simulate.scripted_caller import PreparedCaller
+from gateway.simulate.gateway_under_test import GatewayAddress, GatewayApi, StartGateway
+from gateway.simulate.scripted_caller import ScriptedCaller
 from gateway.simulate.softphone import phone_line
 from gateway.simulate.word_error import WordError, word_error
 
@@ -42,13 +42,10 @@ SECOND_CALL: Final = (
 )
 READY_SECONDS: Final = 60.0
 
-StartGateway = Callable[[Settings], AbstractAsyncContextManager[str]]
-"""Runs a gateway for as long as a block lasts, and gives its address."""
-
 
 @dataclass(frozen=True)
-class SpokenTurnAudio:
-    """One turn as the gateway wrote it down; where the caller began a line, also what was really said."""
+class TranscribedTurn:
+    """One turn of the transcript. `said` is the caller's real line, at the first turn in which it was recognized."""
 
     speaker: str
     heard: str
@@ -56,58 +53,46 @@ class SpokenTurnAudio:
 
 
 class LocalNarrator(Protocol):
-    """Tells a person what happens."""
+    """Presents the demo. Called in the order of events."""
 
     def gateway_runs(self, url: str) -> None: ...
     def phone_rings(self, number: int, caller: str, called: str) -> None: ...
-    def transcript(self, turns: Sequence[SpokenTurnAudio], error: WordError) -> None: ...
+    def transcript(self, turns: Sequence[TranscribedTurn], error: WordError) -> None: ...
     def document_kept(self, document: str) -> None: ...
 
 
 @dataclass(frozen=True)
-class LocalEnding:
-    """What the demonstration came to."""
+class LocalDemoResult:
+    """The word error of both calls, and whether the agent used words of the first call in the second."""
 
     error: WordError
     remembered: bool
-    """Whether the agent answered in the second call with what was said in the first."""
 
 
-async def run_local_demo(start: StartGateway, narrator: LocalNarrator, *, speed: float) -> LocalEnding:
-    """Both calls. What the second one knows, the first one left behind."""
-    async with _stage(start) as stage:
-        narrator.gateway_runs(stage.url)
+async def run_local_demo(start: StartGateway, narrator: LocalNarrator, *, speed: float) -> LocalDemoResult:
+    """Place both calls. The store starts empty: the second call's memory comes from the first."""
+    async with _demo_gateway(start) as gateway:
+        narrator.gateway_runs(gateway.api.address.url)
         narrator.phone_rings(1, CALLER, CALLED)
-        first = await _call(stage, FIRST_CALL, narrator, speed)
-        narrator.document_kept(await stage.document())
+        first = await _call(gateway, FIRST_CALL, narrator, speed)
+        narrator.document_kept(await gateway.document())
         narrator.phone_rings(2, CALLER, CALLED)
-        second = await _call(stage, SECOND_CALL, narrator, speed)
+        second = await _call(gateway, SECOND_CALL, narrator, speed)
     answers = " ".join(turn.heard for turn in second if turn.speaker == "AGENT")
     kept = [turn.heard for turn in first if turn.speaker == "CALLER" and len(turn.heard.split()) > 4]
-    return LocalEnding(_error_of(first) + _error_of(second), remembered=any(text in answers for text in kept))
+    return LocalDemoResult(_error_of(first) + _error_of(second), remembered=any(text in answers for text in kept))
 
 
 @dataclass(frozen=True)
-class _Stage:
-    url: str
-    admin_token: Secret
+class _DemoGateway:
+    api: GatewayApi
     archive: Path
-    http: httpx.AsyncClient
 
-    async def finished(self) -> None:
-        """Every call has come to its end, and everything is kept."""
-        async with asyncio.timeout(READY_SECONDS):
-            while True:
-                state = await self._get("/health")
-                if not state["calls"] and not state["endings"]:
-                    return
-                await asyncio.sleep(0.02)
-
-    async def ready(self) -> None:
+    async def wait_ready(self) -> None:
         try:
             async with asyncio.timeout(READY_SECONDS):
                 while True:
-                    state = await self._get("/health")
+                    state = await self.api.request("GET", "/health")
                     if state["engine_state"] != "loading":
                         break
                     await asyncio.sleep(0.05)
@@ -117,25 +102,17 @@ class _Stage:
             raise EngineRefused(problem)
 
     async def document(self) -> str:
-        wish = {"query": "voice call summary", "tags": ["voice-session"], "limit": 1}
-        headers = {"X-API-Key": self.admin_token.reveal()}
-        found = (await self.http.post(f"{self.url}/v1/query", json=wish, headers=headers)).json()["results"]
-        document = await self.http.get(f"{self.url}/v1/documents/{found[0]['id']}", headers=headers)
-        return str(document.json()["content"])
+        return await self.api.document_text((await self.api.call_documents())[0]["id"])
 
     def newest_transcript(self) -> list[tuple[str, str]]:
         path = max(self.archive.glob("voice-session-*.txt"), key=lambda path: path.stat().st_mtime_ns)
         lines = path.read_text(encoding="utf-8").splitlines()
         return [(speaker, text) for speaker, colon, text in (line.partition(": ") for line in lines) if colon]
 
-    async def _get(self, path: str) -> dict[str, Any]:
-        state: dict[str, Any] = (await self.http.get(f"{self.url}{path}")).json()
-        return state
-
 
 @contextlib.asynccontextmanager
-async def _stage(start: StartGateway) -> AsyncIterator[_Stage]:
-    """A gateway of our own with an agent at the desk of a workshop, in a folder that goes away with it."""
+async def _demo_gateway(start: StartGateway) -> AsyncIterator[_DemoGateway]:
+    """A gateway in a temporary folder with one agent, the receptionist of a bicycle workshop."""
     admin_token = Secret(secrets.token_urlsafe(16))
     with tempfile.TemporaryDirectory(prefix="gateway-demo-") as name:
         folder = Path(name)
@@ -149,25 +126,27 @@ async def _stage(start: StartGateway) -> AsyncIterator[_Stage]:
             folder=folder,
         )
         async with start(settings) as url, httpx.AsyncClient(trust_env=False) as http:
-            stage = _Stage(url, admin_token, folder / "archive", http)
-            await stage.ready()
-            yield stage
+            gateway = _DemoGateway(GatewayApi(GatewayAddress(url), http, admin_token), folder / "archive")
+            await gateway.wait_ready()
+            yield gateway
 
 
-async def _call(stage: _Stage, lines: Sequence[str], narrator: LocalNarrator, speed: float) -> list[SpokenTurnAudio]:
+async def _call(
+    gateway: _DemoGateway, lines: Sequence[str], narrator: LocalNarrator, speed: float
+) -> list[TranscribedTurn]:
     spoken = [voices.pico(line) for line in lines]
-    async with phone_line(stage.url, stage.admin_token, caller=CALLER, called=CALLED) as line:
-        caller = PreparedCaller(line, spoken)
+    async with phone_line(gateway.api.address.url, gateway.api.admin_token, caller=CALLER, called=CALLED) as line:
+        caller = ScriptedCaller(line, spoken)
         await line.talk(caller.speak, caller.listen, speed=speed)
-    await stage.finished()
-    turns = _beside(lines, stage.newest_transcript())
+    await gateway.api.wait_idle(READY_SECONDS)
+    turns = _aligned(lines, gateway.newest_transcript())
     narrator.transcript(turns, _error_of(turns))
     return turns
 
 
-def _beside(lines: Sequence[str], transcript: Sequence[tuple[str, str]]) -> list[SpokenTurnAudio]:
-    """The transcript, with what was really said at the first turn in which a line was heard."""
-    turns: list[SpokenTurnAudio] = []
+def _aligned(lines: Sequence[str], transcript: Sequence[tuple[str, str]]) -> list[TranscribedTurn]:
+    """The transcript with each real line at the first turn in which it was recognized."""
+    turns: list[TranscribedTurn] = []
     unsaid, line, so_far = list(lines), "", ""
     for speaker, heard in transcript:
         said, both = "", f"{so_far} {heard}"
@@ -176,10 +155,10 @@ def _beside(lines: Sequence[str], transcript: Sequence[tuple[str, str]]) -> list
             so_far = heard
         elif speaker == "CALLER":
             so_far = both
-        turns.append(SpokenTurnAudio(speaker, heard, said))
-    return turns + [SpokenTurnAudio("CALLER", "", line) for line in unsaid]
+        turns.append(TranscribedTurn(speaker, heard, said))
+    return turns + [TranscribedTurn("CALLER", "", line) for line in unsaid]
 
 
-def _error_of(turns: Sequence[SpokenTurnAudio]) -> WordError:
-    """Of the whole call: where one turn ends and the next begins makes no difference."""
+def _error_of(turns: Sequence[TranscribedTurn]) -> WordError:
+    """The word error of the whole call, independent of turn boundaries."""
     return word_error(" ".join(turn.said for turn in turns), " ".join(t.heard for t in turns if t.speaker == "CALLER"))

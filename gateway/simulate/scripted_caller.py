@@ -1,4 +1,4 @@
-"""A caller who says prepared lines, each when the agent has finished, and notes how long the agent took to answer."""
+"""A caller that speaks prepared lines, each after the agent has finished, and times the agent's answers."""
 
 import asyncio
 import itertools
@@ -7,30 +7,29 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from gateway.audio import FRAME_BYTES, SILENCE_BYTE
-from gateway.simulate.playout import FRAME_SECONDS
-from gateway.simulate.softphone import Softphone
+from gateway.simulate.softphone import FRAME_SECONDS, Softphone
 from gateway.simulate.voices import line_noise
 
 _PAUSE: Final = 0.6
-"""From the end of the agent's words to the caller's, in seconds."""
-_PATIENCE: Final = 12.0
-"""How long a caller waits for an answer before going on all the same."""
+"""Seconds between the end of the agent's speech and the caller's next line."""
+_ANSWER_TIMEOUT: Final = 12.0
+"""Seconds without an answer after which the caller continues."""
 LAST_WAIT: Final = 8.0
 
 
 @dataclass
-class PreparedCaller:
-    """Speaks and listens on one line: `speak` and `listen` are for `Softphone.talk`. Counts time in frames."""
+class ScriptedCaller:
+    """One caller on one softphone: pass `speak` and `listen` to `Softphone.talk`. Counts time in frames."""
 
     line: Softphone
     lines: Sequence[bytes]
     last_wait: float = LAST_WAIT
-    """After the last line the agent has so long to say goodbye and hang up."""
+    """Seconds after the last line in which the agent may say goodbye and hang up."""
     answered_after: list[float] = field(default_factory=list)
-    """Seconds from the end of each line to the first sound of the answer."""
+    """Seconds from the end of each line to the first audio of the answer."""
     heard: bytearray = field(default_factory=bytearray)
     gaps: list[int] = field(default_factory=list)
-    """Silences in the midst of what the agent says, where sound came too late: of how many frames."""
+    """Interruptions of the agent's speech because audio arrived late, in frames."""
 
     def __post_init__(self) -> None:
         self._clock = asyncio.get_running_loop().time
@@ -49,7 +48,7 @@ class PreparedCaller:
                 self._ended_at = self._clock()
             return frame
         self._quiet += FRAME_SECONDS
-        is_my_turn = (self._agent_spoke and self._quiet > _PAUSE) or self._quiet > _PATIENCE
+        is_my_turn = (self._agent_spoke and self._quiet > _PAUSE) or self._quiet > _ANSWER_TIMEOUT
         if self._said == len(self.lines):
             return None if self._quiet > self.last_wait else next(self._noise)
         if is_my_turn:
@@ -58,12 +57,11 @@ class PreparedCaller:
 
     def listen(self, frame: bytes) -> None:
         self.heard += frame
-        if self.line.earpiece.is_playing:
+        if self.line.playout.is_playing:
             if self._agent_spoke and self._silent_frames:
                 self.gaps.append(self._silent_frames)
-            self._agent_spoke = (
-                self._agent_spoke or not self._speech
-            )  # a word in the middle of a line is no answer to it
+            # A word while the caller is still speaking is not an answer.
+            self._agent_spoke = self._agent_spoke or not self._speech
             self._quiet, self._silent_frames = 0.0, 0
         else:
             self._silent_frames += 1

@@ -1,4 +1,4 @@
-"""Callers' voices for the demonstration and the benchmark: text as sound that a telephone would carry."""
+"""Synthetic callers for the demo and the benchmark: text to telephone audio."""
 
 from collections.abc import Callable
 from typing import Final
@@ -14,11 +14,11 @@ CallerVoice = Callable[[str], bytes]
 _LEVEL: Final = 0.5
 _PICO_RATIO: Final = 2  # it speaks at 16 kHz
 _NOISE_LEVEL: Final = 10 ** (-56 / 20)
-"""Of a quiet line, in relation to full scale."""
+"""Noise level of a quiet line, relative to full scale."""
 
 
 def pico(text: str) -> bytes:
-    """SVOX Pico, American: another timbre than the agent's."""
+    """SVOX Pico, American English: sounds different from the agent's voice."""
     import py_nanotts
 
     pcm = py_nanotts.NanoTTS().speak(text, voice="en-US")
@@ -27,12 +27,12 @@ def pico(text: str) -> bytes:
 
 
 def hibari() -> CallerVoice:
-    """The agent's own voice, as a caller's. Takes a second to load."""
+    """The agent's own voice used for a caller. Takes a second to load."""
     return HibariVoice().say
 
 
 def line_noise(frames: int) -> list[bytes]:
-    """So many frames of a line on which nobody speaks; the same every time."""
+    """Frames of background noise, the same in every run."""
     noise = np.random.default_rng(8000).normal(0, _NOISE_LEVEL, (frames, FRAME_BYTES))
     return [encode(frame) for frame in noise.astype(np.float32)]
 

@@ -1,4 +1,4 @@
-"""How well words were understood: the share of those that were said and were heard wrong, missed or added."""
+"""Word error rate: the share of spoken words that were recognized wrongly, missed or added."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,7 +9,7 @@ from gateway.text.redaction import spoken_numbers
 
 @dataclass(frozen=True)
 class WordError:
-    """Counted over any number of sentences."""
+    """Errors and reference words of any number of sentences."""
 
     errors: int
     words: int
@@ -26,7 +26,7 @@ class WordError:
 
 
 def word_error(said: str, heard: str) -> WordError:
-    """Case, punctuation, and whether a number is written in digits make no difference."""
+    """Ignores case, punctuation, and whether numbers are written as digits."""
     reference = normalised(said)
     return WordError(_distance(reference, normalised(heard)), len(reference))
 
@@ -36,7 +36,7 @@ def total(errors: Iterable[WordError]) -> WordError:
 
 
 def normalised(text: str) -> list[str]:
-    """The words of a text; a number counts as its digits, one by one."""
+    """The words of a text; a number becomes its single digits."""
     spelled, at = "", 0
     for number in spoken_numbers(text):
         spelled += f"{text[at : number.start]} {' '.join(number.digits)} "
@@ -46,7 +46,7 @@ def normalised(text: str) -> list[str]:
 
 
 def _distance(reference: Sequence[str], heard: Sequence[str]) -> int:
-    """The fewest words to change, leave out or put in that make the one of the other."""
+    """Levenshtein distance in words."""
     row = list(range(len(heard) + 1))
     for number, word in enumerate(reference, 1):
         before, row[0] = row[0], number

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
-from gateway.replay.loopback import served
 from gateway.simulate import voices
+from gateway.simulate.gateway_under_test import serve_on_loopback
 from gateway.simulate.wav import read_wav, write_wav
 from gateway.speech.samples import decode
 from tests.stage import ADMIN, patient_client, running_gateway, until, until_it
@@ -74,6 +74,6 @@ async def test_another_server_is_told_from_a_gateway(capsys, monkeypatch, tmp_pa
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GATEWAY_ADMIN_TOKEN", ADMIN)
     write_wav(tmp_path / "in.wav", b"\xff" * 160)
-    async with served(page, lifespan="off") as url:
+    async with serve_on_loopback(page, lifespan="off") as url:
         assert await asyncio.to_thread(main, ["call", "--in", "in.wav", "--url", url]) == 2
     assert capsys.readouterr().err == f"gateway: what answers at {url} is no gateway; give its address with --url\n"

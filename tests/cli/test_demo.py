@@ -85,6 +85,6 @@ def test_terminal_gets_colour():
 
 
 def test_agent_who_knows_nothing_is_noticed():
-    assert DemoResult(context="Ana's bike is green.", told="Notes: Ana's bike is green.").remembered
-    assert not DemoResult(context="Ana's bike is green.", told="Nothing: there are no notes.").remembered
-    assert not DemoResult(context="", told="Notes").remembered
+    assert DemoResult(context="Ana's bike is green.", prompted="Notes: Ana's bike is green.").remembered
+    assert not DemoResult(context="Ana's bike is green.", prompted="Nothing: there are no notes.").remembered
+    assert not DemoResult(context="", prompted="Notes").remembered

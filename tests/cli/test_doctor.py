@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.cli.main import main
-from gateway.replay.loopback import served
+from gateway.simulate.gateway_under_test import serve_on_loopback
 from tests.fakes.accounts import FakeTelnyxAccount, FakeTwilioAccount
 from tests.fakes.audio_server import FakeAudioServer
 from tests.fakes.deepgram import FakeDeepgram
@@ -155,7 +155,7 @@ async def test_another_service_is_no_gateway(doctor: Any) -> None:
         await send({"type": "http.response.start", "status": status, "headers": []})
         await send({"type": "http.response.body", "body": b"<h1>Welcome</h1>"})
 
-    async with served(website, lifespan="off") as url:
+    async with serve_on_loopback(website, lifespan="off") as url:
         _, found = await doctor(PUBLIC_URL=url, REMEM_API_URL=url, XAI_API_KEY="k", XAI_API_URL=url)
     host = url.removeprefix("http://")
     assert found["remem"] == ("wrong", f"{host} answers 404, so it is another service check REMEM_API_URL")
@@ -185,7 +185,7 @@ async def test_clock_is_compared(doctor: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": b"{}"})
 
-    async with served(long_ago, date_header=False, lifespan="off") as url:
+    async with serve_on_loopback(long_ago, date_header=False, lifespan="off") as url:
         _, found = await doctor(PUBLIC_URL=url)
     assert found["clock"][0] == "wrong"
     assert "NTP" in found["clock"][1]

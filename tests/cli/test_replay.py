@@ -22,7 +22,7 @@ def test_changed_call_shows_the_difference(tmp_path, capsys):
     assert main(["replay", str(path)]) == 1
     printed = capsys.readouterr().out
     assert "  expected: AGENT: It is eighty dollars, and it takes two days.\n" in printed
-    assert "  came:     AGENT: It is eighteen dollars, and it takes two days.\n" in printed
+    assert "  actual:   AGENT: It is eighteen dollars, and it takes two days.\n" in printed
 
 
 def test_json_tells_every_file(tmp_path, capsys):

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.cli.main import main
-from gateway.replay.loopback import served
+from gateway.simulate.gateway_under_test import serve_on_loopback
 from tests.fakes.accounts import FakeTelnyxAccount, FakeTwilioAccount
 
 NUMBER, OTHER = "+12025550100", "+12025550101"
@@ -84,7 +84,7 @@ async def test_another_service_is_one_line(gateway: Any, carrier: str, capsys: p
         await send({"type": "http.response.body", "body": b"<h1>Welcome</h1>"})
 
     kind = FakeTwilioAccount if carrier == "twilio" else FakeTelnyxAccount
-    async with served(website, lifespan="off") as url:
+    async with serve_on_loopback(website, lifespan="off") as url:
         assert await gateway(kind(NUMBER), carrier, **{f"{carrier.upper()}_API_URL": url}) == 2
     assert capsys.readouterr().err == (
         f"gateway: what answers is not {carrier.capitalize()}; check {carrier.upper()}_API_URL\n"

@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from gateway.replay.loopback import served
+from gateway.simulate.gateway_under_test import serve_on_loopback
 
 ACCOUNT = "AC" + "1" * 32
 TOKEN = "twilio-auth-token"
@@ -37,7 +37,7 @@ class FakeTwilioAccount:
     async def running(self) -> AsyncIterator[Self]:
         base = f"/2010-04-01/Accounts/{ACCOUNT}/IncomingPhoneNumbers"
         routes = [Route(f"{base}.json", self._list), Route(f"{base}/{{sid}}.json", self._update, methods=["POST"])]
-        async with served(Starlette(routes=routes)) as self.url:
+        async with serve_on_loopback(Starlette(routes=routes)) as self.url:
             yield self
 
     def settings(self) -> dict[str, str]:
@@ -115,7 +115,7 @@ class FakeTelnyxAccount:
             Route("/v2/call_control_applications", self._create, methods=["POST"]),
             Route("/v2/call_control_applications/{id}", self._application, methods=["GET", "PATCH"]),
         ]
-        async with served(Starlette(routes=routes)) as url:
+        async with serve_on_loopback(Starlette(routes=routes)) as url:
             self.url = f"{url}/v2"
             yield self
 

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gateway.replay.loopback import served
+from gateway.simulate.gateway_under_test import serve_on_loopback
 
 PROTOBUF = "application/x-protobuf"
 
@@ -28,7 +28,7 @@ class FakeCollector:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Self]:
-        async with served(Starlette(routes=[Route("/v1/traces", self._take, methods=["POST"])])) as self.url:
+        async with serve_on_loopback(Starlette(routes=[Route("/v1/traces", self._take, methods=["POST"])])) as self.url:
             yield self
 
     def named(self, name: str) -> list[Any]:

@@ -1,18 +1,21 @@
 """The comparer: what counts as the same, and how a difference reads."""
 
+import random
 import zlib
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
 from gateway.audio import SILENCE_FRAME
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.replay.compare import Difference, compare, compare_remembered
-from gateway.replay.expected import Remembered
+from gateway.replay.compare import Difference, compare, compare_stored, joined
+from gateway.replay.expected import StoredCall
 from gateway.replay.player import Outcome
-from gateway.replay.recording import CallHeader, RecordedMessage, RecordedSound, RecordedStep, Recording, SoundPrint
-from gateway.replay.sink import ReceivedRequest
+from gateway.replay.recording import AudioChecksum, CallHeader, RecordedFrame, Recording
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
+from gateway.simulate.frames import AudioFrame, JsonFrame, ReceivedFrame
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
 HEADER = CallHeader("twilio", "+12025550143", "+12025550100", "voice-session:1", NOON, {"name": "maya"})
@@ -26,22 +29,22 @@ def mark(name, **more):
 
 def recording(*frames, peer="carrier", **more):
     """A call in which these went to a peer, one a line."""
-    contents = [_print(frame) if isinstance(frame, bytes) else RecordedMessage(frame) for frame in frames]
-    steps = tuple(RecordedStep(line, line / 10, "to", peer, content) for line, content in enumerate(contents, 2))
+    contents = [_print(frame) if isinstance(frame, bytes) else JsonFrame(frame) for frame in frames]
+    steps = tuple(RecordedFrame(line, line / 10, "to", peer, content) for line, content in enumerate(contents, 2))
     return Recording(Path("call.jsonl"), HEADER, steps, **more)
 
 
 def outcome(*frames, peer="carrier", silent_frames=0, gateway_hung_up=False):
     """The same, as it came."""
-    contents = [RecordedSound(frame) if isinstance(frame, bytes) else RecordedMessage(frame) for frame in frames]
-    arrivals = tuple(ReceivedRequest(number / 10, content) for number, content in enumerate(contents))
+    contents = [AudioFrame(frame) if isinstance(frame, bytes) else JsonFrame(frame) for frame in frames]
+    arrivals = tuple(ReceivedFrame(number / 10, content) for number, content in enumerate(contents))
     return Outcome(
         arrivals if peer == "carrier" else (), arrivals if peer == "engine" else (), silent_frames, gateway_hung_up, 1.0
     )
 
 
 def _print(audio):
-    return SoundPrint(len(audio), zlib.crc32(audio))
+    return AudioChecksum(len(audio), zlib.crc32(audio))
 
 
 # The carrier
@@ -74,13 +77,13 @@ def test_additional_mark_is_told():
 def test_other_sound_is_told():
     found = compare(recording(HELLO, CLEAR), outcome(WORLD, CLEAR))
     assert [(difference.expected, difference.came) for difference in found] == [
-        ("0.02 s of sound (160 bytes, crc 480ed567)", "0.02 s of sound (160 bytes, crc 5f9e8360)")
+        ("0.02 s of audio (160 bytes, crc 480ed567)", "0.02 s of audio (160 bytes, crc 5f9e8360)")
     ]
 
 
 def test_difference_reads_well():
     difference = Difference("to carrier", "clear", "nothing", line=644, at=5.273)
-    assert str(difference) == "to carrier, line 644, 5.273 s\n  expected: clear\n  came:     nothing"
+    assert str(difference) == "to carrier, line 644, 5.273 s\n  expected: clear\n  actual:   nothing"
 
 
 # The engine
@@ -112,20 +115,20 @@ def test_silence_of_the_gateway_is_left_out():
 def test_lost_silence_is_told():
     expected = recording(HELLO, SILENCE_FRAME, peer="engine")
     assert compare(expected, outcome(HELLO, peer="engine")) == [
-        Difference("sound to engine", "1 frames of silence", "0")
+        Difference("audio to engine", "1 frames of silence", "0")
     ]
 
 
 def test_lost_sound_names_its_line():
     found = compare(recording(HELLO, WORLD, peer="engine"), outcome(HELLO, peer="engine"))
     assert found == [
-        Difference("sound to engine", "0.02 s of sound (160 bytes, crc 5f9e8360)", "nothing", line=3, at=0.3)
+        Difference("audio to engine", "0.02 s of audio (160 bytes, crc 5f9e8360)", "nothing", line=3, at=0.3)
     ]
 
 
 def test_more_sound_is_told():
     found = compare(recording(HELLO, peer="engine"), outcome(HELLO, WORLD, peer="engine"))
-    assert found == [Difference("sound to engine", "no more sound", "160 more bytes")]
+    assert found == [Difference("audio to engine", "no more audio", "160 more bytes")]
 
 
 # The end
@@ -175,24 +178,31 @@ DOCUMENT = """\
 ### Context for Next Call
 Ask about the bike.
 """
-KEPT = Remembered("CALLER: My bike is green.\n", DOCUMENT)
+KEPT = StoredCall("CALLER: My bike is green.\n", DOCUMENT)
 
 
 def test_same_memory_has_no_differences():
-    assert compare_remembered(recording(ended=SESSION, summary=SUMMARY), KEPT) == []
+    assert compare_stored(recording(ended=SESSION, summary=SUMMARY), KEPT) == []
 
 
 def test_other_transcript_shows_its_lines():
     other = replace(KEPT, archive="CALLER: My bike is —\n")
-    found = compare_remembered(recording(ended=SESSION, summary=SUMMARY), other)
+    found = compare_stored(recording(ended=SESSION, summary=SUMMARY), other)
     assert found == [Difference("transcript", "CALLER: My bike is green.", "CALLER: My bike is —")]
 
 
 def test_other_document_shows_its_lines():
     other = replace(KEPT, document=DOCUMENT.replace("- The bike is green.\n", ""))
-    found = compare_remembered(recording(ended=SESSION, summary=SUMMARY), other)
+    found = compare_stored(recording(ended=SESSION, summary=SUMMARY), other)
     assert found == [Difference("document", "- The bike is green.", "nothing")]
 
 
 def test_recording_without_summary_compares_nothing():
-    assert compare_remembered(recording(ended=SESSION), Remembered()) == []
+    assert compare_stored(recording(ended=SESSION), StoredCall()) == []
+
+
+@pytest.mark.parametrize(("first", "second"), [(0, 0), (7, 0), (0, 7), (160, 160), (1, 3200), (959, 240_000)])
+def test_checksums_of_two_pieces_make_one(first, second):
+    source = random.Random(first * 31 + second)
+    a, b = source.randbytes(first), source.randbytes(second)
+    assert joined(_print(a), _print(b)) == _print(a + b)

@@ -8,8 +8,9 @@ import pytest
 
 from gateway.calls.recorder import RecordingDirectory
 from gateway.errors import RecordingError
-from gateway.replay.recording import RawText, RecordedMessage, RecordedSound, SoundPrint, read
+from gateway.replay.recording import AudioChecksum, read
 from gateway.session import EndReason
+from gateway.simulate.frames import AudioFrame, JsonFrame, TextFrame
 
 HEADER = {
     "format": 1,
@@ -48,11 +49,11 @@ def test_what_was_recorded_is_read(tmp_path):
 
     recording = read(tmp_path / "call.jsonl")
 
-    assert [(step.line, step.direction, step.peer, step.content) for step in recording.steps] == [
-        (2, "from", "engine", RecordedMessage({"type": "Welcome"})),
-        (3, "from", "engine", RecordedSound(b"\x01\x02")),
-        (4, "to", "carrier", SoundPrint(2, zlib.crc32(b"\x01\x02"))),
-        (5, "from", "carrier", RawText("not json")),
+    assert [(step.line, step.direction, step.peer, step.content) for step in recording.frames] == [
+        (2, "from", "engine", JsonFrame({"type": "Welcome"})),
+        (3, "from", "engine", AudioFrame(b"\x01\x02")),
+        (4, "to", "carrier", AudioChecksum(2, zlib.crc32(b"\x01\x02"))),
+        (5, "from", "carrier", TextFrame("not json")),
     ]
 
 
@@ -78,7 +79,7 @@ def test_cut_last_line_is_tolerated(tmp_path):
     path = written(tmp_path, CALL, {"t": 0.1, "to": "carrier", "frame": {"event": "clear"}})
     path.write_bytes(path.read_bytes() + b'{"t": 0.2, "to": "car')
     recording = read(path)
-    assert len(recording.steps) == 1
+    assert len(recording.frames) == 1
     assert recording.warning == f"{path}: the last line is cut off and was left out"
 
 
@@ -115,7 +116,7 @@ def test_missing_file_is_named(tmp_path):
         ([CALL, {"t": 0, "note": "ended", "content": {}}], "FILE, line 2: the note 'ended' is incomplete"),
         (
             [CALL | {"content": CALL["content"] | {"called": 5}}],
-            "FILE, line 1: the call's header is incomplete: 5 is no text",
+            "FILE, line 1: the call's header is incomplete: 5 is not text",
         ),
     ],
 )
@@ -125,5 +126,5 @@ def test_unplayable_file_names_its_line(tmp_path, lines, expected):
 
 def test_unknown_note_is_left_out(tmp_path):
     recording = read(written(tmp_path, CALL, {"t": 0, "note": "weather", "content": "sunny"}))
-    assert recording.steps == ()
+    assert recording.frames == ()
     assert recording.ended is None

@@ -5,7 +5,7 @@ import pytest
 
 from gateway.audio import SILENCE_FRAME
 from gateway.errors import SettingsError
-from gateway.simulate.audio_device import AudioDevice, handset
+from gateway.simulate.audio_device import AudioDevice, open_audio_device
 from gateway.speech.samples import encode
 
 LOUD = np.full((160, 1), 0.5, np.float32)
@@ -43,6 +43,6 @@ def test_a_missing_package_is_one_line(monkeypatch):
     expected = (
         "no microphone can be used here: the package sounddevice is missing; use --in FILE.wav and --out FILE.wav"
     )
-    with pytest.raises(SettingsError) as raised, handset():
+    with pytest.raises(SettingsError) as raised, open_audio_device():
         pass
     assert str(raised.value) == expected

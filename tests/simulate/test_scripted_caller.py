@@ -1,9 +1,9 @@
-"""The prepared caller on a line that the test plays."""
+"""The scripted caller on a line that the test plays."""
 
 import pytest
 
-from gateway.simulate.playout import SoftphonePlayout
-from gateway.simulate.scripted_caller import PreparedCaller
+from gateway.simulate.scripted_caller import ScriptedCaller
+from gateway.simulate.softphone import SoftphonePlayout
 
 LINE = b"\x05" * 480  # three frames
 SOUND = b"\x06" * 160
@@ -11,12 +11,12 @@ SOUND = b"\x06" * 160
 
 class FakeLine:
     def __init__(self):
-        self.earpiece, self.arrived_at = SoftphonePlayout(), 0.0
+        self.playout, self.arrived_at = SoftphonePlayout(), 0.0
 
 
 @pytest.fixture
 async def caller():
-    return PreparedCaller(FakeLine(), [LINE, LINE], last_wait=1.0)
+    return ScriptedCaller(FakeLine(), [LINE, LINE], last_wait=1.0)
 
 
 def pass_time(caller, seconds, *, agent=False):
@@ -24,9 +24,9 @@ def pass_time(caller, seconds, *, agent=False):
     said = []
     for _ in range(round(seconds / 0.02)):
         if agent:
-            caller.line.earpiece.sound(SOUND)
+            caller.line.playout.add_audio(SOUND)
         said.append(caller.speak())
-        caller.listen(caller.line.earpiece.take()[0])
+        caller.listen(caller.line.playout.take()[0])
     return said
 
 

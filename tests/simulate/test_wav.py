@@ -62,7 +62,7 @@ def test_a_file_without_sound_is_refused(tmp_path, rate):
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(rate)
-    with pytest.raises(SettingsError, match="in.wav holds no sound"):
+    with pytest.raises(SettingsError, match="in.wav holds no audio"):
         read_wav(tmp_path / "in.wav")
 
 

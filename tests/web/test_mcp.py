@@ -16,8 +16,8 @@ from gateway.memory import facts, personas, pinned_topic_log
 from gateway.memory.documents import NewDocument
 from gateway.memory.personas import PersonaStore
 from gateway.memory.pinned_topics import PinnedTopics
-from gateway.replay.loopback import served
 from gateway.settings import Secret
+from gateway.simulate.gateway_under_test import serve_on_loopback
 from gateway.web.mcp import create_mcp
 from tests.stage import PATIENCE, patient_client
 
@@ -64,7 +64,7 @@ async def store(ground):
 async def url(store):
     moments = (START + timedelta(days=day) for day in range(100))
     door = create_mcp(PersonaStore(store, now=lambda: next(moments)), NoteMemory(store), Secret(TOKEN))
-    async with served(Starlette(routes=door.routes())) as address:
+    async with serve_on_loopback(Starlette(routes=door.routes())) as address:
         yield f"{address}/mcp"
 
 
@@ -181,7 +181,7 @@ async def test_clients_do_not_disturb_each_other(url):
 
 async def test_without_memory_there_are_personas(store):
     door = create_mcp(PersonaStore(store), None, Secret(TOKEN))
-    async with served(Starlette(routes=door.routes())) as address, connected(f"{address}/mcp") as client:
+    async with serve_on_loopback(Starlette(routes=door.routes())) as address, connected(f"{address}/mcp") as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["persona"]
         assert await refusal(client, "memory_search", query="x") == "there is no such tool; there are persona"
 
@@ -396,7 +396,7 @@ def pins(store):
 @pytest.fixture
 async def pin_url(store, pins):
     door = create_mcp(PersonaStore(store), NoteMemory(store), Secret(TOKEN), pins=pins)
-    async with served(Starlette(routes=door.routes())) as address:
+    async with serve_on_loopback(Starlette(routes=door.routes())) as address:
         yield f"{address}/mcp"
 
 

@@ -1,4 +1,4 @@
-"""The voice engine of a recorded call: a WebSocket server in Deepgram's dialect that says what was recorded."""
+"""A simulated voice engine: a WebSocket server with Deepgram's Voice Agent protocol that sends what it is given."""
 
 import asyncio
 import contextlib
@@ -13,19 +13,17 @@ from websockets.http11 import Request, Response
 from gateway.audio import SILENCE_FRAME
 from gateway.engines.deepgram_codec import KEEP_ALIVE
 from gateway.errors import SettingsError
-from gateway.replay.carrier_player import ANSWER_SECONDS
-from gateway.replay.recording import Content, RawText, RecordedMessage, RecordedSound
-from gateway.replay.sink import Inbox
+from gateway.simulate.frames import AudioFrame, Frame, FrameSink, JsonFrame, TextFrame, wait_processed
 
-PATH: Final = "/v1/agent/converse"
+_PATH: Final = "/v1/agent/converse"
 _KEEP_ALIVE: Final = KEEP_ALIVE.decode()
 
 
-class EnginePlayer:
-    """One engine for calls one after the other. The gateway's connections to it are taken as they come."""
+class SimulatedEngine:
+    """One engine for consecutive calls. Accepts the gateway's connections as they come."""
 
     def __init__(self, port: int = 0) -> None:
-        self.inbox = Inbox()
+        self.sink = FrameSink()
         self._port = port
         self._server: Server | None = None
         self._socket: ServerConnection | None = None
@@ -38,7 +36,7 @@ class EnginePlayer:
                 self._converse,
                 "127.0.0.1",
                 self._port,
-                process_request=self._admit,
+                process_request=self._check_handshake,
                 compression=None,
                 ping_interval=None,
                 close_timeout=1,
@@ -58,44 +56,48 @@ class EnginePlayer:
 
     @property
     def url(self) -> str:
-        """What the gateway's DEEPGRAM_AGENT_URL is."""
+        """The value for the gateway's DEEPGRAM_AGENT_URL."""
         assert self._server is not None
-        return f"ws://127.0.0.1:{next(iter(self._server.sockets)).getsockname()[1]}{PATH}"
+        return f"ws://127.0.0.1:{next(iter(self._server.sockets)).getsockname()[1]}{_PATH}"
 
     def begin_call(self, *, refusal: int = 0) -> None:
-        """Forget the call before. With a refusal, that is how every handshake is answered."""
-        self.inbox = Inbox()
+        """Drop the frames of the previous call. A `refusal` is the HTTP status that answers every handshake."""
+        self.sink = FrameSink()
         self._refusal = refusal
 
-    async def connected(self, patience: float) -> bool:
-        """Until the gateway is connected; False if it does not come in time."""
+    async def wait_connected(self, timeout: float) -> bool:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._connected.wait(), patience)
+            await asyncio.wait_for(self._connected.wait(), timeout)
         return self._connected.is_set()
 
-    async def send(self, content: Content) -> None:
-        """Send a recorded frame; one that finds no connection is lost."""
+    async def send(self, frame: Frame) -> None:
+        """Send one frame. It is lost when the gateway is not connected."""
         if self._socket is None:
             return
+        match frame:
+            case AudioFrame(audio):
+                data: str | bytes = audio
+            case JsonFrame(fields):
+                data = orjson.dumps(fields).decode()
+            case TextFrame(text):
+                data = text
         with contextlib.suppress(ConnectionClosed):
-            await self._socket.send(_frame(content))
+            await self._socket.send(data)
 
-    async def settled(self) -> None:
-        """Until the gateway has dealt with all that was sent."""
+    async def wait_processed(self) -> None:
         if self._socket is not None:
-            with contextlib.suppress(ConnectionClosed, TimeoutError):
-                await asyncio.wait_for(await self._socket.ping(), ANSWER_SECONDS)
+            await wait_processed(self._socket)
 
-    async def hang_up(self, *, refusal: int = 0) -> None:
-        """Drop the connection; with a refusal, that is how every further handshake is answered."""
+    async def disconnect(self, *, refusal: int = 0) -> None:
+        """Close the connection. A `refusal` is the HTTP status that answers every further handshake."""
         self._refusal = refusal
         self._connected.clear()
         if self._socket is not None:
             await self._socket.close(1011)
 
-    # The network
+    # Called by the WebSocket server
 
-    def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
+    def _check_handshake(self, connection: ServerConnection, request: Request) -> Response | None:
         return connection.respond(self._refusal, "") if self._refusal else None
 
     async def _converse(self, socket: ServerConnection) -> None:
@@ -110,28 +112,16 @@ class EnginePlayer:
 
     def _receive(self, frame: str | bytes) -> None:
         if frame == SILENCE_FRAME:
-            self.inbox.silent_frames += 1
+            self.sink.silent_frames += 1
         elif isinstance(frame, bytes):
-            self.inbox.put(RecordedSound(frame))
+            self.sink.put(AudioFrame(frame))
         elif frame != _KEEP_ALIVE:
-            self.inbox.put(_received(frame))
+            self.sink.put(_parsed(frame))
 
 
-def _frame(content: Content) -> str | bytes:
-    match content:
-        case RecordedSound(audio):
-            return audio
-        case RecordedMessage(fields):
-            return orjson.dumps(fields).decode()
-        case RawText(text):
-            return text
-        case _:
-            raise TypeError("an engine's sound is recorded in full")
-
-
-def _received(frame: str) -> RecordedMessage | RawText:
+def _parsed(text: str) -> Frame:
     try:
-        fields = orjson.loads(frame)
+        fields = orjson.loads(text)
     except orjson.JSONDecodeError:
-        return RawText(frame)
-    return RecordedMessage(fields) if isinstance(fields, dict) else RawText(frame)
+        return TextFrame(text)
+    return JsonFrame(fields) if isinstance(fields, dict) else TextFrame(text)

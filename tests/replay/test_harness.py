@@ -1,4 +1,4 @@
-"""Recorded calls into a gateway that somebody else started."""
+"""Recorded calls into a gateway that is already running."""
 
 import asyncio
 import contextlib
@@ -7,12 +7,12 @@ import pytest
 
 from gateway.cli.ephemeral_gateway import own_gateway
 from gateway.errors import RecordingError, SettingsError
-from gateway.replay.carrier_player import GatewayAddress
 from gateway.replay.compare import compare
-from gateway.replay.engine_player import EnginePlayer
+from gateway.replay.harness import RunningGateway
 from gateway.replay.recording import read
-from gateway.replay.running_gateway import RunningGateway
 from gateway.settings import Secret, Settings
+from gateway.simulate.engine import SimulatedEngine
+from gateway.simulate.gateway_under_test import GatewayAddress
 from tests.fakes.deepgram import FakeDeepgram
 from tests.ports import free_port
 from tests.replay.calls import RECORDINGS
@@ -24,7 +24,7 @@ GREETING = "Harbour Street Bicycles, this is Maya. How can I help you?"
 
 @contextlib.asynccontextmanager
 async def running(folder, engine_url, prompt, **more):
-    """A gateway with the recorded agent, known to the world by another address."""
+    """A gateway with the recorded agent and a PUBLIC_URL that differs from its address."""
     (folder / "prompts").mkdir()
     (folder / "prompts" / "maya.md").write_text(prompt)
     settings = Settings(
@@ -76,7 +76,7 @@ async def test_telnyx_call_needs_its_own_gateway():
     )
 
 
-async def test_wrong_key_is_told_in_one_line(tmp_path):
+async def test_wrong_key_is_reported_in_one_line(tmp_path):
     recording = read(RECORDINGS / "goodbye.jsonl")
     async with running(tmp_path, "ws://127.0.0.1:9", "You are Maya.") as gateway:
         stranger = RunningGateway(gateway.address, ACCOUNT, Secret("another"))
@@ -88,7 +88,7 @@ async def test_wrong_key_is_told_in_one_line(tmp_path):
     )
 
 
-async def test_missing_gateway_is_told_in_one_line():
+async def test_missing_gateway_is_reported_in_one_line():
     url = f"http://127.0.0.1:{free_port()}"
     gateway = RunningGateway(GatewayAddress(url), ACCOUNT, TOKEN)
     with pytest.raises(SettingsError) as raised:
@@ -96,10 +96,10 @@ async def test_missing_gateway_is_told_in_one_line():
     assert str(raised.value) == f"no gateway answers at {url}: ConnectError"
 
 
-async def test_taken_engine_port_is_told():
+async def test_engine_port_in_use_is_reported():
     server = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server:
         with pytest.raises(SettingsError) as raised:
-            await EnginePlayer(port).__aenter__()
+            await SimulatedEngine(port).__aenter__()
     assert str(raised.value).startswith(f"can't be the engine on port {port}: ")

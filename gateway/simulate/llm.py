@@ -1,25 +1,23 @@
-"""The language model of a recorded call: answers with the recorded summary, in Anthropic's and in xAI's dialect."""
+"""A simulated language model that always gives the same answer, through Anthropic's and xAI's HTTP APIs."""
 
 from typing import Any
 
-import orjson
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.finalization.summary.call_summary import CallSummary
 from gateway.settings import Secret
 
 
-class LlmPlayer:
-    """Says one summary, whatever it is asked."""
+class SimulatedLlm:
+    """`written_by` is "provider/model" as a summary records it; without a known provider the gateway uses no model."""
 
-    def __init__(self, summary: CallSummary | None) -> None:
-        self._provider, _, self._model = summary.written_by.partition("/") if summary else ("", "", "")
-        self._text = orjson.dumps(summary).decode()
+    def __init__(self, written_by: str, answer: str) -> None:
+        self._provider, _, self._model = written_by.partition("/")
+        self._answer = answer
 
     def settings(self, url: str) -> dict[str, Any]:
-        """The settings with which a gateway asks this model, and no other; none for a summary made by rules."""
+        """Gateway settings that make this the model for summaries."""
         key = Secret("replay")
         match self._provider:
             case "anthropic":
@@ -43,7 +41,7 @@ class LlmPlayer:
                 "type": "message",
                 "role": "assistant",
                 "model": self._model,
-                "content": [{"type": "text", "text": self._text}],
+                "content": [{"type": "text", "text": self._answer}],
                 "stop_reason": "end_turn",
                 "stop_sequence": None,
                 "usage": {"input_tokens": 1, "output_tokens": 1},
@@ -51,6 +49,6 @@ class LlmPlayer:
         )
 
     async def _completion(self, request: Request) -> Response:
-        message = {"role": "assistant", "content": self._text}
+        message = {"role": "assistant", "content": self._answer}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         return JSONResponse({"id": "replay", "object": "chat.completion", "model": self._model, "choices": [choice]})

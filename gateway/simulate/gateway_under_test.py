@@ -1,0 +1,111 @@
+"""The gateway that simulated peers talk to: its address, its HTTP API, and a server on a free loopback port."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import uvicorn
+from starlette.types import ASGIApp
+
+from gateway.errors import SettingsError, StoreUnavailable
+from gateway.settings import Secret, Settings
+
+StartGateway = Callable[[Settings], AbstractAsyncContextManager[str]]
+"""Runs a gateway while a block lasts and yields its URL."""
+
+
+@dataclass(frozen=True)
+class GatewayAddress:
+    """The URL that reaches the gateway, and its PUBLIC_URL, which webhook signatures cover."""
+
+    url: str
+    public_url: str = ""
+
+    def public(self, path: str) -> str:
+        return f"{(self.public_url or self.url).rstrip('/')}{path}"
+
+    def local(self, path: str) -> str:
+        return f"{self.url.rstrip('/')}{path}"
+
+    def media(self, stream_url: str) -> str:
+        """A media socket's public URL, rewritten to the URL that reaches the gateway."""
+        parts, ours = urlsplit(stream_url), urlsplit(self.url.rstrip("/"))
+        path = parts.path.removeprefix(urlsplit(self.public("")).path)
+        scheme = "wss" if ours.scheme == "https" else "ws"
+        return parts._replace(scheme=scheme, netloc=ours.netloc, path=ours.path + path).geturl()
+
+
+@dataclass(frozen=True)
+class GatewayApi:
+    """The gateway's HTTP API with the admin token."""
+
+    address: GatewayAddress
+    http: httpx.AsyncClient
+    admin_token: Secret
+
+    async def request(self, method: str, path: str, body: Any = None) -> Any:
+        """Raises StoreUnavailable for any status but success."""
+        headers = {"X-API-Key": self.admin_token.reveal()}
+        answer = await self.http.request(method, self.address.local(path), json=body, headers=headers)
+        if not answer.is_success:
+            raise StoreUnavailable(f"the gateway answered {path} with status {answer.status_code}")
+        return answer.json()
+
+    async def call_documents(self, *tags: str) -> list[dict[str, Any]]:
+        """Search results for the documents of finished calls."""
+        query = {"query": "voice call summary", "tags": ["voice-session", *tags], "limit": 100}
+        found = await self.request("POST", "/v1/query", query)
+        return list(found["results"])
+
+    async def document_text(self, document_id: str) -> str:
+        return str((await self.request("GET", f"/v1/documents/{document_id}"))["content"])
+
+    async def wait_idle(self, timeout: float) -> None:
+        """Wait until no call is live and every finalization job is done. Raises TimeoutError."""
+        async with asyncio.timeout(timeout):
+            while True:
+                state = await self.request("GET", "/health")
+                if not state["calls"] and not state["endings"]:
+                    return
+                await asyncio.sleep(0.02)
+
+
+class _EmbeddedServer(uvicorn.Server):
+    """A uvicorn server inside another program: leaves signals alone and reports when it has started."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.start_tried = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        finally:
+            self.start_tried.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serve_on_loopback(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
+    """Serve the application on a free port while the block runs; yields its URL. `options` are uvicorn's."""
+    config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=5, **options)
+    server = _EmbeddedServer(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        serving = asyncio.get_running_loop().create_task(server.serve(sockets=[listener]), name="loopback server")
+        try:
+            await server.start_tried.wait()
+            if not server.started:
+                raise SettingsError("the server on loopback did not start")
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await serving
