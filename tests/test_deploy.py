@@ -39,7 +39,7 @@ def test_service_sets_what_the_gateway_reads():
     [
         ("compose.yaml", r"stop_grace_period: (\d+)s"),
         ("voice-gateway.service", r"TimeoutStopSec=(\d+)"),
-        ("../README.md", r"--stop-timeout (\d+)"),
+        ("../docs/operations.md", r"--stop-timeout (\d+)"),
     ],
 )
 def test_calls_may_drain_before_they_are_killed(name, pattern):
@@ -47,9 +47,9 @@ def test_calls_may_drain_before_they_are_killed(name, pattern):
     assert int(seconds) > Settings().drain_seconds
 
 
-def test_readme_names_every_file():
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert [file.name for file in DEPLOY.iterdir() if file.is_file() and f"deploy/{file.name}" not in readme] == [
+def test_docs_name_every_file():
+    page = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert [file.name for file in DEPLOY.iterdir() if file.is_file() and f"deploy/{file.name}" not in page] == [
         "Caddyfile"
     ]
 

@@ -1,29 +1,60 @@
-"""The documents say what the program does: a setting, command or path that they miss fails here."""
+"""The documentation matches the program: settings, commands, routes, paths, links, language."""
 
+import argparse
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import pytest
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from gateway.agents import AgentDirectory
 from gateway.app import create_app
 from gateway.cli.main import COMMANDS
+from gateway.errors import SettingsError
 from gateway.settings import NAMES, Secret, Settings, load
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.glob("*.md"))
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *PAGES]
 ENV_EXAMPLE = (ROOT / ".env.example").read_text(encoding="utf-8")
+
+DASHBOARD = ("/calls", "/callers", "/live", "/login", "/logout", "/phone", "/static", "/vitals")
+# Words that do not occur in the documentation of comparable projects.
+DIALECT = re.compile(
+    r"\b(told|tells?|whoever|whomever|whom|nobody|somebody|nameless|meanwhile|thereof|there is none|so long as"
+    r"|in mid-\w+|hears? of|is known by|what is said|see through|anew)\b",
+    re.IGNORECASE,
+)
+
+
+def by_name(path: Path) -> str:
+    return path.name
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def without_code(text: str) -> str:
+    return re.sub(r"^( *)```.*?^\1```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def shell_lines(text: str) -> list[str]:
+    """Lines in sh blocks, with continuations joined."""
+    blocks = re.findall(r"^( *)```sh\n(.*?)^\1```", text, re.MULTILINE | re.DOTALL)
+    return [line.strip() for _, block in blocks for line in block.replace("\\\n", " ").splitlines()]
 
 
 def settings_table() -> dict[str, str]:
-    """Name and default of each row in README's settings."""
-    section = README.partition("\n## Settings\n")[2].partition("\n## ")[0]
-    return dict(re.findall(r"^\| `([A-Z_]+)` \| (.*?) \|", section, re.MULTILINE))
+    """Name and default of each documented setting."""
+    return dict(re.findall(r"^\| `([A-Z_]+)` \| (.*?) \|", page("settings.md"), re.MULTILINE))
 
 
 def default_text(name: str) -> str:
-    """A setting's default as a person would write it; empty where there is none."""
+    """The default as written in the docs; empty if there is none."""
     value = getattr(Settings(), name.lower())
     if isinstance(value, bool):
         return str(value).lower()
@@ -37,32 +68,25 @@ def tracked_files() -> list[Path]:
     return [ROOT / name for name in listing.stdout.split("\0") if name and (ROOT / name).is_file()]
 
 
-def test_readme_lists_every_setting():
+# Settings
+
+
+def test_docs_list_every_setting():
     assert list(settings_table()) == list(NAMES)
 
 
-def test_readme_tells_defaults_in_force():
+def test_docs_have_the_defaults_in_force():
     table = settings_table()
     wrong = [name for name in NAMES if (text := default_text(name)) and table[name] != f"`{text}`"]
     assert wrong == []
 
 
-def test_readme_names_every_command():
-    commands = [command.__name__.rpartition(".")[2] for command in COMMANDS]
-    assert [name for name in commands if f"| `gateway {name}" not in README] == []
-
-
-async def test_readme_names_every_path(tmp_path):
-    settings = Settings(data_dir=tmp_path, folder=ROOT, voice_session_archive_dir=tmp_path, allowed_callers=frozenset())
-    app = create_app(settings)
-    async with app.router.lifespan_context(app):
-        # What stands behind a page is reached from that page.
-        paths = {
-            route.path
-            for route in app.routes
-            if not route.path.startswith(("/calls/", "/callers/", "/live/", "/phone/", "/static/"))
-        }
-    assert sorted(path for path in paths if f"{path}`" not in README) == []
+def test_docs_list_every_key_of_an_agent():
+    with pytest.raises(SettingsError, match="known are ") as unknown:
+        AgentDirectory({"maya": {"nonsense": 1}}, ROOT)
+    known = str(unknown.value).partition("known are ")[2].split(", ")
+    section = page("agents.md").partition("\n## Keys\n")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == sorted(known)
 
 
 def test_env_example_lists_every_setting():
@@ -89,15 +113,129 @@ def test_agents_example_can_be_used(tmp_path):
     assert agents.answering("+12025550102").name == "maya-evening"
 
 
+# Commands
+
+
+def command_line() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="gateway")
+    subparsers = parser.add_subparsers(required=True)
+    for command in COMMANDS:
+        command.register(subparsers)
+    return parser
+
+
+def test_docs_name_every_command():
+    commands = [command.__name__.rpartition(".")[2] for command in COMMANDS]
+    assert [name for name in commands if f"| `gateway {name}" not in page("cli.md")] == []
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=by_name)
+def test_commands_in_the_docs_can_be_parsed(path, capsys):
+    parser = command_line()
+    for line in shell_lines(path.read_text(encoding="utf-8")):
+        if found := re.match(r"(?:[A-Z_]+=\S* )*(?:gateway|\./start\.sh) (\w.*)", line):
+            try:
+                parser.parse_args(shlex.split(found[1], comments=True))
+            except SystemExit:
+                pytest.fail(f"{line}: {capsys.readouterr().err.splitlines()[-1]}")
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=by_name)
+def test_scripts_in_the_docs_exist(path):
+    scripts = set(re.findall(r"(?<![\w/])(?:\./)?(scripts/[\w-]+|start\.sh)", path.read_text(encoding="utf-8")))
+    assert [script for script in scripts if not (ROOT / script).is_file()] == []
+
+
+# Routes
+
+
+def documented_routes() -> set[tuple[str, str]]:
+    section = page("http-api.md").partition("\n## Routes\n")[2].partition("\n## ")[0]
+    return set(re.findall(r"^\| `([A-Z]+)` \| `([^`]+)` \|", section, re.MULTILINE))
+
+
+def methods(route: BaseRoute) -> set[str]:
+    if isinstance(route, WebSocketRoute):
+        return {"WS"}
+    assert isinstance(route, Route)
+    return (route.methods or set()) - {"HEAD"}
+
+
+async def test_docs_list_every_route(tmp_path):
+    settings = Settings(data_dir=tmp_path, folder=ROOT, voice_session_archive_dir=tmp_path, allowed_callers=frozenset())
+    app = create_app(settings)
+    async with app.router.lifespan_context(app):
+        routes = [route for route in app.routes if isinstance(route, Route | WebSocketRoute)]
+    is_page = {
+        route.path: methods(route) != {"WS"}
+        and (route.path == "/" or any(f"{route.path}/".startswith(f"{start}/") for start in DASHBOARD))
+        for route in routes
+    }
+    documented = documented_routes()
+    found = {(method, route.path) for route in routes if not is_page[route.path] for method in methods(route)}
+    # An ASGI application as endpoint decides on methods itself.
+    undecided = {route.path for route in routes if not methods(route)}
+    assert {route for route in documented if route[1] not in undecided} == found
+    assert undecided - {path for path, shown in is_page.items() if shown} <= {path for _, path in documented}
+    missing = [
+        path
+        for path, shown in is_page.items()
+        if shown and path.count("/") == 1 and f"`{path}`" not in page("http-api.md")
+    ]
+    assert missing == []
+
+
+# Pages
+
+
+def test_readme_is_short():
+    assert len((ROOT / "README.md").read_bytes()) < 8000
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=by_name)
+def test_relative_links_resolve(path):
+    links = re.findall(r"\]\(([^)\s#]+)[^)]*\)", without_code(path.read_text(encoding="utf-8")))
+    broken = [link for link in links if "://" not in link and not (path.parent / link).exists()]
+    assert broken == []
+
+
+def test_overview_links_every_page():
+    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", page("index.md")))
+    assert {path.name for path in PAGES} - {"index.md"} == linked
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=by_name)
+def test_modules_named_in_the_docs_exist(path):
+    text = path.read_text(encoding="utf-8")
+    modules = re.findall(r"(?<![\w/.])((?:[a-z_]+/)+[a-z_]+\.py)\b", text)
+    packages = re.findall(r"`(gateway/(?:[a-z_]+/)+)`", text)
+    missing = [name for name in modules if not ((ROOT / name).is_file() or (ROOT / "gateway" / name).is_file())]
+    missing += [name for name in packages if not list((ROOT / name).glob("*.py"))]
+    assert missing == []
+
+
+def test_language_is_plain():
+    texts = {path.name: path.read_text(encoding="utf-8") for path in TEXTS}
+    found = {name: DIALECT.findall(text) for name, text in texts.items()}
+    words = sum(len(text.split()) for text in texts.values())
+    count = sum(map(len, found.values()))
+    assert count < words / 1000, {name: words for name, words in found.items() if words}
+
+
 def test_changelog_begins_with_unreleased():
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert re.findall(r"^## (.*)$", changelog, re.MULTILINE)[0] == "Unreleased"
 
 
-@pytest.mark.parametrize("name", ["README.md", ".env.example", "gateway.toml.example"])
-def test_example_numbers_belong_to_nobody(name):
-    numbers = re.findall(r"\+\d[\d ()-]{6,}\d", (ROOT / name).read_text(encoding="utf-8"))
+@pytest.mark.parametrize(
+    "path", [ROOT / "README.md", ROOT / ".env.example", ROOT / "gateway.toml.example", *PAGES], ids=by_name
+)
+def test_example_numbers_are_fictitious(path):
+    numbers = re.findall(r"\+\d[\d ()-]{6,}\d", path.read_text(encoding="utf-8"))
     assert [number for number in numbers if not re.fullmatch(r"\+1 ?202 ?555 ?01\d\d", number)] == []
+
+
+# The repository
 
 
 def test_lock_names_public_hosts_only():
@@ -106,6 +244,6 @@ def test_lock_names_public_hosts_only():
     assert set(re.findall(r"source = \{ (\w+) =", lock)) == {"registry", "editable"}
 
 
-def test_no_file_names_somebodys_folder():
-    somebodys = re.compile(rb"/(?:home|root|Users|work)/[\w.]")
-    assert [path.name for path in tracked_files() if somebodys.search(path.read_bytes())] == []
+def test_no_file_names_a_private_folder():
+    private = re.compile(rb"/(?:home|root|Users|work)/[\w.]")
+    assert [path.name for path in tracked_files() if private.search(path.read_bytes())] == []

@@ -13,7 +13,7 @@ from gateway.session import EndReason
 ROOT = Path(__file__).parent.parent
 DASHBOARD = ROOT / "deploy" / "grafana" / "dashboard.json"
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yml"
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+METRICS_PAGE = (ROOT / "docs" / "metrics-and-logs.md").read_text(encoding="utf-8")
 SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("",), "gauge": ("",)}
 OURS = {name: metric for name, metric in METRICS.items() if not name.startswith(f"{PREFIX}test_")}
 
@@ -68,8 +68,8 @@ def test_every_alert_says_what_to_do() -> None:
     assert len(re.findall("- alert: ", text)) == len(re.findall("description: ", text)) > 0
 
 
-def test_readme_lists_every_metric() -> None:
-    section = README.partition("\n### Metrics\n")[2].partition("\n## ")[0]
+def test_docs_list_every_metric() -> None:
+    section = METRICS_PAGE.partition("\n## Metrics\n")[2].partition("\n## ")[0]
     assert re.findall(rf"^\| `{PREFIX}(\w+)` \|", section, re.MULTILINE) == [
         name.removeprefix(PREFIX) for name in sorted(OURS)
     ]
