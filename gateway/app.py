@@ -7,11 +7,10 @@ that the gateway stops in the opposite order: calls first, then their finalizati
 """
 
 import contextlib
-import os
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import httpx
 from starlette.applications import Starlette
@@ -21,16 +20,15 @@ from gateway import maintenance, metrics
 from gateway.admin_token import admin_token
 from gateway.agents import Agent, AgentDirectory, find_text
 from gateway.calls.call_resources import MemoryServices
-from gateway.calls.engine_connection import EngineConfig
+from gateway.calls.engine_connection import EngineConfig, EngineTimeouts
 from gateway.calls.level_meter import LevelMeters
 from gateway.calls.manager import CallManager
 from gateway.calls.outbound import OutboundCallStore
 from gateway.calls.recorder import RecordingDirectory
 from gateway.cluster.open import Sharing, check_redis_url, open_sharing
 from gateway.cluster.worker_metrics import WorkerMetrics
-from gateway.engines.local import URL, LocalEngine
-from gateway.engines.local_mind import LocalMinds
-from gateway.engines.speech_worker import SpeechWorkerClient
+from gateway.engines.interface import VoiceEngine
+from gateway.engines.registry import ENGINES, MakeEngine, NoEngine, make_engine
 from gateway.errors import SettingsError, StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.job_table import JobTable
@@ -66,8 +64,6 @@ from gateway.memory.store import MemoryStore
 from gateway.memory.visible_documents import VisibleDocuments
 from gateway.settings import Secret, Settings
 from gateway.sounds import bundled_sound
-from gateway.speech import model_files
-from gateway.speech.config import SpeechConfig
 from gateway.telephony.phone_numbers import AllowList
 from gateway.telephony.rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.telephony.signatures import TelnyxVerifier
@@ -96,11 +92,7 @@ from gateway.web.softphone import SoftphoneEndpoint
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
 from gateway.websocket import picows, portable
-from gateway.websocket.interface import Connector, tls_context
-
-LOCAL_CALLS_PER_CORE: Final = 4
-"""Calls with the local engine that one core carries, speech recognition and voice included (`gateway bench --engine
-local`)."""
+from gateway.websocket.interface import Connector
 
 
 @dataclass(frozen=True)
@@ -113,6 +105,7 @@ class Timeouts:
     """How long a caller who asks to be forgotten waits for a store across the network."""
     knowledge_check: float = 5.0
     """How often the files of an agent's knowledge are checked for changes."""
+    engine: EngineTimeouts = EngineTimeouts()
 
 
 def create_app(
@@ -121,17 +114,18 @@ def create_app(
     connect: Connector = picows.connect,
     is_worker: bool = False,
     timeouts: Timeouts = Timeouts(),
+    engines: Mapping[str, MakeEngine] = ENGINES,
 ) -> Starlette:
     """
     The gateway as an ASGI application. Raises SettingsError for mistakes in the settings.
 
-    `is_worker`: other processes use the same DATA_DIR.
+    `is_worker`: other processes use the same DATA_DIR. `engines`: the voice engines that VOICE_ENGINE may name.
 
     The application's lifespan starts and stops everything. Its state holds `media_endpoint`, the factory for media
     sockets, which do not pass through ASGI; `call_manager`, which `gateway serve` drains; and `close_event_streams`,
     which ends responses that would otherwise go on until the client leaves.
     """
-    config = Config.from_settings(settings, connect, timeouts)
+    config = Config.from_settings(settings, connect, timeouts, engines)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
@@ -162,9 +156,7 @@ class Config:
     retention: Retention
     allowed: AllowList
     verifier: TelnyxVerifier | None
-    engine: EngineConfig | None
-    """How to reach Deepgram; None for the local engine, or none at all."""
-    engine_is_local: bool
+    engine: VoiceEngine
     writer: Summarizer
     admin_token: Secret
     tool_modules: Mapping[str, ReloadingToolModule]
@@ -172,12 +164,14 @@ class Config:
     agent_llms: Mapping[str, AgentLlm]
 
     @classmethod
-    def from_settings(cls, settings: Settings, connect: Connector, timeouts: Timeouts) -> "Config":
+    def from_settings(
+        cls, settings: Settings, connect: Connector, timeouts: Timeouts, engines: Mapping[str, MakeEngine] = ENGINES
+    ) -> "Config":
         _make_folder(settings.record_dir, "RECORD_DIR")
         check_redis_url(settings)
         trace_export.check(settings)
         agents = AgentDirectory(settings.agents, settings.folder)
-        is_local = _engine_is_local(settings)
+        engine = make_engine(settings, connect, engines)
         return cls(
             settings=settings,
             timeouts=timeouts,
@@ -185,13 +179,12 @@ class Config:
             retention=_retention(settings, agents),
             allowed=AllowList(settings.allowed_callers),
             verifier=TelnyxVerifier(settings.telnyx_public_key) if settings.telnyx_public_key else None,
-            engine=_deepgram(settings, connect),
-            engine_is_local=is_local,
+            engine=engine,
             writer=_summarizer(settings),
             admin_token=admin_token(settings),
             tool_modules=shelves_of(agents),
             text_agents=_text_agents(settings, agents),
-            agent_llms=build_brains(agents, _accounts(settings), engine_thinks=not is_local),
+            agent_llms=build_brains(agents, _accounts(settings), engine_thinks=engine.has_llm),
         )
 
 
@@ -208,24 +201,6 @@ def _make_folder(folder: Path | None, name: str) -> None:
 def _retention(settings: Settings, agents: Iterable[Agent]) -> Retention:
     own = {agent.name: agent.retention_days for agent in agents if agent.retention_days is not None}
     return Retention(settings.memory_retention_days, own)
-
-
-def _deepgram(settings: Settings, connect: Connector) -> EngineConfig | None:
-    if settings.engine != "deepgram" or settings.deepgram_api_key is None:
-        return None
-    tls_context()  # loads the certificates now, not in the first call
-    key = Secret(f"Token {settings.deepgram_api_key.reveal()}")
-    return EngineConfig(connect, settings.deepgram_agent_url, {"Authorization": key})
-
-
-def _engine_is_local(settings: Settings) -> bool:
-    """Without VOICE_ENGINE and without a key, the local engine is used if its packages are installed."""
-    if settings.engine != "local":
-        return False
-    if settings.voice_engine and not model_files.are_installed():
-        raise SettingsError(f"VOICE_ENGINE is local but its packages are missing; run: {model_files.INSTALL}")
-    SpeechConfig.read(settings.local_recogniser, settings.local_voice)
-    return model_files.are_installed()
 
 
 def _summarizer(settings: Settings) -> Summarizer:
@@ -343,15 +318,14 @@ class Services:
     controls: Mapping[str, CallControl]
     """The REST client of each carrier that is set up."""
     telnyx: TelnyxControl | None
-    speech: SpeechWorkerClient | None
-    """The local engine's process, where that is the engine."""
+    engine: VoiceEngine
     worker_metrics: WorkerMetrics | None
     """The metrics of all workers together, where there are several."""
 
     @property
     def is_ready(self) -> bool:
-        """False while draining, and while the local engine loads its models."""
-        return self.manager.takes_calls and (self.speech is None or self.speech.has_started)
+        """False while draining, and while the engine starts."""
+        return self.manager.takes_calls and self.engine.is_ready
 
     @property
     def counts(self) -> dict[str, int]:
@@ -383,18 +357,12 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
         directory=sharing.cluster.directory if sharing.cluster is not None else None,
     )
     stack.push_async_callback(agent_llm.close, config.agent_llms)
-    engine, speech = config.engine, None
-    if config.engine_is_local:
-        speech = SpeechWorkerClient(_speech_environ(settings))
-        most_calls = settings.local_engine_calls or LOCAL_CALLS_PER_CORE * (os.cpu_count() or 1)
-        local = LocalEngine(speech, LocalMinds(agent_llms.endpoint_tokens).find, most_calls=most_calls)
-        engine = EngineConfig(local.connect, URL, name="local")
-        await stack.enter_async_context(running(speech.run()))
+    await stack.enter_async_context(running(config.engine.run()))
     controls = _call_controls(settings, resources.http)
     manager = CallManager(
         agents=config.agents,
         allowed=config.allowed,
-        engine=engine,
+        engine=None if isinstance(config.engine, NoEngine) else EngineConfig(config.engine, config.timeouts.engine),
         controls=controls,
         memory=memory,
         finalizer=finalizer,
@@ -414,7 +382,7 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
         agent_llms=agent_llms,
         controls=controls,
         telnyx=telnyx if isinstance(telnyx, TelnyxControl) else None,
-        speech=speech,
+        engine=config.engine,
         worker_metrics=_worker_metrics(sharing),
     )
     if sharing.cluster is not None:
@@ -498,15 +466,6 @@ async def _tool_loader(
     )
     stack.push_async_callback(loader.close)
     return loader
-
-
-def _speech_environ(settings: Settings) -> dict[str, str]:
-    key = settings.local_speech_api_key
-    return {
-        "LOCAL_RECOGNISER": settings.local_recogniser,
-        "LOCAL_VOICE": settings.local_voice,
-        "LOCAL_SPEECH_API_KEY": key.reveal() if key is not None else "",
-    }
 
 
 def _call_controls(settings: Settings, http: httpx.AsyncClient) -> dict[str, CallControl]:
@@ -624,19 +583,13 @@ async def _dashboard_routes(
 
 def _state(config: Config, resources: Resources, services: Services) -> dict[str, Any]:
     """The state of the gateway, for /health and the dashboard."""
-    settings, store, speech = config.settings, resources.store, services.speech
+    settings, store = config.settings, resources.store
     cluster = resources.sharing.cluster
     nodes = cluster.nodes if cluster is not None else []
-    if speech is not None:
-        engine = {"engine": "local", "engine_state": speech.state}
-        if speech.refusal:
-            engine["engine_problem"] = speech.refusal
-    else:
-        engine = {"engine": "deepgram" if config.engine is not None else "not set up"}
     return {
         **services.counts,
         "loop_lag_ms": round(services.manager.loop_lag * 1000, 1),
-        **engine,
+        **config.engine.health(),
         "carriers": sorted(settings.carriers),
         "store": f"{store.description} and remote" if settings.remem_api_url else store.description,
         **({"database": "away" if store.is_away else "ok"} if settings.database_url else {}),

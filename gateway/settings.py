@@ -63,7 +63,7 @@ class Settings:
     telnyx_public_key: str = setting("", "checks webhooks; base64, from the Telnyx portal")
     telnyx_api_url: str = setting("https://api.telnyx.com/v2", "Telnyx's REST interface")
 
-    voice_engine: Literal["", "deepgram", "local"] = setting("", "deepgram where its key is set, else local")
+    voice_engine: str = setting("", "deepgram where its key is set, else local")
     local_engine_calls: int = setting(0, "calls that the local engine takes at once; 0: four for each core")
     local_recogniser: str = setting("moonshine", "moonshine, whisper/MODEL, or https://host/v1#MODEL")
     local_voice: str = setting("hibari", "hibari, or https://host/v1#MODEL/VOICE")

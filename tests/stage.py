@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ import uvicorn
 
 from gateway import settings
 from gateway.app import Timeouts, create_app
-from gateway.calls import canned_replies, engine_connection
+from gateway.calls import canned_replies
+from gateway.engines.registry import ENGINES, MakeEngine
 from gateway.llm import agent_llm
 from gateway.tools import prepared
 from gateway.websocket import picows
@@ -42,10 +43,13 @@ async def running_gateway(
     hurries: bool = False,
     connect: Connector = picows.connect,
     timeouts: Timeouts = Timeouts(),
+    engines: Mapping[str, MakeEngine] = ENGINES,
 ) -> AsyncIterator[str]:
     """The gateway with these settings, started and stopped; yields its address. `hurries`: see `takes_its_time`."""
+    if not hurries:
+        timeouts = replace(timeouts, engine=replace(timeouts.engine, memory=PATIENCE))
     with in_a_hurry() if hurries else takes_its_time():
-        app = create_app(settings.load(environ, folder), connect=connect, timeouts=timeouts)
+        app = create_app(settings.load(environ, folder), connect=connect, timeouts=timeouts, engines=engines)
         listener = socket.create_server(("127.0.0.1", 0))
         config = uvicorn.Config(app, http=PortMux, ws="none", log_config=None, access_log=False, lifespan="on")
         server = uvicorn.Server(config)
@@ -60,7 +64,6 @@ async def running_gateway(
 
 
 _WAITS = (
-    (engine_connection, "MEMORY_SECONDS"),
     (prepared, "PATIENCE"),
     (agent_llm, "PATIENCE"),
     (canned_replies, "FETCH_SECONDS"),

@@ -143,7 +143,6 @@ def test_agents_are_handed_on_as_read(tmp_path):
         ({"VOICE_SESSION_ENABLED": "maybe"}, "VOICE_SESSION_ENABLED is 'maybe'; use true or false"),
         ({"LOG_LEVEL": "loud"}, "LOG_LEVEL is 'loud'; use one of: debug, info, warning, error"),
         ({"LOG_FORMAT": "xml"}, "LOG_FORMAT is 'xml'; use one of: text, json"),
-        ({"VOICE_ENGINE": "siri"}, "VOICE_ENGINE is 'siri'; use one of: deepgram, local"),
         ({"VOICE_ENGINE": "deepgram"}, "VOICE_ENGINE is deepgram but DEEPGRAM_API_KEY is not set"),
         ({"SUMMARY_PROVIDER": "anthropic"}, "SUMMARY_PROVIDER is anthropic but ANTHROPIC_API_KEY is not set"),
         ({"SUMMARY_PROVIDER": "xai"}, "SUMMARY_PROVIDER is xai but XAI_API_KEY is not set"),

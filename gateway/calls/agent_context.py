@@ -9,7 +9,7 @@ from typing import Any, Final
 from gateway import prompts
 from gateway.agents import Agent
 from gateway.calls.transcript import Transcript
-from gateway.engines.agent_settings import AgentFunction, AgentSettings, ThinkEndpoint
+from gateway.engines.interface import AgentFunction, AgentSettings, LlmEndpoint
 from gateway.memory.facts import Fact
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pinned_topics import PinnedTopic
@@ -32,7 +32,7 @@ class AgentContext:
         memory: MemoryLoader | None,
         functions: Sequence[AgentFunction],
         *,
-        endpoint: ThinkEndpoint | None = None,
+        endpoint: LlmEndpoint | None = None,
         personas: Mapping[str, str] | None = None,
         access: MemoryAccess | None = None,
     ) -> None:
@@ -88,15 +88,12 @@ class AgentContext:
         history, opening = self._transcript.conversation, self._opening or []
         has_begun = history or self._transcript.has_sound
         return AgentSettings(
-            agent=self._agent.name,
+            agent=self._agent,
             prompt=self._prompt(),
             greeting="" if has_begun else " ".join(filter(None, [self._agent.greeting, *opening])),
-            listen=self._agent.listen,
-            think=self._agent.think if self._endpoint is None or self._agent.engine_thinks else None,
-            speak=self._agent.speak,
             functions=self._functions,
             history=history,
-            endpoint=self._endpoint,
+            llm=self._endpoint,
         )
 
     def knows(self, memory: MemoryLoader | None) -> None:

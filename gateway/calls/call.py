@@ -25,12 +25,11 @@ from gateway.calls.graceful_hangup import FAREWELL_SECONDS, GracefulHangup, wait
 from gateway.calls.memory_commands import Forget, MemoryCommands
 from gateway.calls.monitoring import CallMonitor
 from gateway.calls.playout import MARK_BYTES, Playout
-from gateway.calls.recorder import CallRecorder
+from gateway.calls.recorder import CallRecorder, NoRecorder
 from gateway.calls.reply_override import ReplyOverride
 from gateway.calls.transcript import Transcript
 from gateway.calls.turn_latency import TurnLatency, TurnLatencyTracker, observe
-from gateway.engines.agent_settings import HistoryToolCall, ThinkEndpoint
-from gateway.engines.events import (
+from gateway.engines.interface import (
     AgentAudioDone,
     AgentSaid,
     EngineEvent,
@@ -39,8 +38,10 @@ from gateway.engines.events import (
     FunctionCall,
     FunctionsCancelled,
     FunctionsRequested,
+    HistoryToolCall,
     InjectionRefused,
     LatencyReported,
+    LlmEndpoint,
     SettingsApplied,
     TurnEnded,
     UserSaid,
@@ -100,7 +101,7 @@ class Call:
         memory: MemoryLoader | None = None,
         access: MemoryAccess | None = None,
         call_tools: CallTools | None = None,
-        endpoint: ThinkEndpoint | None = None,
+        endpoint: LlmEndpoint | None = None,
         journal: CallJournal | None = None,
         recorder: CallRecorder | None = None,
         call_events: CallEvents | None = None,
@@ -109,7 +110,7 @@ class Call:
     ) -> None:
         self.session = session
         self.name = call_name(session.id)
-        self.recorder = recorder
+        self.recorder: CallRecorder = recorder or NoRecorder()
         self.wound_up = False
         """Whether `end_function` has had its turn: it was known that the call is over, and not only its media."""
         self._call_events = call_events or EventPublisher().of(session)
@@ -178,15 +179,15 @@ class Call:
         self._replies = CannedReplies() if endpoint is not None else None
         sorry = NOT_TRANSFERRED if session.end_reason is EndReason.TRANSFERRED else agent.sorry
         self._filler = self._make_filler(agent.filler)
-        self._clock = TurnLatencyTracker(functools.partial(observe, engine.name), sounds=self._sounds)
+        self._clock = TurnLatencyTracker(functools.partial(observe, engine.engine.name), sounds=self._sounds)
         self._engine = EngineConnection(
             self,
             engine,
             self._agent_context,
+            self._call_events,
+            self._log,
             sorry=sorry,
             resumed=bool(session.turns),
-            call_events=self._call_events,
-            log=self._log,
         )
         self._gate_open = True  # closed while what the engine sends belongs to a cancelled answer
         self._caller_speaking = False
@@ -265,7 +266,7 @@ class Call:
 
     def on_caller_audio(self, audio: bytes) -> None:
         self._heard_at = self._loop.time()
-        self._engine.hear(audio)
+        self._engine.send_audio(audio)
         self.monitor.heard(audio)
 
     def on_mark(self, name: str) -> None:
@@ -356,14 +357,13 @@ class Call:
             case FunctionsRequested(calls):
                 self._gate_open = True
                 for call in calls if not self._over.done() else ():
-                    self._tool_executor.use(call, self._engine.link, answered_already=self._reply_override.holds)
+                    self._tool_executor.use(call, self._engine.session, answered_already=self._reply_override.holds)
             case FunctionsCancelled(call_ids):
                 self._tool_executor.cancel(call_ids)
                 self._graceful_hangup.taken_back(call_ids)
             case SettingsApplied():
                 self._gate_open, self._caller_speaking = True, False
                 self._reply_override.end()
-                self._engine.applied()
             case LatencyReported(seconds):
                 ttt, tts = seconds.get("ttt_text_latency"), seconds.get("tts_latency")
                 self._clock.reported(stt=seconds.get("stt_latency"), ttt=ttt, tts=tts)
@@ -421,7 +421,7 @@ class Call:
         self._log.info("caller's wish met", extra={"wish": command.wish, "step": command.step.name.lower()})
         self._reply_override.says(reply)
         if self._replies is None or not await self._replies.give(said, reply):
-            (self._engine.say_instead if self._reply_override.holds else self._engine.say)(reply)
+            self._engine.say(reply, interrupt=self._reply_override.holds)
 
     @property
     def _question(self) -> str:
@@ -488,7 +488,7 @@ class Call:
         self.on_other_memory()
         self._memory_commands.memory_is(memory)
         self._agent_context.knows(memory)
-        self._engine.brief_anew()
+        self._engine.replace_settings()
         if not self._over.done():
             self._work.append(self._tasks.create_task(self._remember_more(), name="memory"))
 
@@ -500,7 +500,7 @@ class Call:
 
     def more_may_be_told(self) -> None:
         self._tool_executor.recall()
-        self._engine.tell_untold()
+        self._engine.send_late_memory()
 
     # What the caller wants kept
 
@@ -519,16 +519,14 @@ class Call:
 
     def _discard_recording(self) -> None:
         """It has the words and their sound by now, and with a hole in it, it could not be played."""
-        if self.recorder is not None:
-            self.recorder.discard()
-            self.recorder = None
+        self.recorder.discard()
 
     def memory_is_gone(self) -> None:
         self._access.locked = True
         self.on_other_memory()
         self._agent_context.forget()
         self._tool_executor.memory_is_gone()
-        self._engine.brief_anew()
+        self._engine.replace_settings()
 
     # What takes time
 
@@ -556,7 +554,7 @@ class Call:
     async def _remember_more(self) -> None:
         """Memory that is too late for Settings is told in mid-call."""
         await self._agent_context.load_rest()
-        self._engine.tell_untold()
+        self._engine.send_late_memory()
 
     async def _everything_played(self) -> None:
         self._carrier.finish_audio()
@@ -577,12 +575,12 @@ class Call:
     async def _hear_last_words(self) -> None:
         """The caller is gone, but the engine may still be writing down what they said last."""
         self._caller_text.clear()
-        if not await self._engine.takes_all(ENGINE_SECONDS):
+        if not await self._engine.flush(ENGINE_SECONDS):
             return
         if not self._caller_speaking and await wait_for_event(self._caller_text, LAST_WORDS_SECONDS):
             return
-        if self._caller_speaking and self._engine.link is not None:  # perhaps only just noticed
-            self._engine.link.force_end_turn()
+        if self._caller_speaking and self._engine.session is not None:  # perhaps only just noticed
+            self._engine.end_user_turn()
             await wait_for_event(self._caller_text, OPEN_TURN_SECONDS)
 
     def _ended_by(self, reason: EndReason) -> EndReason:

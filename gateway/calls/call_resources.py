@@ -87,11 +87,10 @@ class CallResources:
         """Another one, for this caller."""
         return await self._tool_loader.pack(pending.agent, caller, pending.access)
 
-    def recorder(self, session: VoiceSession, pending: PendingCall, call_tools: CallTools) -> CallRecorder | None:
+    def recorder(self, session: VoiceSession, pending: PendingCall, call_tools: CallTools) -> CallRecorder:
         recorder = self._recordings.record(session.uuid)
-        if recorder is not None:
-            known = {"remembers": self.has_memory, "functions": call_tools.function_names}
-            recorder.note("call", pending.recording_header(session) | known)
+        known = {"remembers": self.has_memory, "functions": call_tools.function_names}
+        recorder.note("call", pending.recording_header(session) | known)
         return recorder
 
     def call_events(self, pending: PendingCall) -> CallEvents:

@@ -1,8 +1,8 @@
 """
-Writes a call down as it happens: every frame of carrier and engine, and what the LLM and the store answered.
+Records a call: every frame from and to carrier and engine, and what the LLM and the store returned.
 
-The audio path only puts a tuple into a queue; one thread turns tuples into JSON lines. Tokens and headers are left
-out. `gateway.replay.recording` describes the file and reads it back.
+The audio path only puts a tuple into a queue; one thread turns tuples into JSON lines. Tokens and headers are replaced
+by "…". `gateway.replay.recording` describes the file and reads it back.
 """
 
 import base64
@@ -15,7 +15,7 @@ import weakref
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
@@ -27,12 +27,45 @@ _log = logging.getLogger(__name__)
 _Line = tuple[float, str, str, Any]
 
 
+class CallRecorder(Protocol):
+    """Records one call. Every method returns at once; `close` or `discard` is the last."""
+
+    def from_carrier(self, frame: bytes) -> None: ...
+    def to_carrier(self, frame: bytes) -> None: ...
+    def from_engine(self, frame: bytes) -> None: ...
+    def to_engine(self, frame: bytes) -> None: ...
+    def audio_from_engine(self, audio: bytes) -> None: ...
+    def audio_to_engine(self, audio: bytes) -> None: ...
+
+    def note(self, what: str, content: Any) -> None:
+        """Record something that is not a frame: the call's header, a document, a summary, the end."""
+
+    def close(self) -> None: ...
+
+    def discard(self) -> None:
+        """Delete the recording; nothing more is written. May be repeated."""
+
+
+class NoRecorder:
+    """For calls that are not recorded."""
+
+    def from_carrier(self, frame: bytes) -> None: ...
+    def to_carrier(self, frame: bytes) -> None: ...
+    def from_engine(self, frame: bytes) -> None: ...
+    def to_engine(self, frame: bytes) -> None: ...
+    def audio_from_engine(self, audio: bytes) -> None: ...
+    def audio_to_engine(self, audio: bytes) -> None: ...
+    def note(self, what: str, content: Any) -> None: ...
+    def close(self) -> None: ...
+    def discard(self) -> None: ...
+
+
 @dataclass(eq=False)
-class CallRecorder:
-    """One call's recording. Every method returns at once; `close` is the last."""
+class FileRecorder:
+    """Records into one file, through the thread of its `RecordingDirectory`."""
 
     path: Path
-    _lines: "queue.SimpleQueue[tuple[CallRecorder, _Line | None]]"
+    _lines: "queue.SimpleQueue[tuple[FileRecorder, _Line | None]]"
     discarded: bool = False
     _started: float = field(default_factory=time.monotonic)
 
@@ -55,47 +88,45 @@ class CallRecorder:
         self._put("to", "engine audio", audio)
 
     def note(self, what: str, content: Any) -> None:
-        """Something that is no frame: the call's header, a document, a summary, the ending."""
         self._put("note", what, content)
 
     def close(self) -> None:
         self._lines.put((self, None))
 
     def discard(self) -> None:
-        """The last as well: there is to be no recording."""
         self.discarded = True
         self.close()
 
     def _put(self, direction: str, peer: str, content: Any) -> None:
-        self._lines.put((self, (time.monotonic() - self._started, direction, peer, content)))
+        if not self.discarded:
+            self._lines.put((self, (time.monotonic() - self._started, direction, peer, content)))
 
 
 class RecordingDirectory:
-    """Owns the writing thread. With no folder nothing is recorded and no thread is started."""
+    """Opens recorders and owns the thread that writes. Without a folder nothing is recorded."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
-        self._lines: queue.SimpleQueue[tuple[CallRecorder, _Line | None]] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[tuple[FileRecorder, _Line | None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._stop: Final = CallRecorder(Path(), self._lines)
+        self._stop: Final = FileRecorder(Path(), self._lines)
         if folder is not None:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._thread = threading.Thread(target=self._write_all, name="recorder", daemon=True)
             self._thread.start()
 
-    def record(self, name: str) -> CallRecorder | None:
-        """A recorder for one call, or None where nothing is recorded."""
-        return CallRecorder(self._folder / f"{name}.jsonl", self._lines) if self._folder is not None else None
+    def record(self, name: str) -> CallRecorder:
+        return FileRecorder(self._folder / f"{name}.jsonl", self._lines) if self._folder is not None else NoRecorder()
 
     def close(self) -> None:
-        """Write what is queued, then end the thread."""
+        """Write what is queued, then stop the thread."""
         if self._thread is not None:
             self._stop.close()
             self._thread.join(timeout=10)
 
     def _write_all(self) -> None:
-        files: dict[CallRecorder, int] = {}
-        broken: weakref.WeakSet[CallRecorder] = weakref.WeakSet()
+        files: dict[FileRecorder, int] = {}
+        broken: weakref.WeakSet[FileRecorder] = weakref.WeakSet()
         while True:
             recorder, line = self._lines.get()
             if recorder is self._stop:
@@ -108,14 +139,14 @@ class RecordingDirectory:
                 try:
                     _write(files, recorder, line)
                 except (OSError, TypeError, ValueError, RecursionError) as error:
-                    broken.add(recorder)  # half a recording is none; the others go on
+                    broken.add(recorder)  # an incomplete recording can't be replayed
                     _close(files.pop(recorder, None))
                     _log.error("recording given up", extra={"file": recorder.path.name, "error": str(error)})
         for file in files.values():
             _close(file)
 
 
-def _write(files: dict[CallRecorder, int], recorder: CallRecorder, line: _Line) -> None:
+def _write(files: dict[FileRecorder, int], recorder: FileRecorder, line: _Line) -> None:
     if recorder not in files:
         files[recorder] = os.open(recorder.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.write(files[recorder], _as_json(line))
@@ -153,7 +184,7 @@ def _sound(audio: bytes) -> dict[str, Any]:
 
 
 def _heard(audio: bytes) -> dict[str, Any]:
-    """Sound that the gateway passed on: it can be told from what came in, so its length and checksum are enough."""
+    """Audio that the gateway passed on: the audio that came in is recorded, so length and checksum are enough."""
     return {"bytes": len(audio), "crc": zlib.crc32(audio)}
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.playout import MARK_BYTES, AgentUtterance, Playout
-from gateway.engines.agent_settings import HistoryMessage, HistoryToolCall
+from gateway.engines.interface import HistoryMessage, HistoryToolCall
 from gateway.history.journal import entries_of
 from gateway.session import Speaker, Turn
 from gateway.text.redaction import redact

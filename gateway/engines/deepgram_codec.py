@@ -1,8 +1,8 @@
 """
-Deepgram's Voice Agent dialect, without I/O: text in, events out; intent in, text out.
+Deepgram Voice Agent messages, without I/O: text in, events out; commands in, text out.
 
-Audio is binary both ways and needs no codec. The transcript comes from ConversationText alone; History repeats the
-same words. A type we don't know is ignored: Deepgram adds them without notice.
+Audio is binary in both directions and needs no codec. The transcript is built from ConversationText alone, because
+History repeats the same words. Unknown types are ignored: Deepgram adds new ones without notice.
 """
 
 from collections.abc import Mapping
@@ -10,10 +10,11 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.engines.agent_settings import AgentFunction, AgentSettings, HistoryMessage, HistoryToolCall
-from gateway.engines.events import (
+from gateway.engines.interface import (
     AgentAudioDone,
+    AgentFunction,
     AgentSaid,
+    AgentSettings,
     EngineEvent,
     EngineFailed,
     EngineGreeted,
@@ -21,6 +22,8 @@ from gateway.engines.events import (
     FunctionCall,
     FunctionsCancelled,
     FunctionsRequested,
+    HistoryMessage,
+    HistoryToolCall,
     InjectionRefused,
     LatencyReported,
     PromptUpdated,
@@ -31,11 +34,7 @@ from gateway.engines.events import (
 )
 from gateway.errors import RemoteProtocolError
 
-KEEP_ALIVE: Final = b'{"type":"KeepAlive"}'
-KEEP_ALIVE_SECONDS: Final = 8.0
-"""Deepgram closes a connection that is silent for 10 s; its documentation advises 8."""
-
-# Errors that the same settings would meet again (section 9 of the protocol); every other one is worth a new try.
+# Caused by what we sent: the same settings would fail again. Deepgram's other errors are worth a new connection.
 _FINAL_ERRORS: Final = frozenset(
     {
         "NON_SETTINGS_MESSAGE_BEFORE_SETTINGS",
@@ -47,11 +46,11 @@ _FINAL_ERRORS: Final = frozenset(
         "INVALID_AGENT_ID",
     }
 )
+# A refused injection is documented as InjectionRefused, and seen on live connections as one of these warnings.
 _REFUSED_INJECTIONS: Final = frozenset(
     {"INJECT_AGENT_MESSAGE_DURING_USER_SPEECH", "INJECT_AGENT_MESSAGE_DURING_AGENT_SPEECH"}
 )
-# Known, and of no consequence here.
-_QUIET: Final = frozenset(
+_IGNORED: Final = frozenset(
     {
         "History",
         "AgentThinking",
@@ -66,23 +65,24 @@ _QUIET: Final = frozenset(
     }
 )
 
-
 _OWN_PROVIDER: Final = {"type": "open_ai", "model": "voice-gateway"}
-"""How an own endpoint is spoken to. The model is only a word that is passed on to it."""
+"""Deepgram requires a model beside an own endpoint and passes its name through to it."""
 
 
 class DeepgramCodec:
-    """One connection. Counts the types it did not know, so that its owner can log them once."""
+    """The messages of one connection. Collects unknown types, so that the session can log each once."""
 
     name: Final = "deepgram"
 
     def __init__(self) -> None:
         self.unknown_types: set[str] = set()
+        self._open_calls: dict[str, str] = {}
+        """Names of the functions that Deepgram waits for, by call id."""
 
-    # What Deepgram sends
+    # From Deepgram
 
     def receive(self, frame: bytes | str) -> list[EngineEvent]:
-        """The events in one text frame; RemoteProtocolError if it is not a message."""
+        """The events in one text frame. Raises RemoteProtocolError if it is not a message."""
         message = self._parse(frame)
         match message["type"]:
             case "ConversationText":
@@ -93,7 +93,7 @@ class DeepgramCodec:
                 return [AgentAudioDone()]
             case "LatencyReport":
                 return [LatencyReported({k: float(v) for k, v in message.items() if isinstance(v, int | float)})]
-            case "EndOfTurn":
+            case "EndOfTurn":  # in no documentation, but sent by live servers since September 2026
                 return [TurnEnded()]
             case "Welcome":
                 return [EngineGreeted(request_id=str(message.get("request_id", "")))]
@@ -102,7 +102,10 @@ class DeepgramCodec:
             case "FunctionCallRequest":
                 return self._functions_requested(message)
             case "FunctionCallCancelled":
-                return [FunctionsCancelled(tuple(str(call.get("id", "")) for call in _objects(message)))]
+                call_ids = tuple(str(call.get("id", "")) for call in _functions(message))
+                for call_id in call_ids:
+                    self._open_calls.pop(call_id, None)
+                return [FunctionsCancelled(call_ids)]
             case "PromptUpdated":
                 return [PromptUpdated()]
             case "InjectionRefused":
@@ -114,7 +117,7 @@ class DeepgramCodec:
                 code = str(message.get("code", ""))
                 return [InjectionRefused() if code in _REFUSED_INJECTIONS else EngineWarned(code)]
             case unknown:
-                if unknown not in _QUIET:
+                if unknown not in _IGNORED:
                     self.unknown_types.add(unknown)
                 return []
 
@@ -129,87 +132,87 @@ class DeepgramCodec:
 
     def _conversation_text(self, message: Mapping[str, Any]) -> list[EngineEvent]:
         content = message.get("content")
-        text = content.replace("\0", "").strip() if isinstance(content, str) else ""  # no database takes that one
+        text = content.replace("\0", "").strip() if isinstance(content, str) else ""  # PostgreSQL rejects NUL
         if message.get("role") == "user":
-            return [UserSaid(text) if text else TurnEnded()]  # a turn without words is over all the same
+            return [UserSaid(text) if text else TurnEnded()]  # a turn without words is over as well
         return [AgentSaid(text)] if text else []
 
     def _functions_requested(self, message: Mapping[str, Any]) -> list[EngineEvent]:
-        ours = tuple(
+        calls = tuple(
             FunctionCall(
                 str(call.get("id", "")),
                 str(call.get("name", "")),
                 str(call.get("arguments") or ""),
                 str(call.get("thought_signature") or ""),
             )
-            for call in _objects(message)
-            if call.get("client_side") is not False  # the others are run by Deepgram, and only told
+            for call in _functions(message)
+            if call.get("client_side") is not False  # Deepgram runs the others itself and only reports them
         )
-        return [FunctionsRequested(ours)] if ours else []
+        self._open_calls |= {call.id: call.name for call in calls}
+        return [FunctionsRequested(calls)] if calls else []
 
-    # What we send
+    # To Deepgram
 
-    def settings(self, agent_settings: AgentSettings) -> bytes:
-        """The first message. A conversation that goes on has a history and no greeting."""
-        block: dict[str, Any] = {
-            "listen": {"provider": agent_settings.listen},
-            "think": self._think(agent_settings),
-            "speak": {"provider": agent_settings.speak},
+    def settings(self, settings: AgentSettings) -> bytes:
+        """The first message of a connection. Sending the greeting again after a reconnect would greet twice."""
+        agent: dict[str, Any] = {
+            "listen": {"provider": settings.agent.listen},
+            "think": self._think(settings),
+            "speak": {"provider": settings.agent.speak},
         }
-        if agent_settings.history:
-            block["context"] = {"messages": [_history(item) for item in agent_settings.history]}
-        if agent_settings.greeting:
-            block["greeting"] = agent_settings.greeting
+        if settings.history:
+            agent["context"] = {"messages": [_history(item) for item in settings.history]}
+        if settings.greeting:
+            agent["greeting"] = settings.greeting
         return orjson.dumps(
             {
                 "type": "Settings",
-                "tags": ["voice-gateway", f"agent:{agent_settings.agent}"],
-                "flags": {"history": False},  # it would say everything twice
+                "tags": ["voice-gateway", f"agent:{settings.agent.name}"],
+                "flags": {"history": False},  # History would repeat every ConversationText
                 "audio": {
                     "input": {"encoding": "mulaw", "sample_rate": 8000},
+                    # Container "wav" would put a RIFF header, an audible click, before the first audio.
                     "output": {"encoding": "mulaw", "sample_rate": 8000, "container": "none"},
                 },
-                "agent": block,
+                "agent": agent,
             }
         )
 
-    def _think(self, agent_settings: AgentSettings) -> dict[str, Any] | list[dict[str, Any]]:
-        """Who answers. A list is tried in order, for each request anew."""
-        common: dict[str, Any] = {"prompt": agent_settings.prompt}
-        if agent_settings.functions:
-            common["functions"] = [_function(function) for function in agent_settings.functions]
+    def _think(self, settings: AgentSettings) -> dict[str, Any] | list[dict[str, Any]]:
+        """The language models. Deepgram tries a list in order for each request."""
+        common: dict[str, Any] = {"prompt": settings.prompt}
+        if settings.functions:
+            common["functions"] = [_function(function) for function in settings.functions]
         thinks: list[dict[str, Any]] = []
-        if agent_settings.endpoint is not None:
-            headers = {"authorization": f"Bearer {agent_settings.endpoint.bearer}"}
-            endpoint = {"url": agent_settings.endpoint.url, "headers": headers}
+        if settings.llm is not None:
+            headers = {"authorization": f"Bearer {settings.llm.bearer}"}
+            endpoint = {"url": settings.llm.url, "headers": headers}
             thinks.append({"provider": _OWN_PROVIDER, "endpoint": endpoint, "context_length": "max", **common})
-        if agent_settings.think is not None:
-            thinks.append({"provider": agent_settings.think, **common})
+        if settings.llm is None or settings.agent.engine_thinks:
+            thinks.append({"provider": settings.agent.think, **common})
         return thinks[0] if len(thinks) == 1 else thinks
 
-    def force_end_turn(self) -> bytes:
-        """Take the caller's turn for complete now: nothing more will come."""
+    def end_user_turn(self) -> bytes:
         return b'{"type":"ForceEndTurn"}'
 
-    def update_prompt(self, addition: str) -> bytes:
-        """Add to the prompt: Deepgram appends, it does not replace."""
-        return orjson.dumps({"type": "UpdatePrompt", "prompt": addition})
+    def update_instructions(self, text: str) -> bytes:
+        """UpdatePrompt appends to the prompt; one page of the documentation says that it replaces it."""
+        return orjson.dumps({"type": "UpdatePrompt", "prompt": text})
 
-    def say(self, text: str) -> bytes:
-        """Have the agent say this verbatim, after what it is saying."""
-        return orjson.dumps({"type": "InjectAgentMessage", "message": text, "behavior": "queue"})
+    def replace_settings(self, settings: AgentSettings) -> bytes:
+        """UpdateThink replaces the whole think block, so it repeats prompt, endpoint and functions."""
+        return orjson.dumps({"type": "UpdateThink", "think": self._think(settings)})
 
-    def say_instead(self, text: str) -> bytes:
-        """Have the agent say this verbatim, now, and not what it is saying or was about to say."""
-        return orjson.dumps({"type": "InjectAgentMessage", "message": text, "behavior": "interrupt"})
+    def say(self, text: str, *, interrupt: bool = False) -> bytes:
+        behavior = "interrupt" if interrupt else "queue"
+        return orjson.dumps({"type": "InjectAgentMessage", "message": text, "behavior": behavior})
 
-    def update_think(self, agent_settings: AgentSettings) -> bytes:
-        """Replace the prompt, and with it everything that decides on answers."""
-        return orjson.dumps({"type": "UpdateThink", "think": self._think(agent_settings)})
-
-    def function_result(self, call: FunctionCall, content: str) -> bytes:
-        """Answer one function call; without an answer the agent stays silent."""
-        return orjson.dumps({"type": "FunctionCallResponse", "id": call.id, "name": call.name, "content": content})
+    def answer_tool(self, call_id: str, result: str) -> bytes | None:
+        """None where Deepgram does not wait for this call. Without an answer the agent stays silent."""
+        name = self._open_calls.pop(call_id, None)
+        if name is None:
+            return None
+        return orjson.dumps({"type": "FunctionCallResponse", "id": call_id, "name": name, "content": result})
 
 
 def _history(item: HistoryMessage | HistoryToolCall) -> dict[str, Any]:
@@ -226,11 +229,11 @@ def _function(function: AgentFunction) -> dict[str, Any]:
         "name": function.name,
         "description": function.description,
         "parameters": function.parameters,
-        # An effect must not happen on a guess that the caller had finished.
+        # Flux calls functions before the end of the turn is certain; side effects have to wait for it.
         "defer_until_eot": not function.speculative,
     }
 
 
-def _objects(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _functions(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     functions = message.get("functions")
     return [item for item in functions if isinstance(item, dict)] if isinstance(functions, list) else []

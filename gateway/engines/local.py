@@ -1,27 +1,49 @@
 """
-The local engine: a voice engine in this process, reached like one across the network.
+The local voice engine: speech recognition and synthesis in a worker process, answers from the agent's language model.
 
-`connect` stands where a WebSocket would be opened. What is on the other end listens and speaks through the speech
-process, and thinks with whoever the bearer in its settings belongs to.
+A session turns recognised speech into chat requests and the streamed answer into sentences to speak. It keeps the
+conversation itself, and removes from it what the caller did not hear.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+import os
+from collections.abc import Coroutine, Sequence
+from contextlib import aclosing
 from typing import Any, Final
 
 from gateway.audio import seconds_of
-from gateway.engines import local_codec
-from gateway.engines.agent_settings import AgentFunction
-from gateway.engines.events import FunctionCall
-from gateway.engines.local_codec import Configured, FunctionAnswered, PromptAdded, SayWanted, ThinkReplaced, TurnForced
-from gateway.engines.mind import Mind
+from gateway.engines.interface import (
+    AgentAudioDone,
+    AgentFunction,
+    AgentSaid,
+    AgentSettings,
+    EngineEvent,
+    EngineEvents,
+    EngineFailed,
+    EngineGreeted,
+    EngineSession,
+    FunctionCall,
+    FunctionsRequested,
+    HistoryMessage,
+    InjectionRefused,
+    LanguageModel,
+    LoadSettings,
+    PromptUpdated,
+    SettingsApplied,
+    TurnEnded,
+    UserSaid,
+    UserStartedSpeaking,
+)
+from gateway.engines.recording import AgentAudioOutput, SessionRecording
 from gateway.engines.sentences import SentenceSplitter
 from gateway.engines.speech_worker import SpeechWorkerClient
 from gateway.engines.tts_queue import TtsQueue
-from gateway.websocket.interface import NORMAL, Socket, SocketOwner
+from gateway.errors import EngineError, EngineRefused, EngineUnavailable
+from gateway.llm.chat import ChatRequest, TextDelta, ToolCallDelta
 
-URL: Final = "local:"
+CALLS_PER_CORE: Final = 4
+"""What one core handles, recognition and synthesis included (measured with `gateway bench --engine local`)."""
 BUSY: Final = "I'm sorry, all lines are busy right now. Please call again in a few minutes. Goodbye."
 END_CALL: Final = "end_call"
 HEARING: Final = (
@@ -32,260 +54,300 @@ INTERRUPTED: Final = "The caller went on speaking before there was a result."
 
 _log = logging.getLogger(__name__)
 
-FindMind = Callable[[str], Awaitable[Mind | None]]
-"""Who thinks for the call with this bearer."""
-
 
 class LocalEngine:
-    """Conversations with callers, as many at a time as the machine can bear."""
+    """Sessions on this machine, up to `max_calls` at a time. A further caller hears that all lines are busy."""
 
-    def __init__(self, host: SpeechWorkerClient, find_mind: FindMind, *, most_calls: int) -> None:
-        self._host = host
-        self._find_mind = find_mind
-        self._most_calls = most_calls
+    name = "local"
+    has_llm = False
 
-    async def connect(
-        self, url: str, headers: Mapping[str, str], owner: SocketOwner, *, max_bytes: int, timeout: float
-    ) -> Socket:
-        """A `Connector`. Raises EngineUnavailable or EngineRefused while nothing can be heard or said."""
-        await self._host.ready(timeout)
-        is_full = self._host.taken_seats >= self._most_calls
+    def __init__(self, worker: SpeechWorkerClient, *, max_calls: int = 0, connect_seconds: float = 5.0) -> None:
+        """`max_calls` 0: as many as the machine's cores handle."""
+        self._worker = worker
+        self._max_calls = max_calls or CALLS_PER_CORE * (os.cpu_count() or 1)
+        self._connect_seconds = connect_seconds
+
+    async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
+        await self._worker.ready(self._connect_seconds)
+        is_full = self._worker.open_channels >= self._max_calls
         if is_full:
-            _log.warning("local engine is full", extra={"calls": self._most_calls})
-        conversation = LocalSession(self._host, self._find_mind, owner, is_full=is_full)
-        owner.on_open(conversation)
-        return conversation
+            _log.warning("local engine is full", extra={"calls": self._max_calls})
+        session = LocalSession(self._worker, events)
+        try:
+            session.start(await load_settings(), is_full=is_full)
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    @property
+    def is_ready(self) -> bool:
+        """True also when the models can't be loaded: that is reported by `health`."""
+        return self._worker.has_started
+
+    def health(self) -> dict[str, str]:
+        problem = {"engine_problem": self._worker.refusal} if self._worker.refusal else {}
+        return {"engine": self.name, "engine_state": self._worker.state, **problem}
+
+    async def run(self) -> None:
+        await self._worker.run()
 
 
 class LocalSession:
     """
-    The engine's end of one call. To its owner it is a socket.
+    One call on the local engine.
 
-    What it has to say to its owner it says from the loop, never from inside a call of the owner's.
+    Commands of the call never emit an event before they return: what they cause is emitted from the event loop.
     """
 
-    def __init__(self, host: SpeechWorkerClient, find_mind: FindMind, owner: SocketOwner, *, is_full: bool) -> None:
-        self._owner: SocketOwner | None = owner
-        self._find_mind = find_mind
-        self._is_full = is_full
+    def __init__(self, worker: SpeechWorkerClient, events: EngineEvents) -> None:
+        self._events: EngineEvents | None = events
+        self._recorder = events.recorder
+        self._recording = SessionRecording(events.recorder)
+        self._output = AgentAudioOutput(events, LocalEngine.name)
         self._loop = asyncio.get_running_loop()
-        self._speech_channel = host.speech_channel(self)
+        self._channel = worker.open_channel(self)
         self._tts_queue = TtsQueue(
-            self._speech_channel,
+            self._channel,
             lambda: seconds_of(self._heard_bytes),
-            tell=lambda text: self._tell(local_codec.agent_said(text)),
-            play=self._play,
-            done=lambda: self._tell(local_codec.AGENT_AUDIO_DONE),
+            on_text=lambda text: self._emit(AgentSaid(text)),
+            on_audio=self._output.send,
+            on_done=lambda: self._emit(AgentAudioDone()),
         )
         self._heard_bytes = 0
-        """Sound from the caller's side. It comes as fast as theirs is played, and so tells how far that is."""
-        self._mind: Mind | None = None
+        """Audio received from the caller. It arrives at playout speed, so it serves as the playout clock."""
+        self._is_full = False
+        self._llm: LanguageModel
         self._functions: Sequence[AgentFunction] = ()
         self._messages: list[dict[str, Any]] = []
-        self._said: dict[str, Any] | None = None
-        """The message that what the agent says now is added to."""
+        self._answer_message: dict[str, Any] | None = None
+        """The message to which the current answer is added."""
         self._results: dict[str, asyncio.Future[None]] = {}
-        self._caller_quiet = asyncio.Event()
-        self._caller_quiet.set()
+        self._caller_silent = asyncio.Event()
+        self._caller_silent.set()
         self._answering: asyncio.Task[None] | None = None
-        self._loop.call_soon(self._tell, local_codec.GREETED)
 
-    # The gateway's side: a socket
+    def start(self, settings: AgentSettings, *, is_full: bool) -> None:
+        """Begin the conversation. `is_full`: say that all lines are busy, and hang up."""
+        if settings.llm is None:
+            raise EngineRefused("the local engine needs a language model")
+        self._llm = settings.llm.model
+        self._functions = settings.functions
+        self._is_full = is_full
+        self._messages = [{"role": "system", "content": _instructions(settings.prompt)}]
+        self._messages += [
+            {"role": item.role, "content": item.text} for item in settings.history if isinstance(item, HistoryMessage)
+        ]
+        self._emit(EngineGreeted("local"))
+        self._recording.settings(settings)
+        self._run(self._open(settings.greeting))
 
-    def send_binary(self, data: bytes) -> None:
-        self._heard_bytes += len(data)
-        if not self._is_full:
-            self._speech_channel.hear(data)
-
-    def send_text(self, data: bytes) -> None:
-        match local_codec.read(data):
-            case Configured() as settings:
-                self._start(self._begin(settings))
-            case PromptAdded(text):
-                self._messages[0]["content"] += f"\n{text}"
-                self._loop.call_soon(self._tell, local_codec.PROMPT_UPDATED)
-            case ThinkReplaced(prompt, functions):
-                self._messages[0]["content"] = _instructions(prompt)
-                self._functions = functions
-                self._loop.call_soon(self._tell, local_codec.THINK_UPDATED)
-            case SayWanted(text, instead):
-                self._loop.call_soon(self._say_wanted, text, instead)
-            case TurnForced():
-                self._speech_channel.end_turn()
-            case FunctionAnswered(call_id, content):
-                if result := self._results.pop(call_id, None):
-                    self._note_result(call_id, content)
-                    result.set_result(None)
-            case None:
-                pass
-
-    def close(self, code: int = NORMAL) -> None:
-        if self._owner is None:
-            return
-        owner, self._owner = self._owner, None
-        self._speech_channel.leave()
-        if self._answering is not None:
-            self._answering.cancel()
-        self._loop.call_soon(owner.on_closed, code)
+    # EngineSession
 
     @property
     def buffered_bytes(self) -> int:
-        return self._speech_channel.buffered_bytes
+        return self._channel.buffered_bytes
 
-    # The speech process's side
+    def send_audio(self, audio: bytes) -> None:
+        self.send_silence(audio)
+        self._recorder.audio_to_engine(audio)
 
-    def on_began(self) -> None:
-        self._caller_quiet.clear()
+    def send_silence(self, audio: bytes) -> None:
+        self._heard_bytes += len(audio)
+        if not self._is_full:
+            self._channel.send_audio(audio)
+
+    def say(self, text: str, *, interrupt: bool = False) -> None:
+        self._recording.say(text, interrupt=interrupt)
+        self._loop.call_soon(self._say_injected, text, interrupt)
+
+    def update_instructions(self, text: str) -> None:
+        self._recording.update_instructions(text)
+        self._messages[0]["content"] += f"\n{text}"
+        self._loop.call_soon(self._emit, PromptUpdated())
+
+    def replace_settings(self, settings: AgentSettings) -> None:
+        self._recording.replace_settings(settings)
+        self._messages[0]["content"] = _instructions(settings.prompt)
+        self._functions = settings.functions
+
+    def truncate(self, heard_ms: int) -> None:
+        """The session knows by its own playout clock what the caller heard."""
+
+    def end_user_turn(self) -> None:
+        self._recording.end_user_turn()
+        self._channel.end_turn()
+
+    def answer_tool(self, call_id: str, result: str) -> None:
+        if answered := self._results.pop(call_id, None):
+            self._recording.answer_tool(call_id, result)
+            self._add_result(call_id, result)
+            answered.set_result(None)
+
+    def close(self) -> None:
+        self._events = None
+        self._output.close()
+        self._channel.close()
+        if self._answering is not None:
+            self._answering.cancel()
+
+    # SpeechListener
+
+    def on_speech_started(self) -> None:
+        self._caller_silent.clear()
         self._tts_queue.hold()
-        self._tell(local_codec.USER_STARTED_SPEAKING)
+        self._emit(UserStartedSpeaking())
 
-    def on_ended(self, text: str) -> None:
-        self._caller_quiet.set()
-        self._tell(local_codec.TURN_ENDED)
+    def on_speech_ended(self, text: str) -> None:
+        self._caller_silent.set()
+        self._emit(TurnEnded())
         if not text:
-            self._tts_queue.go_on()  # a cough, a door: the agent need not start again
+            self._tts_queue.resume()  # a cough or a door, no words: the interrupted answer goes on
             return
         self._drop_answer()
-        self._tell(local_codec.user_said(text))
-        if self._messages[-1]["role"] == "user":  # went on before an answer was heard
+        self._emit(UserSaid(text))
+        if self._messages[-1]["role"] == "user":  # the caller went on before any answer was heard
             self._messages[-1]["content"] += f" {text}"
         else:
             self._messages.append({"role": "user", "content": text})
-        self._start(self._answer())
+        self._run(self._answer())
 
-    def on_sound(self, number: int, audio: bytes) -> None:
-        self._tts_queue.sound(number, audio)
+    def on_audio(self, number: int, audio: bytes) -> None:
+        self._tts_queue.receive_audio(number, audio)
 
     def on_spoken(self, number: int) -> None:
-        self._tts_queue.spoken(number)
+        self._tts_queue.receive_end(number)
 
-    def on_speech_broke(self, what: str) -> None:
-        """Its owner begins anew, with the conversation so far: the caller hears that, or else an apology."""
-        self._tell(local_codec.failed(what))
+    def on_speech_failed(self, problem: str) -> None:
+        self._fail(problem)
 
-    def on_speech_lost(self) -> None:
-        self.close()
+    def on_worker_lost(self) -> None:
+        self._end(EngineUnavailable("the speech process ended"))
 
     # The agent
 
-    async def _begin(self, settings: Configured) -> None:
-        self._functions = settings.functions
-        self._mind = await self._find_mind(settings.bearer)
-        if self._mind is None:
-            self._tell(local_codec.failed("INVALID_SETTINGS"))
-            return
-        self._messages = [{"role": "system", "content": _instructions(settings.prompt)}]
-        self._messages += [{"role": turn.role, "content": turn.text} for turn in settings.history]
-        self._tell(local_codec.SETTINGS_APPLIED)
+    async def _open(self, greeting: str) -> None:
+        self._emit(SettingsApplied())
         if self._is_full:
-            self._turn_away()
-        elif settings.greeting and self._mind.opens:
-            await self._answer(draft=settings.greeting)
-        elif settings.greeting:
-            for sentence in (*(cut := SentenceSplitter()).feed(settings.greeting), *cut.finish()):
+            # Requested before the text, so that the call hangs up after it was played.
+            self._emit(FunctionsRequested((FunctionCall("busy", END_CALL, "{}"),)))
+            self._say(BUSY)
+            self._tts_queue.finish()
+        elif greeting and self._llm.opens:
+            await self._answer(draft=greeting)
+        elif greeting:
+            splitter = SentenceSplitter()
+            for sentence in (*splitter.feed(greeting), *splitter.finish()):
                 self._say(sentence)
             self._tts_queue.finish()
 
-    def _turn_away(self) -> None:
-        """Say why, and hang up. Nothing is listened to."""
-        self._tell(local_codec.functions_requested([FunctionCall("busy", END_CALL, "{}")]))
-        self._say(BUSY)
-        self._tts_queue.finish()
-
     async def _answer(self, draft: str = "") -> None:
-        """Say what the mind says and do what it wants done, until it is content. A draft is for it to improve."""
-        while calls := await self._one_answer(draft):
-            await self._caller_quiet.wait()  # who speaks now may be about to say something else
-            self._note_calls(calls)
+        """Speak the model's answer and have its function calls run, until it calls no more functions."""
+        while calls := await self._stream_answer(draft):
+            await self._caller_silent.wait()  # who is speaking may be about to ask for something else
+            self._add_calls(calls)
             results = {call.id: self._loop.create_future() for call in calls}
             self._results |= results
-            self._tell(local_codec.functions_requested(calls))
+            self._emit(FunctionsRequested(tuple(calls)))
             await asyncio.wait(results.values())
         self._tts_queue.finish()
 
-    async def _one_answer(self, draft: str) -> list[FunctionCall]:
-        assert self._mind is not None
-        sentences, calls = SentenceSplitter(), []
+    async def _stream_answer(self, draft: str) -> list[FunctionCall]:
+        """Ask the model once, and speak each sentence as soon as it is complete. Returns the functions it calls."""
+        splitter = SentenceSplitter()
+        calls: dict[int, FunctionCall] = {}
         messages = [dict(message) for message in self._messages]
         messages += [{"role": "assistant", "content": draft}] if draft else []
-        answer = self._mind.answer(messages, self._functions)
-        try:
-            async for piece in answer:
-                if isinstance(piece, FunctionCall):
-                    calls.append(piece)
-                else:
-                    for sentence in sentences.feed(piece):
+        request = ChatRequest(tuple(messages), tools=tuple(map(_tool, self._functions)))
+        async with aclosing(self._llm.answer(request)) as events:
+            async for event in events:
+                if isinstance(event, TextDelta):
+                    for sentence in splitter.feed(event.text):
                         self._say(sentence)
-        finally:
-            await answer.aclose()
-        for sentence in sentences.finish():
+                elif isinstance(event, ToolCallDelta):
+                    call = calls.get(event.index) or FunctionCall(event.id, event.name, "")
+                    calls[event.index] = FunctionCall(call.id, call.name, call.arguments + event.arguments)
+        for sentence in splitter.finish():
             self._say(sentence)
-        return calls
+        return list(calls.values())
 
     def _say(self, sentence: str) -> None:
-        if self._said is None:
-            self._said = {"role": "assistant", "content": ""}
-            self._messages.append(self._said)
-        self._said["content"] = f"{self._said['content'] or ''} {sentence}".strip()
+        if self._answer_message is None:
+            self._answer_message = {"role": "assistant", "content": ""}
+            self._messages.append(self._answer_message)
+        self._answer_message["content"] = f"{self._answer_message['content'] or ''} {sentence}".strip()
         self._tts_queue.say(sentence)
 
-    def _say_wanted(self, text: str, instead: bool) -> None:
-        if not self._caller_quiet.is_set():
-            self._tell(local_codec.INJECTION_REFUSED)
+    def _say_injected(self, text: str, interrupt: bool) -> None:
+        if not self._caller_silent.is_set():
+            self._emit(InjectionRefused())
             return
-        if instead:
+        if interrupt:
             self._tts_queue.hold()
             self._drop_answer()
         self._messages.append({"role": "assistant", "content": text})
         self._tts_queue.say(text, is_last=True)
 
     def _drop_answer(self) -> None:
-        """Something else counts now: what the caller did not hear was not said."""
+        """Cancel the current answer, and remove from the conversation what the caller did not hear of it."""
         if self._answering is not None:
             self._answering.cancel()
         unheard = self._tts_queue.drop()
-        said, self._said = self._said, None
-        if said is not None and unheard:
+        message, self._answer_message = self._answer_message, None
+        if message is not None and unheard:
             for sentence in reversed(unheard):
-                said["content"] = said["content"].removesuffix(sentence).rstrip()
-            if not said["content"]:
-                self._messages.remove(said)
+                message["content"] = message["content"].removesuffix(sentence).rstrip()
+            if not message["content"]:
+                self._messages.remove(message)
         for call_id in list(self._results):
             self._results.pop(call_id).cancel()
-            self._note_result(call_id, INTERRUPTED)
+            self._add_result(call_id, INTERRUPTED)
 
-    def _note_calls(self, calls: list[FunctionCall]) -> None:
-        if self._said is None:
-            self._said = {"role": "assistant", "content": None}
-            self._messages.append(self._said)
-        self._said["tool_calls"] = [
+    def _add_calls(self, calls: list[FunctionCall]) -> None:
+        message, self._answer_message = self._answer_message, None
+        if message is None:
+            message = {"role": "assistant", "content": None}
+            self._messages.append(message)
+        message["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
             for call in calls
         ]
-        self._said = None
 
-    def _note_result(self, call_id: str, content: str) -> None:
-        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+    def _add_result(self, call_id: str, result: str) -> None:
+        self._messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
 
-    # Itself
+    # Tasks and events
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
         self._answering = self._loop.create_task(work, name="local agent")
-        self._answering.add_done_callback(self._look_at_end)
+        self._answering.add_done_callback(self._check_result)
 
-    def _look_at_end(self, task: "asyncio.Task[None]") -> None:
+    def _check_result(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (error := task.exception()):
             _log.error("local engine failed", exc_info=error)
-            self._tell(local_codec.failed("LOCAL_ENGINE_FAILED"))
+            self._fail("LOCAL_ENGINE_FAILED")
 
-    def _tell(self, frame: bytes) -> None:
-        if self._owner is not None:
-            self._owner.on_text(frame)
+    def _emit(self, event: EngineEvent) -> None:
+        if self._events is not None:
+            self._recording.event(event)
+            self._events.on_engine_event(event)
 
-    def _play(self, audio: bytes) -> None:
-        if self._owner is not None:
-            self._owner.on_binary(audio)
+    def _fail(self, code: str) -> None:
+        """End the session. The call opens another one with the conversation so far."""
+        self._emit(EngineFailed(code, retryable=True))
+        self._end(EngineUnavailable(f"the engine gave up: {code}"))
+
+    def _end(self, error: EngineError) -> None:
+        events = self._events
+        self.close()
+        if events is not None:
+            events.on_engine_closed(error)
 
 
 def _instructions(prompt: str) -> str:
     return f"{prompt}\n\n{HEARING}"
+
+
+def _tool(function: AgentFunction) -> dict[str, object]:
+    description = {"name": function.name, "description": function.description, "parameters": function.parameters}
+    return {"type": "function", "function": description}

@@ -1,4 +1,4 @@
-"""Sentences out of text that comes in pieces, each as soon as it is complete: what a voice says in one breath."""
+"""Splits streamed text into sentences for a synthesizer, each as soon as it is complete."""
 
 import re
 from typing import Final
@@ -6,17 +6,18 @@ from typing import Final
 _END: Final = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|\n+")
 _CLAUSE: Final = re.compile(r"[,;:–—](?=\s)")
 _LONG: Final = 140
-"""Characters without an end; from here on a comma will do. The caller waits for the first sound of all of them."""
+"""A sentence longer than this is split at a comma: its first audio takes as long as all of it."""
 _NO_END: Final = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Prof|No|vs|approx|apt)|\b[A-Z]|\b[ap]\.m)\.$", re.I)
 
 
 class SentenceSplitter:
-    """Cuts one answer."""
+    """Splits one answer."""
 
     def __init__(self) -> None:
         self._rest = ""
 
     def feed(self, text: str) -> list[str]:
+        """Add text. Returns the sentences that it completes."""
         self._rest += text
         complete = []
         while cut := self._next_cut():

@@ -1,7 +1,7 @@
 """
-The speech process, seen from the gateway: started with it, started again when it dies, and a seat in it for each call.
+The client of the speech worker process: starts it, restarts it when it dies, and gives each call a channel to it.
 
-Sound and words go through two pipes; nothing here waits for a model, and no model is loaded into this process.
+Audio and text pass through two pipes. Nothing here waits for a model, and no model is loaded into this process.
 """
 
 import asyncio
@@ -11,104 +11,111 @@ import os
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.errors import EngineRefused, EngineUnavailable
 from gateway.speech.protocol import MessageKind, SpeechMessage, SpeechReader
 
-START_SECONDS: Final = 30.0
-"""To load the models takes two; a machine that is busy or has a slow disk may take longer."""
-STOP_SECONDS: Final = 2.0
-RESTART_SECONDS: Final = 5.0
-"""Before another try with a process that died before it was ready."""
-
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class SpeechWorkerTimeouts:
+    stop: float = 2.0
+    """After this long without exiting the process is killed."""
+    restart: float = 5.0
+    """Pause after a process that died before it was ready."""
+    restart_ready: float = 0.1
+    """Pause after a process that had been ready."""
+
+
 class SpeechListener(Protocol):
-    """Who sits in a seat. Called on the event loop; returns at once."""
+    """One call, seen from its channel. Called on the event loop; every method returns at once."""
 
-    def on_began(self) -> None: ...
-    def on_ended(self, text: str) -> None: ...
-    def on_sound(self, number: int, audio: bytes) -> None: ...
+    def on_speech_started(self) -> None: ...
+    def on_speech_ended(self, text: str) -> None:
+        """The caller's turn is complete. `text` is empty where no words were recognised."""
+
+    def on_audio(self, number: int, audio: bytes) -> None: ...
     def on_spoken(self, number: int) -> None:
-        """All sound of this text has come."""
+        """The audio of this text is complete."""
 
-    def on_speech_broke(self, what: str) -> None:
-        """Something could not be heard, or not be said."""
+    def on_speech_failed(self, problem: str) -> None:
+        """Recognition or synthesis failed."""
 
-    def on_speech_lost(self) -> None:
-        """The process is gone, and the seat with it."""
+    def on_worker_lost(self) -> None:
+        """The process ended, and the channel with it."""
 
 
 class SpeechChannel:
-    """One call's place in the speech process."""
+    """One call's connection to the worker."""
 
-    def __init__(self, host: "SpeechWorkerClient", call: int, listener: SpeechListener) -> None:
-        self._host = host
+    def __init__(self, worker: "SpeechWorkerClient", call: int, listener: SpeechListener) -> None:
+        self._worker = worker
         self._call = call
         self.listener = listener
-        self._said = 0
+        self._last_number = 0
 
-    def hear(self, audio: bytes) -> None:
-        self._host.send(SpeechMessage(MessageKind.AUDIO, self._call, body=audio))
+    def send_audio(self, audio: bytes) -> None:
+        self._worker.send(SpeechMessage(MessageKind.AUDIO, self._call, body=audio))
 
     def say(self, text: str) -> int:
-        """Have this made into sound; the number under which it comes."""
-        self._said += 1
-        self._host.send(SpeechMessage(MessageKind.SAY, self._call, self._said, text.encode()))
-        return self._said
+        """Synthesize this. Returns the number under which the audio comes."""
+        self._last_number += 1
+        self._worker.send(SpeechMessage(MessageKind.SAY, self._call, self._last_number, text.encode()))
+        return self._last_number
 
-    def hush(self) -> None:
-        """Nothing that was to be said so far is wanted any more."""
-        self._host.send(SpeechMessage(MessageKind.HUSH, self._call, self._said + 1))
+    def cancel_speech(self) -> None:
+        """Cancel everything that `say` was called with so far."""
+        self._worker.send(SpeechMessage(MessageKind.CANCEL, self._call, self._last_number + 1))
 
     def end_turn(self) -> None:
-        self._host.send(SpeechMessage(MessageKind.END_TURN, self._call))
+        self._worker.send(SpeechMessage(MessageKind.END_TURN, self._call))
 
-    def leave(self) -> None:
-        self._host.left(self._call)
+    def close(self) -> None:
+        self._worker.close_channel(self._call)
 
     @property
     def buffered_bytes(self) -> int:
-        return self._host.buffered_bytes
+        return self._worker.buffered_bytes
 
 
 class SpeechWorkerClient:
-    """Runs the speech process for as long as it is wanted."""
+    """Runs the speech worker process."""
 
-    def __init__(self, environ: Mapping[str, str] = MappingProxyType({})) -> None:
-        """`environ` is for the process, beside what this one has."""
+    def __init__(self, environ: Mapping[str, str], timeouts: SpeechWorkerTimeouts) -> None:
+        """`environ` is added to this process's environment."""
         self._environ = environ
+        self._timeouts = timeouts
         self._process: Process | None = None
-        self._seats: dict[int, SpeechChannel] = {}
-        self._calls = 0
+        self._channels: dict[int, SpeechChannel] = {}
+        self._last_call = 0
         self._ready = asyncio.Event()
         self.refusal = ""
-        """Why there will never be one, where that is known."""
+        """Why the models can't be loaded; empty while that is not known to be so."""
 
     async def run(self) -> None:
-        """Keep the process alive until cancelled. One that can't load its models is not started again."""
+        """Keep the process alive until cancelled. One that can't load its models is not restarted."""
         while not self.refusal:
             try:
-                await self._live()
+                await self._run_process()
             except (OSError, ValueError) as error:
                 _log.error("speech process failed", extra={"error": type(error).__name__})
             finally:
                 was_ready = self._ready.is_set()
                 self._ready.clear()
-                self._lose_seats()
+                self._lose_channels()
             if not self.refusal:
                 _log.warning("speech process ended, starting another")
-                await asyncio.sleep(0.1 if was_ready else RESTART_SECONDS)
+                await asyncio.sleep(self._timeouts.restart_ready if was_ready else self._timeouts.restart)
         self._ready.set()
         _log.error("local engine can't be used", extra={"reason": self.refusal})
 
-    async def ready(self, timeout: float = START_SECONDS) -> None:
-        """Until the models are loaded. EngineRefused where they never will be, EngineUnavailable when it takes long."""
+    async def ready(self, seconds: float) -> None:
+        """Wait for the models. Raises EngineRefused if they can't be loaded, EngineUnavailable after `seconds`."""
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 await self._ready.wait()
         except TimeoutError:
             raise EngineUnavailable("the speech process is not ready") from None
@@ -117,27 +124,27 @@ class SpeechWorkerClient:
 
     @property
     def has_started(self) -> bool:
-        """Whether the models are loaded, or it is known that they can't be."""
+        """Whether the models are loaded, or are known to be unusable."""
         return self._ready.is_set()
 
     @property
     def state(self) -> str:
         return "failed" if self.refusal else "ready" if self._ready.is_set() else "loading"
 
-    # The calls' side
+    # Channels
 
     @property
-    def taken_seats(self) -> int:
-        return len(self._seats)
+    def open_channels(self) -> int:
+        return len(self._channels)
 
-    def speech_channel(self, listener: SpeechListener) -> SpeechChannel:
-        self._calls += 1
-        speech_channel = self._seats[self._calls] = SpeechChannel(self, self._calls, listener)
-        self.send(SpeechMessage(MessageKind.OPEN, self._calls))
-        return speech_channel
+    def open_channel(self, listener: SpeechListener) -> SpeechChannel:
+        self._last_call += 1
+        channel = self._channels[self._last_call] = SpeechChannel(self, self._last_call, listener)
+        self.send(SpeechMessage(MessageKind.OPEN, self._last_call))
+        return channel
 
-    def left(self, call: int) -> None:
-        if self._seats.pop(call, None) is not None:
+    def close_channel(self, call: int) -> None:
+        if self._channels.pop(call, None) is not None:
             self.send(SpeechMessage(MessageKind.CLOSE, call))
 
     def send(self, message: SpeechMessage) -> None:
@@ -146,20 +153,19 @@ class SpeechWorkerClient:
 
     @property
     def buffered_bytes(self) -> int:
-        """What the process has not taken yet, of all calls."""
+        """What the process has not read yet, of all calls."""
         if self._process is None or self._process.stdin is None:
             return 0
         return self._process.stdin.transport.get_write_buffer_size()
 
-    # The process's side
+    # The process
 
-    async def _live(self) -> None:
-        """One process, from its start to its end."""
-        # In a session of its own: a Ctrl-C in the terminal is for the gateway, which lets calls come to an end.
-        arguments = ("-m", "gateway.speech.worker")
+    async def _run_process(self) -> None:
+        # In a session of its own: Ctrl-C in the terminal is for the gateway, which drains its calls first.
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            *arguments,
+            "-m",
+            "gateway.speech.worker",
             stdin=PIPE,
             stdout=PIPE,
             start_new_session=True,
@@ -174,39 +180,39 @@ class SpeechWorkerClient:
                     self._receive(message)
         finally:
             self._process = None
-            # One that still loads its models hears nothing.
-            await _stopped(process, STOP_SECONDS if self._ready.is_set() else 0.0)
+            # One that is still loading its models does not read its stdin.
+            await _stop(process, self._timeouts.stop if self._ready.is_set() else 0.0)
 
     def _receive(self, message: SpeechMessage) -> None:
         if message.kind is MessageKind.READY:
             self._ready.set()
-        elif message.kind is MessageKind.FAILED:
+        elif message.kind is MessageKind.UNUSABLE:
             self.refusal = message.text
-        elif speech_channel := self._seats.get(message.call):
+        elif channel := self._channels.get(message.call):
             match message.kind:
-                case MessageKind.BEGAN:
-                    speech_channel.listener.on_began()
-                case MessageKind.ENDED:
-                    speech_channel.listener.on_ended(message.text)
-                case MessageKind.SOUND:
-                    speech_channel.listener.on_sound(message.number, message.body)
+                case MessageKind.SPEECH_STARTED:
+                    channel.listener.on_speech_started()
+                case MessageKind.SPEECH_ENDED:
+                    channel.listener.on_speech_ended(message.text)
+                case MessageKind.SYNTHESIZED:
+                    channel.listener.on_audio(message.number, message.body)
                 case MessageKind.SPOKEN:
-                    speech_channel.listener.on_spoken(message.number)
-                case MessageKind.BROKE:
-                    speech_channel.listener.on_speech_broke(message.text)
+                    channel.listener.on_spoken(message.number)
+                case MessageKind.FAILED:
+                    channel.listener.on_speech_failed(message.text)
 
-    def _lose_seats(self) -> None:
-        seats, self._seats = list(self._seats.values()), {}
-        for speech_channel in seats:
-            speech_channel.listener.on_speech_lost()
+    def _lose_channels(self) -> None:
+        channels, self._channels = list(self._channels.values()), {}
+        for channel in channels:
+            channel.listener.on_worker_lost()
 
 
-async def _stopped(process: Process, patience: float) -> None:
-    """It ends when its stdin does; else it is ended."""
+async def _stop(process: Process, seconds: float) -> None:
+    """Close the stdin of a process, which ends it. Kill it after `seconds`."""
     if process.stdin is not None:
         process.stdin.close()
     try:
-        async with asyncio.timeout(patience):
+        async with asyncio.timeout(seconds):
             await process.wait()
     except TimeoutError:
         with contextlib.suppress(ProcessLookupError):

@@ -1,4 +1,4 @@
-"""What the local engine's agent says: texts in order, their sound as it comes, and what of it the caller has heard."""
+"""The local engine's speech output: sentences in order, their audio as it is synthesized, and how far it was played."""
 
 from collections import deque
 from collections.abc import Callable
@@ -9,10 +9,13 @@ from gateway.audio import seconds_of
 
 
 class Synthesizer(Protocol):
-    """Makes sound of text. The sound of one may be ready before that of another that was asked for first."""
+    """Turns text into audio. Several texts are synthesized at once, and their audio may come out of order."""
 
-    def say(self, text: str) -> int: ...
-    def hush(self) -> None: ...
+    def say(self, text: str) -> int:
+        """Start to synthesize. Returns the number under which the audio comes."""
+        ...
+
+    def cancel_speech(self) -> None: ...
 
 
 @dataclass
@@ -20,46 +23,48 @@ class _Utterance:
     number: int
     text: str
     is_last: bool
-    sound: list[bytes] = field(default_factory=list)
-    is_spoken: bool = False
-    begun: bool = False
+    audio: list[bytes] = field(default_factory=list)
+    """What was synthesized before it was this text's turn."""
+    is_complete: bool = False
+    has_begun: bool = False
 
 
 class TtsQueue:
     """
-    Says one text after another. `tell` is given each text when its sound begins, `play` the sound, and `done` is called
-    after the last sound of an answer.
+    Speaks one text after another.
 
-    The carrier plays what it is sent one after the other; how far it has come is told by a clock that runs with it.
+    `on_text` gets each text when its audio begins, `on_audio` the audio; `on_done` is called after the last audio of an
+    answer. `clock` returns seconds of playout: audio is sent faster than the carrier plays it.
     """
 
     def __init__(
         self,
-        voice: Synthesizer,
+        synthesizer: Synthesizer,
         clock: Callable[[], float],
         *,
-        tell: Callable[[str], None],
-        play: Callable[[bytes], None],
-        done: Callable[[], None],
+        on_text: Callable[[str], None],
+        on_audio: Callable[[bytes], None],
+        on_done: Callable[[], None],
     ) -> None:
-        self._voice = voice
+        self._synthesizer = synthesizer
         self._clock = clock
-        self._tell = tell
-        self._play = play
-        self._done = done
+        self._on_text = on_text
+        self._on_audio = on_audio
+        self._on_done = on_done
         self._queue: deque[_Utterance] = deque()
         self._held: list[tuple[str, bool]] | None = None
-        self._played: list[tuple[str, bool, float]] = []
-        """Texts whose sound has begun, whether it was the last of its answer, and when it will have been played."""
+        self._playing: list[tuple[str, bool, float]] = []
+        """Texts that were sent: text, whether it ends its answer, and when its playout ends."""
         self._played_until = 0.0
-        self._owes_end = False
+        self._is_open = False
+        """Whether an answer has begun whose end is not marked yet."""
 
     def say(self, text: str, *, is_last: bool = False) -> None:
         if self._held is not None:
             self._held.append((text, is_last))
             return
-        self._owes_end = not is_last
-        self._queue.append(_Utterance(self._voice.say(text), text, is_last))
+        self._is_open = not is_last
+        self._queue.append(_Utterance(self._synthesizer.say(text), text, is_last))
 
     def finish(self) -> None:
         """The answer is complete."""
@@ -67,62 +72,63 @@ class TtsQueue:
             self._held[-1] = (self._held[-1][0], True)
         elif self._held is None and self._queue:
             self._queue[-1].is_last = True
-        elif self._owes_end:
-            self._done()
-        self._owes_end = False
+        elif self._is_open:
+            self._on_done()
+        self._is_open = False
 
     # While the caller speaks
 
     def hold(self) -> None:
-        """Be silent. What was not heard, and what is still to be said, waits for `go_on` or `drop`."""
+        """Stop. Text that was not played to its end is kept until `resume` or `drop`."""
         now = self._clock()
-        unheard = [(text, is_last) for text, is_last, end in self._played if end > now]
-        waiting = [(saying.text, saying.is_last) for saying in self._queue if not saying.begun]
+        unheard = [(text, is_last) for text, is_last, end in self._playing if end > now]
+        waiting = [(item.text, item.is_last) for item in self._queue if not item.has_begun]
         self._held = [*unheard, *waiting, *(self._held or [])]
         self._queue.clear()
-        self._played.clear()
+        self._playing.clear()
         self._played_until = now
-        self._voice.hush()
+        self._synthesizer.cancel_speech()
 
-    def go_on(self) -> None:
-        """It was nothing: say again what was not heard to its end, and the rest."""
+    def resume(self) -> None:
+        """Repeat the text that was interrupted, and say the rest."""
         held, self._held = self._held or [], None
         for text, is_last in held:
             self.say(text, is_last=is_last)
 
     def drop(self) -> list[str]:
-        """What was held back is void. Returns it."""
+        """Discard the held text. Returns it."""
         held, self._held = self._held or [], None
-        self._owes_end = False
+        self._is_open = False
         return [text for text, _ in held]
 
-    # The voice's side
+    # From the synthesizer
 
-    def sound(self, number: int, audio: bytes) -> None:
+    def receive_audio(self, number: int, audio: bytes) -> None:
         if self._queue and self._queue[0].number == number:
-            self._sound_of(self._queue[0], audio)
-        else:
-            for saying in self._queue:
-                if saying.number == number:
-                    saying.sound.append(audio)
+            self._send(self._queue[0], audio)
+            return
+        for item in self._queue:
+            if item.number == number:
+                item.audio.append(audio)
 
-    def spoken(self, number: int) -> None:
-        for saying in self._queue:
-            saying.is_spoken |= saying.number == number
-        while self._queue and self._queue[0].is_spoken:
+    def receive_end(self, number: int) -> None:
+        """The audio of this text is complete."""
+        for item in self._queue:
+            item.is_complete |= item.number == number
+        while self._queue and self._queue[0].is_complete:
             if self._queue.popleft().is_last:
-                self._done()
-            for audio in self._queue[0].sound if self._queue else ():
-                self._sound_of(self._queue[0], audio)
+                self._on_done()
+            for audio in self._queue[0].audio if self._queue else ():
+                self._send(self._queue[0], audio)
 
-    def _sound_of(self, saying: _Utterance, audio: bytes) -> None:
+    def _send(self, item: _Utterance, audio: bytes) -> None:
         now = self._clock()
-        if not saying.begun:
-            saying.begun = True
-            self._played = [played for played in self._played if played[2] > now]
-            self._tell(saying.text)
+        if item.has_begun:
+            self._playing.pop()
         else:
-            self._played.pop()
+            item.has_begun = True
+            self._playing = [playing for playing in self._playing if playing[2] > now]
+            self._on_text(item.text)
         self._played_until = max(now, self._played_until) + seconds_of(len(audio))
-        self._played.append((saying.text, saying.is_last, self._played_until))
-        self._play(audio)
+        self._playing.append((item.text, item.is_last, self._played_until))
+        self._on_audio(audio)

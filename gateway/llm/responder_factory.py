@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from gateway import prompts
 from gateway.agents import Agent
 from gateway.cluster.directory import CallDirectory
-from gateway.engines.agent_settings import ThinkEndpoint
+from gateway.engines.interface import LlmEndpoint
 from gateway.errors import SharedStoreUnavailable
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.endpoint_tokens import EndpointTokens, digest_of
@@ -31,7 +31,7 @@ class RankedSearch(Protocol):
 class CallLlm:
     """What one call thinks with."""
 
-    endpoint: ThinkEndpoint
+    endpoint: LlmEndpoint
     responder: Responder
 
 
@@ -69,7 +69,7 @@ class ResponderFactory:
         bearer = self.endpoint_tokens.open(responder)
         if self._directory is not None:
             self._directory.bearer_opened(digest_of(bearer), agent.name, caller, access.tier)
-        return CallLlm(ThinkEndpoint(self._origin(media_url) + PATH, bearer), responder)
+        return CallLlm(LlmEndpoint(self._origin(media_url) + PATH, bearer, responder), responder)
 
     def _origin(self, media_url: str) -> str:
         """By https, unless PUBLIC_URL says otherwise; without one, on this machine there is nobody to speak it."""

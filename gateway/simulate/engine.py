@@ -11,12 +11,10 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from gateway.audio import SILENCE_FRAME
-from gateway.engines.deepgram_codec import KEEP_ALIVE
 from gateway.errors import SettingsError
 from gateway.simulate.frames import AudioFrame, Frame, FrameSink, JsonFrame, TextFrame, wait_processed
 
 _PATH: Final = "/v1/agent/converse"
-_KEEP_ALIVE: Final = KEEP_ALIVE.decode()
 
 
 class SimulatedEngine:
@@ -115,7 +113,7 @@ class SimulatedEngine:
             self.sink.silent_frames += 1
         elif isinstance(frame, bytes):
             self.sink.put(AudioFrame(frame))
-        elif frame != _KEEP_ALIVE:
+        else:
             self.sink.put(_parsed(frame))
 
 

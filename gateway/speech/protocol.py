@@ -1,8 +1,8 @@
 """
-What the gateway and its speech process say to each other: short binary messages on two pipes.
+Messages between the gateway and its speech worker: short binary messages on two pipes.
 
-A message is its length, its kind, the number of the call it is about, and a body of text or sound. Things said have a
-number of their own, which stands before the body.
+A message is its length, its kind, the number of its call, the number of a synthesized text where it is about one, and a
+body of text or audio.
 """
 
 import enum
@@ -11,31 +11,33 @@ from dataclasses import dataclass
 from typing import Final
 
 _HEAD: Final = struct.Struct("<IBII")
-_LONGEST_BODY: Final = 16 * 1024 * 1024
+_MAX_BODY_BYTES: Final = 16 * 1024 * 1024
 
 
 class MessageKind(enum.IntEnum):
-    # To the speech process
+    # To the worker
     OPEN = 1
     AUDIO = 2
     END_TURN = 3
     SAY = 4
-    HUSH = 5
+    CANCEL = 5
+    """Cancels all texts with a lower number."""
     CLOSE = 6
-    # From it
+    # From the worker
     READY = 16
-    FAILED = 17
-    BEGAN = 18
-    ENDED = 19
-    SOUND = 20
+    UNUSABLE = 17
+    """The models can't be loaded; the body says why."""
+    SPEECH_STARTED = 18
+    SPEECH_ENDED = 19
+    SYNTHESIZED = 20
     SPOKEN = 21
-    BROKE = 22
+    """The audio of a text is complete."""
+    FAILED = 22
+    """A recognition or a synthesis failed; the body says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechMessage:
-    """`number` is that of the thing said, where the message is about one."""
-
     kind: MessageKind
     call: int = 0
     number: int = 0
@@ -50,18 +52,18 @@ class SpeechMessage:
 
 
 class SpeechReader:
-    """Takes bytes as they come, and gives the messages in them."""
+    """Splits a stream of bytes into messages."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[SpeechMessage]:
-        """Raises ValueError for what is no message: the other side is not what we think it is."""
+        """Raises ValueError if the data are not messages: the peer is not what we think it is."""
         self._buffer += data
         messages = []
         while len(self._buffer) >= _HEAD.size:
             length, kind, call, number = _HEAD.unpack_from(self._buffer)
-            if length > _LONGEST_BODY:
+            if length > _MAX_BODY_BYTES:
                 raise ValueError("a message is too long")
             if len(self._buffer) < _HEAD.size + length:
                 break

@@ -71,7 +71,7 @@ class SpeechProcess:
                 self._tell(call, stt_stream.end_turn())
             case MessageKind.SAY:
                 self._work.submit(self._say, call, message.number, message.text)
-            case MessageKind.HUSH:
+            case MessageKind.CANCEL:
                 self._wanted[call] = message.number
             case MessageKind.CLOSE:
                 self._ears.pop(call, None)
@@ -83,9 +83,9 @@ class SpeechProcess:
         for event in heard:
             match event:
                 case SpeechStarted():
-                    self._put(SpeechMessage(MessageKind.BEGAN, call))
+                    self._put(SpeechMessage(MessageKind.SPEECH_STARTED, call))
                 case SpeechEnded(text):
-                    self._put(SpeechMessage(MessageKind.ENDED, call, body=text.encode()))
+                    self._put(SpeechMessage(MessageKind.SPEECH_ENDED, call, body=text.encode()))
                 case TranscribeRequest():
                     self._work.submit(self._recognise, call, event)
 
@@ -97,7 +97,7 @@ class SpeechProcess:
             if (stt_stream := self._ears.get(call)) and stt_stream.wants(wanted.number):
                 text = self._models.recogniser.text_of(wanted.samples)
         except Exception as error:  # the edge of a request: the call is told, and takes it from there
-            self._put(SpeechMessage(MessageKind.BROKE, call, body=_trouble("recogniser", error)))
+            self._put(SpeechMessage(MessageKind.FAILED, call, body=_trouble("recogniser", error)))
         self._inbox.put((call, wanted.number, text))
 
     def _say(self, call: int, number: int, text: str) -> None:
@@ -106,10 +106,10 @@ class SpeechProcess:
             if self._is_wanted(call, number):
                 sound = self._models.voice.say(text)
         except Exception as error:  # the edge of a request, as above
-            self._put(SpeechMessage(MessageKind.BROKE, call, body=_trouble("voice", error)))
+            self._put(SpeechMessage(MessageKind.FAILED, call, body=_trouble("voice", error)))
         for at in range(0, len(sound), _PIECE_BYTES):
             if self._is_wanted(call, number):
-                self._put(SpeechMessage(MessageKind.SOUND, call, number, sound[at : at + _PIECE_BYTES]))
+                self._put(SpeechMessage(MessageKind.SYNTHESIZED, call, number, sound[at : at + _PIECE_BYTES]))
         self._put(SpeechMessage(MessageKind.SPOKEN, call, number))
 
     def _is_wanted(self, call: int, number: int) -> bool:
@@ -138,7 +138,7 @@ def main() -> None:
         models = Models.load(SpeechConfig.read(ears, tts_queue), api_key)
     except Exception as error:  # also what a library raises: another start would come to the same end
         told = str(error) if isinstance(error, GatewayError | ImportError) else f"no models: {type(error).__name__}"
-        put(SpeechMessage(MessageKind.FAILED, body=told.encode()))
+        put(SpeechMessage(MessageKind.UNUSABLE, body=told.encode()))
         return
     process = SpeechProcess(models, put)
     threading.Thread(target=_read, args=(sys.stdin.buffer, process), daemon=True).start()

@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from gateway.calls.recorder import CallRecorder
 from gateway.errors import RemoteProtocolError
 from gateway.metrics import ADDED_DELAY, WATCHDOG
 from gateway.telephony.codec import CarrierCodec, StreamState
@@ -38,10 +37,19 @@ _STREAMING: Final = StreamState.STREAMING
 _log = logging.getLogger(__name__)
 
 
+class CarrierRecorder(Protocol):
+    """The part of a call's recorder that media streams write to. Every method returns at once."""
+
+    def from_carrier(self, frame: bytes) -> None: ...
+    def to_carrier(self, frame: bytes) -> None: ...
+
+
 class MediaStreamEvents(Protocol):
     """The call, as its carrier sees it."""
 
-    recorder: CallRecorder | None
+    @property
+    def recorder(self) -> CarrierRecorder: ...
+
     name: str
     """As the log has it."""
 
@@ -119,7 +127,7 @@ class MediaStream:
     def _send(self, frame: bytes) -> None:
         if self._socket is not None:
             self._socket.send_text(frame)
-            if self._call is not None and self._call.recorder is not None:
+            if self._call is not None:
                 self._call.recorder.to_carrier(frame)
 
     # The socket's side
@@ -142,8 +150,7 @@ class MediaStream:
         if call is None or (audio := self._codec.hear(data)) is None:
             self._take_other(data)
             return
-        if call.recorder is not None:
-            call.recorder.from_carrier(data)
+        call.recorder.from_carrier(data)
         call.on_caller_audio(audio)
 
     def _take_other(self, data: bytes) -> None:
@@ -155,7 +162,7 @@ class MediaStream:
         except RemoteProtocolError as error:
             self._complain(error)
             return
-        if self._call is not None and self._call.recorder is not None:
+        if self._call is not None:
             self._call.recorder.from_carrier(data)
         for event in events:
             self._deliver(event)

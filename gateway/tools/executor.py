@@ -7,9 +7,7 @@ from typing import Any, Final, Protocol
 
 from gateway.agents import Agent
 from gateway.calls.graceful_hangup import GracefulHangup
-from gateway.engines.agent_settings import AgentFunction
-from gateway.engines.deepgram import DeepgramSession
-from gateway.engines.events import FunctionCall
+from gateway.engines.interface import AgentFunction, EngineSession, FunctionCall
 from gateway.errors import CarrierRefused
 from gateway.history.journal import CallJournal
 from gateway.history.live_events import CallEvents
@@ -110,7 +108,7 @@ class ToolExecutor:
         self._journal = journal
         self._call_events = call_events
         self._log = log
-        self._asked: dict[FunctionCall, tuple[DeepgramSession, float]] = {}
+        self._asked: dict[FunctionCall, tuple[EngineSession, float]] = {}
         self._conv = Conversation(body.session, self, memory=call_tools.memory, state=body.session.state)
         self._recall = call_tools.recall
         self._runner = FunctionRunner(
@@ -138,10 +136,10 @@ class ToolExecutor:
         starting.add_done_callback(lambda _: self._keep_state())
         return starting
 
-    def use(self, call: FunctionCall, link: DeepgramSession | None, *, answered_already: bool = False) -> None:
+    def use(self, call: FunctionCall, link: EngineSession | None, *, answered_already: bool = False) -> None:
         """The agent calls a function, over this connection: not for an answer that another one stands in for."""
         if link is not None and answered_already:
-            link.function_result(call, NOT_WANTED)
+            link.answer_tool(call.id, NOT_WANTED)
         elif link is not None:
             if call not in self._asked:
                 self._call_events.tell("function_called", function=call.name)
@@ -238,7 +236,7 @@ class ToolExecutor:
         self._keep_state()
         if asked := self._asked.pop(call, None):
             link, at = asked
-            link.function_result(call, content)
+            link.answer_tool(call.id, content)
             self._body.function_answered(call, content)
             seconds = round(asyncio.get_running_loop().time() - at, 3)
             ok = not is_error(content)

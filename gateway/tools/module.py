@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 
 import docstring_parser
 
-from gateway.engines.agent_settings import AgentFunction
+from gateway.engines.interface import AgentFunction
 from gateway.errors import SettingsError
 from gateway.tools.conversation import Conversation
 from gateway.tools.schema import FunctionSchema, described

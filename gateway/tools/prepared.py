@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from gateway import prompts
 from gateway.agents import Agent
-from gateway.engines.events import FunctionCall
+from gateway.engines.interface import FunctionCall
 from gateway.errors import StoreError
 from gateway.memory.knowledge import Knowledge, rendered
 from gateway.memory.personas import PersonaStore

@@ -17,8 +17,7 @@ from typing import Any, Final
 import orjson
 from pydantic_core import to_jsonable_python
 
-from gateway.engines.agent_settings import AgentFunction
-from gateway.engines.events import FunctionCall
+from gateway.engines.interface import AgentFunction, FunctionCall
 from gateway.tools.conversation import Conversation
 from gateway.tools.module import DEFAULT_TIMEOUT, Tool, ToolModule
 from gateway.tools.schema import ArgumentsRefused, FunctionSchema

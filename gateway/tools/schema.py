@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
-from gateway.engines.agent_settings import AgentFunction
+from gateway.engines.interface import AgentFunction
 from gateway.errors import GatewayError, SettingsError
 
 MOST_PROBLEMS: Final = 5

@@ -7,7 +7,7 @@ from gateway.agents import Agent
 from gateway.calls.agent_context import NO_NOTES, AgentContext
 from gateway.calls.playout import Playout
 from gateway.calls.transcript import Transcript
-from gateway.engines.agent_settings import AgentFunction, HistoryMessage
+from gateway.engines.interface import AgentFunction, HistoryMessage
 from gateway.memory.facts import Fact
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pinned_topics import PinnedTopic
@@ -58,13 +58,12 @@ def a_briefing(stores=None, *, prompt="Caller: {{caller}}\n{{memory}}", caller=C
 
 async def test_brief_carries_the_agent():
     agent_settings = await a_briefing(prompt="You are Maya.").agent_settings(LONG)
-    assert (agent_settings.agent, agent_settings.prompt, agent_settings.greeting) == (
+    assert (agent_settings.agent.name, agent_settings.prompt, agent_settings.greeting) == (
         "maya",
         "You are Maya.",
         "Hi, Maya here.",
     )
     assert (agent_settings.functions, agent_settings.history) == ([FUNCTION], [])
-    assert agent_settings.think == {"type": "open_ai", "model": "gpt-5.4-mini"}
 
 
 async def test_nothing_remembered_is_said_so():

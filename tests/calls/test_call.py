@@ -1,7 +1,7 @@
 """How a call ends by the clock, and that it ends once. Conversations are tested with whole calls."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import cast
 
@@ -10,10 +10,10 @@ import pytest
 from gateway.agents import Agent
 from gateway.calls.call import MEDIA_SILENCE_SECONDS, Call
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig
+from gateway.engines.interface import EngineEvents, EngineSession, LoadSettings, VoiceEngine
 from gateway.errors import CarrierRefused
 from gateway.session import EndReason, VoiceSession
 from gateway.telephony.media_stream import MediaStream
-from gateway.websocket.interface import Socket, SocketOwner
 
 
 class Carrier:
@@ -31,11 +31,14 @@ class Carrier:
         self.closed += 1
 
 
-async def never_connects(
-    url: str, headers: Mapping[str, str], owner: SocketOwner, *, max_bytes: int, timeout: float
-) -> Socket:
-    await asyncio.Event().wait()
-    raise AssertionError
+class AbsentEngine:
+    """Never answers."""
+
+    name = "absent"
+
+    async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
+        await asyncio.Event().wait()
+        raise AssertionError
 
 
 class Line:
@@ -50,7 +53,7 @@ class Line:
             self.session,
             Agent("maya", "You are Maya."),
             cast(MediaStream, self.carrier),
-            EngineConfig(never_connects, ""),
+            EngineConfig(cast(VoiceEngine, AbsentEngine())),
             line=self,
             apology=b"",
         )

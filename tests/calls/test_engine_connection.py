@@ -1,195 +1,395 @@
-"""What the keeper does by the clock; connecting and losing are tested with whole calls."""
+"""The engine connection over an engine that the test controls."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
 
+from gateway.agents import Agent
 from gateway.audio import SILENCE_FRAME
-from gateway.calls import engine_connection
 from gateway.calls.agent_context import AgentContext
-from gateway.calls.engine_connection import ANSWER_SECONDS, STALLED_BYTES, EngineConfig, EngineConnection
-from gateway.engines.deepgram import DeepgramSession, EngineEvents
-from gateway.engines.deepgram_codec import KEEP_ALIVE_SECONDS
-from gateway.errors import EngineUnavailable
-from gateway.websocket.interface import Connector
+from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection, EngineTimeouts
+from gateway.calls.recorder import NoRecorder
+from gateway.engines.interface import (
+    AgentSettings,
+    EngineEvent,
+    EngineEvents,
+    EngineSession,
+    LatencyReported,
+    LoadSettings,
+    SettingsApplied,
+    VoiceEngine,
+)
+from gateway.errors import EngineError, EngineRefused, EngineUnavailable
+from gateway.history.live_events import EventPublisher
 
-SOUND = bytes(range(160))
+pytestmark = pytest.mark.virtual_time
+
+AUDIO = bytes(range(160))
+TIMEOUTS = EngineTimeouts()
 
 
-class Link:
-    """An engine link that writes down what it is given."""
+class FakeSession:
+    """Keeps what it is given."""
 
-    def __init__(self, now: float) -> None:
-        self.sent_at = self.received_at = now
+    def __init__(self, events: EngineEvents, settings: AgentSettings) -> None:
+        self.events = events
+        self.settings = settings
         self.buffered_bytes = 0
-        self.sent: list[bytes] = []
-        self.said: list[str] = []
-        self.kept_alive = 0
-        self.dropped = False
+        self.audio: list[bytes] = []
+        self.said: list[str | tuple[str, str]] = []
+        self.is_closed = False
 
-    def send_audio(self, audio: bytes, *, at: float) -> None:
-        self.sent.append(audio)
-        self.sent_at = at
+    def send_audio(self, audio: bytes) -> None:
+        self.audio.append(audio)
 
     send_silence = send_audio
 
-    def say(self, text: str) -> None:
-        self.said.append(text)
+    def say(self, text: str, *, interrupt: bool = False) -> None:
+        self.said.append((text, "interrupts") if interrupt else text)
 
-    def keep_alive(self, *, at: float) -> None:
-        self.kept_alive += 1
-        self.sent_at = at
+    def update_instructions(self, text: str) -> None:
+        self.said.append(f"added: {text}")
 
-    def update_prompt(self, addition: str) -> None:
-        self.said.append(addition)
+    def replace_settings(self, settings: AgentSettings) -> None:
+        self.settings = settings
 
-    def drop(self) -> None:
-        self.dropped = True
+    def close(self) -> None:
+        self.is_closed = True
+
+    # The engine's side
+
+    def is_ready(self) -> None:
+        self.events.on_engine_event(SettingsApplied())
+
+    def is_lost(self, error: EngineError | None = None) -> None:
+        self.events.on_engine_closed(error or EngineUnavailable("the engine closed the connection"))
 
 
-class NothingUntold:
+class FakeEngine:
+    """Opens sessions that are ready at once; or not, or refuses to."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.sessions: list[FakeSession] = []
+        self.attempts: list[float] = []
+        self.error: EngineError | None = None
+        self.handshake_seconds = 0.0
+        self.applies_settings = True
+
+    async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
+        self.attempts.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(self.handshake_seconds)
+        if self.error is not None:
+            raise self.error
+        session = FakeSession(events, await load_settings())
+        self.sessions.append(session)
+        if self.applies_settings:
+            asyncio.get_running_loop().call_soon(session.is_ready)
+        return cast(EngineSession, session)
+
+    @property
+    def session(self) -> FakeSession:
+        return self.sessions[-1]
+
+
+class FakeContext:
+    """The agent's context, without memory."""
+
+    told = {"outcome": "off"}
+    memory: dict[str, Any] = {}
+
+    def __init__(self) -> None:
+        self.prompt = "You are Maya."
+        self.late = ""
+        self.waits: list[float] = []
+
+    async def agent_settings(self, seconds: float) -> AgentSettings:
+        self.waits.append(seconds)
+        return self.as_of_now()
+
+    def as_of_now(self) -> AgentSettings:
+        return AgentSettings(Agent("maya", ""), self.prompt)
+
     def untold(self) -> str:
-        return ""
+        late, self.late = self.late, ""
+        return late
+
+
+class FakeCall:
+    """The call that the connection belongs to."""
+
+    def __init__(self) -> None:
+        self.recorder = NoRecorder()
+        self.events: list[EngineEvent] = []
+        self.heard: list[bytes] = []
+
+    def on_agent_audio(self, audio: bytes) -> None:
+        self.heard.append(audio)
+
+    def on_engine_event(self, event: EngineEvent) -> None:
+        self.events.append(event)
+
+
+class Stage:
+    def __init__(self, *, resumed: bool = False, timeouts: EngineTimeouts = TIMEOUTS) -> None:
+        self.engine, self.context, self.call = FakeEngine(), FakeContext(), FakeCall()
+        self.connection = EngineConnection(
+            self.call,
+            EngineConfig(cast(VoiceEngine, self.engine), timeouts),
+            cast(AgentContext, self.context),
+            EventPublisher().call("", "", "", "", kept=False),
+            logging.LoggerAdapter(logging.getLogger(__name__)),
+            sorry="Sorry.",
+            resumed=resumed,
+        )
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[asyncio.Task[None]]:
+        """Runs the connection; its first session is ready."""
+        task = asyncio.create_task(self.connection.run())
+        await asyncio.sleep(0.01)
+        yield task
+        task.cancel()
+        await asyncio.wait({task})
+
+    async def reconnects(self) -> None:
+        self.engine.session.is_lost()
+        await asyncio.sleep(TIMEOUTS.retry_pauses[0] + 0.01)
+
+    async def ticks(self, seconds: float) -> None:
+        """As the call manager does."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + seconds
+        while loop.time() < until:
+            await asyncio.sleep(0.1)
+            self.connection.tick(loop.time())
 
 
 @pytest.fixture
-async def keeper() -> AsyncIterator[EngineConnection]:
-    yield make_keeper()
+async def stage() -> Stage:
+    return Stage()
 
 
-def make_keeper(access: EngineConfig | None = None, **options: Any) -> EngineConnection:
-    return EngineConnection(
-        cast(EngineEvents, None),
-        access or EngineConfig(cast(Connector, None), ""),
-        cast(AgentContext, NothingUntold()),
-        sorry="Sorry.",
-        log=logging.LoggerAdapter(logging.getLogger(__name__)),
-        **options,
-    )
+# Connecting
 
 
-def connected(keeper: EngineConnection) -> tuple[Link, float]:
-    now = asyncio.get_running_loop().time()
-    link = Link(now)
-    keeper.link, keeper.ready = cast(DeepgramSession, link), False
-    return link, now
+async def test_audio_waits_for_a_ready_session(stage: Stage) -> None:
+    stage.engine.applies_settings = False
+    async with stage.running():
+        stage.connection.send_audio(AUDIO)
+        assert stage.engine.session.audio == []
+        stage.engine.session.is_ready()
+        stage.connection.send_audio(AUDIO)
+        assert stage.engine.session.audio == [AUDIO, AUDIO]
+        assert stage.engine.session.said == []
+        assert stage.call.events == [SettingsApplied()]
 
 
-async def test_sound_waits_for_a_ready_engine(keeper: EngineConnection) -> None:
-    link, _ = connected(keeper)
-    keeper.hear(SOUND)
-    assert link.sent == []
-    keeper.applied()
-    keeper.hear(SOUND)
-    assert link.sent == [SOUND, SOUND]
-    assert link.said == []
-
-
-async def test_only_the_last_ten_seconds_wait(keeper: EngineConnection) -> None:
+async def test_only_the_last_ten_seconds_wait(stage: Stage) -> None:
     for number in range(600):
-        keeper.hear(bytes([number % 256]) * 160)
-    link, _ = connected(keeper)
-    keeper.applied()
-    assert len(link.sent) == 500
-    assert link.sent[0] == bytes([100]) * 160
+        stage.connection.send_audio(bytes([number % 256]) * 160)
+    async with stage.running():
+        assert len(stage.engine.session.audio) == 500
+        assert stage.engine.session.audio[0] == bytes([100]) * 160
 
 
-async def test_second_connection_says_sorry(keeper: EngineConnection) -> None:
-    connected(keeper)
-    keeper.applied()
-    link, _ = connected(keeper)
-    keeper.applied()
-    assert link.said == ["Sorry."]
+async def test_handshake_shortens_the_wait_for_memory(stage: Stage) -> None:
+    """The settings have to leave within a fixed time after the call's start."""
+    stage.engine.handshake_seconds = 0.05
+    async with stage.running():
+        await asyncio.sleep(0.05)
+        assert stage.context.waits == [pytest.approx(TIMEOUTS.memory - 0.05)]
 
 
-async def test_engine_that_is_ready_twice_says_nothing(keeper: EngineConnection) -> None:
-    link, _ = connected(keeper)
-    keeper.applied()
-    keeper.applied()
-    assert link.said == []
+async def test_agent_audio_reaches_the_call(stage: Stage) -> None:
+    async with stage.running():
+        stage.engine.session.events.on_agent_audio(AUDIO)
+        assert stage.call.heard == [AUDIO]
 
 
-async def test_call_that_goes_on_says_sorry() -> None:
-    keeper = make_keeper(resumed=True)
-    link, _ = connected(keeper)
-    keeper.applied()
-    assert link.said == ["Sorry."]
+async def test_session_without_settings_is_replaced(stage: Stage) -> None:
+    stage.engine.applies_settings = False
+    async with stage.running():
+        await asyncio.sleep(TIMEOUTS.settings + 1)
+        assert len(stage.engine.sessions) == 2
+        assert stage.engine.sessions[0].is_closed
 
 
-async def test_pause_is_filled_in_real_time(keeper: EngineConnection) -> None:
-    link, now = connected(keeper)
-    keeper.applied()
-    keeper.hear(SOUND)
-    link.sent.clear()
-    keeper.tick(now + 0.1)
-    assert link.sent == []
-    for tick in range(4, 11):
-        keeper.tick(now + tick / 10)
-    assert set(link.sent) == {SILENCE_FRAME}
-    assert 49 <= len(link.sent) <= 51
+async def test_end_closes_the_session(stage: Stage) -> None:
+    async with stage.running():
+        session = stage.engine.session
+    assert session.is_closed
+    assert stage.connection.session is None
 
 
-async def test_waiting_engine_is_kept_alive(keeper: EngineConnection) -> None:
-    link, now = connected(keeper)
-    keeper.tick(now + KEEP_ALIVE_SECONDS - 0.1)
-    assert link.kept_alive == 0
-    keeper.tick(now + KEEP_ALIVE_SECONDS + 0.1)
-    keeper.tick(now + KEEP_ALIVE_SECONDS + 0.2)
-    assert link.kept_alive == 1
+# Reconnecting
 
 
-async def test_engine_that_stops_answering_is_dropped(keeper: EngineConnection) -> None:
-    link, now = connected(keeper)
-    keeper.applied()
-    keeper.answer_due_since = now
-    link.received_at = now + 5
-    keeper.tick(now + 5 + ANSWER_SECONDS - 0.1)
-    assert not link.dropped
-    keeper.tick(now + 5 + ANSWER_SECONDS + 0.1)
-    assert link.dropped
+async def test_second_session_says_sorry(stage: Stage) -> None:
+    async with stage.running():
+        await stage.reconnects()
+        assert len(stage.engine.sessions) == 2
+        assert stage.engine.sessions[0].is_closed
+        assert stage.engine.session.said == ["Sorry."]
 
 
-async def test_silent_engine_is_fine_while_nobody_asks(keeper: EngineConnection) -> None:
-    link, now = connected(keeper)
-    keeper.applied()
-    keeper.tick(now + 10 * ANSWER_SECONDS)
-    assert not link.dropped
+async def test_only_the_last_second_waits_for_a_second_session(stage: Stage) -> None:
+    async with stage.running():
+        stage.engine.session.is_lost()
+        await asyncio.sleep(0.01)
+        for _ in range(100):
+            stage.connection.send_audio(AUDIO)
+        await asyncio.sleep(1)
+        assert len(stage.engine.session.audio) == 50
 
 
-async def test_engine_that_stops_reading_is_dropped(keeper: EngineConnection) -> None:
-    link, now = connected(keeper)
-    link.buffered_bytes = STALLED_BYTES + 1
-    keeper.tick(now)
-    assert link.dropped
+async def test_session_that_is_ready_twice_says_nothing(stage: Stage) -> None:
+    async with stage.running():
+        stage.engine.session.is_ready()
+        assert stage.engine.session.said == []
 
 
-async def test_absent_engine_is_not_tried_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each try may take its time, and somebody listens to silence meanwhile."""
-    tries = 0
+async def test_resumed_call_says_sorry() -> None:
+    stage = Stage(resumed=True)
+    async with stage.running():
+        assert stage.engine.session.said == ["Sorry."]
 
-    async def connect(*_: Any, **__: Any) -> Any:
-        nonlocal tries
-        tries += 1
-        raise EngineUnavailable("the engine can't be reached")
 
-    monkeypatch.setattr(engine_connection, "AWAY_SECONDS", -1.0)
+async def test_attempts_pause_longer_and_longer_and_end(stage: Stage) -> None:
+    stage.engine.error = EngineUnavailable("the engine can't be reached")
     with pytest.raises(EngineUnavailable):
-        await make_keeper(access=EngineConfig(connect, "")).run()
-    assert tries == 1
+        await stage.connection.run()
+    pauses = [later - earlier for earlier, later in zip(stage.engine.attempts, stage.engine.attempts[1:], strict=False)]
+    assert pauses == pytest.approx(TIMEOUTS.retry_pauses)
 
 
-async def test_engine_that_comes_late_takes_what_was_said(keeper: EngineConnection) -> None:
-    keeper.hear(SOUND)
-    taking = asyncio.create_task(keeper.takes_all(60))
-    await asyncio.sleep(0)
-    link, _ = connected(keeper)
-    keeper.applied()
-    assert await taking
-    assert link.sent == [SOUND]
+async def test_slow_attempts_end_sooner() -> None:
+    """Each attempt may take seconds, and the caller hears silence."""
+    stage = Stage()
+    stage.engine.error, stage.engine.handshake_seconds = EngineUnavailable("the engine can't be reached"), 5.0
+    with pytest.raises(EngineUnavailable):
+        await stage.connection.run()
+    assert len(stage.engine.attempts) == 3
 
 
-async def test_engine_that_lacks_nothing_is_not_waited_for(keeper: EngineConnection) -> None:
-    assert not await keeper.takes_all(3600)
+async def test_refused_session_is_not_tried_again(stage: Stage) -> None:
+    stage.engine.error = EngineRefused("a wrong key")
+    with pytest.raises(EngineRefused):
+        await stage.connection.run()
+    assert len(stage.engine.attempts) == 1
+
+
+async def test_session_that_is_refused_later_ends_the_connection(stage: Stage) -> None:
+    async with stage.running() as task:
+        stage.engine.session.is_lost(EngineRefused("the engine gave up: INVALID_SETTINGS"))
+        await asyncio.wait({task})
+        assert isinstance(task.exception(), EngineRefused)
+
+
+async def test_steady_session_resets_the_pauses() -> None:
+    stage = Stage(timeouts=replace(TIMEOUTS, retry_pauses=(0.2,)))
+    async with stage.running() as task:
+        for _ in range(3):
+            await asyncio.sleep(TIMEOUTS.steady + 1)
+            await stage.reconnects()
+        assert len(stage.engine.sessions) == 4
+        await stage.reconnects()
+        assert task.done()
+
+
+# Commands
+
+
+async def test_text_waits_for_a_session(stage: Stage) -> None:
+    stage.connection.say("One moment.")
+    async with stage.running():
+        stage.connection.say("Here I am.")
+        stage.connection.say("Stop.", interrupt=True)
+        assert stage.engine.session.said == ["One moment.", "Here I am.", ("Stop.", "interrupts")]
+
+
+async def test_settings_that_changed_while_connecting_are_replaced(stage: Stage) -> None:
+    stage.engine.applies_settings = False
+    async with stage.running():
+        stage.context.prompt = "You are Max."
+        stage.connection.replace_settings()
+        assert stage.engine.session.settings.prompt == "You are Maya."
+        stage.engine.session.is_ready()
+        assert stage.engine.session.settings.prompt == "You are Max."
+
+
+async def test_late_memory_is_added_once(stage: Stage) -> None:
+    async with stage.running():
+        stage.context.late = "The caller is Anna."
+        stage.connection.send_late_memory()
+        stage.connection.send_late_memory()
+        assert stage.engine.session.said == ["added: The caller is Anna."]
+
+
+async def test_flush_waits_for_the_buffered_audio(stage: Stage) -> None:
+    stage.connection.send_audio(AUDIO)
+    flushing = asyncio.create_task(stage.connection.flush(60))
+    await asyncio.sleep(1)
+    assert not flushing.done()
+    async with stage.running():
+        assert await flushing
+        assert stage.engine.session.audio == [AUDIO]
+
+
+async def test_flush_gives_up(stage: Stage) -> None:
+    stage.connection.send_audio(AUDIO)
+    assert not await stage.connection.flush(2)
+
+
+async def test_nothing_to_flush_takes_no_time(stage: Stage) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    assert not await stage.connection.flush(3600)
+    assert loop.time() == began
+
+
+# The clock
+
+
+async def test_pause_is_filled_in_real_time(stage: Stage) -> None:
+    async with stage.running():
+        stage.connection.send_audio(AUDIO)
+        stage.engine.session.audio.clear()
+        await stage.ticks(0.1)
+        assert stage.engine.session.audio == []
+        await stage.ticks(0.9)
+        assert set(stage.engine.session.audio) == {SILENCE_FRAME}
+        assert 45 <= len(stage.engine.session.audio) <= 55
+
+
+async def test_session_that_stops_answering_is_replaced(stage: Stage) -> None:
+    async with stage.running():
+        first = stage.engine.session
+        stage.connection.answer_due_since = asyncio.get_running_loop().time()
+        await stage.ticks(5)
+        first.events.on_engine_event(LatencyReported({}))
+        await stage.ticks(TIMEOUTS.answer - 1)
+        assert not first.is_closed
+        await stage.ticks(2)
+        assert first.is_closed
+        assert len(stage.engine.sessions) == 2
+
+
+async def test_silent_session_is_fine_while_no_answer_is_due(stage: Stage) -> None:
+    async with stage.running():
+        await stage.ticks(10 * TIMEOUTS.answer)
+        assert not stage.engine.session.is_closed
+
+
+async def test_session_that_stops_reading_is_replaced(stage: Stage) -> None:
+    async with stage.running():
+        first = stage.engine.session
+        first.buffered_bytes = STALLED_BYTES + 1
+        await stage.ticks(1)
+        assert first.is_closed

@@ -2,8 +2,7 @@ from datetime import UTC, datetime
 
 from gateway.calls.playout import MARK_BYTES, Playout
 from gateway.calls.transcript import Transcript
-from gateway.engines.agent_settings import HistoryMessage, HistoryToolCall
-from gateway.engines.events import FunctionCall
+from gateway.engines.interface import FunctionCall, HistoryMessage, HistoryToolCall
 from gateway.session import Speaker, Turn
 
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)

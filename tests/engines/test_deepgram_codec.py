@@ -1,5 +1,6 @@
 import json
-from typing import Any, get_args
+from dataclasses import replace
+from typing import Any, cast, get_args
 
 import pytest
 from deepgram.agent.v1.socket_client import V1SocketClientResponse
@@ -7,11 +8,13 @@ from deepgram.agent.v1.types import AgentV1Settings
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.engines.agent_settings import AgentFunction, AgentSettings, HistoryMessage, HistoryToolCall
+from gateway.agents import Agent
 from gateway.engines.deepgram_codec import DeepgramCodec
-from gateway.engines.events import (
+from gateway.engines.interface import (
     AgentAudioDone,
+    AgentFunction,
     AgentSaid,
+    AgentSettings,
     EngineEvent,
     EngineFailed,
     EngineGreeted,
@@ -19,8 +22,12 @@ from gateway.engines.events import (
     FunctionCall,
     FunctionsCancelled,
     FunctionsRequested,
+    HistoryMessage,
+    HistoryToolCall,
     InjectionRefused,
+    LanguageModel,
     LatencyReported,
+    LlmEndpoint,
     PromptUpdated,
     SettingsApplied,
     TurnEnded,
@@ -29,22 +36,16 @@ from gateway.engines.events import (
 )
 from gateway.errors import RemoteProtocolError
 
-BRIEF = AgentSettings(
-    agent="maya",
+MAYA = Agent("maya", "You are Maya.")
+NEW_CALL = AgentSettings(
+    agent=MAYA,
     prompt="You are Maya.",
     greeting="Hello, this is Maya.",
-    listen={"type": "deepgram", "version": "v2", "model": "flux-general-en"},
-    think={"type": "open_ai", "model": "gpt-5.4-mini"},
-    speak={"type": "deepgram", "model": "aura-2-thalia-en"},
     functions=(AgentFunction("end_call", "Hang up."), AgentFunction("hours", "Opening hours.", speculative=True)),
 )
-GOING_ON = AgentSettings(
-    agent="maya",
+RESUMED_CALL = AgentSettings(
+    agent=MAYA,
     prompt="You are Maya.",
-    greeting="",
-    listen=BRIEF.listen,
-    think=BRIEF.think,
-    speak=BRIEF.speak,
     history=(
         HistoryMessage("user", "Is my bike ready?"),
         HistoryToolCall(FunctionCall("f1", "order_status", '{"order": "A12"}', "signed"), '{"state": "waiting"}'),
@@ -131,7 +132,7 @@ def test_odd_fields_never_break_it(fields: dict[str, Any]) -> None:
         receive({**fields, "type": kind})
 
 
-@pytest.mark.parametrize("agent_settings", [BRIEF, GOING_ON])
+@pytest.mark.parametrize("agent_settings", [NEW_CALL, RESUMED_CALL])
 def test_settings_pass_the_sdk_unchanged(agent_settings: AgentSettings) -> None:
     """The official model takes our Settings and gives them back as they were."""
     settings = json.loads(DeepgramCodec().settings(agent_settings))
@@ -139,7 +140,7 @@ def test_settings_pass_the_sdk_unchanged(agent_settings: AgentSettings) -> None:
 
 
 def test_settings_say_mu_law_both_ways() -> None:
-    settings = json.loads(DeepgramCodec().settings(BRIEF))
+    settings = json.loads(DeepgramCodec().settings(NEW_CALL))
     assert settings["audio"] == {
         "input": {"encoding": "mulaw", "sample_rate": 8000},
         "output": {"encoding": "mulaw", "sample_rate": 8000, "container": "none"},
@@ -147,7 +148,7 @@ def test_settings_say_mu_law_both_ways() -> None:
 
 
 def test_only_harmless_functions_run_on_a_guess() -> None:
-    functions = json.loads(DeepgramCodec().settings(BRIEF))["agent"]["think"]["functions"]
+    functions = json.loads(DeepgramCodec().settings(NEW_CALL))["agent"]["think"]["functions"]
     assert [(function["name"], function["defer_until_eot"]) for function in functions] == [
         ("end_call", True),
         ("hours", False),
@@ -155,7 +156,7 @@ def test_only_harmless_functions_run_on_a_guess() -> None:
 
 
 def test_history_comes_without_a_greeting() -> None:
-    agent = json.loads(DeepgramCodec().settings(GOING_ON))["agent"]
+    agent = json.loads(DeepgramCodec().settings(RESUMED_CALL))["agent"]
     assert "greeting" not in agent
     assert agent["context"]["messages"] == [
         {"type": "History", "role": "user", "content": "Is my bike ready?"},
@@ -176,14 +177,49 @@ def test_history_comes_without_a_greeting() -> None:
     ]
 
 
-def test_result_names_its_call() -> None:
-    answer = DeepgramCodec().function_result(FunctionCall("f1", "end_call", ""), "ok")
+def requested(codec: DeepgramCodec) -> None:
+    functions = [{"id": "f1", "name": "end_call", "arguments": "", "client_side": True}]
+    codec.receive(json.dumps({"type": "FunctionCallRequest", "functions": functions}))
+
+
+def test_result_names_its_function() -> None:
+    codec = DeepgramCodec()
+    requested(codec)
+    answer = codec.answer_tool("f1", "ok")
+    assert answer is not None
     assert json.loads(answer) == {"type": "FunctionCallResponse", "id": "f1", "name": "end_call", "content": "ok"}
 
 
-def test_turn_without_words_is_over_all_the_same() -> None:
+def test_only_open_calls_are_answered() -> None:
+    codec = DeepgramCodec()
+    assert codec.answer_tool("f1", "ok") is None
+    requested(codec)
+    codec.receive('{"type": "FunctionCallCancelled", "functions": [{"id": "f1", "name": "end_call"}]}')
+    assert codec.answer_tool("f1", "ok") is None
+
+
+@pytest.mark.parametrize(
+    ("engine_thinks", "models"), [(False, ["voice-gateway"]), (True, ["voice-gateway", "gpt-5.4-mini"])]
+)
+def test_own_language_model_comes_first(engine_thinks: bool, models: list[str]) -> None:
+    endpoint = LlmEndpoint("https://voice.example.com/v1/chat/completions", "the-bearer", cast(LanguageModel, None))
+    agent = replace(MAYA, engine_thinks=engine_thinks)
+    think = json.loads(DeepgramCodec().settings(AgentSettings(agent, "You are Maya.", llm=endpoint)))["agent"]["think"]
+    thinks = think if isinstance(think, list) else [think]
+    assert [item["provider"]["model"] for item in thinks] == models
+    assert thinks[0]["endpoint"] == {"url": endpoint.url, "headers": {"authorization": "Bearer the-bearer"}}
+    assert "the-bearer" not in repr(endpoint)
+
+
+@pytest.mark.parametrize(("interrupt", "behavior"), [(False, "queue"), (True, "interrupt")])
+def test_text_is_queued_or_interrupts(interrupt: bool, behavior: str) -> None:
+    message = json.loads(DeepgramCodec().say("One moment.", interrupt=interrupt))
+    assert message == {"type": "InjectAgentMessage", "message": "One moment.", "behavior": behavior}
+
+
+def test_turn_without_words_ends_as_well() -> None:
     assert DeepgramCodec().receive(b'{"type": "ConversationText", "role": "user", "content": " "}') == [TurnEnded()]
 
 
-def test_no_text_has_what_no_database_takes() -> None:
+def test_nul_characters_are_removed() -> None:
     assert receive({"type": "ConversationText", "role": "user", "content": "Hel\0lo."}) == [UserSaid("Hello.")]

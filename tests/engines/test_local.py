@@ -1,351 +1,382 @@
-"""One conversation with the local engine: speech and mind are the test's, the rest is real."""
+"""Sessions of the local engine. The speech worker and the language model are the test's."""
 
 import asyncio
 
-import orjson
+import pytest
 
-from gateway.engines.agent_settings import AgentFunction, AgentSettings, ThinkEndpoint
-from gateway.engines.deepgram_codec import DeepgramCodec
-from gateway.engines.events import EngineFailed, FunctionCall
-from gateway.engines.local import BUSY, HEARING, INTERRUPTED, URL, LocalEngine
-from tests.stage import until
+from gateway.agents import Agent
+from gateway.calls.recorder import NoRecorder
+from gateway.engines.interface import (
+    AgentAudioDone,
+    AgentFunction,
+    AgentSaid,
+    AgentSettings,
+    EngineFailed,
+    EngineGreeted,
+    FunctionCall,
+    FunctionsRequested,
+    HistoryMessage,
+    HistoryToolCall,
+    InjectionRefused,
+    LlmEndpoint,
+    PromptUpdated,
+    SettingsApplied,
+    TurnEnded,
+    UserSaid,
+    UserStartedSpeaking,
+)
+from gateway.engines.local import BUSY, HEARING, INTERRUPTED, LocalEngine
+from gateway.errors import EngineRefused, EngineUnavailable
+from gateway.llm.chat import Finished, TextDelta, ToolCallDelta
 
-CODEC = DeepgramCodec()
-SOUND = b"\x02" * 1600
+pytestmark = pytest.mark.virtual_time
+
+AUDIO = b"\x02" * 1600
+MAYA = Agent("maya", "")
 END_CALL = AgentFunction("end_call", "Hang up.")
+CALL = FunctionCall("7", "end_call", "{}")
 
 
-class FakeSpeech:
-    """A speech process that makes the same sound of every text at once, and hears what the test says was said."""
+class FakeWorker:
+    """A speech worker that synthesizes every text at once, and recognises what the test says."""
 
-    def __init__(self, *, silent=False):
-        self.silent = silent
-        self.seats = []
+    state, refusal, has_started = "ready", "", True
 
-    async def ready(self, timeout):
+    def __init__(self):
+        self.channels = []
+
+    async def ready(self, seconds):
         pass
 
     @property
-    def taken_seats(self):
-        return len(self.seats)
+    def open_channels(self):
+        return len(self.channels)
 
-    def speech_channel(self, listener):
-        self.seats.append(FakeSeat(listener, self.silent))
-        return self.seats[-1]
+    def open_channel(self, listener):
+        self.channels.append(FakeChannel(listener))
+        return self.channels[-1]
 
 
-class FakeSeat:
+class FakeChannel:
     buffered_bytes = 0
 
-    def __init__(self, listener, silent):
-        self.listener, self.silent = listener, silent
-        self.said, self.heard, self.left = [], b"", False
+    def __init__(self, listener):
+        self.listener = listener
+        self.texts, self.heard, self.closed = 0, b"", False
 
     def say(self, text):
-        self.said.append(text)
-        number = len(self.said)
-        if not self.silent:
-            asyncio.get_running_loop().call_soon(self._sound, number)
-        return number
+        self.texts += 1
+        asyncio.get_running_loop().call_soon(self._synthesize, self.texts)
+        return self.texts
 
-    def _sound(self, number):
-        self.listener.on_sound(number, SOUND)
+    def _synthesize(self, number):
+        self.listener.on_audio(number, AUDIO)
         self.listener.on_spoken(number)
 
-    def hear(self, audio):
+    def send_audio(self, audio):
         self.heard += audio
 
-    def hush(self):
+    def cancel_speech(self):
         pass
 
     def end_turn(self):
-        self.listener.on_ended("what there was")
+        self.listener.on_speech_ended("what was recognised so far")
 
-    def leave(self):
-        self.left = True
+    def close(self):
+        self.closed = True
 
 
-class FakeMind:
-    """Answers with what the test prepared; remembers what it was asked."""
+class FakeLlm:
+    """Answers with what the test prepared, and keeps the requests."""
 
-    opens = False
+    def __init__(self, *answers, opens=False):
+        self.answers, self.requests, self.opens = list(answers), [], opens
 
-    def __init__(self, *answers):
-        self.answers, self.asked = list(answers), []
-
-    async def answer(self, messages, functions):
-        self.asked.append(messages)
-        self.functions = functions
-        for piece in self.answers.pop(0):
-            if isinstance(piece, asyncio.Event):
-                await piece.wait()
+    async def answer(self, request):
+        self.requests.append(request)
+        for index, item in enumerate(self.answers.pop(0)):
+            if isinstance(item, asyncio.Event):
+                await item.wait()
+            elif isinstance(item, FunctionCall):
+                yield ToolCallDelta(index, item.id, item.name, item.arguments[:1])
+                yield ToolCallDelta(index, "", "", item.arguments[1:])
             else:
-                yield piece
+                yield TextDelta(item)
+        yield Finished("stop")
 
+    def messages(self, number):
+        """The conversation in a request, without the instructions."""
+        return list(self.requests[number].messages[1:])
 
-class Owner:
-    """The gateway's end of the socket."""
-
-    def __init__(self):
-        self.socket, self.frames, self.sound, self.closed = None, [], b"", None
-
-    def on_open(self, socket):
-        self.socket = socket
-
-    def on_text(self, data):
-        self.frames.append(orjson.loads(data))
-
-    def on_binary(self, data):
-        self.sound += data
-
-    def on_closed(self, code):
-        self.closed = code
-
-    def texts(self, role):
-        said = (frame for frame in self.frames if frame["type"] == "ConversationText")
-        return [frame["content"] for frame in said if frame["role"] == role]
-
-    @property
-    def types(self):
-        return [frame["type"] for frame in self.frames]
-
-    async def gets(self, kind, count=1):
-        await until(lambda: self.types.count(kind) >= count)
+    def texts(self, number):
+        return [message["content"] for message in self.messages(number)]
 
 
 class Talk:
-    """A configured conversation."""
+    """One session: what it reports, and the caller."""
 
-    def __init__(self, owner, speech_channel, mind):
-        self.owner, self.speech_channel, self.mind = owner, speech_channel, mind
+    def __init__(self, llm):
+        self.llm, self.recorder = llm, NoRecorder()
+        self.events, self.audio, self.error = [], b"", None
+
+    def on_agent_audio(self, audio):
+        self.audio += audio
+
+    def on_engine_event(self, event):
+        self.events.append(event)
+
+    def on_engine_closed(self, error):
+        self.error = error
 
     def caller_says(self, text):
-        self.speech_channel.listener.on_began()
-        self.speech_channel.listener.on_ended(text)
+        self.channel.listener.on_speech_started()
+        self.channel.listener.on_speech_ended(text)
 
     def caller_hears(self, seconds):
-        self.owner.socket.send_binary(b"\xff" * int(seconds * 8000))
+        self.session.send_audio(b"\xff" * int(seconds * 8000))
+
+    async def gets(self, kind, count=1):
+        async with asyncio.timeout(60):
+            while sum(isinstance(event, kind) for event in self.events) < count:
+                await asyncio.sleep(0.01)
+
+    def said(self, kind=AgentSaid):
+        return [event.text for event in self.events if isinstance(event, kind)]
 
 
-async def opened(mind, *, greeting="Hello. How are you?", most_calls=4, speech=None):
-    speech, owner = speech or FakeSpeech(), Owner()
-    endpoint = ThinkEndpoint("https://voice.example.com/v1/chat/completions", "the-bearer")
+async def connected(llm, *, greeting="", max_calls=4, **settings):
+    worker, talk = FakeWorker(), Talk(llm)
+    endpoint = LlmEndpoint("https://voice.example.com/v1/chat/completions", "the-bearer", llm)
 
-    async def find_mind(bearer):
-        return mind if bearer == "the-bearer" else None
+    async def load_settings():
+        return AgentSettings(MAYA, "You are Maya.", greeting, (END_CALL,), llm=endpoint, **settings)
 
-    engine = LocalEngine(speech, find_mind, most_calls=most_calls)
-    await engine.connect(URL, {}, owner, max_bytes=1, timeout=1)
-    agent_settings = AgentSettings("maya", "You are Maya.", greeting, {}, None, {}, (END_CALL,), (), endpoint)
-    owner.socket.send_text(CODEC.settings(agent_settings))
-    await owner.gets("SettingsApplied")
-    return Talk(owner, speech.seats[-1], mind)
-
-
-async def test_the_agent_greets():
-    talk = await opened(FakeMind())
-    await talk.owner.gets("AgentAudioDone")
-    assert talk.owner.texts("assistant") == ["Hello.", "How are you?"]
-    assert talk.owner.sound == 2 * SOUND
-    assert talk.owner.types[:2] == ["Welcome", "SettingsApplied"]
+    engine = LocalEngine(worker, max_calls=max_calls)
+    talk.session = await engine.connect(load_settings, talk)
+    talk.channel = worker.channels[0]
+    assert SettingsApplied() not in talk.events  # comes after `connect` has returned
+    await talk.gets(SettingsApplied)
+    return talk
 
 
-async def test_a_turn_is_answered():
-    talk = await opened(FakeMind(["I am ", "fine. And", " you?"]), greeting="")
+async def test_agent_greets():
+    talk = await connected(FakeLlm(), greeting="Hello. How are you?")
+    await talk.gets(AgentAudioDone)
+    assert talk.said() == ["Hello.", "How are you?"]
+    assert talk.audio == 2 * AUDIO
+    assert talk.events[:2] == [EngineGreeted("local"), SettingsApplied()]
+
+
+async def test_turn_is_answered():
+    talk = await connected(FakeLlm(["I am ", "fine. And", " you?"]))
     talk.caller_says("How are you?")
-    await talk.owner.gets("AgentAudioDone")
-    assert talk.owner.types[2:] == [
-        "UserStartedSpeaking",
-        "EndOfTurn",
-        "ConversationText",
-        "ConversationText",
-        "ConversationText",
-        "AgentAudioDone",
+    await talk.gets(AgentAudioDone)
+    assert talk.events[2:] == [
+        UserStartedSpeaking(),
+        TurnEnded(),
+        UserSaid("How are you?"),
+        AgentSaid("I am fine."),
+        AgentSaid("And you?"),
+        AgentAudioDone(),
     ]
-    assert talk.owner.texts("user") == ["How are you?"]
-    assert talk.owner.texts("assistant") == ["I am fine.", "And you?"]
-    [system, question] = talk.mind.asked[0]
+    [system, question] = talk.llm.requests[0].messages
     assert system == {"role": "system", "content": f"You are Maya.\n\n{HEARING}"}
     assert question == {"role": "user", "content": "How are you?"}
 
 
-async def test_the_conversation_is_remembered():
-    talk = await opened(FakeMind(["Fine."], ["Yes."]))
-    await talk.owner.gets("AgentAudioDone")
+async def test_conversation_so_far_is_in_the_request():
+    history = (HistoryMessage("user", "Hello."), HistoryToolCall(CALL, "ok"), HistoryMessage("assistant", "Hi."))
+    talk = await connected(FakeLlm(["Yes."]), history=history)
+    talk.caller_says("Are you there?")
+    await talk.gets(AgentAudioDone)
+    assert talk.llm.texts(0) == ["Hello.", "Hi.", "Are you there?"]
+
+
+async def test_conversation_is_kept():
+    talk = await connected(FakeLlm(["Fine."], ["Yes."]), greeting="Hello. How are you?")
+    await talk.gets(AgentAudioDone)
     talk.caller_hears(5)
     talk.caller_says("How are you?")
-    await talk.owner.gets("AgentAudioDone", 2)
+    await talk.gets(AgentAudioDone, 2)
     talk.caller_hears(5)
-    talk.owner.socket.send_text(CODEC.update_prompt("It is late."))
+    talk.session.update_instructions("It is late.")
+    await talk.gets(PromptUpdated)
     talk.caller_says("Really?")
-    await talk.owner.gets("AgentAudioDone", 3)
-    system, *said = talk.mind.asked[1]
-    assert system["content"].endswith("\nIt is late.")
-    assert [message["content"] for message in said] == ["Hello. How are you?", "How are you?", "Fine.", "Really?"]
+    await talk.gets(AgentAudioDone, 3)
+    assert talk.llm.requests[1].messages[0]["content"].endswith("\nIt is late.")
+    assert talk.llm.texts(1) == ["Hello. How are you?", "How are you?", "Fine.", "Really?"]
 
 
-async def test_what_was_not_heard_was_not_said():
-    talk = await opened(FakeMind(["One. Two. Three."], ["Sorry."]), greeting="")
+async def test_unheard_sentences_are_removed():
+    talk = await connected(FakeLlm(["One. Two. Three."], ["Sorry."]))
     talk.caller_says("Count.")
-    await talk.owner.gets("AgentAudioDone")
-    talk.caller_hears(0.25)  # each takes a fifth of a second
+    await talk.gets(AgentAudioDone)
+    talk.caller_hears(0.25)  # each sentence takes 0.2 s
     talk.caller_says("Stop.")
-    await until(lambda: len(talk.mind.asked) == 2)
-    assert [message["content"] for message in talk.mind.asked[1][1:]] == ["Count.", "One.", "Stop."]
+    await talk.gets(AgentAudioDone, 2)
+    assert talk.llm.texts(1) == ["Count.", "One.", "Stop."]
 
 
-async def test_who_goes_on_before_an_answer_has_said_one_thing():
-    never = asyncio.Event()
-    talk = await opened(FakeMind([never], ["I see."]), greeting="")
+async def test_turns_without_an_answer_between_them_are_one():
+    talk = await connected(FakeLlm([asyncio.Event()], ["I see."]))
     talk.caller_says("My name is Anna.")
-    await until(lambda: talk.mind.asked)
+    await asyncio.sleep(1)
     talk.caller_says("And I have a question.")
-    await talk.owner.gets("AgentAudioDone")
-    assert talk.mind.asked[1][1:] == [{"role": "user", "content": "My name is Anna. And I have a question."}]
-    assert talk.owner.texts("user") == ["My name is Anna.", "And I have a question."]
+    await talk.gets(AgentAudioDone)
+    assert talk.llm.messages(1) == [{"role": "user", "content": "My name is Anna. And I have a question."}]
+    assert talk.said(UserSaid) == ["My name is Anna.", "And I have a question."]
 
 
-async def test_a_cough_does_not_end_an_answer():
-    talk = await opened(FakeMind(["One. Two."]), greeting="")
+async def test_cough_does_not_end_an_answer():
+    talk = await connected(FakeLlm(["One. Two."]))
     talk.caller_says("Count.")
-    await talk.owner.gets("AgentAudioDone")
+    await talk.gets(AgentAudioDone)
     talk.caller_says("")
-    await talk.owner.gets("AgentAudioDone", 2)
-    assert talk.owner.texts("assistant") == ["One.", "Two.", "One.", "Two."]
-    assert len(talk.mind.asked) == 1
+    await talk.gets(AgentAudioDone, 2)
+    assert talk.said() == ["One.", "Two.", "One.", "Two."]
+    assert len(talk.llm.requests) == 1
 
 
 async def test_functions_are_called_and_answered():
-    call = FunctionCall("7", "end_call", "{}")
-    talk = await opened(FakeMind([call], ["Goodbye."]), greeting="")
+    talk = await connected(FakeLlm([CALL], ["Goodbye."]))
     talk.caller_says("Bye.")
-    await talk.owner.gets("FunctionCallRequest")
-    assert CODEC.receive(orjson.dumps(talk.owner.frames[-1]))[0].calls == (call,)
-    talk.owner.socket.send_text(CODEC.function_result(call, "ok"))
-    await talk.owner.gets("AgentAudioDone")
-    assert talk.owner.texts("assistant") == ["Goodbye."]
-    assert talk.mind.functions == (END_CALL,)
-    request, result = talk.mind.asked[1][-2:]
+    await talk.gets(FunctionsRequested)
+    assert talk.events[-1] == FunctionsRequested((CALL,))
+    talk.session.answer_tool("another", "ignored")
+    talk.session.answer_tool("7", "ok")
+    await talk.gets(AgentAudioDone)
+    assert talk.said() == ["Goodbye."]
+    [tool] = talk.llm.requests[0].tools
+    assert tool["function"] == {"name": "end_call", "description": "Hang up.", "parameters": END_CALL.parameters}
+    request, result = talk.llm.messages(1)[-2:]
     assert request["tool_calls"][0]["id"] == "7"
     assert result == {"role": "tool", "tool_call_id": "7", "content": "ok"}
 
 
-async def test_a_function_without_result_is_told_as_such():
-    talk = await opened(FakeMind([FunctionCall("7", "end_call", "{}")], ["Yes?"]), greeting="")
+async def test_function_that_was_interrupted_has_a_result():
+    talk = await connected(FakeLlm([CALL], ["Yes?"]))
     talk.caller_says("Bye.")
-    await talk.owner.gets("FunctionCallRequest")
+    await talk.gets(FunctionsRequested)
     talk.caller_says("No, wait.")
-    await talk.owner.gets("AgentAudioDone")
-    assert talk.mind.asked[1][-2:] == [
+    await talk.gets(AgentAudioDone)
+    assert talk.llm.messages(1)[-2:] == [
         {"role": "tool", "tool_call_id": "7", "content": INTERRUPTED},
         {"role": "user", "content": "No, wait."},
     ]
 
 
-async def test_a_message_is_said_unless_the_caller_speaks():
-    talk = await opened(FakeMind(), greeting="")
-    talk.owner.socket.send_text(CODEC.say("One moment."))
-    await talk.owner.gets("AgentAudioDone")
-    talk.speech_channel.listener.on_began()
-    talk.owner.socket.send_text(CODEC.say("One moment."))
-    await talk.owner.gets("InjectionRefused")
-    assert talk.owner.texts("assistant") == ["One moment."]
+async def test_injected_text_is_said_unless_the_caller_speaks():
+    talk = await connected(FakeLlm())
+    talk.session.say("One moment.")
+    await talk.gets(AgentAudioDone)
+    talk.channel.listener.on_speech_started()
+    talk.session.say("One moment.")
+    await talk.gets(InjectionRefused)
+    assert talk.said() == ["One moment."]
 
 
-async def test_what_is_said_instead_ends_the_answer():
+async def test_interrupting_text_ends_the_answer():
     never = asyncio.Event()
-    talk = await opened(FakeMind(["One. Two. ", never, "Three."], ["Yes."]), greeting="")
+    talk = await connected(FakeLlm(["One. Two. ", never, "Three."], ["Yes."]))
     talk.caller_says("Count.")
-    await until(lambda: talk.owner.texts("assistant") == ["One.", "Two."])
-    talk.owner.socket.send_text(CODEC.say_instead("Stop."))
-    await talk.owner.gets("AgentAudioDone")
+    await talk.gets(AgentSaid, 2)
+    talk.session.say("Stop.", interrupt=True)
+    await talk.gets(AgentAudioDone)
     never.set()
     talk.caller_hears(5)
     talk.caller_says("Really?")
-    await talk.owner.gets("AgentAudioDone", 2)
-    assert talk.owner.texts("assistant") == ["One.", "Two.", "Stop.", "Yes."]
-    assert [message["content"] for message in talk.mind.asked[1][1:]] == ["Count.", "Stop.", "Really?"]
+    await talk.gets(AgentAudioDone, 2)
+    assert talk.said() == ["One.", "Two.", "Stop.", "Yes."]
+    assert talk.llm.texts(1) == ["Count.", "Stop.", "Really?"]
 
 
-async def test_a_replaced_prompt_leaves_nothing_of_the_old_one():
-    """Whoever is forgotten, or has given the phone to somebody else, is not spoken of any more."""
-    talk = await opened(FakeMind(["Who?"]), greeting="")
-    talk.owner.socket.send_text(CODEC.update_prompt("The caller is Anna."))
-    agent_settings = AgentSettings("maya", "You are still Maya.", "", {}, {}, {}, (), (), None)
-    talk.owner.socket.send_text(CODEC.update_think(agent_settings))
+async def test_replaced_settings_leave_nothing_of_the_old_prompt():
+    """A caller who is forgotten, or who passed on the phone, is not mentioned any more."""
+    talk = await connected(FakeLlm(["Who?"]))
+    talk.session.update_instructions("The caller is Anna.")
+    talk.session.replace_settings(AgentSettings(MAYA, "You are still Maya."))
     talk.caller_says("Who am I?")
-    await talk.owner.gets("AgentAudioDone")
-    assert talk.mind.asked[0][0]["content"] == f"You are still Maya.\n\n{HEARING}"
-    assert talk.mind.functions == ()
+    await talk.gets(AgentAudioDone)
+    assert talk.llm.requests[0].messages[0]["content"] == f"You are still Maya.\n\n{HEARING}"
+    assert talk.llm.requests[0].tools == ()
 
 
-async def test_a_mind_may_greet_in_its_own_words():
-    mind = FakeMind(["Hello again. How are you today?"])
-    mind.opens = True
-    talk = await opened(mind)
-    await talk.owner.gets("AgentAudioDone")
-    assert talk.owner.texts("assistant") == ["Hello again.", "How are you today?"]
-    assert mind.asked[0][-1] == {"role": "assistant", "content": "Hello. How are you?"}
+async def test_language_model_may_greet_in_its_own_words():
+    llm = FakeLlm(["Hello again. How are you today?"], opens=True)
+    talk = await connected(llm, greeting="Hello. How are you?")
+    await talk.gets(AgentAudioDone)
+    assert talk.said() == ["Hello again.", "How are you today?"]
+    assert llm.messages(0) == [{"role": "assistant", "content": "Hello. How are you?"}]
 
 
-async def test_a_full_house_says_so_and_hangs_up():
-    talk = await opened(FakeMind(), most_calls=0)
-    await talk.owner.gets("AgentAudioDone")
-    assert talk.owner.texts("assistant") == [BUSY]
-    assert talk.owner.types.index("FunctionCallRequest") < talk.owner.types.index("ConversationText")
-    talk.owner.socket.send_binary(SOUND)
-    assert talk.speech_channel.heard == b""
+async def test_full_engine_says_so_and_hangs_up():
+    worker, talk = FakeWorker(), Talk(FakeLlm())
+    worker.open_channel(None)
+    endpoint = LlmEndpoint("", "", talk.llm)
+
+    async def load_settings():
+        return AgentSettings(MAYA, "", "Hello.", llm=endpoint)
+
+    talk.session = await LocalEngine(worker, max_calls=1).connect(load_settings, talk)
+    await talk.gets(AgentAudioDone)
+    assert talk.said() == [BUSY]
+    assert isinstance(talk.events[2], FunctionsRequested)  # before the text, so that the call ends after it
+    talk.session.send_audio(AUDIO)
+    assert worker.channels[1].heard == b""
 
 
-async def test_the_last_words_are_asked_for():
-    talk = await opened(FakeMind(["Yes."]), greeting="")
-    talk.speech_channel.listener.on_began()
-    talk.owner.socket.send_text(CODEC.force_end_turn())
-    await talk.owner.gets("AgentAudioDone")
-    assert talk.owner.texts("user") == ["what there was"]
+async def test_end_of_turn_is_forced():
+    talk = await connected(FakeLlm(["Yes."]))
+    talk.channel.listener.on_speech_started()
+    talk.session.end_user_turn()
+    await talk.gets(AgentAudioDone)
+    assert talk.said(UserSaid) == ["what was recognised so far"]
 
 
-async def test_broken_speech_is_a_failure_that_may_pass():
-    talk = await opened(FakeMind(), greeting="")
-    talk.speech_channel.listener.on_speech_broke("voice failed: URLError")
-    assert CODEC.receive(orjson.dumps(talk.owner.frames[-1])) == [EngineFailed("voice failed: URLError", True)]
+async def test_failed_speech_ends_the_session():
+    talk = await connected(FakeLlm())
+    talk.channel.listener.on_speech_failed("voice failed: URLError")
+    assert talk.events[-1] == EngineFailed("voice failed: URLError", retryable=True)
+    assert isinstance(talk.error, EngineUnavailable)
+    assert talk.channel.closed
 
 
-async def test_lost_speech_closes_the_socket():
-    talk = await opened(FakeMind(), greeting="")
-    talk.speech_channel.listener.on_speech_lost()
-    await until(lambda: talk.owner.closed)
-    talk.owner.socket.close()
-    assert talk.speech_channel.left
+async def test_lost_worker_ends_the_session():
+    talk = await connected(FakeLlm())
+    talk.channel.listener.on_worker_lost()
+    assert isinstance(talk.error, EngineUnavailable)
+    talk.session.close()
+    assert talk.channel.closed
 
 
-async def test_nothing_is_said_after_the_close():
-    talk = await opened(FakeMind(["Yes."]), greeting="")
+async def test_closed_session_reports_nothing():
+    talk = await connected(FakeLlm(["Yes."]))
     talk.caller_says("Hello?")
-    talk.owner.socket.close()
-    await until(lambda: talk.owner.closed)
-    assert talk.owner.texts("assistant") == []
+    talk.session.close()
+    await asyncio.sleep(1)
+    assert talk.said() == []
+    assert (talk.audio, talk.error) == (b"", None)
 
 
-async def test_an_unknown_bearer_is_refused():
-    talk_owner = Owner()
+async def test_session_needs_a_language_model():
+    worker = FakeWorker()
 
-    async def nobody(bearer):
-        return None
+    async def load_settings():
+        return AgentSettings(MAYA, "")
 
-    await LocalEngine(FakeSpeech(), nobody, most_calls=1).connect(URL, {}, talk_owner, max_bytes=1, timeout=1)
-    talk_owner.socket.send_text(CODEC.settings(AgentSettings("maya", "", "", {}, {}, {})))
-    await talk_owner.gets("Error")
-    assert not CODEC.receive(orjson.dumps(talk_owner.frames[-1]))[0].retryable
+    with pytest.raises(EngineRefused):
+        await LocalEngine(worker, max_calls=1).connect(load_settings, Talk(None))
+    assert worker.channels[0].closed
 
 
-async def test_a_failure_is_told(caplog):
-    class Broken(FakeMind):
-        async def answer(self, messages, functions):
+async def test_failed_answer_ends_the_session(caplog):
+    class Broken(FakeLlm):
+        async def answer(self, request):
             raise ValueError("a bug")
             yield ""
 
-    talk = await opened(Broken(), greeting="")
+    talk = await connected(Broken())
     talk.caller_says("Hello?")
-    await talk.owner.gets("Error")
+    await talk.gets(EngineFailed)
     assert "local engine failed" in caplog.text
+    assert isinstance(talk.error, EngineUnavailable)

@@ -1,79 +1,79 @@
-"""The real speech process, as the gateway runs it."""
+"""The real speech worker process, as the gateway runs it."""
 
 import asyncio
 
 import pytest
 
-from gateway.engines.speech_worker import SpeechWorkerClient
+from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
 from gateway.errors import EngineRefused
 from gateway.maintenance import running
 from gateway.simulate import voices
-from tests.stage import until
+from tests.stage import PATIENCE, until
 
 QUIET = b"".join(voices.line_noise(100))
 
 
 class Listener:
     def __init__(self):
-        self.sound, self.spoken, self.began, self.heard, self.lost = b"", [], 0, [], False
+        self.audio, self.spoken, self.started, self.heard, self.lost = b"", [], 0, [], False
 
-    def on_began(self):
-        self.began += 1
+    def on_speech_started(self):
+        self.started += 1
 
-    def on_ended(self, text):
+    def on_speech_ended(self, text):
         self.heard.append(text)
 
-    def on_sound(self, number, audio):
-        self.sound += audio
+    def on_audio(self, number, audio):
+        self.audio += audio
 
     def on_spoken(self, number):
         self.spoken.append(number)
 
-    def on_speech_broke(self, what):
-        raise AssertionError(what)
+    def on_speech_failed(self, problem):
+        raise AssertionError(problem)
 
-    def on_speech_lost(self):
+    def on_worker_lost(self):
         self.lost = True
 
 
 @pytest.fixture
-async def host():
-    host = SpeechWorkerClient()
-    async with running(host.run()):
-        await host.ready()
-        yield host
+async def worker():
+    worker = SpeechWorkerClient({}, SpeechWorkerTimeouts())
+    async with running(worker.run()):
+        await worker.ready(PATIENCE)
+        yield worker
 
 
-async def test_it_hears_and_speaks(host):
+async def test_worker_recognises_and_speaks(worker):
     listener = Listener()
-    speech_channel = host.speech_channel(listener)
-    assert speech_channel.say("How can I help you?") == 1
+    channel = worker.open_channel(listener)
+    assert channel.say("How can I help you?") == 1
     await until(lambda: listener.spoken == [1])
-    speech_channel.hear(QUIET + listener.sound + QUIET)
+    channel.send_audio(QUIET + listener.audio + QUIET)
     await until(lambda: listener.heard)
-    assert (listener.began, listener.heard) == (1, ["How can I help you?"])
-    speech_channel.leave()
-    assert (host.taken_seats, host.state) == (0, "ready")
+    assert (listener.started, listener.heard) == (1, ["How can I help you?"])
+    channel.close()
+    assert (worker.open_channels, worker.state) == (0, "ready")
 
 
-async def test_a_dead_process_is_replaced(host):
+async def test_dead_process_is_replaced(worker):
     listener = Listener()
-    host.speech_channel(listener)
-    host._process.kill()
+    worker.open_channel(listener)
+    worker._process.kill()
     await until(lambda: listener.lost)
-    await host.ready()
+    await worker.ready(PATIENCE)
     second = Listener()
-    host.speech_channel(second).say("Here again.")
+    worker.open_channel(second).say("Here again.")
     await until(lambda: second.spoken)
-    assert len(second.sound) > 1600
+    assert len(second.audio) > 1600
 
 
-async def test_one_that_cannot_load_is_not_started_again(monkeypatch, tmp_path):
+async def test_process_that_cannot_load_its_models_is_not_restarted(monkeypatch, tmp_path):
     (tmp_path / "hibari").mkdir()
     (tmp_path / "hibari" / "__init__.py").write_text("")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    host = SpeechWorkerClient()
-    await asyncio.wait_for(host.run(), 60)
+    worker = SpeechWorkerClient({}, SpeechWorkerTimeouts())
+    await asyncio.wait_for(worker.run(), 60)
     with pytest.raises(EngineRefused, match="hibari has no assets/hibari.onnx"):
-        await host.ready()
-    assert host.state == "failed"
+        await worker.ready(PATIENCE)
+    assert worker.state == "failed"

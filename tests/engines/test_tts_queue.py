@@ -1,4 +1,4 @@
-"""What the agent says, in order, and what is left of it when the caller speaks. The voice is the test itself."""
+"""Order of speech, and what remains of it after an interruption. The test plays the synthesizer."""
 
 import pytest
 
@@ -8,28 +8,28 @@ SECOND = b"\x01" * 8000
 
 
 class Stage:
-    """A voice that makes sound when the test tells it to, and what came out of the mouth."""
+    """A synthesizer that the test controls, and what the queue sent."""
 
     def __init__(self):
-        self.asked, self.hushes, self.now, self.out = [], 0, 0.0, []
+        self.asked, self.cancelled, self.now, self.out = [], 0, 0.0, []
         self.tts_queue = TtsQueue(
             self,
             lambda: self.now,
-            tell=lambda text: self.out.append(text),
-            play=lambda audio: self.out.append(len(audio) / 8000),
-            done=lambda: self.out.append("DONE"),
+            on_text=lambda text: self.out.append(text),
+            on_audio=lambda audio: self.out.append(len(audio) / 8000),
+            on_done=lambda: self.out.append("DONE"),
         )
 
     def say(self, text):
         self.asked.append(text)
         return len(self.asked)
 
-    def hush(self):
-        self.hushes += 1
+    def cancel_speech(self):
+        self.cancelled += 1
 
-    def sounds(self, number, audio=SECOND):
-        self.tts_queue.sound(number, audio)
-        self.tts_queue.spoken(number)
+    def synthesizes(self, number, audio=SECOND):
+        self.tts_queue.receive_audio(number, audio)
+        self.tts_queue.receive_end(number)
 
 
 @pytest.fixture
@@ -37,13 +37,13 @@ def stage():
     return Stage()
 
 
-def test_sound_passes_as_it_comes(stage):
+def test_audio_passes_as_it_comes(stage):
     stage.tts_queue.say("Hello.")
     stage.tts_queue.finish()
-    stage.tts_queue.sound(1, SECOND)
-    stage.tts_queue.sound(1, SECOND)
+    stage.tts_queue.receive_audio(1, SECOND)
+    stage.tts_queue.receive_audio(1, SECOND)
     assert stage.out == ["Hello.", 1.0, 1.0]
-    stage.tts_queue.spoken(1)
+    stage.tts_queue.receive_end(1)
     assert stage.out[3:] == ["DONE"]
 
 
@@ -51,60 +51,60 @@ def test_sentences_keep_their_order(stage):
     stage.tts_queue.say("One.")
     stage.tts_queue.say("Two.")
     stage.tts_queue.finish()
-    stage.sounds(2)
+    stage.synthesizes(2)
     assert stage.out == []
-    stage.sounds(1)
+    stage.synthesizes(1)
     assert stage.out == ["One.", 1.0, "Two.", 1.0, "DONE"]
 
 
-def test_an_answer_may_end_after_its_sound(stage):
+def test_answer_may_end_after_its_audio(stage):
     stage.tts_queue.say("One.")
-    stage.sounds(1)
+    stage.synthesizes(1)
     stage.tts_queue.finish()
     assert stage.out == ["One.", 1.0, "DONE"]
 
 
-def test_an_empty_answer_has_no_end(stage):
+def test_empty_answer_has_no_end(stage):
     stage.tts_queue.finish()
     assert stage.out == []
 
 
-def test_what_was_not_heard_is_said_again(stage):
+def test_interrupted_text_is_repeated(stage):
     for text in ("One.", "Two.", "Three."):
         stage.tts_queue.say(text)
     stage.tts_queue.finish()
-    stage.sounds(1)
-    stage.sounds(2)
-    stage.now = 1.5  # in the midst of the second
+    stage.synthesizes(1)
+    stage.synthesizes(2)
+    stage.now = 1.5  # during the second
     stage.tts_queue.hold()
-    stage.sounds(3)
-    assert stage.hushes == 1
+    stage.synthesizes(3)
+    assert stage.cancelled == 1
     assert stage.out == ["One.", 1.0, "Two.", 1.0]
-    stage.tts_queue.go_on()
+    stage.tts_queue.resume()
     assert stage.asked[3:] == ["Two.", "Three."]
-    stage.sounds(4)
-    stage.sounds(5)
+    stage.synthesizes(4)
+    stage.synthesizes(5)
     assert stage.out[4:] == ["Two.", 1.0, "Three.", 1.0, "DONE"]
 
 
-def test_what_comes_while_the_caller_speaks_waits(stage):
+def test_text_waits_while_the_caller_speaks(stage):
     stage.tts_queue.hold()
     stage.tts_queue.say("One.")
     stage.tts_queue.finish()
     assert stage.asked == []
-    stage.tts_queue.go_on()
-    stage.sounds(1)
+    stage.tts_queue.resume()
+    stage.synthesizes(1)
     assert stage.out == ["One.", 1.0, "DONE"]
 
 
-def test_a_dropped_answer_is_over(stage):
+def test_dropped_answer_is_over(stage):
     stage.tts_queue.say("One.")
     stage.tts_queue.say("Two.")
-    stage.sounds(1)
+    stage.synthesizes(1)
     stage.now = 2.0
     stage.tts_queue.hold()
     assert stage.tts_queue.drop() == ["Two."]
     stage.tts_queue.say("Other.")
     stage.tts_queue.finish()
-    stage.sounds(3)
+    stage.synthesizes(3)
     assert stage.out == ["One.", 1.0, "Other.", 1.0, "DONE"]

@@ -49,7 +49,7 @@ def test_calls_are_heard_apart(process):
         tell(process, MessageKind.OPEN, call)
         tell(process, MessageKind.AUDIO, call, body=QUIET + voices.pico(text) + QUIET)
     heard = [told(process) for _ in range(4)]
-    ended = {message.call: message.text for message in heard if message.kind is MessageKind.ENDED}
+    ended = {message.call: message.text for message in heard if message.kind is MessageKind.SPEECH_ENDED}
     assert ended == {1: "My name is Anna.", 2: "I have a question."}
 
 
@@ -57,22 +57,22 @@ def test_what_is_said_can_be_understood(process, models):
     tell(process, MessageKind.OPEN)
     tell(process, MessageKind.SAY, number=7, body=b"How can I help you?")
     sound = b""
-    while (message := told(process)).kind is MessageKind.SOUND:
+    while (message := told(process)).kind is MessageKind.SYNTHESIZED:
         assert message.number == 7
         sound += message.body
     assert message == SpeechMessage(MessageKind.SPOKEN, 1, 7)
     assert models.recogniser.text_of(decode(sound)) == "How can I help you?"
 
 
-def test_hushed_texts_make_no_sound(process):
+def test_cancelled_texts_are_not_synthesized(process):
     tell(process, MessageKind.OPEN)
-    tell(process, MessageKind.HUSH, number=3)
+    tell(process, MessageKind.CANCEL, number=3)
     for number in (1, 2, 3):
         tell(process, MessageKind.SAY, number=number, body=b"Hello.")
     sounding, spoken = set(), set()
     while spoken != {1, 2, 3}:
         message = told(process)
-        (sounding if message.kind is MessageKind.SOUND else spoken).add(message.number)
+        (sounding if message.kind is MessageKind.SYNTHESIZED else spoken).add(message.number)
     assert sounding == {3}
 
 
@@ -82,10 +82,10 @@ def test_what_breaks_is_told(process):
     tell(process, MessageKind.OPEN)
     tell(process, MessageKind.AUDIO, body=QUIET + voices.pico("Is anybody there?") + QUIET)
     assert [told(process).kind, told(process)] == [
-        MessageKind.BEGAN,
-        SpeechMessage(MessageKind.BROKE, 1, body=b"recogniser failed: URLError"),
+        MessageKind.SPEECH_STARTED,
+        SpeechMessage(MessageKind.FAILED, 1, body=b"recogniser failed: URLError"),
     ]
-    assert told(process) == SpeechMessage(MessageKind.ENDED, 1)
+    assert told(process) == SpeechMessage(MessageKind.SPEECH_ENDED, 1)
 
 
 def test_a_text_that_cannot_be_said_is_told(process):
@@ -93,7 +93,7 @@ def test_a_text_that_cannot_be_said_is_told(process):
         process._models = replace(process._models, voice=RemoteVoice(server.url, "tts-1", "alloy", "wrong"))
         tell(process, MessageKind.OPEN)
         tell(process, MessageKind.SAY, number=1, body=b"Hello.")
-        assert told(process) == SpeechMessage(MessageKind.BROKE, 1, body=b"voice failed: HTTPError 401")
+        assert told(process) == SpeechMessage(MessageKind.FAILED, 1, body=b"voice failed: HTTPError 401")
         assert told(process) == SpeechMessage(MessageKind.SPOKEN, 1, 1)
 
 
@@ -106,7 +106,7 @@ def test_a_slow_server_does_not_hold_up_others(models):
                 tell(process, MessageKind.OPEN, call)
                 tell(process, MessageKind.SAY, call, number=1, body=b"Hello.")
             kinds = [told(process).kind for _ in range(16)]
-    assert set(kinds) == {MessageKind.SOUND, MessageKind.SPOKEN}
+    assert set(kinds) == {MessageKind.SYNTHESIZED, MessageKind.SPOKEN}
 
 
 def test_a_call_that_is_over_is_forgotten(process):

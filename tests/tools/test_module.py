@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from gateway.engines.agent_settings import AgentFunction
+from gateway.engines.interface import AgentFunction
 from gateway.errors import SettingsError
 from gateway.tools.module import ReloadingToolModule, load_toolbox
 from tests.stage import until, until_it

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import pytest
 
-from gateway.engines.events import FunctionCall
+from gateway.engines.interface import FunctionCall
 from gateway.session import VoiceSession
 from gateway.tools.conversation import Conversation
 from gateway.tools.module import load_toolbox

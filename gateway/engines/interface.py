@@ -1,0 +1,304 @@
+"""
+The interface between a call and its voice engine.
+
+A `VoiceEngine` opens one `EngineSession` per connection. The call sends audio and commands to the session; everything
+the engine reports arrives through `EngineEvents`. Nothing here is specific to one engine.
+
+Audio is mu-law, 8000 Hz, mono, in both directions. `registry.py` describes how to add an engine.
+"""
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from gateway.agents import Agent
+from gateway.errors import EngineError
+from gateway.llm.chat import ChatEvent, ChatRequest
+
+# Settings: what a session needs to know about the call
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """A function that the agent calls. `arguments` is JSON text and may be empty."""
+
+    id: str
+    name: str
+    arguments: str
+    thought_signature: str = ""
+    """Opaque data of some models (Gemini), returned to them with the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentFunction:
+    """
+    A function that the agent may call; the gateway runs it.
+
+    `speculative`: it has no side effect, so it may run before it is certain that the caller has finished speaking.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
+    speculative: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryMessage:
+    """One turn of the conversation so far."""
+
+    role: Literal["user", "assistant"]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryToolCall:
+    """A function call of the conversation so far, with its result."""
+
+    call: FunctionCall
+    answer: str
+
+
+class LanguageModel(Protocol):
+    """The agent's own language model, for the conversation of one call."""
+
+    @property
+    def opens(self) -> bool:
+        """Whether it rewrites the greeting: asked with the greeting as the last message, it returns its own."""
+
+    def answer(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
+        """Stream an answer. Close the generator to cancel it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LlmEndpoint:
+    """
+    The agent's own language model, for one call.
+
+    An engine across the network posts OpenAI chat completions to `url` with `bearer`; one in this process uses `model`.
+    """
+
+    url: str
+    bearer: str = field(repr=False)
+    model: LanguageModel = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """How the agent behaves in one session. A resumed conversation has a history and no greeting."""
+
+    agent: Agent
+    """The agent's configuration. Each engine reads its own options from it."""
+    prompt: str
+    """The agent's instructions, rendered for this call."""
+    greeting: str = ""
+    functions: Sequence[AgentFunction] = ()
+    history: Sequence[HistoryMessage | HistoryToolCall] = ()
+    llm: LlmEndpoint | None = None
+    """None: the engine uses its own language model."""
+
+
+LoadSettings = Callable[[], Awaitable[AgentSettings]]
+
+
+# Events: what the engine reports
+
+
+@dataclass(frozen=True, slots=True)
+class EngineGreeted:
+    """The engine accepted the connection and waits for its settings."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsApplied:
+    """The session is ready for audio."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserStartedSpeaking:
+    """The caller began to speak: the current answer is cancelled. May be repeated."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """The caller's turn is complete; its text follows, unless it had no words."""
+
+
+@dataclass(frozen=True, slots=True)
+class UserSaid:
+    """The final text of one whole turn of the caller."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSaid:
+    """Part of the agent's answer, usually a sentence, sent about when its audio begins."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAudioDone:
+    """The last audio of this answer was sent; the carrier still plays what it has queued."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionsRequested:
+    """The agent waits for the result of each call."""
+
+    calls: tuple[FunctionCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionsCancelled:
+    """The agent no longer wants these results: the caller had not finished speaking."""
+
+    call_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptUpdated:
+    """Added instructions are in effect."""
+
+
+@dataclass(frozen=True, slots=True)
+class InjectionRefused:
+    """A `say` was refused because the caller or the agent was speaking."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyReported:
+    """The engine's own latency measurements by stage, in seconds."""
+
+    stages: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWarned:
+    """A problem that does not end the session."""
+
+    code: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFailed:
+    """The engine ends this session. `retryable`: a new one may work."""
+
+    code: str
+    retryable: bool
+
+
+EngineEvent = (
+    EngineGreeted
+    | SettingsApplied
+    | UserStartedSpeaking
+    | TurnEnded
+    | UserSaid
+    | AgentSaid
+    | AgentAudioDone
+    | FunctionsRequested
+    | FunctionsCancelled
+    | PromptUpdated
+    | InjectionRefused
+    | LatencyReported
+    | EngineWarned
+    | EngineFailed
+)
+
+
+class EngineRecorder(Protocol):
+    """The part of a call's recorder that engine sessions write to. Every method returns at once."""
+
+    def from_engine(self, frame: bytes) -> None: ...
+    def to_engine(self, frame: bytes) -> None: ...
+    def audio_from_engine(self, audio: bytes) -> None: ...
+    def audio_to_engine(self, audio: bytes) -> None: ...
+
+
+class EngineEvents(Protocol):
+    """Receives what a session reports. Called on the event loop; every method returns at once."""
+
+    @property
+    def recorder(self) -> EngineRecorder: ...
+
+    def on_agent_audio(self, audio: bytes) -> None:
+        """Audio of any length, often faster than real time."""
+
+    def on_engine_event(self, event: EngineEvent) -> None: ...
+
+    def on_engine_closed(self, error: EngineError) -> None:
+        """The session ended without `close`. Called once, last."""
+
+
+# The engine
+
+
+class EngineSession(Protocol):
+    """
+    One live connection. Every method returns at once, and does nothing once the session has ended.
+
+    After `close` no event is delivered, not even for data that was already in flight.
+    """
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Data that the engine has not taken yet."""
+
+    def send_audio(self, audio: bytes) -> None:
+        """Caller audio, one carrier frame at a time."""
+
+    def send_silence(self, audio: bytes) -> None:
+        """Silence in place of audio that the carrier did not send. Not recorded."""
+
+    def say(self, text: str, *, interrupt: bool = False) -> None:
+        """Say this verbatim: after the current answer, or with `interrupt` instead of it."""
+
+    def update_instructions(self, text: str) -> None:
+        """Add to the agent's instructions."""
+
+    def replace_settings(self, settings: AgentSettings) -> None:
+        """Replace the agent's instructions and functions; nothing of the old instructions remains."""
+
+    def truncate(self, heard_ms: int) -> None:
+        """The caller interrupted after this much of the agent's last answer. For engines that keep the history."""
+
+    def end_user_turn(self) -> None:
+        """Treat the caller's turn as complete."""
+
+    def answer_tool(self, call_id: str, result: str) -> None:
+        """Answer a function call of this session. Unknown and cancelled ids are ignored."""
+
+    def close(self) -> None: ...
+
+
+class VoiceEngine(Protocol):
+    """A speech-to-speech service or a local pipeline. Opens one session per connection."""
+
+    name: str
+    """As it is called in VOICE_ENGINE, metrics and /health."""
+
+    has_llm: bool
+    """Whether it brings a language model, so that agents need none of their own."""
+
+    async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
+        """
+        Open a session and send it its settings; `SettingsApplied` follows.
+
+        `load_settings` is called once the connection is open, so that memory loads during the handshake. Raises
+        EngineUnavailable, or EngineRefused where another attempt would fail in the same way.
+        """
+        ...
+
+    @property
+    def is_ready(self) -> bool:
+        """False while it starts."""
+
+    def health(self) -> dict[str, str]:
+        """Fields for /health."""
+
+    async def run(self) -> None:
+        """Background work for all sessions, until cancelled. Returns at once if there is none."""
