@@ -55,7 +55,7 @@ from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.facts import FactStore
 from gateway.memory.knowledge import Knowledge
 from gateway.memory.personas import PersonaStore
-from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.recall import Recall
 from gateway.memory.remem_client import RememClient, connect_remem
 from gateway.memory.retention import Retention
@@ -411,7 +411,7 @@ def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> Finaliza
         zones={agent.name: agent.timezone for agent in agents},
         book=CallsTable(store),
         facts=FactStore(store),
-        pins=PinnedTopics(store, embed=embedder.embed if embedder is not None else None),
+        pins=PinnedTopicStore(store, embed=embedder.embed if embedder is not None else None),
         state=CallerState(store),
         state_keys={agent.name: agent.repeat_caller.state_keys for agent in agents},
         analysed=frozenset(agent.name for agent in agents if agent.repeat_caller.analytics_enabled),
@@ -436,7 +436,7 @@ def _memory(config: Config, resources: Resources, eraser: Eraser) -> MemoryServi
     if not settings.voice_session_enabled:
         return None
     limit = settings.voice_session_context_limit
-    facts, pins = FactStore(store), PinnedTopics(store)
+    facts, pins = FactStore(store), PinnedTopicStore(store)
     recall = Recall(store, resources.remem, limit, facts=facts, pins=pins, retention=config.retention)
     return MemoryServices(recall, limit, resources.journal, eraser.forget_caller)
 
@@ -500,7 +500,7 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
     yield agent_llm.keep_warm(config.agent_llms, lambda: manager.live_calls > 0)
     yield maintenance.delete_old_transcripts(resources.archive)
     yield maintenance.delete_old_events(resources.events, config.settings.voice_session_retention_days)
-    yield maintenance.expire_memory(FactStore(store), PinnedTopics(store), config.retention)
+    yield maintenance.expire_memory(FactStore(store), PinnedTopicStore(store), config.retention)
     yield maintenance.finish_erasures(services.eraser)
     yield maintenance.preload(config.writer)
     yield maintenance.collect_garbage(lambda: manager.live_calls == 0)
@@ -528,7 +528,7 @@ async def routes(
     history = CallHistory(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
     visible = VisibleDocuments(resources.store, config.retention)
     notes = CallerNotes(visible, services.eraser.forget_caller)
-    mcp = create_mcp(PersonaStore(resources.store), notes, token, pins=PinnedTopics(resources.store))
+    mcp = create_mcp(PersonaStore(resources.store), notes, token, pins=PinnedTopicStore(resources.store))
     own_store_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
 
     def state() -> dict[str, Any]:

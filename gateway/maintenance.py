@@ -15,7 +15,7 @@ from gateway.finalization.summary.summarizer import Summarizer
 from gateway.history.erasure import Eraser
 from gateway.history.event_store import Cursor, EventStore
 from gateway.memory.facts import FactStore
-from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.retention import Retention
 
 HOUR: Final = 3600.0
@@ -87,7 +87,7 @@ async def finish_erasures(eraser: Eraser) -> None:
         await asyncio.sleep(HOUR)
 
 
-async def expire_memory(facts: FactStore, topics: PinnedTopics, retention: Retention) -> None:
+async def expire_memory(facts: FactStore, topics: PinnedTopicStore, retention: Retention) -> None:
     """Delete facts and topics that are past their retention time, at the start and once a day."""
     while True:
         try:

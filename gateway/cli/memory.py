@@ -24,7 +24,7 @@ from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.history.erasure import DataLocations, Eraser, ErasureResult
 from gateway.history.report import CallerReport, MemoryReports
 from gateway.history.stores import Stores, open_stores, store_path
-from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import connect_remem
 from gateway.memory.store import MemoryStore
 from gateway.settings import Settings
@@ -206,7 +206,7 @@ async def _pin(manager: _Context) -> int:
     given = manager.options
     agent, caller = await _agent(manager), _caller(given.caller)
     try:
-        pin = await PinnedTopics(manager.store).pin(
+        pin = await PinnedTopicStore(manager.store).pin(
             agent,
             caller,
             given.title,
@@ -223,7 +223,7 @@ async def _pin(manager: _Context) -> int:
 
 async def _unpin(manager: _Context) -> int:
     agent, caller = await _agent(manager), _caller(manager.options.caller)
-    if not await PinnedTopics(manager.store).unpin(agent, caller, manager.options.title):
+    if not await PinnedTopicStore(manager.store).unpin(agent, caller, manager.options.title):
         raise SettingsError("no topic of this name is pinned; `gateway memory show` lists those that are")
     manager.show({"unpinned": manager.options.title}, "unpinned")
     return 0

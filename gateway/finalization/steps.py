@@ -21,7 +21,7 @@ from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.memory.documents import DocumentStore, NewDocument
 from gateway.memory.facts import FactStore
 from gateway.memory.identity import LONG_SILENCE
-from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import RememClient
 from gateway.memory.state import CallerState, listed
 from gateway.metrics import DAYS_BETWEEN_CALLS, RECALL_USED, REPEAT_CALLERS, STATE_KEYS
@@ -47,7 +47,7 @@ class FinalizationSteps:
     """Each agent's time zone, for the wall clock in titles."""
     book: CallsTable | None = None
     facts: FactStore | None = None
-    pins: PinnedTopics | None = None
+    pins: PinnedTopicStore | None = None
     state: CallerState | None = None
     state_keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """What each agent's functions may keep of a caller."""
@@ -66,7 +66,7 @@ class FinalizationSteps:
         them: a transcript that should not be there is swept when it can.
         """
         try:
-            if self.facts is not None and await self.facts.is_taken_back(job.session.id):
+            if self.facts is not None and await self.facts.is_reverted(job.session.id):
                 return True
             return self.is_forgotten is not None and await self.is_forgotten(job.session)
         except StoreUnavailable:

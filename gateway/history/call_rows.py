@@ -37,8 +37,9 @@ SCHEMA: Final = (
 )
 
 _SHOWN: Final = "session_id, started_at, agent, caller, carrier, outcome, seconds, turns, told"
-_FACTS_KNOWN: Final = """SELECT DISTINCT caller, documents.id, metadata FROM memory_log
-    JOIN documents ON documents.id = memory_log.document_id WHERE caller IN ({marks})"""
+_FACTS_KNOWN: Final = """SELECT DISTINCT caller, documents.id, metadata FROM memory_entries
+    JOIN documents ON documents.id = memory_entries.document_id
+    WHERE memory_entries.source = 'caller-fact' AND caller IN ({marks})"""
 _UNLISTED: Final = """SELECT session_id, agent, caller, started_at, facts FROM calls
     WHERE session_id NOT IN (SELECT session_id FROM call_lines) LIMIT 200"""
 _LONGEST_MS: Final = 99_999

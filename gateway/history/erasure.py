@@ -28,7 +28,7 @@ from gateway.llm.responder import hashed_caller
 from gateway.memory.database import Connection
 from gateway.memory.facts import FactStore
 from gateway.memory.index import carrying
-from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import RememClient
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
@@ -48,10 +48,9 @@ SCHEMA: Final = ("CREATE TABLE IF NOT EXISTS forgotten (caller TEXT PRIMARY KEY,
 
 _SESSIONS: Final = """
     SELECT session_id, agent FROM calls WHERE caller = :caller AND :agent IN ('', agent)
-    UNION SELECT session_id, agent FROM memory_log WHERE caller = :caller AND :agent IN ('', agent)
     UNION SELECT session_id, agent FROM caller_state_log WHERE caller = :caller AND :agent IN ('', agent)
-    UNION SELECT session_id, agent FROM pin_log
-        WHERE caller = :caller AND :agent IN ('', agent) AND substr(session_id, 1, 14) = 'voice-session:'"""
+    UNION SELECT session_id, agent FROM memory_entries
+        WHERE caller = :caller AND :agent IN ('', agent) AND substr(session_id, 1, 8) <> 'by-hand:'"""
 
 _log = logging.getLogger(__name__)
 
@@ -152,7 +151,7 @@ class Eraser:
         self._secret = secret
         self._patience = patience
         self._facts = FactStore(store)
-        self._pins = PinnedTopics(store)
+        self._pins = PinnedTopicStore(store)
         self._state = CallerState(store)
 
     async def revert(self, call: FinishedCall) -> ErasureResult:
@@ -368,7 +367,7 @@ def _forgotten(connection: Connection, sessions: Sequence[str]) -> set[str]:
     forgotten: set[str] = set()
     for first in range(0, len(sessions), _AT_ONCE):
         some = sessions[first : first + _AT_ONCE]
-        query = f"""SELECT session_id FROM memory_taken_back WHERE session_id IN ({", ".join("?" * len(some))})
+        query = f"""SELECT session_id FROM reverted_sessions WHERE session_id IN ({", ".join("?" * len(some))})
             AND session_id NOT IN (SELECT session_id FROM calls)"""
         forgotten |= {session_id for (session_id,) in connection.execute(query, some)}
     return forgotten
@@ -381,7 +380,7 @@ def _tagged(caller: str, agent: str) -> tuple[str, tuple[str, ...]]:
 def _take_back(connection: Connection, sessions: Iterable[str]) -> None:
     """Nothing that these calls still teach is taken in."""
     rows = [(session_id,) for session_id in sessions]
-    connection.executemany("INSERT INTO memory_taken_back VALUES (?) ON CONFLICT DO NOTHING", rows)
+    connection.executemany("INSERT INTO reverted_sessions VALUES (?) ON CONFLICT DO NOTHING", rows)
 
 
 def _is_of(session: Mapping[str, Any], caller: str, agent: str) -> bool:

@@ -22,8 +22,8 @@ from gateway.memory.documents import Document
 from gateway.memory.fact_projection import FactState
 from gateway.memory.facts import SOURCE as FACT
 from gateway.memory.facts import Fact, FactStore
-from gateway.memory.pinned_topic_log import SOURCE as TOPIC
-from gateway.memory.pinned_topics import PinnedTopic, PinnedTopics
+from gateway.memory.pinned_topics import SOURCE as TOPIC
+from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
 from gateway.memory.state import CallerState, Value
 from gateway.memory.store import MemoryStore
 from gateway.memory.summary_parser import SESSION_PREFIX
@@ -33,16 +33,15 @@ _ALL: Final = 1_000_000
 _DAY: Final = 86_400
 
 _SCOPES: Final = """
-    SELECT agent, caller FROM calls UNION SELECT agent, caller FROM memory_log
-    UNION SELECT agent, caller FROM caller_state_log UNION SELECT agent, caller FROM pin_log ORDER BY caller, agent"""
+    SELECT agent, caller FROM calls UNION SELECT agent, caller FROM memory_entries
+    UNION SELECT agent, caller FROM caller_state_log ORDER BY caller, agent"""
 # Facts and topics have books of their own.
 _DOCUMENTS: Final = f"""
     SELECT tags, content, source_id FROM documents
     WHERE source_id = '' OR source NOT IN ('{FACT}', '{TOPIC}') ORDER BY created_at, key"""
 _AGENTS: Final = """
-    SELECT agent FROM calls WHERE caller = :caller UNION SELECT agent FROM memory_log WHERE caller = :caller
-    UNION SELECT agent FROM caller_state_log WHERE caller = :caller
-    UNION SELECT agent FROM pin_log WHERE caller = :caller ORDER BY agent"""
+    SELECT agent FROM calls WHERE caller = :caller UNION SELECT agent FROM memory_entries WHERE caller = :caller
+    UNION SELECT agent FROM caller_state_log WHERE caller = :caller ORDER BY agent"""
 _STATE_CHANGES: Final = """
     SELECT at, session_id, key, value, lag(value) OVER (PARTITION BY key ORDER BY at, number)
     FROM caller_state_log WHERE agent = ? AND caller = ? ORDER BY at, number"""
@@ -166,7 +165,7 @@ class MemoryReports:
         self._store = store
         self._book = CallsTable(store)
         self._facts = FactStore(store)
-        self._pins = PinnedTopics(store)
+        self._pins = PinnedTopicStore(store)
         self._state = CallerState(store)
 
     async def of(self, caller: str, agent: str = "") -> CallerReport:
@@ -261,7 +260,7 @@ class MemoryReports:
         return [(name, caller) for name, caller in rows if agent in ("", name)]
 
     async def _reverted(self) -> frozenset[str]:
-        query = "SELECT session_id FROM memory_taken_back"
+        query = "SELECT session_id FROM reverted_sessions"
         rows = await self._store.look(lambda connection: connection.execute(query).fetchall())
         return frozenset(session_id for (session_id,) in rows)
 

@@ -11,13 +11,13 @@ from typing import Final
 
 from gateway.finalization import job_table
 from gateway.history import call_rows, calls_table, erasure
-from gateway.memory import facts, personas, pinned_topic_log, state
+from gateway.memory import memory_log, personas, state
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.store import MemoryStore
 from gateway.settings import Secret
 
-_MEMORY: Final = (calls_table, call_rows, facts, pinned_topic_log, state, personas, erasure)
+_MEMORY: Final = (calls_table, call_rows, memory_log, state, personas, erasure)
 MEMORY_SCHEMA: Final = tuple(statement for module in _MEMORY for statement in module.SCHEMA)
 """All tables that hold something of callers."""
 

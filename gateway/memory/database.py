@@ -1,30 +1,47 @@
 """
-What memory is kept in, as the rooms that keep it see it: a blocking connection, in SQL that every database knows.
+The database interface that memory is written against: a blocking connection, and SQL that SQLite and PostgreSQL share.
 
-Facts, state, personas, the book of calls and the search are written once, as plain functions of a Connection that a
-store runs off the event loop: `run` for a transaction, `look` for reading. The embedded store hands in sqlite3's own
-connection, the shared one psycopg's in a wrapper that knows how PostgreSQL writes a parameter. Where the two can't
-speak alike, in full text and vectors, an Index stands between (`index.py`), once for each.
+Facts, state, personas, finished calls and the search are plain functions of a Connection that a store runs off the
+event loop: `run` for a transaction, `look` for reads. The embedded store passes sqlite3's own connection, the shared
+store a wrapper around psycopg's that translates parameters. Full text and vectors differ between the two; each has its
+own Index (`index.py`).
 
 To add a table:
-- give its module a SCHEMA of `CREATE ... IF NOT EXISTS` statements, and name it in `history/stores.py`; a store makes
-  the tables it is opened with, nothing else does;
-- types are TEXT, INTEGER (of 32 bits), REAL and BLOB; a key that counts by itself is `number INTEGER PRIMARY KEY`;
-- times are text of one width, so that text order is time order; what has a shape is JSON, read and written here;
-- parameters are `?` or `:name`; `INSERT ... ON CONFLICT` instead of `INSERT OR ...`; a subquery in FROM has a name;
-- no `rowid`, PRAGMA or JSON function; documents with a tag are found by `index.carrying`;
-- work given to `run` may be done twice, when another node came in between: it changes nothing but the database;
-- say in `history/erasure.py` how a caller is forgotten there. `forget --verify` looks into every table by itself.
+- give its module a SCHEMA of `CREATE ... IF NOT EXISTS` statements and list it in `history/stores.py`; a store creates
+  the tables it is opened with;
+- types are TEXT, INTEGER (32 bits), REAL and BLOB; an automatic key is `number INTEGER PRIMARY KEY`;
+- times are text of one width, so that text order is time order; structured values are JSON, encoded in Python;
+- parameters are `?` or `:name`; use `INSERT ... ON CONFLICT` instead of `INSERT OR ...`; name every subquery in FROM;
+- no `rowid`, PRAGMA or JSON function; find documents by tag with `index.carrying`;
+- a function given to `run` may run twice, after a conflict with another node: it must change nothing but the database;
+- a table that replaces an earlier one copies its rows with a Migration, listed after it in SCHEMA;
+- say in `history/erasure.py` how a caller is erased from it. `forget --verify` searches every table anyway.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """Copies the rows of an earlier version's table with one statement, then drops that table. Runs while it exists."""
+
+    table: str
+    copy: str
+
+    @property
+    def statements(self) -> tuple[str, str]:
+        return self.copy, f"DROP TABLE {self.table}"
+
+
+Schema = Sequence[str | Migration]
+
+
 class Rows(Protocol):
-    """What a statement has found or done."""
+    """The result of a statement."""
 
     @property
     def rowcount(self) -> int: ...
@@ -40,7 +57,7 @@ class Rows(Protocol):
 
 
 class Connection(Protocol):
-    """A connection to either database; sqlite3's own is one."""
+    """A connection to either database; sqlite3's own satisfies it."""
 
     def execute(self, statement: str, parameters: Parameters = ..., /) -> Rows: ...
 

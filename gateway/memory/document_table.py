@@ -46,8 +46,8 @@ def create_document(connection: Connection, new: NewDocument, moment: datetime) 
             new.content,
             new.source,
             orjson.dumps(list(dict.fromkeys(new.tags))).decode(),
-            _time_text(new.created_at or moment),
-            _time_text(moment),
+            time_text(new.created_at or moment),
+            time_text(moment),
             orjson.dumps(new.metadata).decode(),
             new.source_id,
             index_text(new.tags),
@@ -61,7 +61,7 @@ def replace_document(
 ) -> Document:
     connection.execute(
         "UPDATE documents SET content = ?, title = coalesce(?, title), updated_at = ? WHERE id = ?",
-        (content, title, _time_text(moment), document_id),
+        (content, title, time_text(moment), document_id),
     )
     return get_document(connection, document_id)
 
@@ -103,6 +103,6 @@ def _document(row: Sequence[str]) -> Document:
     )
 
 
-def _time_text(time: datetime) -> str:
+def time_text(time: datetime) -> str:
     """Always the same width, so that text order is time order."""
     return time.astimezone(UTC).isoformat(timespec="microseconds")

@@ -1,20 +1,21 @@
-"""What is known of a caller, worked out from what the caller said in one call after the other. Pure."""
+"""Computes what is known of a caller from the statements of one call after the other. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from gateway.memory.fact_relations import Relation, Similar, StatementReading, relation
+from gateway.memory.fact_relations import Relation, StatementReading, relation
 from gateway.memory.identity import same_person
+from gateway.memory.memory_log import EntryKey
 
 MOST_CONFIDENCE: Final = 0.99
 
-Op = Literal["add", "strengthen", "supersede"]
+FactOp = Literal["add", "strengthen", "supersede"]
 
 
 @dataclass(frozen=True, slots=True)
 class FactState:
-    """What the log tells of a fact at one moment."""
+    """A fact at one point of its history."""
 
     text: str
     confidence: float
@@ -22,22 +23,19 @@ class FactState:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One row of the log, as it was said."""
+    """One entry of the log. `person` is who made it where several people share a number; empty if no name was given."""
 
-    number: int
-    session_id: str
-    position: int
+    key: EntryKey
     started_at: str
     confidence: float
-    turns: list[int]
+    turns: tuple[int, ...]
     reading: StatementReading
     person: str = ""
-    """Who said it, of those on one number; empty where no name was given."""
 
 
 @dataclass(slots=True)
 class ActiveFact:
-    """A fact while it is worked out. `first` is the statement that it came from."""
+    """A fact under construction. `first` is the statement that introduced it, `keys` those of all its statements."""
 
     first: Statement
     confidence: float
@@ -45,10 +43,12 @@ class ActiveFact:
     person: str = ""
     superseded_by: "ActiveFact | None" = None
     instead_of: str = ""
+    keys: list[EntryKey] = field(default_factory=list)
 
     @property
     def source_id(self) -> str:
-        return f"{self.first.session_id}#fact-{self.first.position}"
+        session_id, position = self.first.key
+        return f"{session_id}#fact-{position}"
 
     @property
     def state(self) -> FactState:
@@ -58,40 +58,45 @@ class ActiveFact:
         doubt = (1 - self.confidence) * (1 - repeat.confidence)
         self.confidence = max(self.confidence, round(min(1 - doubt, MOST_CONFIDENCE), 4))
         self.last_said_at = repeat.started_at
+        self.keys.append(repeat.key)
 
 
 @dataclass(frozen=True, slots=True)
 class FactStep:
-    """What one statement did."""
+    """The effect of one statement."""
 
-    statement: Statement
-    op: Op
+    op: FactOp
     fact: ActiveFact
     before: FactState | None
     after: FactState
 
 
-def project(statements: Sequence[Statement], similar: Similar | None) -> tuple[list[ActiveFact], list[FactStep]]:
+def project(statements: Sequence[Statement]) -> tuple[list[ActiveFact], list[FactStep]]:
+    """The facts, and the effect of each statement. Repeats gain confidence; corrections replace the old value."""
     facts: list[ActiveFact] = []
     steps: list[FactStep] = []
     for statement, person in zip(statements, _people(statements), strict=True):
-        kind, old = _related(statement, [fact for fact in facts if fact.person == person], similar)
+        kind, old = _related(statement, [fact for fact in facts if fact.person == person])
         before = old.state if old else None
         if old and kind == "repeat":
             old.strengthen(statement)
-            steps.append(FactStep(statement, "strengthen", old, before, old.state))
+            steps.append(FactStep("strengthen", old, before, old.state))
             continue
-        new = ActiveFact(statement, statement.confidence, statement.started_at, person)
+        new = ActiveFact(statement, statement.confidence, statement.started_at, person, keys=[statement.key])
         if old:
             old.superseded_by = new
             new.instead_of = old.first.reading.text if kind == "contradiction" else ""
         facts.append(new)
-        steps.append(FactStep(statement, "supersede" if old else "add", new, before, new.state))
+        steps.append(FactStep("supersede" if old else "add", new, before, new.state))
     return facts, steps
 
 
 def _people(statements: Sequence[Statement]) -> Iterator[str]:
-    """Whose each statement is: of whoever was named last, each person under one name. At first, whoever is first."""
+    """
+    The person each statement belongs to: the last one named, under the first spelling of that name.
+
+    Statements before the first name belong to the first person named.
+    """
     known: list[str] = []
     person = next((statement.person for statement in statements if statement.person), "")
     for statement in statements:
@@ -102,11 +107,9 @@ def _people(statements: Sequence[Statement]) -> Iterator[str]:
         yield person
 
 
-def _related(
-    statement: Statement, facts: Sequence[ActiveFact], similar: Similar | None
-) -> tuple[Relation | None, ActiveFact | None]:
-    """The fact that a statement repeats, else the newest whose place it takes."""
-    standing = (fact for fact in reversed(facts) if fact.superseded_by is None)
-    compared = ((relation(fact.first.reading, statement.reading, similar), fact) for fact in standing)
+def _related(statement: Statement, facts: Sequence[ActiveFact]) -> tuple[Relation | None, ActiveFact | None]:
+    """The fact that a statement repeats, else the newest fact that it replaces."""
+    active = (fact for fact in reversed(facts) if fact.superseded_by is None)
+    compared = ((relation(fact.first.reading, statement.reading), fact) for fact in active)
     related = [(kind, fact) for kind, fact in compared if kind]
     return min(related, key=lambda found: found[0] != "repeat", default=(None, None))

@@ -6,17 +6,13 @@ harm than one that is lost.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
 Relation = Literal["repeat", "correction", "contradiction"]
-Similar = Callable[[str, str], float]
-"""How much two texts mean the same, from 0 to 1."""
 
 SAME: Final = 0.6
 """The share of words from which on two facts are about the same thing."""
-SAME_MEANING: Final = 0.85
 
 
 def _singular(word: str) -> str:
@@ -99,16 +95,13 @@ class StatementReading:
         return cls(text, type_, slot, words, numbers, choices, rest, bool(_NEGATIVE.search(text)))
 
 
-def relation(old: StatementReading, new: StatementReading, similar: Similar | None = None) -> Relation | None:
+def relation(old: StatementReading, new: StatementReading) -> Relation | None:
     """What `new` is to `old`; None where both may hold."""
     if old.slot and new.slot:
         return _in_slots(old, new)
     if old.type != new.type:
         return None
-    found = _by_words(old, new)
-    if found is None and similar is not None and old.is_negative == new.is_negative:
-        return "repeat" if similar(old.text, new.text) >= SAME_MEANING else None
-    return found
+    return _by_words(old, new)
 
 
 def _in_slots(old: StatementReading, new: StatementReading) -> Relation | None:

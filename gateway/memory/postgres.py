@@ -19,7 +19,7 @@ from psycopg import Error, OperationalError, errors, sql
 
 from gateway.errors import StoreUnavailable
 from gateway.memory import document_table, postgres_index
-from gateway.memory.database import Connection
+from gateway.memory.database import Connection, Migration, Schema
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.postgres_index import PostgresIndex
 from gateway.memory.postgres_pool import PostgresConnection, PostgresPool, Raw, Server
@@ -66,7 +66,7 @@ class PostgresStore(MemoryStore):
         self,
         url: str,
         *,
-        schema: Sequence[str] = (),
+        schema: Schema = (),
         now: Callable[[], datetime] = utc_now,
         embedder: Embedder | None = None,
         embed_after: float = EMBED_AFTER,
@@ -178,14 +178,14 @@ def _roll_back(raw: Raw) -> None:
 # Tables
 
 
-def _native(statement: str) -> str:
-    if statement.lstrip().startswith("CREATE TABLE"):
+def _native(statement: str | Migration) -> str | Migration:
+    if isinstance(statement, str) and statement.lstrip().startswith("CREATE TABLE"):
         for known, native in _TYPES.items():
             statement = statement.replace(known, native)
     return statement
 
 
-def _prepare(raw: Raw, tables: Sequence[str], *, vectors: bool) -> None:
+def _prepare(raw: Raw, tables: Schema, *, vectors: bool) -> None:
     """
     Make what is missing. One node does it, others wait; a mark says that it was done, so that nobody locks a table.
 
@@ -204,18 +204,24 @@ def _prepare(raw: Raw, tables: Sequence[str], *, vectors: bool) -> None:
         _make(raw, postgres_index.VECTOR_SCHEMA)
 
 
-def _make(raw: Raw, statements: Sequence[str]) -> None:
-    mark = hashlib.blake2b("\n".join(statements).encode(), digest_size=16).hexdigest()
+def _make(raw: Raw, schema: Schema) -> None:
+    mark = hashlib.blake2b("\n".join(map(str, schema)).encode(), digest_size=16).hexdigest()
     if _is_made(raw, mark):
         return
     with raw.transaction():
         raw.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
         if not _is_made(raw, mark):
             raw.execute("CREATE TABLE IF NOT EXISTS schemas_made (mark TEXT PRIMARY KEY)")
-            for statement in statements:
-                raw.execute(statement.encode())
+            for step in schema:
+                for statement in (step,) if isinstance(step, str) else _pending(raw, step):
+                    raw.execute(statement.encode())
             # Who waited may not have seen the other's mark, and has found everything there.
             raw.execute("INSERT INTO schemas_made VALUES (%s) ON CONFLICT DO NOTHING", (mark,))
+
+
+def _pending(raw: Raw, migration: Migration) -> tuple[str, ...]:
+    (table,) = raw.execute("SELECT to_regclass(quote_ident(%s))", (migration.table,)).fetchone() or (None,)
+    return migration.statements if table else ()
 
 
 def _is_made(raw: Raw, mark: str) -> bool:

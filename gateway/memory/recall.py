@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from typing import Final
 
 from gateway.errors import StoreUnavailable
-from gateway.memory import pinned_topics
 from gateway.memory.agent_notes import newest_notes
 from gateway.memory.documents import Document, DocumentStore
-from gateway.memory.facts import Fact, FactStore, is_shown
+from gateway.memory.facts import Fact, FactStore
 from gateway.memory.identity import only_person, same_person
-from gateway.memory.pinned_topics import PinnedTopic, PinnedTopics
+from gateway.memory.memory_log import is_current
+from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
 from gateway.memory.remem_client import RememClient
 from gateway.memory.retention import Retention
 from gateway.memory.summary_parser import PastCall, read_call
@@ -75,7 +75,7 @@ class Recall:
         limit: int,
         *,
         facts: FactStore | None = None,
-        pins: PinnedTopics | None = None,
+        pins: PinnedTopicStore | None = None,
         retention: Retention | None = None,
     ) -> None:
         self._own = own
@@ -145,7 +145,7 @@ class Recall:
 
 
 def _may_tell(document: Document, oldest: datetime | None, person: str) -> bool:
-    return is_shown(document, oldest) and pinned_topics.is_shown(document, oldest) and is_of(_person(document), person)
+    return is_current(document, oldest) and is_of(_person(document), person)
 
 
 def is_of(whose: str, person: str) -> bool:

@@ -10,7 +10,7 @@ from typing import Final, Self, TypeVar
 
 from gateway.errors import StoreUnavailable
 from gateway.memory import document_table, sqlite_index
-from gateway.memory.database import Connection
+from gateway.memory.database import Connection, Migration, Schema
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.sqlite_index import SqliteIndex
 from gateway.memory.store import EMBED_AFTER, MemoryStore, utc_now
@@ -50,7 +50,7 @@ class SqliteStore(MemoryStore):
         cls,
         path: Path,
         *,
-        schema: Sequence[str] = (),
+        schema: Schema = (),
         now: Callable[[], datetime] = utc_now,
         embedder: Embedder | None = None,
         embed_after: float = EMBED_AFTER,
@@ -127,7 +127,7 @@ class SqliteStore(MemoryStore):
         return []
 
 
-def _connect(path: Path, schema: Sequence[str]) -> sqlite3.Connection:
+def _connect(path: Path, schema: Schema) -> sqlite3.Connection:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # SQLite gives its side files the mode of the main one. A file that is there must not be opened and closed: that
     # would drop the locks that this process has on it, and whoever else closes it would take its log away.
@@ -137,10 +137,23 @@ def _connect(path: Path, schema: Sequence[str]) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
-        with connection:
-            for statement in schema:
-                connection.execute(statement)
+        for step in schema:
+            if isinstance(step, str):
+                connection.execute(step)
+            else:
+                _migrate(connection, step)
     except sqlite3.Error:
         connection.close()
         raise
     return connection
+
+
+def _migrate(connection: sqlite3.Connection, migration: Migration) -> None:
+    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+    if not connection.execute(query, (migration.table,)).fetchone():
+        return
+    with connection:
+        connection.execute("BEGIN IMMEDIATE")
+        if connection.execute(query, (migration.table,)).fetchone():  # another process may have been faster
+            for statement in migration.statements:
+                connection.execute(statement)

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from gateway.memory import facts, pinned_topics
 from gateway.memory.documents import Document, Hit, NewDocument
 from gateway.memory.facts import FactStore
-from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.memory_log import is_current
+from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.retention import Retention
 from gateway.memory.store import MemoryStore
 
@@ -28,7 +28,7 @@ class VisibleDocuments:
     ) -> None:
         self._store = store
         self._facts = FactStore(store)
-        self._pins = PinnedTopics(store)
+        self._pins = PinnedTopicStore(store)
         self._retention = retention
         self._now = now
 
@@ -43,8 +43,8 @@ class VisibleDocuments:
 
     async def delete(self, document_id: str) -> None:
         await self._store.delete(document_id)
-        await self._facts.deleted(document_id)
-        await self._pins.deleted(document_id)
+        await self._facts.document_deleted(document_id)
+        await self._pins.document_deleted(document_id)
 
     async def create(self, new: NewDocument) -> Document:
         return await self._store.create(new)
@@ -64,4 +64,4 @@ class VisibleDocuments:
     def _is_shown(self, document: Document, now: datetime) -> bool:
         agent = next((tag.removeprefix(_AGENT) for tag in document.tags if tag.startswith(_AGENT)), "")
         oldest = self._retention.oldest(agent, now)
-        return facts.is_shown(document, oldest) and pinned_topics.is_shown(document, oldest)
+        return is_current(document, oldest)

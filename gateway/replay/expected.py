@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.finalization.document import call_document
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.memory import facts, pinned_topic_log
+from gateway.memory import facts, pinned_topics
 from gateway.memory.facts import Fact
 from gateway.memory.pinned_topics import PinnedTopic
 from gateway.memory.summary_parser import PastCall
@@ -87,9 +87,9 @@ def _pin_document(pin: PinnedTopic, header: CallHeader) -> dict[str, Any]:
     ]
     return {
         "content": pin.title,
-        "source": pinned_topic_log.SOURCE,
+        "source": pinned_topics.SOURCE,
         "source_id": pin.id,
-        "tags": _tags(pinned_topic_log.SOURCE, header),
+        "tags": _tags(pinned_topics.SOURCE, header),
         "created_at": pin.since.isoformat(),
         "metadata": {
             "title": pin.title,

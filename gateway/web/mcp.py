@@ -24,7 +24,7 @@ from gateway.errors import GatewayError, StoreUnavailable
 from gateway.memory.documents import Hit, wire_time
 from gateway.memory.identity import is_identifier
 from gateway.memory.personas import MOST_MEMORIES, MemoryType, PersonaFact, PersonaMemory, PersonaStore, domain_of
-from gateway.memory.pinned_topics import PinnedTopic, PinnedTopics
+from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.tools.schema import FunctionSchema
@@ -64,7 +64,7 @@ class SharedMemory(Protocol):
 
 
 def create_mcp(
-    personas: PersonaStore, memory: SharedMemory | None, admin_token: Secret, *, pins: PinnedTopics | None = None
+    personas: PersonaStore, memory: SharedMemory | None, admin_token: Secret, *, pins: PinnedTopicStore | None = None
 ) -> "McpEndpoint":
     """The endpoint with all its tools; without memory and pins only the one for personas."""
     tools = [_Tool(PERSONA, _PersonaTool(personas).answer)]
@@ -452,7 +452,7 @@ UNPIN: Final = FunctionSchema.of(
 
 
 class _PinTools:
-    def __init__(self, pins: PinnedTopics) -> None:
+    def __init__(self, pins: PinnedTopicStore) -> None:
         self._pins = pins
 
     async def list(self, caller: str, agent: str, closed: bool) -> Answer:

@@ -10,13 +10,12 @@ from gateway.errors import LlmUnavailable, StoreRefused, StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.job_table import FinalizationJob, JobTable, retold
 from gateway.finalization.steps import REMOTE_TIMEOUT, FinalizationSteps
-from gateway.finalization.summary.facts import CallerFact
 from gateway.finalization.summary.summarizer import Summarizer
-from gateway.finalization.summary.topics import TopicNote
 from gateway.history.stores import open_local_store
-from gateway.memory import facts, pinned_topic_log
-from gateway.memory.facts import FactStore
-from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory import memory_log
+from gateway.memory.facts import CallerFact, FactStore
+from gateway.memory.pinned_topics import PinnedTopicStore
+from gateway.memory.topic_projection import TopicNote
 from gateway.session import Speaker, Turn
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
 from tests.fakes.remem import FakeRemem, Fault
@@ -348,9 +347,9 @@ SALE = TopicNote("Orlando sale", status="There is an offer", state="open", turns
 
 @pytest.fixture
 async def pins(after):
-    statements = (*facts.SCHEMA, *pinned_topic_log.SCHEMA)
+    statements = [step for step in memory_log.SCHEMA if isinstance(step, str)]
     await after.store.run(lambda connection: [connection.execute(statement) for statement in statements])
-    pins = PinnedTopics(after.store)
+    pins = PinnedTopicStore(after.store)
     after.steps = replace(after.steps, pins=pins)
     return pins
 

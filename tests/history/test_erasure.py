@@ -17,8 +17,6 @@ from gateway.errors import StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.document import call_document
 from gateway.finalization.job_table import FinalizationJob, JobTable
-from gateway.finalization.summary.facts import CallerFact
-from gateway.finalization.summary.topics import TopicNote
 from gateway.history.calls_table import CallsTable
 from gateway.history.erasure import DataLocations, Eraser, holding
 from gateway.history.event_store import EventStore
@@ -26,11 +24,12 @@ from gateway.history.journal import Journal
 from gateway.history.live_events import EventPublisher
 from gateway.history.stores import Stores, open_stores
 from gateway.memory.documents import NewDocument
-from gateway.memory.facts import FactStore
-from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.facts import CallerFact, FactStore
+from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import RememClient
 from gateway.memory.state import CallerState
 from gateway.memory.store import MemoryStore
+from gateway.memory.topic_projection import TopicNote
 from gateway.session import Speaker, Turn, VoiceSession
 from gateway.settings import Secret
 from tests.calls.aftermath import CALLER, START, SUMMARY, a_session
@@ -68,7 +67,7 @@ class House:
             replace(session, receipt={"block": word}), document_id="d", summary_by="test"
         )
         await FactStore(self.store).learn(session, [CallerFact(f"Likes {word}", "preference", 0.9, (1,))], START)
-        await PinnedTopics(self.store).note(session, [TopicNote("Fruit order", status=f"Waits for {word}")], START)
+        await PinnedTopicStore(self.store).note(session, [TopicNote("Fruit order", status=f"Waits for {word}")], START)
         now = session.started_at
         await CallerState(self.store).save(
             session.agent, session.caller, {"fruit": word}, session_id=session.id, now=now
@@ -165,7 +164,7 @@ async def test_forget_leaves_no_word_in_any_file(house):
     house.records("call-without-a-word", CALLER, "maya", WORD)
     held_by = await house.holding(WORD)
     assert len(held_by) >= 5
-    tables = ["caller_state_log", "calls", "documents", "memory_log", "pin_log"]
+    tables = ["caller_state_log", "calls", "documents", "memory_entries"]
     found = [place.removeprefix("the table ") for place in held_by if place.startswith("the table ")]
     assert found == (tables if house.store.description == "postgresql" else [])
     eraser = house.eraser()
@@ -320,7 +319,7 @@ async def test_reverted_call_taught_nothing(house):
         "remote documents": 0,
     }
     assert await house.tells() == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
-    [topic] = await PinnedTopics(house.store).topics("maya", CALLER)
+    [topic] = await PinnedTopicStore(house.store).topics("maya", CALLER)
     assert (topic.calls, topic.status) == (1, f"Waits for {OTHER_WORD}")
     assert [finished_call.session_id for finished_call in await CallsTable(house.store).newest()] == [
         later.id,

@@ -4,12 +4,11 @@ from datetime import timedelta
 import pytest
 
 from gateway.finalization.document import call_document
-from gateway.finalization.summary.facts import CallerFact
 from gateway.history.calls_table import CallsTable
 from gateway.history.report import CallerSummary, MemoryReports, MemoryStats
 from gateway.history.stores import MEMORY_SCHEMA
 from gateway.memory.documents import NewDocument
-from gateway.memory.facts import FactStore
+from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.state import CallerState
 from tests.calls.aftermath import CALLER, START, SUMMARY, a_session
 

@@ -4,41 +4,41 @@ from gateway.memory.fact_projection import FactState, Statement, project
 from gateway.memory.fact_relations import StatementReading
 
 
-def said(*entries):
+def statements(*entries):
     """Statements of one call each, as (text, confidence)."""
     return [
         Statement(
-            number, f"s{number}", 0, f"2026-02-0{number + 1}", confidence, [1], StatementReading.of(text, "preference")
+            (f"s{number}", 0), f"2026-02-0{number + 1}", confidence, (1,), StatementReading.of(text, "preference")
         )
         for number, (text, confidence) in enumerate(entries)
     ]
 
 
 def ops(*entries):
-    return [(step.op, step.fact.source_id) for step in project(said(*entries), None)[1]]
+    return [(step.op, step.fact.source_id) for step in project(statements(*entries))[1]]
 
 
 def test_nothing_said_is_nothing_known():
-    assert project([], None) == ([], [])
+    assert project([]) == ([], [])
 
 
 @pytest.mark.parametrize(
     ("first", "second", "both"), [(0.5, 0.5, 0.75), (0.9, 0.8, 0.98), (0.9, 0.99, 0.99), (1, 1, 1)]
 )
 def test_repeat_strengthens(first, second, both):
-    (fact,), (_, step) = project(said(("Prefers tea", first), ("Prefers tea", second)), None)
+    (fact,), (_, step) = project(statements(("Prefers tea", first), ("Prefers tea", second)))
     assert (fact.confidence, fact.last_said_at) == (both, "2026-02-02")
     assert (step.before, step.after) == (FactState("Prefers tea", first), FactState("Prefers tea", both))
 
 
 def test_contradiction_keeps_both_in_sight():
-    (old, new), _ = project(said(("Prefers mornings", 0.9), ("Prefers evenings", 0.6)), None)
+    (old, new), _ = project(statements(("Prefers mornings", 0.9), ("Prefers evenings", 0.6)))
     assert old.superseded_by is new and new.superseded_by is None
     assert new.instead_of == "Prefers mornings"
 
 
 def test_correction_does_not_name_the_error():
-    (old, new), _ = project(said(("Is called Anne", 0.9), ("Is called Ana", 0.9)), None)
+    (old, new), _ = project(statements(("Is called Anne", 0.9), ("Is called Ana", 0.9)))
     assert old.superseded_by is new
     assert new.instead_of == ""
 

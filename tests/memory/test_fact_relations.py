@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from gateway.memory.fact_relations import StatementReading, relation
 
 
-def related(old, new, type_="preference", similar=None):
-    return relation(StatementReading.of(old, type_), StatementReading.of(new, type_), similar)
+def related(old, new, type_="preference"):
+    return relation(StatementReading.of(old, type_), StatementReading.of(new, type_))
 
 
 @pytest.mark.parametrize(
@@ -88,15 +88,6 @@ def test_facts_of_two_types_are_not_compared():
         StatementReading.of("Prefers text messages", "preference"),
     )
     assert relation(old, new) is None
-
-
-@pytest.mark.parametrize(("likeness", "expected"), [(0.9, "repeat"), (0.8, None)])
-def test_meaning_finds_repeats_without_shared_words(likeness, expected):
-    assert related("Prefers mornings", "Is an early riser", similar=lambda old, new: likeness) == expected
-
-
-def test_meaning_does_not_overrule_a_negation():
-    assert related("Eats meat", "Is no carnivore", similar=lambda old, new: 1.0) is None
 
 
 @given(st.text(max_size=60), st.sampled_from(["preference", "identifier"]))

@@ -5,9 +5,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.finalization.summary.facts import CallerFact
 from gateway.memory.documents import NewDocument
-from gateway.memory.facts import SCHEMA, FactState, FactStore, is_shown
+from gateway.memory.fact_projection import FactState
+from gateway.memory.facts import CallerFact, FactStore
+from gateway.memory.memory_log import SCHEMA, is_current
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
 ANA = ("maya", "+12025550101")
@@ -110,7 +111,11 @@ async def test_better_extraction_takes_the_place_of_the_first(book):
 async def test_repeat_strengthens_one_fact(book):
     await learn(book, "one", "Prefers text messages")
     (change,) = await learn(book, "two", "Likes text messages", days=3)
-    assert (change.op, change.session_id, change.said) == ("strengthen", "voice-session:two", "Likes text messages")
+    assert (change.op, change.session_id, change.statement) == (
+        "strengthen",
+        "voice-session:two",
+        "Likes text messages",
+    )
     assert (change.before, change.after) == (
         FactState("Prefers text messages", 0.9),
         FactState("Prefers text messages", 0.99),
@@ -169,17 +174,12 @@ async def test_callers_and_agents_are_apart(book):
     assert await texts(book, ("otto", BEN[1])) == []
 
 
-async def test_given_likeness_finds_repeats(store):
-    await learn(book := FactStore(store, similar=lambda old, new: 0.9), "one", "Prefers tea", "Sleeps late")
-    assert [change.op for change in await book.history(*ANA)] == ["add", "strengthen"]
-
-
 async def test_history_explains_every_change(book):
     await learn(book, "one", "Prefers mornings")
     await learn(book, "two", "Prefers evenings", days=1)
     await learn(book, "three", "Likes evenings", days=2)
     history = await book.history(*ANA)
-    assert [(change.op, change.said, change.turns) for change in history] == [
+    assert [(change.op, change.statement, change.turns) for change in history] == [
         ("add", "Prefers mornings", (1,)),
         ("supersede", "Prefers evenings", (1,)),
         ("strengthen", "Likes evenings", (1,)),
@@ -194,7 +194,7 @@ async def test_deleted_document_does_not_come_back(store, book):
     await store.delete(tea.id)
     await learn(book, "two", "Drives a van", days=1)
     assert await texts(book) == ["Drives a van", "Has a dog"]
-    assert [change.said for change in await book.history(*ANA)] == ["Has a dog", "Drives a van"]
+    assert [change.statement for change in await book.history(*ANA)] == ["Has a dog", "Drives a van"]
 
 
 # What a search may tell
@@ -204,8 +204,8 @@ async def test_superseded_or_expired_fact_is_not_shown(store, book):
     await learn(book, "one", "Prefers mornings", "Has a dog")
     await learn(book, "two", "Prefers evenings", days=2)
     documents = await store.newest(tags=TAGS, limit=9)
-    assert sorted(found.content for found in documents if is_shown(found)) == ["Has a dog", "Prefers evenings"]
-    recent = [found.content for found in documents if is_shown(found, NOON + timedelta(days=1))]
+    assert sorted(found.content for found in documents if is_current(found)) == ["Has a dog", "Prefers evenings"]
+    recent = [found.content for found in documents if is_current(found, NOON + timedelta(days=1))]
     assert recent == ["Prefers evenings"]
 
 
@@ -213,7 +213,7 @@ async def test_other_documents_are_shown(store):
     """Calls, and what a client of the store calls a fact without saying when it was said."""
     for source in ("voice-call", "caller-fact"):
         document = await store.create(NewDocument("A title", "Some content", source))
-        assert is_shown(document, NOON + timedelta(days=9999))
+        assert is_current(document, NOON + timedelta(days=9999))
 
 
 # Taking back

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.finalization.summary.topics import TopicNote
-from gateway.memory import facts, pinned_topic_log
 from gateway.memory.facts import FactStore
-from gateway.memory.pinned_topics import PinnedTopics, is_shown
+from gateway.memory.memory_log import SCHEMA, is_current
+from gateway.memory.pinned_topics import PinnedTopicStore
+from gateway.memory.topic_projection import TopicNote
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
 ANA = ("maya", "+12025550101")
@@ -31,7 +31,7 @@ def session(name, days=0, who=ANA):
 
 
 def opened(ground):
-    return ground.opened(schema=(*facts.SCHEMA, *pinned_topic_log.SCHEMA))
+    return ground.opened(schema=SCHEMA)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def store(ground):
 
 @pytest.fixture
 def book(store):
-    return PinnedTopics(store)
+    return PinnedTopicStore(store)
 
 
 async def note(book, name, *notes, days=0, who=ANA):
@@ -152,7 +152,7 @@ async def test_given_meaning_joins_topics(store):
     async def embed(texts):
         return array("f", [1.0]).tobytes()
 
-    book = PinnedTopics(store, embed=embed)
+    book = PinnedTopicStore(store, embed=embed)
     await note(book, "one", "Money back")
     await note(book, "two", "Reimbursement", days=1)
     assert await titles(book) == ["Money back"]
@@ -201,7 +201,9 @@ async def test_unpinned_by_id_within_its_caller_alone(store, book):
     pin = await book.pin(*ANA, SALE)
     assert not await book.unpin(*BEN, pin.id)
     assert await book.unpin(*ANA, pin.id)
-    assert await store.look(lambda connection: connection.execute("SELECT count(*) FROM pin_log").fetchone()) == (0,)
+    assert await store.look(
+        lambda connection: connection.execute("SELECT count(*) FROM memory_entries").fetchone()
+    ) == (0,)
 
 
 @pytest.mark.parametrize(
@@ -283,8 +285,8 @@ async def test_topic_nobody_speaks_of_goes(store, book):
 async def test_old_topic_is_not_shown(store, book):
     await book.pin(*ANA, SALE, now=NOON)
     (document,) = await store.newest(tags=TAGS, limit=9)
-    assert is_shown(document) and is_shown(document, NOON) and not is_shown(document, NOON + timedelta(days=1))
-    assert is_shown(replace(document, source="note"), NOON + timedelta(days=1))
+    assert is_current(document) and is_current(document, NOON) and not is_current(document, NOON + timedelta(days=1))
+    assert is_current(replace(document, source="note"), NOON + timedelta(days=1))
 
 
 # Whatever was said
@@ -313,16 +315,16 @@ async def test_reverted_call_had_not_happened(ground, calls, data):
     by_hand = data.draw(st.lists(st.tuples(TITLES, st.booleans()), max_size=2))
     async with opened(ground.another()) as store, opened(ground.another("without")) as without:
         for number, (days, notes, who) in enumerate(calls):
-            await note(PinnedTopics(store), str(number), *notes, days=days, who=who)
+            await note(PinnedTopicStore(store), str(number), *notes, days=days, who=who)
             if number != gone:
-                await note(PinnedTopics(without), str(number), *notes, days=days, who=who)
-        await PinnedTopics(store).revert(f"voice-session:{gone}")
+                await note(PinnedTopicStore(without), str(number), *notes, days=days, who=who)
+        await PinnedTopicStore(store).revert(f"voice-session:{gone}")
         for number, (title, unpins) in enumerate(by_hand):
-            for book in (PinnedTopics(store), PinnedTopics(without)):
+            for book in (PinnedTopicStore(store), PinnedTopicStore(without)):
                 moment = NOON + timedelta(days=3, minutes=number)
                 await (book.unpin if unpins else book.pin)(*ANA, title, now=moment)
-        assert _stripped(await everything(store, PinnedTopics(store))) == _stripped(
-            await everything(without, PinnedTopics(without))
+        assert _stripped(await everything(store, PinnedTopicStore(store))) == _stripped(
+            await everything(without, PinnedTopicStore(without))
         )
 
 
@@ -342,7 +344,7 @@ def _stripped(told):
 )
 async def test_nobody_sees_the_topics_of_others(ground, calls):
     async with opened(ground.another()) as store:
-        book = PinnedTopics(store)
+        book = PinnedTopicStore(store)
         for number, (agent, caller, title) in enumerate(calls):
             topic = TopicNote(title.format(agent + caller), status=f"{agent}{caller}", open_items=(agent + caller,))
             await note(book, str(number), topic, days=number, who=(agent, caller))

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
-from gateway.memory import facts, pinned_topic_log
 from gateway.memory.documents import NewDocument
-from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicEvent, PinnedTopics
+from gateway.memory.memory_log import SCHEMA
+from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicEvent, PinnedTopicStore
 from gateway.memory.recall import Recall, merged, render, render_known, render_pins
 from gateway.memory.remem_client import RememClient
 from gateway.memory.retention import Retention
@@ -33,7 +33,7 @@ def call_text(session, caller=ANA, agent="maya"):
 
 @pytest.fixture
 async def own(ground):
-    async with ground.opened(schema=(*facts.SCHEMA, *pinned_topic_log.SCHEMA)) as store:
+    async with ground.opened(schema=SCHEMA) as store:
         yield store
 
 
@@ -272,7 +272,7 @@ def test_first_pin_leaves_room_for_others():
 
 
 async def test_pinned_topics_are_told_as_long_as_they_are_kept(own):
-    book = PinnedTopics(own)
+    book = PinnedTopicStore(own)
     now = datetime.now(UTC)
     await book.pin("maya", ANA, "Orlando sale", now=now - timedelta(days=40))
     await book.pin("maya", ANA, "Office move", now=now - timedelta(days=2))

@@ -2,11 +2,10 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.finalization.summary.facts import CallerFact
 from gateway.memory.documents import NewDocument
-from gateway.memory.facts import SCHEMA, FactStore
-from gateway.memory.pinned_topic_log import SCHEMA as PIN_SCHEMA
-from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.facts import CallerFact, FactStore
+from gateway.memory.memory_log import SCHEMA
+from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.retention import Retention
 from gateway.memory.visible_documents import VisibleDocuments
 from tests.calls.aftermath import CALLER, START, a_session
@@ -16,7 +15,7 @@ SCOPE = ("agent:maya", "caller:+12025550143")
 
 @pytest.fixture
 async def store(ground):
-    async with ground.opened(schema=(*SCHEMA, *PIN_SCHEMA)) as made:
+    async with ground.opened(schema=SCHEMA) as made:
         yield made
 
 
@@ -54,11 +53,11 @@ async def test_deleted_fact_and_topic_are_in_no_log(store):
     """What the fact took the place of is known again."""
     await learn(store, "Prefers morning appointments")
     await learn(store, "Prefers evening appointments", day=1)
-    book, pins = FactStore(store), PinnedTopics(store)
+    book, pins = FactStore(store), PinnedTopicStore(store)
     [fact] = await book.known("maya", CALLER, 10)
     pin = await pins.pin("maya", CALLER, "Orlando sale")
     for document_id in (fact.id, pin.id):
         await VisibleDocuments(store, Retention()).delete(document_id)
     assert await pins.topics("maya", CALLER) == []
-    assert [change.said for change in await book.history("maya", CALLER)] == ["Prefers morning appointments"]
+    assert [change.statement for change in await book.history("maya", CALLER)] == ["Prefers morning appointments"]
     assert [fact.text for fact in await book.known("maya", CALLER, 10)] == ["Prefers morning appointments"]

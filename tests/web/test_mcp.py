@@ -12,10 +12,10 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 from starlette.applications import Starlette
 
-from gateway.memory import facts, personas, pinned_topic_log
+from gateway.memory import memory_log, personas
 from gateway.memory.documents import NewDocument
 from gateway.memory.personas import PersonaStore
-from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.settings import Secret
 from gateway.simulate.gateway_under_test import serve_on_loopback
 from gateway.web.mcp import create_mcp
@@ -56,7 +56,7 @@ def tags_of(caller, agent):
 
 @pytest.fixture
 async def store(ground):
-    async with ground.opened(schema=(*personas.SCHEMA, *facts.SCHEMA, *pinned_topic_log.SCHEMA)) as store:
+    async with ground.opened(schema=(*personas.SCHEMA, *memory_log.SCHEMA)) as store:
         yield store
 
 
@@ -390,7 +390,7 @@ async def test_memory_says_what_it_needs(url, tool, arguments, problem):
 
 @pytest.fixture
 def pins(store):
-    return PinnedTopics(store)
+    return PinnedTopicStore(store)
 
 
 @pytest.fixture

@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gateway.errors import LlmRefused
-from gateway.finalization.summary.facts import FACT_SCHEMA, CallerFact, parse_facts
+from gateway.finalization.summary.facts import FACT_SCHEMA, parse_facts
 from gateway.finalization.summary.plain_text import plain, trimmed
-from gateway.finalization.summary.topics import TOPIC_SCHEMA, TopicNote, parse_topics
+from gateway.finalization.summary.topics import TOPIC_SCHEMA, parse_topics
+from gateway.memory.facts import CallerFact
+from gateway.memory.topic_projection import TopicNote
 
 MAX_ITEMS: Final = 12
 MAX_ITEM_CHARACTERS: Final = 300

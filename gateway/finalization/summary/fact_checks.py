@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from gateway.finalization.summary.call_summary import SpokenLine
-from gateway.finalization.summary.facts import CallerFact
+from gateway.memory.facts import CallerFact
 from gateway.text.redaction import redact
 
 MAX_FACTS: Final = 5

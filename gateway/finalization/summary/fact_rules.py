@@ -11,7 +11,8 @@ from typing import Final
 
 from gateway.finalization.summary.call_summary import SpokenLine
 from gateway.finalization.summary.fact_checks import kept
-from gateway.finalization.summary.facts import MAX_FACT_CHARACTERS, CallerFact, FactType
+from gateway.finalization.summary.facts import MAX_FACT_CHARACTERS
+from gateway.memory.facts import CallerFact, FactType
 
 # Apostrophes come straight or curly, or not at all.
 _S: Final = "['’]?"

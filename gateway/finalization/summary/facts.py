@@ -8,12 +8,11 @@ rest is dropped. Whether a fact may be kept is another question (`fact_checks`).
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
 
 from gateway.finalization.summary.plain_text import plain
+from gateway.memory.facts import CallerFact, FactType
 
-FactType = Literal["identity", "preference", "identifier", "commitment", "need", "constraint"]
 FACT_TYPES: Final[tuple[FactType, ...]] = get_args(FactType)
 
 MAX_FACT_CHARACTERS: Final = 160
@@ -47,24 +46,6 @@ _TYPES: Final[dict[str, FactType]] = {
     "recurring need": "need",
 }
 _SUBJECT: Final = re.compile(r"(?:(?:the )?(?:caller|customer|client|user)(?:['’]s)?|he|she) +", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class CallerFact:
-    """
-    What stays true of a caller, as a sentence without its subject: "Prefers mornings".
-
-    `confidence` is 0 to 1. `turns` are the lines of the call's transcript that it rests on, counted from 0.
-    """
-
-    text: str
-    type: FactType
-    confidence: float
-    turns: tuple[int, ...]
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> "CallerFact":
-        return cls(stored["text"], stored["type"], stored["confidence"], tuple(stored["turns"]))
 
 
 def parse_facts(value: Any) -> tuple[CallerFact, ...]:

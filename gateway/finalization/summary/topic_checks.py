@@ -5,7 +5,8 @@ from dataclasses import replace
 
 from gateway.finalization.summary.call_summary import SpokenLine
 from gateway.finalization.summary.fact_checks import may_be_noted
-from gateway.finalization.summary.topics import MAX_TOPICS, TopicNote, on_lines
+from gateway.finalization.summary.topics import MAX_TOPICS, on_lines
+from gateway.memory.topic_projection import TopicNote
 
 
 def kept(notes: Iterable[TopicNote], lines: Sequence[SpokenLine]) -> tuple[TopicNote, ...]:

@@ -19,8 +19,8 @@ from gateway.finalization.summary.topics import (
     MAX_TEXT_CHARACTERS,
     MAX_TITLE_CHARACTERS,
     KnownTopic,
-    TopicNote,
 )
+from gateway.memory.topic_projection import TopicNote
 
 # Apostrophes come straight or curly, or not at all.
 _S: Final = "['’]?"

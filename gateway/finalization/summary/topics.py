@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from gateway.finalization.summary.plain_text import plain, trimmed
-
-TopicState = Literal["open", "closed", ""]
+from gateway.memory.topic_projection import TopicNote
 
 MAX_TOPICS: Final = 3
 MAX_TITLE_CHARACTERS: Final = 80
@@ -49,29 +48,6 @@ _KEYS: Final = {
 }
 _CLOSED: Final = frozenset({"closed", "done", "finished", "completed", "cancelled", "canceled", "resolved"})
 _OPEN: Final = frozenset({"open", "ongoing", "active", "pending", "in progress", "running", "changed"})
-
-
-@dataclass(frozen=True, slots=True)
-class TopicNote:
-    """
-    What one call says of a topic.
-
-    `status` is where it stands, `change` what this call changed. `state` is empty where nothing tells whether it goes
-    on. `turns` are lines of the call's transcript. `lists_all`: `open_items` are all there are, not only new ones.
-    """
-
-    title: str
-    about: str = ""
-    status: str = ""
-    open_items: tuple[str, ...] = ()
-    change: str = ""
-    state: TopicState = ""
-    turns: tuple[int, ...] = ()
-    lists_all: bool = False
-
-    @classmethod
-    def from_json(cls, stored: Mapping[str, Any]) -> "TopicNote":
-        return cls(**{**stored, "open_items": tuple(stored["open_items"]), "turns": tuple(stored["turns"])})
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +105,7 @@ def _items(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, texts)))[:MAX_OPEN_ITEMS]
 
 
-def _state(*values: Any) -> TopicState:
+def _state(*values: Any) -> Literal["open", "closed", ""]:
     """The first that says it; models also put it where the status belongs, or answer with yes and no."""
     for value in values:
         if isinstance(value, bool):

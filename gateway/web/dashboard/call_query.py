@@ -106,7 +106,7 @@ class CallPageQuery:
             changes=[change for change in changes if change.session_id == call.session_id],
             steps=_steps(call, job, archived=text is not None, has_remote=self._has_remote),
             problem=job.problem if job else "",
-            reverted=await self._facts.is_taken_back(call.session_id),
+            reverted=await self._facts.is_reverted(call.session_id),
             recorded=sound is not None,
         )
 

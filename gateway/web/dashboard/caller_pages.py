@@ -15,7 +15,7 @@ from gateway.history.call_rows import CallRows
 from gateway.history.erasure import Eraser
 from gateway.history.report import MemoryReports
 from gateway.memory.facts import FactStore
-from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.state import CallerState, Value
 from gateway.memory.store import MemoryStore
 from gateway.web.dashboard.caller_query import CallerPageQuery
@@ -53,7 +53,7 @@ class CallerPages:
         self._entrance = entrance
         self._lines = CallRows(store)
         self._facts = FactStore(store)
-        self._pins = PinnedTopics(store)
+        self._pins = PinnedTopicStore(store)
         self._state = CallerState(store)
         self._dossiers = MemoryReports(store)
         self._room = room

@@ -7,7 +7,7 @@ from typing import Final
 from gateway.history.call_rows import CallRow, CallRowFilter, CallRows
 from gateway.history.report import KnownFact, MemoryChange, MemoryReports, ReportedTopic
 from gateway.memory.facts import FactStore
-from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.state import CallerState, Value
 from gateway.memory.store import MemoryStore
 from gateway.memory.summary_parser import read_call
@@ -43,7 +43,7 @@ class CallerPageQuery:
         self._lines = CallRows(store)
         self._dossiers = MemoryReports(store)
         self._facts = FactStore(store)
-        self._pins = PinnedTopics(store)
+        self._pins = PinnedTopicStore(store)
         self._state = CallerState(store)
 
     async def view(self, caller: str) -> CallerView:

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from gateway.errors import LlmRefused
 from gateway.finalization.summary.call_summary import SCHEMA, CallSummary, SpokenLine, parse_answer, transcript_of
-from gateway.finalization.summary.facts import FACT_SCHEMA, CallerFact
-from gateway.finalization.summary.topics import TOPIC_SCHEMA, TopicNote
+from gateway.finalization.summary.facts import FACT_SCHEMA
+from gateway.finalization.summary.topics import TOPIC_SCHEMA
+from gateway.memory.facts import CallerFact
+from gateway.memory.topic_projection import TopicNote
 
 ANSWER = {
     "caller_name": "Ana Diaz",

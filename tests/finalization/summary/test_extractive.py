@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from gateway.finalization.summary.call_summary import CallSummary, SpokenLine
 from gateway.finalization.summary.extractive import summarise
-from gateway.finalization.summary.facts import CallerFact
-from gateway.finalization.summary.topics import TopicNote
+from gateway.memory.facts import CallerFact
+from gateway.memory.topic_projection import TopicNote
 
 CALL = [
     SpokenLine("agent", "Thank you for calling Acme, this is Maya. How can I help you?"),

@@ -2,7 +2,7 @@ import pytest
 
 from gateway.finalization.summary.call_summary import SpokenLine
 from gateway.finalization.summary.fact_checks import is_fit, kept
-from gateway.finalization.summary.facts import CallerFact
+from gateway.memory.facts import CallerFact
 
 CALL = [
     SpokenLine("agent", "Welcome back, Ana Diaz. You like text messages, and your number is 202 555 0143, right?"),

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from gateway.finalization.summary.call_summary import SpokenLine
 from gateway.finalization.summary.fact_rules import extract
-from gateway.finalization.summary.facts import CallerFact
+from gateway.memory.facts import CallerFact
 
 
 def texts(*said):

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.finalization.summary.facts import FACT_SCHEMA, FACT_TYPES, CallerFact, parse_facts
+from gateway.finalization.summary.facts import FACT_SCHEMA, FACT_TYPES, parse_facts
+from gateway.memory.facts import CallerFact
 
 ENTRY = {"text": "Prefers mornings", "type": "preference", "confidence": 0.8, "turns": [3]}
 FACT = CallerFact("Prefers mornings", "preference", 0.8, (3,))

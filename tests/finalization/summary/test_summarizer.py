@@ -7,8 +7,8 @@ import pytest
 
 from gateway.errors import LlmRefused, LlmUnavailable
 from gateway.finalization.summary.call_summary import CallSummary, SpokenLine
-from gateway.finalization.summary.facts import CallerFact
 from gateway.finalization.summary.summarizer import Summarizer, build_writer
+from gateway.memory.facts import CallerFact
 from gateway.settings import Secret
 from tests.fakes.llm import FakeLlm
 

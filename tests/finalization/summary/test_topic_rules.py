@@ -2,7 +2,8 @@ import pytest
 
 from gateway.finalization.summary.call_summary import SpokenLine
 from gateway.finalization.summary.topic_rules import extract
-from gateway.finalization.summary.topics import KnownTopic, TopicNote
+from gateway.finalization.summary.topics import KnownTopic
+from gateway.memory.topic_projection import TopicNote
 
 
 def said(*texts):

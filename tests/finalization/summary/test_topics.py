@@ -2,7 +2,8 @@ import pytest
 
 from gateway.finalization.summary.call_summary import SpokenLine
 from gateway.finalization.summary.topic_checks import kept
-from gateway.finalization.summary.topics import MAX_TOPICS, TOPIC_SCHEMA, KnownTopic, TopicNote, parse_topics, told
+from gateway.finalization.summary.topics import MAX_TOPICS, TOPIC_SCHEMA, KnownTopic, parse_topics, told
+from gateway.memory.topic_projection import TopicNote
 
 NOTE = {
     "title": "Orlando sale",

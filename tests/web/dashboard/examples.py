@@ -12,11 +12,10 @@ import orjson
 from gateway.finalization.archive import Archive
 from gateway.finalization.document import archive_text, call_document, spoken_lines
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.finalization.summary.facts import CallerFact
 from gateway.history.call_rows import CallRows
 from gateway.history.calls_table import CallsTable
 from gateway.history.stores import open_local_store
-from gateway.memory.facts import FactStore
+from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.index import index_text
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState

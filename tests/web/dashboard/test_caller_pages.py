@@ -7,7 +7,7 @@ from markupsafe import escape
 
 from gateway.history.report import MemoryReports
 from gateway.memory.facts import FactStore
-from gateway.memory.pinned_topics import PinnedTopics
+from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.state import CallerState
 from tests.web.conftest import Visitor
 
@@ -68,7 +68,7 @@ async def test_empty_fact_is_refused(visitor: Visitor):
 
 
 async def test_topic_is_pinned_changed_and_let_go(visitor: Visitor):
-    pins, address = PinnedTopics(visitor.store), await visitor.caller_address()
+    pins, address = PinnedTopicStore(visitor.store), await visitor.caller_address()
     given = {"agent": "maya", "title": "Road <b>bike</b> repair"}
     await visitor.post(f"{address}/pins", **given, do="pin", about="Brake pads", status="Ordered")
     page = await visitor.page(address)

@@ -1,13 +1,15 @@
 from gateway.memory.topic_names import TopicName
-from gateway.memory.topics import MOST_OPEN_ITEMS, Mention, project
+from gateway.memory.topic_projection import MOST_OPEN_ITEMS, Mention, TopicNote, project
 
 
-def mention(call, title="Orlando sale", day=0, **said):
-    return Mention(f"voice-session:{call}", 0, f"2026-02-{day + 1:02}", TopicName(title), **said)
+def mention(call, title="Orlando sale", day=0, **given):
+    note = TopicNote(title, **given)
+    return Mention((f"voice-session:{call}", 0), f"2026-02-{day + 1:02}", TopicName(title), note)
 
 
-def by_hand(title="Orlando sale", day=0, **said):
-    return Mention(f"by-hand:{day}", 0, f"2026-02-{day + 1:02}", TopicName(title), by_hand=True, **said)
+def manual(title="Orlando sale", day=0, unpins=False):
+    moment = f"2026-02-{day + 1:02}"
+    return Mention((f"by-hand:{day}", 0), moment, TopicName(title), TopicNote(title), is_manual=True, unpins=unpins)
 
 
 def topics(*mentions):
@@ -33,7 +35,7 @@ def test_topic_of_two_calls_is_pinned():
 def test_first_name_stays_unless_a_person_gives_another():
     first, second = mention("one"), mention("two", "The sale of the Orlando house")
     assert only(first, second).title == "Orlando sale"
-    assert only(first, second, by_hand("Orlando house sale")).title == "Orlando house sale"
+    assert only(first, second, manual("Orlando house sale")).title == "Orlando house sale"
 
 
 def test_status_goes_on_and_history_keeps_it():
@@ -47,7 +49,7 @@ def test_status_goes_on_and_history_keeps_it():
         ("open", "Listed", "voice-session:one", "2026-02-01"),
         ("changed", "An offer came", "voice-session:two", "2026-02-03"),
     ]
-    assert (topic.last.session_id, topic.changed_by) == ("voice-session:three", "voice-session:two")
+    assert (topic.last.key, topic.history[-1].session_id) == (("voice-session:three", 0), "voice-session:two")
 
 
 def test_open_items_are_added_or_replaced():
@@ -72,16 +74,16 @@ def test_end_closes_until_it_is_open_again():
 
 
 def test_person_pins_at_once_and_unpins_for_good():
-    assert only(by_hand()).is_pinned
-    unpin = by_hand(day=3, unpins=True)
+    assert only(manual()).is_pinned
+    unpin = manual(day=3, unpins=True)
     calls = [mention("one"), mention("two", day=1)]
     assert not only(*calls, unpin, mention("three", day=4), mention("four", day=5)).is_pinned
-    assert only(*calls, unpin, by_hand(day=6)).is_pinned
-    assert ops(*calls, unpin, by_hand(day=6)) == ["note", "pin", "unpin", "pin"]
+    assert only(*calls, unpin, manual(day=6)).is_pinned
+    assert ops(*calls, unpin, manual(day=6)) == ["note", "pin", "unpin", "pin"]
 
 
 def test_unpinning_what_is_gone_makes_nothing():
-    assert project([by_hand(unpins=True)]) == ([], [])
+    assert project([manual(unpins=True)]) == ([], [])
 
 
 def test_exact_name_comes_before_a_like_one():

@@ -1,0 +1,387 @@
+"""
+The memory log: every statement about a caller, as a call's summary extracted it or an operator entered it.
+
+Facts and pinned topics are projections of this log, computed in the order of the calls. Removing entries (a call is
+reverted, a caller forgotten, old entries expire) therefore leaves exactly what would be known without them. Each
+projected item is stored as a document too, so that a search finds it.
+"""
+
+from abc import ABC, abstractmethod
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+
+import orjson
+
+from gateway.memory.database import Connection, Migration
+from gateway.memory.document_table import create_document, time_text
+from gateway.memory.documents import Document, NewDocument
+from gateway.memory.embeddings.embedder import MODEL
+from gateway.memory.index import carrying
+from gateway.memory.store import MemoryStore
+
+SCHEMA: Final = (
+    # `source` is that of the documents: one log holds both facts and topics. `content` is JSON.
+    """CREATE TABLE IF NOT EXISTS memory_entries (
+        number INTEGER PRIMARY KEY,
+        source TEXT NOT NULL,
+        agent TEXT NOT NULL,
+        caller TEXT NOT NULL,
+        session_id TEXT NOT NULL,
+        position INTEGER NOT NULL,
+        started_at TEXT NOT NULL,
+        content TEXT NOT NULL,
+        model TEXT NOT NULL DEFAULT '',
+        vector TEXT NOT NULL DEFAULT '',
+        document_id TEXT NOT NULL DEFAULT '',
+        logged_at TEXT NOT NULL,
+        UNIQUE (session_id, source, position))""",
+    "CREATE INDEX IF NOT EXISTS memory_entries_by_caller ON memory_entries (caller, agent)",
+    "CREATE INDEX IF NOT EXISTS memory_entries_by_age ON memory_entries (started_at)",
+    "CREATE INDEX IF NOT EXISTS documents_of_facts ON documents (tags) WHERE source = 'caller-fact'",
+    "CREATE INDEX IF NOT EXISTS documents_of_pins ON documents (tags) WHERE source = 'pinned-topic'",
+    # Outlives the session's entries, so that a late retry can't bring back what was reverted or forgotten.
+    "CREATE TABLE IF NOT EXISTS reverted_sessions (session_id TEXT PRIMARY KEY) WITHOUT ROWID",
+    # Until November 2026 facts and pinned topics had a log each.
+    Migration(
+        "memory_log",
+        """INSERT INTO memory_entries
+                (source, agent, caller, session_id, position, started_at, content, document_id, logged_at)
+            SELECT 'caller-fact', agent, caller, session_id, position, started_at, said, document_id, at
+            FROM memory_log ORDER BY number""",
+    ),
+    Migration(
+        "pin_log",
+        """INSERT INTO memory_entries (
+                source, agent, caller, session_id, position, started_at, content, model, vector, document_id, logged_at)
+            SELECT 'pinned-topic', agent, caller, session_id, position, started_at, said, model, meaning, document_id,
+                at FROM pin_log ORDER BY at, session_id, position""",
+    ),
+    Migration("memory_taken_back", "INSERT INTO reverted_sessions SELECT session_id FROM memory_taken_back"),
+)
+
+
+class LearningSession(Protocol):
+    """The call that entries come from."""
+
+    id: str
+    agent: str
+    caller: str
+    started_at: datetime
+
+
+EntryKey = tuple[str, int]
+"""The session id and the position in the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One row of the log. `document_id` is empty until the entry is part of a stored document."""
+
+    session_id: str
+    position: int
+    started_at: str
+    content: Mapping[str, Any]
+    vector: bytes
+    document_id: str
+    logged_at: str
+
+    @property
+    def key(self) -> EntryKey:
+        return self.session_id, self.position
+
+
+@dataclass(frozen=True, slots=True)
+class NewEntry:
+    """Content to append, with its embedding where one is needed to compare entries."""
+
+    content: Mapping[str, Any]
+    vector: bytes = b""
+
+
+class Projected(Protocol):
+    """A fact or a topic, computed from the entries with these keys."""
+
+    @property
+    def keys(self) -> Sequence[EntryKey]: ...
+
+
+Item = TypeVar("Item", bound=Projected)
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True, slots=True)
+class CallerScope:
+    """One caller with one agent, for one kind of memory."""
+
+    source: str
+    agent: str
+    caller: str
+
+    @property
+    def columns(self) -> tuple[str, str, str]:
+        return self.source, self.agent, self.caller
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self.source, f"agent:{self.agent}", f"caller:{self.caller}"
+
+    @property
+    def documents(self) -> tuple[str, str]:
+        """The values of the columns `source` and `tags` of this scope's documents."""
+        return self.source, orjson.dumps(self.tags).decode()
+
+
+class MemoryLog(ABC, Generic[Item]):
+    """
+    The log of one kind of memory and its projection, in a store that was opened with SCHEMA. Raises StoreUnavailable.
+
+    A subclass computes items from entries and describes the document of each item.
+    """
+
+    source: ClassVar[str]
+    """The source of the documents, which also names the kind of memory."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+
+    @abstractmethod
+    def _project(self, entries: Sequence[LogEntry]) -> Sequence[Item]:
+        """The items that the entries of one caller add up to. Pure."""
+
+    @abstractmethod
+    def _document(self, item: Item, scope: CallerScope, ids: Mapping[str, str]) -> NewDocument | None:
+        """
+        The item's document, or None where it has none yet. Pure.
+
+        `ids` holds the ids of the other items' documents by their source id, as far as these are stored already.
+        """
+
+    @abstractmethod
+    def _expired(self, entries: Sequence[LogEntry], before: str) -> list[LogEntry]:
+        """The entries to delete when what is older than `before` expires. Pure."""
+
+    async def is_reverted(self, session_id: str) -> bool:
+        """Whether a call was reverted, or its caller forgotten."""
+        return await self._store.look(lambda connection: _is_reverted(connection, session_id))
+
+    async def revert(self, session_id: str) -> int:
+        """Remove a call's entries and ignore any later ones of it. Returns how many there were."""
+
+        def work(connection: Connection) -> int:
+            connection.execute("INSERT INTO reverted_sessions VALUES (?) ON CONFLICT DO NOTHING", (session_id,))
+            scopes = self._scopes(connection, "session_id = ?", session_id)
+            count = self._delete_session(connection, session_id)
+            for scope in scopes:
+                self._rebuild(connection, scope)
+            return count
+
+        return await self._store.run(work)
+
+    async def document_deleted(self, document_id: str) -> None:
+        """Remove the entries behind a document that was deleted, if it was one of this log's."""
+
+        def work(connection: Connection) -> None:
+            for scope in self._scopes(connection, "document_id = ?", document_id):
+                self._rebuild(connection, scope)
+
+        await self._store.run(work)
+
+    async def forget(self, agent: str | None, caller: str) -> int:
+        """Delete a caller's entries and documents, with one agent or all. Returns how many entries there were."""
+        tagged, tokens = carrying(f"caller:{caller}", *([] if agent is None else [f"agent:{agent}"]))
+
+        def work(connection: Connection) -> int:
+            condition = "source = ? AND caller = ? AND coalesce(agent = ?, true)"
+            values = (self.source, caller, agent)
+            connection.execute(
+                f"""INSERT INTO reverted_sessions SELECT DISTINCT session_id FROM memory_entries WHERE {condition}
+                    ON CONFLICT DO NOTHING""",
+                values,
+            )
+            connection.execute(f"DELETE FROM documents WHERE source = ? AND {tagged}", (self.source, *tokens))
+            return connection.execute(f"DELETE FROM memory_entries WHERE {condition}", values).rowcount
+
+        return await self._store.run(work)
+
+    async def expire(self, before: datetime, of: Callable[[str], bool] = lambda agent: True) -> int:
+        """Delete what expired before this time, for the agents `of` selects. Returns how many entries there were."""
+        moment = time_text(before)
+        found = await self._store.look(lambda connection: self._scopes(connection, "started_at < ?", moment))
+
+        def work(connection: Connection, scope: CallerScope) -> int:
+            expired = self._expired(self._entries(connection, scope), moment)
+            self._delete(connection, [entry.key for entry in expired])
+            self._rebuild(connection, scope)
+            return len(expired)
+
+        # One transaction per caller, so that live calls that read memory do not wait long.
+        return sum([await self._store.run(partial(work, scope=scope)) for scope in found if of(scope.agent)])
+
+    async def _replace_session(self, session: LearningSession, entries: Sequence[NewEntry], now: datetime) -> bool:
+        """
+        Make these the entries of a session. Returns whether that changed anything.
+
+        The same entries again change nothing, and a session that was reverted or forgotten stays without any.
+        """
+        scope = self._scope(session.agent, session.caller)
+
+        def work(connection: Connection) -> bool:
+            rows = connection.execute(
+                "SELECT content FROM memory_entries WHERE session_id = ? AND source = ? ORDER BY position",
+                (session.id, self.source),
+            )
+            known = [content for (content,) in rows.fetchall()]
+            if known == [json_text(entry.content) for entry in entries] or _is_reverted(connection, session.id):
+                return False
+            self._delete_session(connection, session.id)
+            self._append(connection, scope, session.id, session.started_at, entries, now)
+            self._rebuild(connection, scope)
+            return True
+
+        return await self._store.run(work)
+
+    # In a transaction
+
+    def _scope(self, agent: str, caller: str) -> CallerScope:
+        return CallerScope(self.source, agent, caller)
+
+    def _scopes(self, connection: Connection, condition: str, value: str) -> list[CallerScope]:
+        query = f"SELECT DISTINCT agent, caller FROM memory_entries WHERE source = ? AND {condition}"
+        return [self._scope(*row) for row in connection.execute(query, (self.source, value)).fetchall()]
+
+    def _entries(self, connection: Connection, scope: CallerScope) -> list[LogEntry]:
+        """All entries in the order of the calls, not in the order in which the calls were finalized."""
+        rows = connection.execute(
+            """SELECT session_id, position, started_at, content, model, vector, document_id, logged_at
+                FROM memory_entries WHERE source = ? AND agent = ? AND caller = ?
+                ORDER BY started_at, session_id, position""",
+            scope.columns,
+        )
+        return [_log_entry(*row) for row in rows.fetchall()]
+
+    def _append(
+        self,
+        connection: Connection,
+        scope: CallerScope,
+        session_id: str,
+        started_at: datetime,
+        entries: Sequence[NewEntry],
+        now: datetime,
+    ) -> None:
+        connection.executemany(
+            """INSERT INTO memory_entries
+                    (source, agent, caller, session_id, position, started_at, content, model, vector, logged_at)
+                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+            [
+                (
+                    *scope.columns,
+                    session_id,
+                    position,
+                    time_text(started_at),
+                    json_text(entry.content),
+                    MODEL if entry.vector else "",
+                    b64encode(entry.vector).decode(),
+                    time_text(now),
+                )
+                for position, entry in enumerate(entries)
+            ],
+        )
+
+    def _delete(self, connection: Connection, keys: Sequence[EntryKey]) -> None:
+        statement = "DELETE FROM memory_entries WHERE source = ? AND session_id = ? AND position = ?"
+        connection.executemany(statement, [(self.source, *key) for key in keys])
+
+    def _delete_session(self, connection: Connection, session_id: str) -> int:
+        statement = "DELETE FROM memory_entries WHERE session_id = ? AND source = ?"
+        return connection.execute(statement, (session_id, self.source)).rowcount
+
+    def _rebuild(self, connection: Connection, scope: CallerScope) -> tuple[Sequence[Item], dict[str, str]]:
+        """Update the documents to match the log. Returns the items, and the ids of their documents by source id."""
+        # A document that was deleted must not come back: the entries behind it go too.
+        connection.execute(
+            """DELETE FROM memory_entries WHERE source = ? AND agent = ? AND caller = ? AND document_id <> ''
+                AND document_id NOT IN (SELECT id FROM documents WHERE source = ? AND tags = ?)""",
+            (*scope.columns, *scope.documents),
+        )
+        items = self._project(self._entries(connection, scope))
+        now = datetime.now(UTC)
+        ids: dict[str, str] = {}
+        for item in items:
+            if new := self._document(item, scope, ids):
+                ids[new.source_id] = create_document(connection, new, now).id
+        for item in items:
+            document_id = ""
+            if new := self._document(item, scope, ids):
+                document_id = ids[new.source_id]
+                _update(connection, document_id, new, now)
+            connection.executemany(
+                """UPDATE memory_entries SET document_id = ?
+                    WHERE source = ? AND session_id = ? AND position = ? AND document_id <> ?""",
+                [(document_id, self.source, *key, document_id) for key in item.keys],
+            )
+        connection.execute(
+            """DELETE FROM documents WHERE source = ? AND tags = ? AND source_id <> '' AND id NOT IN (
+                SELECT document_id FROM memory_entries WHERE source = ? AND agent = ? AND caller = ?)""",
+            (*scope.documents, *scope.columns),
+        )
+        return items, ids
+
+    def _stored(
+        self, connection: Connection, scope: CallerScope, read: Callable[[str, str, datetime, dict[str, Any]], Value]
+    ) -> list[Value]:
+        """A caller's documents, read from id, content, time of creation and metadata."""
+        rows = connection.execute(
+            "SELECT id, content, created_at, metadata FROM documents WHERE source = ? AND tags = ? AND source_id <> ''",
+            scope.documents,
+        )
+        found = []
+        for document_id, content, created_at, metadata in rows.fetchall():
+            # Clients of the document API may have stored documents of this source with other metadata.
+            with suppress(KeyError, TypeError, ValueError):
+                found.append(read(document_id, content, datetime.fromisoformat(created_at), orjson.loads(metadata)))
+        return found
+
+
+def is_current(document: Document, not_before: datetime | None = None) -> bool:
+    """Whether a search may return a document: false for superseded facts, and for what was last said earlier."""
+    last_said_at = document.metadata.get("last_said_at")
+    if document.source not in ("caller-fact", "pinned-topic") or last_said_at is None:
+        return True
+    in_time = not_before is None or datetime.fromisoformat(last_said_at) >= not_before
+    return in_time and not document.metadata.get("superseded_by")
+
+
+def json_text(value: object) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _is_reverted(connection: Connection, session_id: str) -> bool:
+    return bool(connection.execute("SELECT 1 FROM reverted_sessions WHERE session_id = ?", (session_id,)).fetchone())
+
+
+def _log_entry(
+    session_id: str,
+    position: int,
+    started_at: str,
+    content: str,
+    model: str,
+    vector: str,
+    document_id: str,
+    logged_at: str,
+) -> LogEntry:
+    comparable = b64decode(vector) if model == MODEL else b""
+    return LogEntry(session_id, position, started_at, orjson.loads(content), comparable, document_id, logged_at)
+
+
+def _update(connection: Connection, document_id: str, new: NewDocument, now: datetime) -> None:
+    values = (new.title, new.content, json_text(new.metadata))
+    connection.execute(
+        """UPDATE documents SET title = ?, content = ?, metadata = ?, updated_at = ?
+            WHERE id = ? AND (title <> ? OR content <> ? OR metadata <> ?)""",
+        (*values, time_text(now), document_id, *values),
+    )
