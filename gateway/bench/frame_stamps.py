@@ -1,8 +1,7 @@
 """
-Sound that tells where it comes from: each 20 ms frame carries its call, its number and the moment it was sent.
+Stamped audio: each 20 ms frame carries its call, its number and the time it was sent.
 
-A `Ledger` writes such frames for one direction of one call and checks them at the other end: each one once, in
-order, unchanged.
+A `FrameLedger` writes such frames for one direction of one call and checks that each arrives once, in order, unchanged.
 """
 
 import struct
@@ -13,24 +12,23 @@ from typing import Final
 from gateway.audio import FRAME_BYTES
 
 _STAMP: Final = struct.Struct(">HIQ")  # call, number, nanoseconds of the monotonic clock
-_SOUND: Final = bytes((37 * sample + 11) % 256 for sample in range(FRAME_BYTES - _STAMP.size))
+_FILLER: Final = bytes((37 * sample + 11) % 256 for sample in range(FRAME_BYTES - _STAMP.size))
 
 
 def stamped(call: int, number: int, at_ns: int) -> bytes:
-    """A frame of sound."""
-    return _STAMP.pack(call, number, at_ns) + _SOUND
+    return _STAMP.pack(call, number, at_ns) + _FILLER
 
 
 def call_of(audio: bytes) -> int | None:
-    """The call whose frame this is; None for any other sound."""
-    if len(audio) != FRAME_BYTES or not audio.endswith(_SOUND):
+    """The call whose frame this is; None for audio without a stamp."""
+    if len(audio) != FRAME_BYTES or not audio.endswith(_FILLER):
         return None
     call: int = _STAMP.unpack_from(audio)[0]
     return call
 
 
 class Delays:
-    """How long frames were on their way. Those sent outside the window are not counted."""
+    """Transit times of the frames sent within a time window."""
 
     def __init__(self) -> None:
         self.values_ns = array("q")
@@ -44,8 +42,8 @@ class Delays:
             self.values_ns.append(arrived_ns - sent_ns)
 
 
-class Ledger:
-    """One direction of one call."""
+class FrameLedger:
+    """The frames of one direction of one call."""
 
     __slots__ = ("_call", "_delays", "arrived", "changed", "expected", "reordered", "sent")
 
@@ -55,13 +53,13 @@ class Ledger:
         self.sent = self.arrived = self.expected = self.reordered = self.changed = 0
 
     def send(self, now_ns: int) -> bytes:
-        """The next frame."""
+        """Stamp the next frame."""
         frame = stamped(self._call, self.sent, now_ns)
         self.sent += 1
         return frame
 
-    def arrive(self, audio: bytes, now_ns: int) -> None:
-        if len(audio) != FRAME_BYTES or not audio.endswith(_SOUND):
+    def receive(self, audio: bytes, now_ns: int) -> None:
+        if len(audio) != FRAME_BYTES or not audio.endswith(_FILLER):
             self.changed += 1
             return
         call, number, sent_ns = _STAMP.unpack_from(audio)
@@ -77,17 +75,17 @@ class Ledger:
 
 @dataclass(frozen=True)
 class FrameCount:
-    """What became of all frames of a run."""
+    """The fate of all frames of a run."""
 
     sent: int
     lost: int
-    """Did not arrive in their place, unchanged."""
+    """Not received in order and unchanged."""
     reordered: int
-    """Came after a later one, or twice."""
+    """Received after a later one, or twice."""
     changed: int
 
     @classmethod
-    def of(cls, ledgers: list[Ledger]) -> "FrameCount":
+    def of(cls, ledgers: list[FrameLedger]) -> "FrameCount":
         sent = sum(ledger.sent for ledger in ledgers)
         return cls(
             sent=sent,

@@ -1,4 +1,4 @@
-"""N simulated calls at once: placed, talking both ways at a steady pace, replaced one by one, hung up, counted."""
+"""The load: N simulated calls at once that talk both ways at a steady pace, end and are replaced; live viewers."""
 
 import asyncio
 import contextlib
@@ -6,39 +6,43 @@ import gc
 import random
 import time
 from array import array
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Final
 
 import httpx
+import orjson
 from picows import WSError
 
 from gateway.audio import FRAME_MS
-from gateway.bench.carriers import CALLERS, SimulatedCall
-from gateway.bench.frame_stamps import Delays, FrameCount, Ledger
+from gateway.bench.frame_stamps import Delays, FrameCount, FrameLedger
 from gateway.bench.measures import Spread
+from gateway.bench.peers import CALLERS, SimulatedCall
 from gateway.bench.processes import ADMIN_TOKEN
 
-_RINGING_AT_ONCE: Final = 8
+_CALLS_RINGING: Final = 8
 _ANSWER_SECONDS: Final = 20.0
 _IDLE_SECONDS: Final = 2.0
-"""A connection that has rested longer may be one that the gateway is about to close: uvicorn does after five."""
+"""Idle HTTP connections are dropped earlier than uvicorn closes them, which is after five seconds."""
 _CATCH_UP_SECONDS: Final = 1.0
-"""A collection holds the load up; what it then sends all at once has to be through before anything counts."""
+"""Pause after a garbage collection, which delays the load and then makes it send a burst."""
 _DRAIN_SECONDS: Final = 2.0
-_LOOK_SECONDS: Final = 0.02
+_POLL_SECONDS: Final = 0.02
 _CALL_SECONDS: Final = 120.0
-"""How long a call lasts on average. While N talk, one ends and another begins every 120/N seconds."""
-_AWAY_SECONDS: Final = 1.0
-"""Before the same caller rings again; by then there should be something to remember."""
+"""Average length of a call. With N calls, one ends and another begins every 120/N seconds."""
+_REDIAL_SECONDS: Final = 1.0
+"""Pause before the same caller calls again; by then the first call should be remembered."""
 _TIMED_CALLERS: Final = 20
-"""Their calls last for the whole run and are hung up in the end to time their documents. Others come and go."""
+"""Callers whose calls last for the whole run and are hung up last, to time their documents."""
+_LIVE_PATHS: Final = ("/v1/live?levels=1", "/v1/live")
+"""With level meters like the live page, and without like `gateway tail`."""
 
 
 class Pacer:
     """
-    Calls each of its members once in 20 ms, evenly spread over slots of one millisecond.
+    Calls each registered function every 20 ms, spread over slots of one millisecond.
 
-    `lags_ns` tells how late each slot was: a load generator that can't keep pace must not blame the gateway.
+    `lags_ns` records how late each slot was: delays of the load generator must not count as the gateway's.
     """
 
     def __init__(self) -> None:
@@ -66,9 +70,9 @@ class Pacer:
 
     def _turn(self) -> None:
         """
-        One slot if it is due, then whatever has arrived: a load that is late and only sends would find it too late.
+        Run one slot if it is due, then yield to the loop: a late load that only sends would read its frames too late.
 
-        The loop's timers are no finer than a millisecond.
+        The loop's timers have a resolution of one millisecond.
         """
         now_ns = time.monotonic_ns()
         if now_ns >= self._due_ns:
@@ -82,22 +86,22 @@ class Pacer:
 
 
 class Load:
-    """All calls of one run. The methods are called in the order they stand here."""
+    """All calls of one run. Call the methods in the order in which they are defined."""
 
     def __init__(self, calls: int) -> None:
         self.up, self.down = Delays(), Delays()
         self.calls = [self._call(number) for number in range(calls)]
         self.past: list[SimulatedCall] = []
-        """Those that others have replaced."""
+        """Calls that ended during the run and were replaced."""
         self._pacer = Pacer()
-        self._ringing = asyncio.Semaphore(_RINGING_AT_ONCE)
+        self._ringing = asyncio.Semaphore(_CALLS_RINGING)
 
     def _call(self, number: int) -> SimulatedCall:
-        # Callers know nothing of each other: some speak at once. The same ones in every run.
+        # Random phases, so that some calls speak at the same time; the same in every run.
         return SimulatedCall(number, phase=random.Random(number).random(), up=self.up, down=self.down)
 
     async def place(self, http: httpx.AsyncClient) -> None:
-        """Ring them all. One that fails is missing from `connected`, and that is a result too."""
+        """Place all calls. A call that fails is missing from `connected`, which is a result too."""
         self._pacer.start()
         await asyncio.gather(*(self._place(number, http) for number in range(len(self.calls))))
 
@@ -113,17 +117,17 @@ class Load:
                 self._pacer.add(call.engine.beat, number + FRAME_MS // 2)
 
     async def measure(self, http: httpx.AsyncClient, seconds: float) -> Spread:
-        """Count delays for so long, while calls come and go. Returns how late the load itself was meanwhile."""
+        """Measure delays while calls end and begin. Returns how late the load itself was."""
         return await self.talk_while(self._count(http, seconds))
 
-    async def talk_while(self, something: Awaitable[None]) -> Spread:
-        """Let the calls talk until this is done. Returns how late the load itself was meanwhile."""
+    async def talk_while(self, work: Awaitable[None]) -> Spread:
+        """Keep the calls talking until `work` is done. Returns how late the load itself was."""
         gc.collect()
-        gc.disable()  # a collection here would be charged to the gateway
+        gc.disable()  # the delay of a collection would count as the gateway's
         try:
             await asyncio.sleep(_CATCH_UP_SECONDS)
             first_turn = len(self._pacer.lags_ns)
-            await something
+            await work
             return Spread.of_ns(self._pacer.lags_ns[first_turn:])
         finally:
             gc.enable()
@@ -132,10 +136,7 @@ class Load:
         since_ns = time.monotonic_ns()
         for delays in (self.up, self.down):
             delays.open_window(since_ns, since_ns + int(seconds * 1e9))
-        await self._come_and_go(http, seconds)
-
-    async def _come_and_go(self, http: httpx.AsyncClient, seconds: float) -> None:
-        """Calls end and begin among those that go on: endings are written, memory is read."""
+        # Calls end and begin during the run, so that finalization and memory are part of the load.
         passing = [number for number in range(len(self.calls)) if number % CALLERS >= _TIMED_CALLERS]
         pause = _CALL_SECONDS / len(self.calls)
         leaving = passing[: int(seconds / pause) + 1]
@@ -147,13 +148,13 @@ class Load:
     async def _call_again(self, number: int, http: httpx.AsyncClient, after: float) -> None:
         await asyncio.sleep(after)
         await self._hang_up(self.calls[number])
-        await asyncio.sleep(_AWAY_SECONDS)
+        await asyncio.sleep(_REDIAL_SECONDS)
         self.past.append(self.calls[number])
         self.calls[number] = self._call(number)
         await self._place(number, http)
 
-    def fall_silent(self) -> None:
-        """The agents stop speaking; callers are heard as before."""
+    def silence_agents(self) -> None:
+        """Stop the agents' audio; the callers' audio continues."""
         for call in self.calls:
             if call.engine is not None:
                 call.engine.silent = True
@@ -164,14 +165,14 @@ class Load:
 
     @property
     def turns(self) -> int:
-        """So many each side has taken until now."""
+        """Turns of each side so far."""
         return sum(call.engine.turns for call in [*self.past, *self.calls] if call.engine is not None)
 
     def start_to_settings(self) -> Spread:
         return Spread.of_ns(call.engine.settings_ns - call.started_ns for call in self.calls if call.engine is not None)
 
     async def hang_up_some(self, http: httpx.AsyncClient, document_seconds: float) -> Spread:
-        """From hangup until the gateway's store has the document. Each with a caller of its own."""
+        """Time from hang-up until the store has the document, for calls of different callers."""
         some = [call for call in self.calls[:_TIMED_CALLERS] if call.connected]
         delays = await asyncio.gather(
             *(self._time_document(call, http, document_seconds, after=0.05 * place) for place, call in enumerate(some))
@@ -192,41 +193,66 @@ class Load:
 
     async def _hang_up(self, call: SimulatedCall) -> None:
         if call.engine is not None:
-            call.engine.silent = True  # what is spoken to nobody is dropped, and would count as lost
-        await _arrived([call.down])
+            call.engine.silent = True  # audio after the hang-up is dropped and would count as lost
+        await _drain([call.down])
         self._pacer.remove(call.beat)
         call.hang_up()
 
     async def finish(self) -> FrameCount:
-        """Stop sending, let what is on its way arrive, count."""
+        """Stop sending, wait for frames in transit, count."""
         self._pacer.stop()
         ledgers = [ledger for call in [*self.past, *self.calls] for ledger in (call.up, call.down)]
-        await _arrived(ledgers)
+        await _drain(ledgers)
         for call in self.calls:
-            call.leave()
+            call.close()
         return FrameCount.of(ledgers)
 
 
+class Viewers:
+    """Two viewers with a connection each. `delays_ns`: from a caller's final words to the viewer."""
+
+    def __init__(self) -> None:
+        self.delays_ns: list[int] = []
+
+    @contextlib.asynccontextmanager
+    async def watching(self, http: httpx.AsyncClient) -> AsyncIterator[None]:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._watch(http, path)) for path in _LIVE_PATHS]
+            try:
+                yield
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    async def _watch(self, http: httpx.AsyncClient, path: str) -> None:
+        async with http.stream("GET", path, timeout=None) as response:
+            response.raise_for_status()
+            async for line in response.aiter_lines():
+                if line.startswith("data: ") and '"speaker":"caller"' in line:
+                    said_at = datetime.fromisoformat(orjson.loads(line.removeprefix("data: "))["at"]).timestamp()
+                    self.delays_ns.append(time.time_ns() - int(said_at * 1e9))
+
+
 def client(url: str) -> httpx.AsyncClient:
-    """To ring at the gateway, and to ask its store."""
+    """An HTTP client for webhooks and for the gateway's store."""
     limits = httpx.Limits(keepalive_expiry=_IDLE_SECONDS)
     headers = {"X-API-Key": ADMIN_TOKEN}
     return httpx.AsyncClient(base_url=url, trust_env=False, timeout=_ANSWER_SECONDS, limits=limits, headers=headers)
 
 
-async def _arrived(ledgers: Sequence[Ledger]) -> None:
-    """Wait for what is on its way, and not for what is lost."""
-    for _ in range(int(_DRAIN_SECONDS / _LOOK_SECONDS)):
+async def _drain(ledgers: Sequence[FrameLedger]) -> None:
+    """Wait until all sent frames have arrived, up to a limit for lost ones."""
+    for _ in range(int(_DRAIN_SECONDS / _POLL_SECONDS)):
         if all(ledger.arrived == ledger.sent for ledger in ledgers):
             return
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)
 
 
 async def _document(http: httpx.AsyncClient, caller: str) -> None:
-    """Ask for the caller's document until it is there."""
-    question = {"query": "voice call summary", "tags": [f"caller:{caller}"], "limit": 1}
+    """Poll until the caller's document exists."""
+    query = {"query": "voice call summary", "tags": [f"caller:{caller}"], "limit": 1}
     while True:
-        answer = await http.post("/v1/query", json=question)
+        answer = await http.post("/v1/query", json=query)
         if answer.raise_for_status().json()["results"]:
             return
-        await asyncio.sleep(_LOOK_SECONDS)
+        await asyncio.sleep(_POLL_SECONDS)

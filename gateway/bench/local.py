@@ -1,8 +1,12 @@
 """
-`gateway bench --engine local`: how well the local engine understands, how soon it answers, how many calls it holds.
+`gateway bench --engine local`: word error, response time, and number of calls of the local engine.
 
-Everything is real: synthetic voices are heard through 8 kHz mu-law with line noise, and phone a gateway that runs in
-processes of its own, with the scripted agent, at the pace of life.
+Synthetic voices speak through 8 kHz mu-law with line noise. They call a gateway in separate processes with the
+scripted agent, in real time.
+
+JSON output: `sentences`, `word_error` by voice (`share`, `errors`, `words`, `limit`), `answers` of one call and of
+several at once (`calls`, `turns`, `p50_s`, `p90_s`, `gaps`, `unanswered`), `limits_s` (p50 and p90 of one call)
+and `held`.
 """
 
 import asyncio
@@ -11,13 +15,12 @@ import statistics
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
 from gateway.audio import FRAME_BYTES
-from gateway.bench.processes import ADMIN_TOKEN, GatewayProcess, running_gateway
-from gateway.bench.variants import Variant
+from gateway.bench.processes import ADMIN_TOKEN, GatewayProcess, Variant, running_gateway
 from gateway.errors import BenchFailed
 from gateway.settings import Secret
 from gateway.simulate import voices
@@ -30,27 +33,28 @@ from gateway.speech.stt_stream import SpeechEnded, SttStream, TranscribeRequest
 from gateway.speech.vad import SpeechMeter
 
 TURNS: Final = 12
-"""Of the one call whose answers are timed."""
+"""Turns of the single call."""
 TURNS_TOGETHER: Final = 5
+"""Turns of each simultaneous call."""
 WORD_ERROR_LIMITS: Final = {"hibari": 0.05, "pico": 0.15}
 ANSWER_LIMITS: Final = (0.7, 1.1)
-"""Seconds from the caller's last sound to the agent's first, at p50 and p90."""
+"""Seconds from the caller's last audio to the agent's first, at p50 and p90."""
 _READY_SECONDS: Final = 60.0
 _GAP_FRAMES: Final = 2
-"""A gap of so many frames in what the agent says can be heard."""
+"""The shortest audible gap in the agent's speech."""
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Answers:
-    """How soon calls were answered, and whether the agent's words came without gaps."""
+    """Response times of one or several calls, and gaps in the agent's speech."""
 
     calls: int
     seconds: tuple[float, ...]
     gaps: int
     unanswered: int = 0
-    """Turns that got no answer while the caller waited."""
+    """Turns without an answer while the caller waited."""
 
     @property
     def p50(self) -> float:
@@ -64,7 +68,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class LocalMeasurement:
-    """All that was found out."""
+    """The result of a run."""
 
     sentences: int
     word_errors: dict[str, WordError]
@@ -86,10 +90,10 @@ class LocalMeasurement:
 
 
 def measure(calls: int, *, progress: Progress) -> LocalMeasurement:
-    """Takes about three minutes."""
+    """Run all measurements. Takes about three minutes."""
     sentences = bench_sentences()
     progress(f"{len(sentences)} sentences in two voices")
-    errors = hearing(sentences)
+    errors = word_errors(sentences)
     alone, together = asyncio.run(_phone(sentences, calls, progress))
     return LocalMeasurement(len(sentences), errors, alone, together)
 
@@ -98,20 +102,20 @@ def bench_sentences() -> list[str]:
     return resources.files("gateway.bench").joinpath("sentences.txt").read_text(encoding="utf-8").splitlines()
 
 
-def hearing(sentences: Sequence[str]) -> dict[str, WordError]:
-    """The word error of each voice, over the whole way: line, ear, recogniser."""
+def word_errors(sentences: Sequence[str]) -> dict[str, WordError]:
+    """The word error of each voice through line noise, endpointing and recognition."""
     models = Models.load()
     speakers: dict[str, CallerVoice] = {"hibari": models.voice.say, "pico": voices.pico}
     return {
-        name: total(word_error(sentence, _heard(speak(sentence), models)) for sentence in sentences)
+        name: total(word_error(sentence, _transcribed(speak(sentence), models)) for sentence in sentences)
         for name, speak in speakers.items()
     }
 
 
-def _heard(sound: bytes, models: Models) -> str:
+def _transcribed(audio: bytes, models: Models) -> str:
     quiet = b"".join(voices.line_noise(75))
     stt_stream, texts = SttStream(SpeechMeter(models.silero)), []
-    line = quiet + sound + quiet
+    line = quiet + audio + quiet
     for at in range(0, len(line), FRAME_BYTES):
         todo = stt_stream.hear(line[at : at + FRAME_BYTES])
         while todo:
@@ -145,7 +149,7 @@ async def _local_gateway(calls: int) -> AsyncIterator[GatewayProcess]:
                         break
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            raise BenchFailed("the local engine was not ready in time") from None
+            raise BenchFailed("the local engine did not become ready") from None
         yield process
 
 
@@ -162,8 +166,55 @@ async def _answers(process: GatewayProcess, conversations: Sequence[Sequence[byt
 
 
 async def _talk(process: GatewayProcess, lines: Sequence[bytes], number: str, *, delay: float) -> ScriptedCaller:
-    await asyncio.sleep(delay)  # callers do not ring in step
+    await asyncio.sleep(delay)  # callers do not call in step
     async with phone_line(process.url, Secret(ADMIN_TOKEN), caller=number) as line:
         caller = ScriptedCaller(line, lines, last_wait=5.0)
         await line.talk(caller.speak, caller.listen)
     return caller
+
+
+# Output
+
+
+def local_as_json(found: LocalMeasurement) -> dict[str, Any]:
+    return {
+        "sentences": found.sentences,
+        "word_error": {
+            voice: {
+                "share": round(error.share, 4),
+                "errors": error.errors,
+                "words": error.words,
+                "limit": WORD_ERROR_LIMITS[voice],
+            }
+            for voice, error in found.word_errors.items()
+        },
+        "answers": [_answers_as_json(found.alone), _answers_as_json(found.together)],
+        "limits_s": {"p50": ANSWER_LIMITS[0], "p90": ANSWER_LIMITS[1]},
+        "held": found.held,
+    }
+
+
+def local_as_text(found: LocalMeasurement) -> str:
+    lines = [f"{found.sentences} sentences, 8 kHz mu-law with line noise:"]
+    for voice, error in found.word_errors.items():
+        lines.append(f"  word error, voice {voice:7} {error}; limit {WORD_ERROR_LIMITS[voice]:.0%}")
+    lines.append("From the caller's last audio to the agent's first, with the scripted agent:")
+    for answers in (found.alone, found.together):
+        calls = "1 call " if answers.calls == 1 else f"{answers.calls} calls"
+        timing = f"p50 {answers.p50:.2f} s, p90 {answers.p90:.2f} s"
+        turns = f"{len(answers.seconds)} turns, {answers.unanswered} without answer"
+        lines.append(f"  {calls}  {timing}, {turns}, {answers.gaps} gaps in the agent's speech")
+    lines.append(f"  limits for one call: p50 {ANSWER_LIMITS[0]:.1f} s, p90 {ANSWER_LIMITS[1]:.1f} s; no gaps")
+    lines.append("held" if found.held else "not held: this machine is too slow or too busy for it")
+    return "\n".join(lines)
+
+
+def _answers_as_json(answers: Answers) -> dict[str, Any]:
+    return {
+        "calls": answers.calls,
+        "turns": len(answers.seconds),
+        "p50_s": round(answers.p50, 3),
+        "p90_s": round(answers.p90, 3),
+        "gaps": answers.gaps,
+        "unanswered": answers.unanswered,
+    }

@@ -1,4 +1,4 @@
-"""The gateway under load: a process of its own on a core of its own, with nothing of the user's in it."""
+"""The gateway under load: a separate process on its own core, in one of several configurations."""
 
 import asyncio
 import contextlib
@@ -6,8 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -15,25 +15,61 @@ import httpx
 import orjson
 
 import gateway
-from gateway.bench.carriers import ACCOUNT_SID, AUTH_TOKEN
-from gateway.bench.variants import Variant
+from gateway.bench.peers import ACCOUNT_SID, AUTH_TOKEN
 from gateway.errors import BenchFailed
 
 ADMIN_TOKEN: Final = "bench-admin-token"
 _READY_SECONDS: Final = 20.0
-_KEPT: Final = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT")
+_INHERITED: Final = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One configuration of the gateway under test."""
+
+    name: str
+    arguments: tuple[str, ...] = ()
+    """Extra arguments of `gateway serve`."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    toml: str = ""
+    """Content of gateway.toml."""
+    document_seconds: float = 30.0
+    """How long to wait for a call's document; 0 if none is written."""
+    viewers: bool = False
+    """Open a live page and a tail during the run."""
+
+
+LOCAL_CALLS: Final = 8
+"""Default number of simultaneous calls for the local engine."""
+
+SOCKETS: Final = {name: Variant(name, ("--sockets", name)) for name in ("picows", "websockets")}
+
+Pair = tuple[Variant, Variant]
+
+# The embedding model is a separate process on the same core here, so it stays off.
+COMPARISONS: Final[Mapping[str, Pair]] = {
+    "memory": (
+        Variant("memory off", environment={"VOICE_SESSION_ENABLED": "false"}, document_seconds=0.0),
+        Variant("memory on", environment={"VOICE_SESSION_ENABLED": "true", "MEMORY_VECTORS": "false"}),
+    ),
+    "viewers": (
+        Variant("no viewers", environment={"MEMORY_VECTORS": "false"}),
+        Variant("live page and tail", environment={"MEMORY_VECTORS": "false"}, viewers=True),
+    ),
+}
+"""Ratios are the second of a pair divided by the first."""
 
 
 @dataclass(frozen=True)
 class GatewayProcess:
-    """A running gateway, and what the system knows about it."""
+    """A running gateway and its resource usage from /proc."""
 
     pid: int
     url: str
     core: int
 
     def cpu_seconds(self) -> float:
-        """User and system time of all its threads."""
+        """User and system time of all threads."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -41,15 +77,15 @@ class GatewayProcess:
         return int(Path(f"/proc/{self.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def written_bytes(self) -> int:
-        """What it has had written to disk. A temporary folder in memory is no disk, and counts nothing."""
+        """Bytes written to disk. A temporary folder on tmpfs counts nothing."""
         fields = dict(line.split(": ") for line in Path(f"/proc/{self.pid}/io").read_text().splitlines())
         return int(fields["write_bytes"])
 
     def waited_seconds(self) -> float:
         """
-        How long its event loop was ready to run and could not: others had the core, or the hypervisor took it.
+        Time in which the event loop was ready to run but another process or the hypervisor held the core.
 
-        Its own threads are not others, and what they ran is taken off.
+        Time that the gateway's own threads held it is subtracted.
         """
         queued_ns = _schedstat(Path(f"/proc/{self.pid}"))[1]
         own_ns = sum(_schedstat(thread)[0] for thread in Path(f"/proc/{self.pid}/task").iterdir())
@@ -59,7 +95,7 @@ class GatewayProcess:
 
 
 def _schedstat(task: Path) -> tuple[int, int]:
-    """How many nanoseconds a thread has run and waited to run; none for one that has just ended."""
+    """Nanoseconds a thread has run and has waited to run; zeros if it has just ended."""
     try:
         ran, waited = (task / "schedstat").read_text().split()[:2]
     except OSError:
@@ -68,16 +104,16 @@ def _schedstat(task: Path) -> tuple[int, int]:
 
 
 def cores() -> tuple[int, set[int]]:
-    """The gateway's core, and those of the load. With only one there is nothing to divide."""
+    """The gateway's core and the load's cores. They are the same on a machine with one core."""
     if not hasattr(os, "sched_getaffinity"):
-        raise BenchFailed("the bench gives the gateway a core of its own, which needs Linux")
+        raise BenchFailed("the bench pins the gateway to one core, which needs Linux")
     mine = sorted(os.sched_getaffinity(0))
     return mine[-1], set(mine[:-1]) or set(mine)
 
 
 @contextlib.contextmanager
 def pinned(to: set[int]) -> Iterator[None]:
-    """Keep this process on these cores meanwhile."""
+    """Pin this process to these cores during the block."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, to)
     try:
@@ -86,30 +122,30 @@ def pinned(to: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def put_ahead(pid: int = 0) -> bool:
+def raise_priority(pid: int = 0) -> bool:
     """
-    Let a process, or this one, go before everything else on its cores; its other threads and its children don't.
+    Give a process (0: this one) real-time priority; not its other threads or children.
 
-    False where the system does not allow it: then whatever else runs there is measured, too.
+    Returns False if the system refuses; then other processes on the core disturb the measurement.
     """
     try:
         os.sched_setscheduler(pid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except OSError:  # no right to it, or a kernel without it
+    except OSError:  # no permission, or not supported by the kernel
         return False
     return True
 
 
-def put_back() -> None:
-    """This process is as others again."""
+def restore_priority() -> None:
+    """Give this process normal priority again."""
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
 @contextlib.asynccontextmanager
 async def running_gateway(engine_url: str, variant: Variant, *, core: int | None) -> AsyncIterator[GatewayProcess]:
     """
-    A fresh gateway with an empty store, on this core or, without one, on all.
+    A fresh gateway with an empty store, on this core (None: on all).
 
-    It ends with a kill: nothing in it is worth an orderly end.
+    It is killed at the end: there is nothing to shut down in order.
     """
     with tempfile.TemporaryDirectory(prefix="gateway-bench-", ignore_cleanup_errors=True) as folder:
         log = Path(folder) / "log"
@@ -132,14 +168,14 @@ async def running_gateway(engine_url: str, variant: Variant, *, core: int | None
 
 def _environment(folder: Path, engine_url: str) -> dict[str, str]:
     return {
-        **{name: os.environ[name] for name in _KEPT if name in os.environ},
+        **{name: os.environ[name] for name in _INHERITED if name in os.environ},
         "PYTHONPATH": str(Path(gateway.__file__).parent.parent),
         "DATA_DIR": str(folder / "data"),
         "VOICE_SESSION_ARCHIVE_DIR": str(folder / "archive"),
         "ALLOWED_CALLERS": "*",
         "TWILIO_ACCOUNT_SID": ACCOUNT_SID,
         "TWILIO_AUTH_TOKEN": AUTH_TOKEN,
-        "TWILIO_API_URL": engine_url.replace("ws:", "http:"),  # nothing may leave the loopback
+        "TWILIO_API_URL": engine_url.replace("ws:", "http:"),  # a closed port: no request may leave the machine
         "DEEPGRAM_API_KEY": "bench",
         "DEEPGRAM_AGENT_URL": engine_url,
         "GATEWAY_ADMIN_TOKEN": ADMIN_TOKEN,
@@ -157,7 +193,7 @@ def _start(folder: Path, log: Path, arguments: Sequence[str], environment: dict[
 
 
 async def _announced(process: subprocess.Popen[bytes], log: Path) -> str:
-    """The address it took, from its log."""
+    """The address it listens on, from its log."""
     while (url := _address(log)) is None:
         if process.poll() is not None:
             raise BenchFailed(f"the gateway did not start: {_last_line(log)}")
@@ -174,7 +210,7 @@ def _address(log: Path) -> str | None:
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(errors="replace").split("\n")
-    return next((line for line in reversed(lines) if line.strip()), "it said nothing")
+    return next((line for line in reversed(lines) if line.strip()), "the log is empty")
 
 
 async def _healthy(url: str) -> None:

@@ -10,12 +10,10 @@ from typing import Final
 import httpx
 import uvloop
 
-from gateway.bench.engine import start_engine
-from gateway.bench.load import Load, client
+from gateway.bench.load import Load, Viewers, client
 from gateway.bench.measures import Measurement, Spread
-from gateway.bench.processes import GatewayProcess, cores, pinned, running_gateway
-from gateway.bench.variants import Pair, Variant
-from gateway.bench.viewers import Viewers
+from gateway.bench.peers import start_engine
+from gateway.bench.processes import GatewayProcess, Pair, Variant, cores, pinned, running_gateway
 
 FIRST_CALLS: Final = 100
 COMPARED_CALLS: Final = 50

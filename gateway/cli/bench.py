@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from gateway.bench import report, runner
-from gateway.bench.variants import COMPARISONS, LOCAL_CALLS, SOCKETS
+from gateway.bench.processes import COMPARISONS, LOCAL_CALLS, SOCKETS
 from gateway.errors import SettingsError
 from gateway.speech import model_files
 
@@ -70,10 +70,10 @@ def _compare(options: argparse.Namespace) -> int:
 def _bench_local(options: argparse.Namespace) -> int:
     if not model_files.are_installed():
         raise SettingsError(f"the local engine is not installed; run: {model_files.INSTALL}")
-    from gateway.bench import local, local_report  # numpy; not needed by the server
+    from gateway.bench import local  # numpy; not needed by the server
 
     found = local.measure(options.calls or LOCAL_CALLS, progress=_progress)
-    _print(options, local_report.local_as_json(found), local_report.local_as_text(found))
+    _print(options, local.local_as_json(found), local.local_as_text(found))
     return 0 if found.held else 1
 
 

@@ -20,12 +20,20 @@ from urllib.parse import urlsplit
 import orjson
 import uvloop
 
-from gateway.bench.engine import start_engine
 from gateway.bench.frame_stamps import FrameCount
 from gateway.bench.load import Load, client
 from gateway.bench.measures import Spread
-from gateway.bench.processes import GatewayProcess, cores, pinned, put_ahead, put_back, running_gateway
-from gateway.bench.variants import COMPARISONS, Variant
+from gateway.bench.peers import start_engine
+from gateway.bench.processes import (
+    COMPARISONS,
+    GatewayProcess,
+    Variant,
+    cores,
+    pinned,
+    raise_priority,
+    restore_priority,
+    running_gateway,
+)
 from gateway.errors import BenchFailed
 from scripts.llm_bench.interference import Interference
 from scripts.llm_bench.kernel_timestamps import StampedConnection
@@ -63,14 +71,14 @@ async def _measure(turns: int, seconds: float, core: int) -> LlmMeasurement:
             await load.place(http)
             if load.connected != turns:
                 raise BenchFailed(f"only {load.connected} of {turns} calls connected")
-            load.fall_silent()
-            ahead = put_ahead(process.pid) and put_ahead()
+            load.silence_agents()
+            ahead = raise_priority(process.pid) and raise_priority()
             try:
                 await asyncio.sleep(_SETTLE_SECONDS)
                 direct = await _phase(load, process, seconds, f"{model_url}/chat/completions")
                 through = await _phase(load, process, seconds)
             finally:
-                put_back()
+                restore_priority()
             return _difference(turns, seconds, direct, through, await load.finish(), ahead)
 
 

@@ -16,7 +16,7 @@ from typing import Final
 import uvloop
 
 import gateway
-from gateway.bench.processes import put_ahead
+from gateway.bench.processes import raise_priority
 from gateway.errors import BenchFailed
 
 FIRST_PIECE_SECONDS: Final = 0.4
@@ -60,7 +60,7 @@ async def running_upstream() -> AsyncIterator[str]:
 
 def main() -> None:
     """Listen on a free loopback port and print its number."""
-    put_ahead()
+    raise_priority()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_listen())
 

@@ -1,9 +1,9 @@
 from gateway.audio import SILENCE_FRAME
-from gateway.bench.frame_stamps import Delays, FrameCount, Ledger, call_of, stamped
+from gateway.bench.frame_stamps import Delays, FrameCount, FrameLedger, call_of, stamped
 
 
 def ledger(*, frames=0):
-    made = Ledger(7, Delays())
+    made = FrameLedger(7, Delays())
     return made, [made.send(1000 * number) for number in range(frames)]
 
 
@@ -19,41 +19,41 @@ def test_other_sound_names_no_call():
 def test_frames_in_order_are_faultless():
     books, frames = ledger(frames=3)
     for frame in frames:
-        books.arrive(frame, 5000)
+        books.receive(frame, 5000)
     assert FrameCount.of([books]) == FrameCount(sent=3, lost=0, reordered=0, changed=0)
     assert FrameCount.of([books]).faultless
 
 
 def test_missing_frame_is_lost():
     books, frames = ledger(frames=3)
-    books.arrive(frames[0], 5000)
-    books.arrive(frames[2], 5000)
+    books.receive(frames[0], 5000)
+    books.receive(frames[2], 5000)
     assert FrameCount.of([books]) == FrameCount(sent=3, lost=1, reordered=0, changed=0)
 
 
 def test_repeated_frame_is_seen():
     books, frames = ledger(frames=1)
-    books.arrive(frames[0], 5000)
-    books.arrive(frames[0], 5000)
+    books.receive(frames[0], 5000)
+    books.receive(frames[0], 5000)
     assert FrameCount.of([books]) == FrameCount(sent=1, lost=0, reordered=1, changed=0)
 
 
 def test_swapped_frames_are_no_success():
     books, frames = ledger(frames=2)
-    books.arrive(frames[1], 5000)
-    books.arrive(frames[0], 5000)
+    books.receive(frames[1], 5000)
+    books.receive(frames[0], 5000)
     assert FrameCount.of([books]) == FrameCount(sent=2, lost=1, reordered=1, changed=0)
 
 
 def test_changed_sound_is_seen():
     books, frames = ledger(frames=1)
-    books.arrive(frames[0][:-1] + bytes([frames[0][-1] ^ 1]), 5000)
+    books.receive(frames[0][:-1] + bytes([frames[0][-1] ^ 1]), 5000)
     assert FrameCount.of([books]) == FrameCount(sent=1, lost=1, reordered=0, changed=1)
 
 
 def test_another_calls_frame_is_seen():
     books, _ = ledger(frames=1)
-    books.arrive(stamped(8, 0, 0), 5000)
+    books.receive(stamped(8, 0, 0), 5000)
     assert FrameCount.of([books]) == FrameCount(sent=1, lost=1, reordered=0, changed=1)
 
 

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from gateway.bench import local
-from gateway.bench.local import Answers, LocalMeasurement, bench_sentences
-from gateway.bench.local_report import local_as_json, local_as_text
-from gateway.bench.variants import LOCAL_CALLS
+from gateway.bench.local import Answers, LocalMeasurement, bench_sentences, local_as_json, local_as_text
+from gateway.bench.processes import LOCAL_CALLS
 from gateway.cli.main import main
 from gateway.simulate.word_error import WordError
 
@@ -53,7 +52,7 @@ def test_limits_decide(measured, held):
 def test_report_is_complete():
     text = local_as_text(found(pico=7, gaps=2))
     assert "word error, voice pico    7.0% (7 of 100 words); limit 15%" in text
-    assert "8 calls  p50 0.70 s, p90 0.70 s, 40 turns, 0 without answer, 2 gaps in the agent's words" in text
+    assert "8 calls  p50 0.70 s, p90 0.70 s, 40 turns, 0 without answer, 2 gaps in the agent's speech" in text
 
 
 def test_command_prints_the_measurement(monkeypatch, capsys):

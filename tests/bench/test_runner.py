@@ -8,7 +8,7 @@ import pytest
 
 from gateway.bench import runner
 from gateway.bench.measures import Spread
-from gateway.bench.variants import COMPARISONS, SOCKETS
+from gateway.bench.processes import COMPARISONS, SOCKETS
 from gateway.cli.main import main
 from tests.bench.test_measures import measurement
 

@@ -4,18 +4,18 @@ from collections import Counter
 
 from websockets.asyncio.client import connect
 
-from gateway.bench.engine import CYCLE_FRAMES, SPOKEN_FRAMES, start_engine
-from gateway.bench.frame_stamps import Delays, Ledger, stamped
+from gateway.bench.frame_stamps import Delays, FrameLedger, stamped
+from gateway.bench.peers import CYCLE_FRAMES, SPOKEN_FRAMES, start_engine
 
 
 class Conversation:
     """A call that only its engine knows of."""
 
     def __init__(self):
-        self.up, self.down = Ledger(7, Delays()), Ledger(7, Delays())
+        self.up, self.down = FrameLedger(7, Delays()), FrameLedger(7, Delays())
         self.engine = asyncio.get_running_loop().create_future()
 
-    def engine_came(self, engine):
+    def engine_connected(self, engine):
         engine.begin(CYCLE_FRAMES // 2)
         self.engine.set_result(engine)
 

@@ -1,0 +1,234 @@
+"""
+Both ends of one call under load: Twilio's side of the media stream, and the voice engine.
+
+They send a stamped frame every 20 ms in either direction. Separate from `gateway.simulate` and on picows, because the
+load generator has one core for all calls: each frame is formatted by hand and never becomes an object.
+"""
+
+import asyncio
+import time
+from base64 import b64encode
+from binascii import a2b_base64
+from collections.abc import Callable
+from typing import Final
+from uuid import uuid4
+
+import httpx
+import orjson
+from picows import (
+    WSCloseCode,
+    WSFrame,
+    WSListener,
+    WSMsgType,
+    WSTransport,
+    WSUpgradeRequest,
+    ws_connect,
+    ws_create_server,
+)
+
+from gateway.audio import FRAME_MS, SILENCE_FRAME
+from gateway.bench.frame_stamps import Delays, FrameLedger, call_of
+from gateway.simulate.carriers import twilio_form, twilio_signature, twilio_start, twilio_stream
+
+ACCOUNT_SID: Final = "AC" + "0" * 32
+AUTH_TOKEN: Final = "0123456789abcdef0123456789abcdef"
+"""Invented; valid only for the gateway that the bench starts."""
+CALLED: Final = "+12025550100"
+CALLERS: Final = 100
+"""+1 202 555 0100 to 0199, the numbers reserved for examples. With more calls, several share one."""
+
+CYCLE_FRAMES: Final = 150
+"""Three seconds, in which each side has one turn."""
+SPOKEN_FRAMES: Final = 90
+"""Frames of the cycle in which the agent speaks. They last 20 ms each: small frames cost the gateway most."""
+
+_WELCOME: Final = b'{"type":"Welcome","request_id":"00000000-0000-0000-0000-000000000000"}'
+_APPLIED: Final = b'{"type":"SettingsApplied"}'
+_TURNS: Final = (
+    b'{"type":"UserStartedSpeaking"}',
+    b'{"type":"ConversationText","role":"user","content":"Could you tell me whether my order has left the workshop?"}',
+    b'{"type":"ConversationText","role":"assistant","content":"It has. The parcel should be with you on Friday."}',
+)
+_DONE: Final = b'{"type":"AgentAudioDone"}'
+
+
+class SimulatedCall(WSListener):
+    """One phone call, with a ledger for each direction."""
+
+    def __init__(self, number: int, *, phase: float, up: Delays, down: Delays) -> None:
+        """`phase`, from 0 to 1, shifts the call's turns within the cycle, independent of when the call begins."""
+        self.up = FrameLedger(number, up)
+        self.down = FrameLedger(number, down)
+        self.caller = f"+120255501{number % CALLERS:02}"
+        self.engine: LoadEngineConnection | None = None
+        self.started_ns = 0
+        self.talking = asyncio.Event()
+        """Set when audio has reached the engine."""
+        self._phase = phase
+        self._call_sid = f"CA{uuid4().hex}"
+        self._stream_sid = f"MZ{uuid4().hex}"
+        self._transport: WSTransport | None = None
+        self._sequence = 1
+
+    @property
+    def connected(self) -> bool:
+        return self._transport is not None and self.engine is not None
+
+    # Called by the load
+
+    async def place(self, http: httpx.AsyncClient) -> None:
+        """Announce the call and open its stream. Raises httpx.HTTPError, ValueError or picows.WSError."""
+        form = twilio_form(ACCOUNT_SID, self._call_sid, "ringing", caller=self.caller, called=CALLED)
+        webhook = http.build_request("POST", "/twilio/incoming", data=form)
+        webhook.headers.update(twilio_signature(AUTH_TOKEN, str(webhook.url), form))
+        answer = await http.send(webhook)
+        stream_url, token = twilio_stream(answer.raise_for_status().text)
+        # TwiML names the public wss: address; on loopback there is no proxy that terminates TLS.
+        await ws_connect(lambda: self, stream_url.replace("wss:", "ws:", 1))
+        self._send(b'{"event":"connected","protocol":"Call","version":"1.0.0"}')
+        self.started_ns = time.monotonic_ns()
+        self._send(orjson.dumps(twilio_start(ACCOUNT_SID, self._call_sid, self._stream_sid, token)))
+
+    def beat(self) -> None:
+        """Send the next frame. Called every 20 ms."""
+        if self._transport is None:
+            return
+        chunk = self.up.sent + 1
+        payload = b64encode(self.up.send(time.monotonic_ns()))
+        self._sequence += 1
+        self._transport.send(
+            WSMsgType.TEXT,
+            b'{"event":"media","sequenceNumber":"%d","streamSid":"%b","media":{"track":"inbound","chunk":"%d",'
+            b'"timestamp":"%d","payload":"%b"}}'
+            % (self._sequence, self._stream_sid.encode(), chunk, chunk * 20, payload),
+        )
+
+    def hang_up(self) -> None:
+        """Send `stop` and close the socket."""
+        stop = {"accountSid": ACCOUNT_SID, "callSid": self._call_sid}
+        self._send(orjson.dumps({"event": "stop", **self._envelope(), "stop": stop}))
+        self.close()
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.send_close(WSCloseCode.OK)
+            self._transport.disconnect()
+            self._transport = None
+
+    # Called by the engine
+
+    def engine_connected(self, engine: "LoadEngineConnection") -> None:
+        self.engine = engine
+        passed = time.monotonic_ns() // (FRAME_MS * 1_000_000)
+        engine.begin((passed + int(self._phase * CYCLE_FRAMES)) % CYCLE_FRAMES)
+        self.talking.set()
+
+    # Called by picows
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._transport = None
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        now_ns = time.monotonic_ns()
+        if frame.msg_type == WSMsgType.TEXT:
+            message = orjson.loads(frame.get_payload_as_memoryview())
+            if (media := message.get("media")) is not None:
+                self.down.receive(a2b_base64(media["payload"]), now_ns)
+            elif (mark := message.get("mark")) is not None:
+                self._send(orjson.dumps({"event": "mark", **self._envelope(), "mark": mark}))
+        elif frame.msg_type == WSMsgType.CLOSE:
+            transport.disconnect()
+
+    def _envelope(self) -> dict[str, str]:
+        self._sequence += 1
+        return {"sequenceNumber": str(self._sequence), "streamSid": self._stream_sid}
+
+    def _send(self, message: bytes) -> None:
+        if self._transport is not None:
+            self._transport.send(WSMsgType.TEXT, message)
+
+
+class LoadEngineConnection(WSListener):
+    """One call's engine. The first stamped frame identifies the call."""
+
+    def __init__(self, find_call: Callable[[int], SimulatedCall]) -> None:
+        self._find_call = find_call
+        self._call: SimulatedCall | None = None
+        self._transport: WSTransport | None = None
+        self._position = 0
+        self.settings = b""
+        """The Settings message that the gateway sent."""
+        self.settings_ns = 0
+        self.turns = 0
+        """Turns of each side."""
+        self.silent = False
+
+    # Called by the load
+
+    def begin(self, position: int) -> None:
+        """Send the first turns and continue at `position` of the cycle, so that calls do not speak in step."""
+        self._take_turns()
+        self._position = position
+
+    def beat(self) -> None:
+        """Send the next frame, if the agent speaks now. Called every 20 ms."""
+        if self._transport is None or self._call is None or self.silent:
+            return
+        position, self._position = self._position, (self._position + 1) % CYCLE_FRAMES
+        if position == 0:
+            self._take_turns()
+        if position < SPOKEN_FRAMES:
+            self._transport.send(WSMsgType.BINARY, self._call.down.send(time.monotonic_ns()))
+        elif position == SPOKEN_FRAMES:
+            self._send(_DONE)
+
+    # Called by picows
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+        self._send(_WELCOME)
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._transport = None
+
+    def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
+        now_ns = time.monotonic_ns()
+        if frame.msg_type == WSMsgType.BINARY:
+            self._receive_audio(frame.get_payload_as_bytes(), now_ns)
+        elif frame.msg_type == WSMsgType.TEXT and self.settings_ns == 0:
+            self.settings, self.settings_ns = frame.get_payload_as_bytes(), now_ns
+            self._send(_APPLIED)
+        elif frame.msg_type == WSMsgType.CLOSE:
+            transport.disconnect()
+
+    def _receive_audio(self, audio: bytes, now_ns: int) -> None:
+        if self._call is not None:
+            if audio != SILENCE_FRAME:  # the gateway generates those while the carrier pauses
+                self._call.up.receive(audio, now_ns)
+            return
+        number = call_of(audio)
+        if number is not None:
+            self._call = self._find_call(number)
+            self._call.up.receive(audio, now_ns)
+            self._call.engine_connected(self)
+
+    def _take_turns(self) -> None:
+        self.turns += 1
+        self._send(*_TURNS)
+
+    def _send(self, *messages: bytes) -> None:
+        if self._transport is not None:
+            for message in messages:
+                self._transport.send(WSMsgType.TEXT, message)
+
+
+async def start_engine(find_call: Callable[[int], SimulatedCall]) -> asyncio.Server:
+    """Listen on a free loopback port."""
+
+    def listener(request: WSUpgradeRequest) -> LoadEngineConnection:
+        return LoadEngineConnection(find_call)
+
+    return await ws_create_server(listener, "127.0.0.1", 0, backlog=1024)
