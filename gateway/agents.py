@@ -1,130 +1,262 @@
-"""The agents: which number reaches whom, and how each of them listens, thinks and speaks."""
+"""The agents: which number reaches which agent, and how each of them listens, thinks and speaks."""
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import field, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    InstanceOf,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
+from pydantic.dataclasses import dataclass
 
 import gateway
 from gateway.errors import SettingsError
 from gateway.memory.identity import RepeatCallerSettings, read_repeat_caller
 from gateway.memory.trust import TrustPolicy, read_trust
-from gateway.settings import is_url
+from gateway.settings import first_problem, is_url
 from gateway.telephony.phone_numbers import e164, transfer_target
 
 DEFAULT_AGENT: Final = "maya"
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+_CONFIG: Final = ConfigDict(arbitrary_types_allowed=True, str_strip_whitespace=True, extra="forbid")
 
 
-@dataclass(frozen=True)
+# Kinds of values. Each takes what may stand in gateway.toml, and its own result; a message follows the key's name.
+
+
+def _numbers(value: Any) -> frozenset[str]:
+    given = [value] if isinstance(value, str | int) else value
+    numbers = {str(number): e164(str(number)) for number in given}
+    for text, number in numbers.items():
+        if number is None:
+            raise ValueError(f"has {text!r}, which is no E.164 number; write it like +12025550100")
+    return frozenset(number for number in numbers.values() if number is not None)
+
+
+def _timezone(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return ZoneInfo(value.strip())
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"is {value!r}, which is no time zone; write it like America/New_York") from None
+
+
+def _block(value: Any) -> dict[str, Any]:
+    """A provider's block, or the name of its model alone."""
+    if not isinstance(value, str | dict):
+        raise ValueError("must be text in quotes or a table")
+    block = {"model": value.strip()} if isinstance(value, str) else value
+    if not block or block.get("model") == "":
+        raise ValueError("is empty; name a model, or leave the line out")
+    return block
+
+
+def _listen(value: Any) -> dict[str, Any]:
+    block = _block(value)
+    return {"type": "deepgram", "version": "v2" if _is_flux(block) else "v1", **block}
+
+
+def _speak(value: Any) -> dict[str, Any]:
+    block = _block(value)
+    return {"type": "deepgram", **({"version": "v2"} if _is_flux(block) else {}), **block}
+
+
+def _is_flux(block: Mapping[str, Any]) -> bool:
+    """Deepgram's Flux models are reached by version 2 of its interfaces."""
+    return str(block.get("model", "")).startswith("flux")
+
+
+def _think(value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        provider, slash, model = (part.strip() for part in value.partition("/"))
+        if not (provider and slash and model):
+            raise ValueError(f"is {value!r}; write provider/model, like open_ai/gpt-5.4-mini")
+        return {"type": provider, "model": model}
+    block = _block(value)
+    if not (block.get("type") and block.get("model")):
+        raise ValueError("needs type and model, like type = 'open_ai', model = 'gpt-5.4-mini'")
+    return block
+
+
+def _brain(value: Any) -> tuple[str | Mapping[str, Any], ...]:
+    entries = value if isinstance(value, list | tuple) else [value]
+    if not all(isinstance(entry, str | dict) for entry in entries) or value == []:
+        raise ValueError("must be like anthropic/claude-haiku-5-5, a table with url and model, or a list")
+    return tuple(entries)
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 60:
+        raise ValueError("must be a number of seconds, up to 60")
+    return float(value)
+
+
+def _days(value: Any) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise ValueError("must be a whole number of days, 0 for ever")
+    return value
+
+
+def _prompt(value: Any, info: ValidationInfo) -> Any:
+    """The text of the file, where the value comes from gateway.toml."""
+    if not isinstance(value, str) or not info.context:
+        return value
+    missing = f"{info.context['where']}: prompt: there is no file {value}; create it, or name another"
+    return find_text(value.strip(), info.context["folder"], missing=missing)
+
+
+def _file(value: Any, info: ValidationInfo) -> Any:
+    return _beside_toml(value, info, "file", Path.is_file)
+
+
+def _folder(value: Any, info: ValidationInfo) -> Any:
+    return _beside_toml(value, info, "folder", Path.is_dir)
+
+
+def _beside_toml(value: Any, info: ValidationInfo, kind: str, exists: Any) -> Any:
+    if value is None or not info.context:
+        return value
+    if not isinstance(value, str):
+        raise ValueError("must be text in quotes")
+    path: Path = info.context["folder"] / value.strip()
+    if not exists(path):
+        raise ValueError(f": there is no {kind} {value}; it is looked for beside gateway.toml")
+    return path
+
+
+def _transfer_to(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        raise ValueError("must be text in quotes or a table")
+    targets = {name: transfer_target(str(target)) for name, target in value.items()}
+    for name, target in targets.items():
+        if target is None:
+            raise ValueError(f": {name} must be a number like +12025550100 or sip:desk@example.com")
+    return {name: target for name, target in targets.items() if target is not None}
+
+
+def _text_agent(value: str) -> str:
+    if value and not (value.partition("/")[0] == "openclaw" or is_url(value, ("http", "https"))):
+        raise ValueError("must be openclaw/AGENT or the https address of a webhook")
+    return value
+
+
+def _filler(value: Any) -> Any:
+    if value is None or isinstance(value, FillerSettings):
+        return value
+    table = {"sound": value} if isinstance(value, str) else value
+    if not isinstance(table, dict):
+        raise ValueError("must be text in quotes or a table")
+    if unknown := sorted(set(table) - {"after", "sound", "say"}):
+        raise ValueError(f": unknown key {unknown[0]}; known are after, say, sound")
+    say, sound = table.get("say", []), table.get("sound", "")
+    phrases = tuple(say) if isinstance(say, list) else (say,)
+    if sound not in ("", "typing") or bool(sound) == bool(phrases):
+        raise ValueError('must be sound = "typing", or say = ["Let me see.", "One second."]')
+    try:
+        return {"after": _seconds(table.get("after", 2.0)), "sound": sound, "phrases": phrases}
+    except ValueError as error:
+        raise ValueError(f".after {error}") from None
+
+
+@dataclass(frozen=True, config=_CONFIG)
 class FillerSettings:
-    """What is heard while the agent thinks: a sound that comes with us, or one of a few phrases."""
+    """What is played while the agent thinks: a bundled sound, or one of a few phrases."""
 
     after: float
     sound: str = ""
     phrases: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_CONFIG)
 class Agent:
     """One agent, as configured. `listen`, `think` and `speak` are the engine's own provider blocks."""
 
     name: str
-    prompt: str
-    """The prompt file's text, placeholders and all."""
+    prompt: Annotated[str, BeforeValidator(_prompt)]
+    """The prompt file's text, with its placeholders."""
     greeting: str = ""
-    """Said first; empty: the agent waits for the caller."""
+    """The agent's first words; empty: it waits for the caller."""
     sorry: str = "Sorry, I lost you for a second."
     """Said when the conversation goes on after a lost connection."""
-    numbers: frozenset[str] = frozenset()
-    timezone: ZoneInfo | None = None
+    numbers: Annotated[frozenset[str], BeforeValidator(_numbers)] = frozenset()
+    timezone: Annotated[ZoneInfo | None, BeforeValidator(_timezone)] = None
     """Its wall clock; None for the machine's own."""
-    listen: Mapping[str, Any] = field(
+    listen: Annotated[Mapping[str, Any], BeforeValidator(_listen)] = field(
         default_factory=lambda: {"type": "deepgram", "version": "v2", "model": "flux-general-en"}
     )
-    think: Mapping[str, Any] = field(default_factory=lambda: {"type": "open_ai", "model": "gpt-5.4-mini"})
-    speak: Mapping[str, Any] = field(default_factory=lambda: {"type": "deepgram", "model": "aura-2-thalia-en"})
+    think: Annotated[Mapping[str, Any], BeforeValidator(_think)] = field(
+        default_factory=lambda: {"type": "open_ai", "model": "gpt-5.4-mini"}
+    )
+    speak: Annotated[Mapping[str, Any], BeforeValidator(_speak)] = field(
+        default_factory=lambda: {"type": "deepgram", "model": "aura-2-thalia-en"}
+    )
     engine_thinks: bool = True
-    """Whether `think` may answer: without a brain always, beside one where both are written down."""
-    brain: tuple[str | Mapping[str, Any], ...] = ()
-    """Its own language models, asked by the gateway: the first, and who stands in for it. None: the engine's."""
-    first_token_seconds: float = 4.0
-    """After so long without a word the next language model is asked as well."""
+    """Whether `think` may answer: always without a brain, and beside one if both are configured."""
+    brain: Annotated[tuple[str | Mapping[str, Any], ...], BeforeValidator(_brain)] = ()
+    """Its own language models, called by the gateway: the first, and its fallbacks. Empty: the engine's."""
+    first_token_seconds: Annotated[float, BeforeValidator(_seconds)] = 4.0
+    """Without a first token after this time, the next language model is asked as well."""
     one_moment: str = "One moment, please."
-    """Said when none of them has begun to answer."""
+    """Said when no language model has begun to answer."""
     no_answer: str = "I'm sorry, I can't answer that right now. Could you say it again?"
-    """Said when all of them have failed."""
+    """Said when all language models have failed."""
     language: str = "en"
     """How written text is turned into spoken words."""
-    functions: Path | None = None
+    functions: Annotated[Path | None, BeforeValidator(_file)] = None
     """A Python file whose functions the agent can call."""
-    knowledge: Path | None = None
+    knowledge: Annotated[Path | None, BeforeValidator(_folder)] = None
     """A folder of texts that the agent can search."""
-    transfer_to: Mapping[str, str] = field(default_factory=dict)
+    transfer_to: Annotated[Mapping[str, str], BeforeValidator(_transfer_to)] = field(default_factory=dict)
     """Where the agent may transfer a caller: names, and numbers or SIP addresses."""
-    text_agent: str = ""
-    """Who does what the agent hands over in a call: openclaw/AGENT, or a webhook's address."""
-    filler: FillerSettings | None = None
-    repeat_caller: RepeatCallerSettings = RepeatCallerSettings()
-    """Who counts as the same caller, and what functions may keep of one from call to call."""
-    trust: TrustPolicy = TrustPolicy()
-    """How much of a caller's memory is told to whom."""
-    retention_days: int | None = None
-    """How long facts are told, 0 for ever; None for what all agents have."""
+    text_agent: Annotated[str, AfterValidator(_text_agent)] = ""
+    """What carries out tasks that the agent delegates: openclaw/AGENT, or a webhook's address."""
+    filler: Annotated[FillerSettings | None, BeforeValidator(_filler)] = None
+    repeat_caller: InstanceOf[RepeatCallerSettings] = RepeatCallerSettings()
+    """What identifies a caller, and what tools may store about one from call to call."""
+    trust: InstanceOf[TrustPolicy] = TrustPolicy()
+    """How much of a caller's memory may be used, by how far the caller is trusted."""
+    retention_days: Annotated[int | None, BeforeValidator(_days)] = None
+    """How long facts are used, 0 for ever; None for MEMORY_RETENTION_DAYS."""
 
 
 class AgentDirectory:
-    """All agents, looked up by the number that was dialled. Files are read once, when it is made."""
+    """All agents, looked up by the dialled number. Files are read once, when it is made."""
 
     def __init__(self, tables: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-        agents = [_agent(name, table, folder) for name, table in (tables or {DEFAULT_AGENT: {}}).items()]
+        agents = [_read_agent(name, table, folder) for name, table in (tables or {DEFAULT_AGENT: {}}).items()]
         self._agents = {agent.name: agent for agent in agents}
-        self._by_number = _by_number(agents)
+        self._by_number: dict[str, Agent] = {}
+        for agent in agents:
+            for number in agent.numbers:
+                other = self._by_number.setdefault(number, agent)
+                if other is not agent:
+                    raise SettingsError(f"gateway.toml: {number} belongs to {other.name} and to {agent.name}")
         self._default = next((agent for agent in agents if not agent.numbers), agents[0])
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Agent]:
         return iter(self._agents.values())
 
     def answering(self, called: str) -> Agent:
-        """Who answers this number or name: its agent, else the first that lists no number, else the first."""
+        """The agent that answers this number or name; else the first without numbers, else the first."""
         return self._by_number.get(e164(called) or called) or self._agents.get(called, self._default)
 
 
-def _agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
-    where = f"gateway.toml, [agents.{name}]"
-    if not _NAME.fullmatch(name):
-        raise SettingsError(f"{where}: an agent's name is lower-case letters, digits, - and _")
-    if unknown := sorted(set(table) - set(_READERS)):
-        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(sorted(_READERS))}")
-    defaults = {
-        "prompt": f"prompts/{name}.md",
-        "greeting": f"Hello, this is {name.capitalize()}. How can I help you?",
-    }
-    given: dict[str, Any] = {"engine_thinks": "think" in table or "brain" not in table}
-    for key, value in {**defaults, **table}.items():
-        field_name, read = _READERS[key]
-        given[field_name] = read(value, f"{where}: {key}", folder)
-    return Agent(name=name, **given.pop("memory", {}), **given)
-
-
-def _prompt(value: Any, where: str, folder: Path) -> str:
-    name = _text(value, where, folder)
-    missing = f"{where}: there is no file {name}; create it, or name another"
-    return find_text(name, folder, missing=missing)
-
-
 def find_text(name: str, folder: Path, *, missing: str) -> str:
-    """A text file, looked for beside gateway.toml and then among those that come with the program."""
-    for root in (folder, Path(gateway.__file__).parent.parent):
-        path = root / name
-        if path.is_file():
-            return _read(path)
-    raise SettingsError(missing)
-
-
-def _read(path: Path) -> str:
+    """The text of a file beside gateway.toml, or of one that comes with the program."""
+    places = (folder / name, Path(gateway.__file__).parent.parent / name)
+    path = next((path for path in places if path.is_file()), None)
+    if path is None:
+        raise SettingsError(missing)
     try:
         return path.read_text(encoding="utf-8").strip()
     except UnicodeDecodeError:
@@ -133,164 +265,43 @@ def _read(path: Path) -> str:
         raise SettingsError(f"{path.name} can't be read: {error.strerror}") from None
 
 
-def _text(value: Any, where: str, folder: Path) -> str:
-    if not isinstance(value, str):
-        raise SettingsError(f"{where} must be text in quotes")
-    return value.strip()
+# Reading a table
+
+_OTHERWISE: Final = {"name", "engine_thinks", "speak", "repeat_caller", "trust", "retention_days"}
+_KEYS: Final = sorted({item.name for item in fields(Agent)} - _OTHERWISE | {"memory", "voice"})
+_ADAPTER: Final = TypeAdapter(Agent)
 
 
-def _numbers(value: Any, where: str, folder: Path) -> frozenset[str]:
-    given = value if isinstance(value, list) else [value]
-    numbers = {str(number): e164(str(number)) for number in given}
-    for text, number in numbers.items():
-        if number is None:
-            raise SettingsError(f"{where} has {text!r}, which is no E.164 number; write it like +12025550100")
-    return frozenset(number for number in numbers.values() if number is not None)
-
-
-def _timezone(value: Any, where: str, folder: Path) -> ZoneInfo:
+def _read_agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
+    where = f"gateway.toml, [agents.{name}]"
+    if not _NAME.fullmatch(name):
+        raise SettingsError(f"{where}: an agent's name is lower-case letters, digits, - and _")
+    if unknown := sorted(set(table) - set(_KEYS)):
+        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(_KEYS)}")
+    given: dict[str, Any] = {
+        "name": name,
+        "prompt": f"prompts/{name}.md",
+        "greeting": f"Hello, this is {name.capitalize()}. How can I help you?",
+        "engine_thinks": "think" in table or "brain" not in table,
+        **table,
+    }
+    if "voice" in given:
+        given["speak"] = given.pop("voice")
+    given |= _read_memory(given.pop("memory", {}), f"{where}: memory")
     try:
-        return ZoneInfo(_text(value, where, folder))
-    except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise SettingsError(f"{where} is {value!r}, which is no time zone; write it like America/New_York") from None
+        return _ADAPTER.validate_python(given, context={"folder": folder, "where": where})
+    except ValidationError as error:
+        key, problem = first_problem(error)
+        shown = {"speak": "voice", "retention_days": "memory.retention_days"}.get(key, key)
+        raise SettingsError(f"{where}: {shown}{problem}") from None
 
 
-def _listen(value: Any, where: str, folder: Path) -> dict[str, Any]:
-    block = _model(value, where)
-    flux = str(block.get("model", "")).startswith("flux")
-    return {"type": "deepgram", "version": "v2" if flux else "v1", **block}
-
-
-def _think(value: Any, where: str, folder: Path) -> dict[str, Any]:
-    if isinstance(value, str):
-        provider, slash, model = value.partition("/")
-        if not (provider.strip() and slash and model.strip()):
-            raise SettingsError(f"{where} is {value!r}; write provider/model, like open_ai/gpt-5.4-mini")
-        return {"type": provider.strip(), "model": model.strip()}
-    block = _table(value, where)
-    if not (block.get("type") and block.get("model")):
-        raise SettingsError(f"{where} needs type and model, like type = 'open_ai', model = 'gpt-5.4-mini'")
-    return block
-
-
-def _speak(value: Any, where: str, folder: Path) -> dict[str, Any]:
-    block = _model(value, where)
-    version = {"version": "v2"} if str(block.get("model", "")).startswith("flux") else {}
-    return {"type": "deepgram", **version, **block}
-
-
-def _model(value: Any, where: str) -> dict[str, Any]:
-    block = {"model": value.strip()} if isinstance(value, str) else _table(value, where)
-    if not block or block.get("model") == "":
-        raise SettingsError(f"{where} is empty; name a model, or leave the line out")
-    return block
-
-
-def _table(value: Any, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
+def _read_memory(table: Any, where: str) -> dict[str, Any]:
+    """The fields of an agent that its `memory` table stands for."""
+    if not isinstance(table, dict):
         raise SettingsError(f"{where} must be text in quotes or a table")
-    return dict(value)
-
-
-def _brain(value: Any, where: str, folder: Path) -> tuple[str | Mapping[str, Any], ...]:
-    entries = value if isinstance(value, list) else [value]
-    if not entries or not all(isinstance(entry, str | dict) for entry in entries):
-        raise SettingsError(f"{where} must be like anthropic/claude-haiku-5-5, a table with url and model, or a list")
-    return tuple(entries)
-
-
-def _seconds(value: Any, where: str, folder: Path) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 60:
-        raise SettingsError(f"{where} must be a number of seconds, up to 60")
-    return float(value)
-
-
-def _file(value: Any, where: str, folder: Path) -> Path:
-    path = folder / _text(value, where, folder)
-    if not path.is_file():
-        raise SettingsError(f"{where}: there is no file {value}; it is looked for beside gateway.toml")
-    return path
-
-
-def _folder(value: Any, where: str, folder: Path) -> Path:
-    path = folder / _text(value, where, folder)
-    if not path.is_dir():
-        raise SettingsError(f"{where}: there is no folder {value}; it is looked for beside gateway.toml")
-    return path
-
-
-def _transfer_to(value: Any, where: str, folder: Path) -> dict[str, str]:
-    table = _table(value, where)
-    targets = {name: transfer_target(str(target)) for name, target in table.items()}
-    for name, target in targets.items():
-        if target is None:
-            raise SettingsError(f"{where}: {name} must be a number like +12025550100 or sip:desk@example.com")
-    return {name: target for name, target in targets.items() if target is not None}
-
-
-def _text_agent(value: Any, where: str, folder: Path) -> str:
-    text = _text(value, where, folder)
-    if not (text.partition("/")[0] == "openclaw" or is_url(text, ("http", "https"))):
-        raise SettingsError(f"{where} must be openclaw/AGENT or the https address of a webhook")
-    return text
-
-
-def _filler(value: Any, where: str, folder: Path) -> FillerSettings:
-    table = {"sound": value} if isinstance(value, str) else _table(value, where)
-    if unknown := sorted(set(table) - {"after", "sound", "say"}):
-        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are after, say, sound")
-    say: Any = table.get("say", [])
-    phrases = tuple(_text(phrase, where, folder) for phrase in (say if isinstance(say, list) else [say]))
-    sound = _text(table.get("sound", ""), where, folder)
-    if sound not in ("", "typing") or bool(sound) == bool(phrases):
-        raise SettingsError(f'{where} must be sound = "typing", or say = ["Let me see.", "One second."]')
-    return FillerSettings(_seconds(table.get("after", 2.0), f"{where}.after", folder), sound, phrases)
-
-
-def _memory(value: Any, where: str, folder: Path) -> dict[str, Any]:
-    """The fields of an agent that its table of memory becomes."""
-    table = _table(value, where)
-    readers = {"repeat_caller": read_repeat_caller, "retention_days": _days, "trust": read_trust}
-    if unknown := sorted(set(table) - set(readers)):
-        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(readers)}")
-    return {key: readers[key](given, f"{where}.{key}") for key, given in table.items()}
-
-
-def _days(value: Any, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise SettingsError(f"{where} must be a whole number of days, 0 for ever")
-    return value
-
-
-_READERS: Final[Mapping[str, tuple[str, Callable[[Any, str, Path], Any]]]] = {
-    "numbers": ("numbers", _numbers),
-    "prompt": ("prompt", _prompt),
-    "greeting": ("greeting", _text),
-    "sorry": ("sorry", _text),
-    "timezone": ("timezone", _timezone),
-    "language": ("language", _text),
-    "listen": ("listen", _listen),
-    "think": ("think", _think),
-    "voice": ("speak", _speak),
-    "brain": ("brain", _brain),
-    "first_token_seconds": ("first_token_seconds", _seconds),
-    "one_moment": ("one_moment", _text),
-    "no_answer": ("no_answer", _text),
-    "functions": ("functions", _file),
-    "knowledge": ("knowledge", _folder),
-    "transfer_to": ("transfer_to", _transfer_to),
-    "text_agent": ("text_agent", _text_agent),
-    "filler": ("filler", _filler),
-    "memory": ("memory", _memory),
-}
-"""Each key of an agent's table: the field it becomes, and how it is read."""
-
-
-def _by_number(agents: list[Agent]) -> dict[str, Agent]:
-    found: dict[str, Agent] = {}
-    for agent in agents:
-        for number in agent.numbers:
-            if number in found:
-                raise SettingsError(f"gateway.toml: {number} belongs to {found[number].name} and to {agent.name}")
-            found[number] = agent
-    return found
+    known = ("repeat_caller", "retention_days", "trust")
+    if unknown := sorted(set(table) - set(known)):
+        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(known)}")
+    readers = {"repeat_caller": read_repeat_caller, "trust": read_trust}
+    return {key: readers[key](value, f"{where}.{key}") if key in readers else value for key, value in table.items()}

@@ -224,7 +224,7 @@ def _accounts(settings: Settings) -> LlmAccounts:
         xai_api_url=settings.xai_api_url,
         openclaw_gateway_url=settings.openclaw_gateway_url,
         openclaw_gateway_token=settings.openclaw_gateway_token,
-        environ=settings.environ,
+        keys=settings.agent_keys,
     )
 
 

@@ -2,24 +2,23 @@
 All configuration, read once.
 
 `load(environ, folder)` builds one frozen `Settings` from the environment, `.env` and `gateway.toml`, in that order of
-precedence. Nobody else reads the environment; a room is given the values it needs, not the whole.
+precedence. Nothing else reads the environment; a package is given the values it needs, not the whole.
 """
 
-import dataclasses
 import tomllib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import dotenv
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from gateway.errors import SettingsError
 
 
 class Secret:
-    """A value that shows itself only to the line that sends it."""
+    """A value that is masked wherever it is printed; `reveal` is for the line that sends it."""
 
     __slots__ = ("_value",)
 
@@ -41,78 +40,152 @@ class Secret:
         return hash(self._value)
 
 
-def setting(default: Any, meaning: str) -> Any:
-    """A settings field: its default, and what a person is told about it."""
-    return dataclasses.field(default=default, metadata={"meaning": meaning})
+def is_url(text: str, schemes: tuple[str, ...]) -> bool:
+    """Whether this is an address with a host and one of these schemes."""
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in schemes and bool(parts.hostname) and (parts.port or 0) >= 0  # `port` checks itself
+    except ValueError:
+        return False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What the gateway was told. Field names are the environment's, in lower case."""
+# Kinds of values. Each takes the text of the environment; a message follows the setting's name.
 
-    host: str = setting("127.0.0.1", "where it listens")
-    port: int = setting(8000, "where it listens; 0 takes a free one")
-    public_url: str = setting("", "the https address carriers reach; empty: the request's forwarded host")
-    data_dir: Path = setting(Path("data"), "journal, embedded store and admin token; mode 0700")
-    allowed_callers: frozenset[str] = setting(frozenset(), "E.164 numbers, comma separated; * for anyone")
 
-    twilio_account_sid: str = setting("", "unset: Twilio paths answer 503")
-    twilio_auth_token: Secret | None = setting(None, "checks webhooks, and hangs up calls")
-    twilio_api_url: str = setting("https://api.twilio.com", "Twilio's REST interface")
-    telnyx_api_key: Secret | None = setting(None, "unset: Telnyx paths answer 503")
-    telnyx_public_key: str = setting("", "checks webhooks; base64, from the Telnyx portal")
-    telnyx_api_url: str = setting("https://api.telnyx.com/v2", "Telnyx's REST interface")
+def _whole_number(value: Any) -> Any:
+    if isinstance(value, str):
+        if not value.isdecimal() or len(value) > 9:
+            raise ValueError(f"is {value!r}; use a whole number, 0 or more")
+        return int(value)
+    return value
 
-    voice_engine: str = setting("", "deepgram where its key is set, else local")
-    local_engine_calls: int = setting(0, "calls that the local engine takes at once; 0: four for each core")
-    local_recogniser: str = setting("moonshine", "moonshine, whisper/MODEL, or https://host/v1#MODEL")
-    local_voice: str = setting("hibari", "hibari, or https://host/v1#MODEL/VOICE")
-    local_speech_api_key: Secret | None = setting(None, "key for recogniser and voice at an address")
-    deepgram_api_key: Secret | None = setting(None, "unset: no Deepgram")
-    deepgram_agent_url: str = setting("wss://agent.deepgram.com/v1/agent/converse", "Deepgram's Voice Agent socket")
 
-    remem_api_url: str = setting("", "where call documents go as well; unset: the embedded store alone")
-    remem_api_key: Secret | None = setting(None, "key for that store; with no URL: the one our own store asks for")
-    summary_provider: Literal["", "anthropic", "xai", "extractive"] = setting(
-        "", "who writes summaries; unset: the first that has a key, else extractive"
+def _truth(value: Any) -> Any:
+    words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    if isinstance(value, str):
+        if value.lower() not in words:
+            raise ValueError(f"is {value!r}; use true or false")
+        return words[value.lower()]
+    return value
+
+
+def _path(value: Any) -> Any:
+    try:
+        return Path(value).expanduser() if isinstance(value, str) else value
+    except RuntimeError:
+        raise ValueError(f"is {value!r}; there is no such user") from None
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, str):
+        if not (value.isascii() and value.isprintable()):
+            raise ValueError("has a character that no header can carry; copy it once more")
+        return Secret(value)
+    return value
+
+
+def _address(*schemes: str) -> AfterValidator:
+    def check(text: str) -> str:
+        # The message does not quote the address: it may hold a password.
+        if text and not is_url(text, schemes):
+            raise ValueError(f"is not a {schemes[0]} address; write it like {schemes[0]}://host/path")
+        return text
+
+    return AfterValidator(check)
+
+
+WholeNumber = Annotated[int, BeforeValidator(_whole_number)]
+Truth = Annotated[bool, BeforeValidator(_truth)]
+Folder = Annotated[Path, BeforeValidator(_path)]
+Key = Annotated[Secret | None, BeforeValidator(_key)]
+SecretUrl = Annotated[Secret | None, BeforeValidator(lambda value: Secret(value) if isinstance(value, str) else value)]
+HttpUrl = Annotated[str, _address("https", "http")]
+SocketUrl = Annotated[str, _address("wss", "ws")]
+Names = Annotated[
+    frozenset[str],
+    BeforeValidator(
+        lambda value: {name.strip() for name in value.split(",")} - {""} if isinstance(value, str) else value
+    ),
+]
+_lower: Final = BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value)
+
+
+class Settings(BaseModel):
+    """The configuration of the gateway. Field names are the environment's, in lower case."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+
+    host: str = Field("127.0.0.1", description="where it listens")
+    port: WholeNumber = Field(8000, description="where it listens; 0 takes a free one")
+    public_url: HttpUrl = Field("", description="the https address carriers reach; empty: the request's forwarded host")
+    data_dir: Folder = Field(Path("data"), description="journal, embedded store and admin token; mode 0700")
+    allowed_callers: Names = Field(frozenset(), description="E.164 numbers, comma separated; * for anyone")
+
+    twilio_account_sid: str = Field("", description="unset: Twilio paths answer 503")
+    twilio_auth_token: Key = Field(None, description="checks webhooks, and hangs up calls")
+    twilio_api_url: HttpUrl = Field("https://api.twilio.com", description="Twilio's REST API")
+    telnyx_api_key: Key = Field(None, description="unset: Telnyx paths answer 503")
+    telnyx_public_key: str = Field("", description="checks webhooks; base64, from the Telnyx portal")
+    telnyx_api_url: HttpUrl = Field("https://api.telnyx.com/v2", description="Telnyx's REST API")
+
+    voice_engine: Annotated[str, _lower] = Field("", description="unset: deepgram if its key is set, else local")
+    local_engine_calls: WholeNumber = Field(0, description="concurrent calls of the local engine; 0: four per core")
+    local_recogniser: str = Field("moonshine", description="moonshine, whisper/MODEL, or https://host/v1#MODEL")
+    local_voice: str = Field("hibari", description="hibari, or https://host/v1#MODEL/VOICE")
+    local_speech_api_key: Key = Field(None, description="key for a recogniser or a voice at an address")
+    deepgram_api_key: Key = Field(None, description="unset: no Deepgram")
+    deepgram_agent_url: SocketUrl = Field(
+        "wss://agent.deepgram.com/v1/agent/converse", description="Deepgram's Voice Agent socket"
     )
-    summary_model: str = setting("", "unset: claude-haiku-5-5 or grok-4.3")
-    anthropic_api_key: Secret | None = setting(None, "summaries by Claude")
-    anthropic_base_url: str = setting("https://api.anthropic.com", "without /v1")
-    xai_api_key: Secret | None = setting(None, "summaries by Grok")
-    xai_api_url: str = setting("https://api.x.ai/v1", "with /v1")
-    openclaw_gateway_url: str = setting("", "an OpenClaw gateway that may be an agent's brain or text side")
-    openclaw_gateway_token: Secret | None = setting(None, "its token; it opens everything there, so keep it private")
 
-    redis_url: Secret | None = setting(None, "unset: one node, everything embedded; else shared by several nodes")
-    database_url: Secret | None = setting(None, "unset: memory in a file under DATA_DIR; else in this PostgreSQL")
-    voice_session_enabled: bool = setting(True, "false: calls work, nothing is remembered or read")
-    voice_session_sync_interval: int = setting(30, "seconds between checkpoints of a live call to Redis")
-    voice_session_context_limit: int = setting(3, "past calls put into the prompt")
-    voice_session_archive_dir: Path = setting(Path("/tmp/voice-sessions"), "raw transcripts; mode 0700")
-    voice_session_retention_days: int = setting(7, "raw transcripts older than this are deleted; 0 keeps them")
+    remem_api_url: HttpUrl = Field("", description="a store that gets call documents too; unset: the embedded one only")
+    remem_api_key: Key = Field(None, description="key for that store; without a URL: a key for the embedded store")
+    summary_provider: Annotated[Literal["", "anthropic", "xai", "extractive"], _lower] = Field(
+        "", description="what writes summaries; unset: the first that has a key, else extractive"
+    )
+    summary_model: str = Field("", description="unset: claude-haiku-5-5 or grok-4.3")
+    anthropic_api_key: Key = Field(None, description="summaries by Claude")
+    anthropic_base_url: HttpUrl = Field("https://api.anthropic.com", description="without /v1")
+    xai_api_key: Key = Field(None, description="summaries by Grok")
+    xai_api_url: HttpUrl = Field("https://api.x.ai/v1", description="with /v1")
+    openclaw_gateway_url: str = Field("", description="an OpenClaw gateway, for an agent's brain or text_agent")
+    openclaw_gateway_token: Key = Field(None, description="its token; it gives full access there, so keep it private")
 
-    memory_vectors: bool = setting(True, "false: memory is searched by words alone, which saves 250 MB")
-    memory_retention_days: int = setting(90, "facts older than this are not told any more, and deleted; 0 keeps them")
+    redis_url: SecretUrl = Field(None, description="unset: one node, everything embedded; else shared by several nodes")
+    database_url: SecretUrl = Field(None, description="unset: memory in a file under DATA_DIR; else in this PostgreSQL")
+    voice_session_enabled: Truth = Field(True, description="false: calls work, nothing is stored or remembered")
+    voice_session_sync_interval: WholeNumber = Field(
+        30, description="seconds between checkpoints of a live call to Redis"
+    )
+    voice_session_context_limit: WholeNumber = Field(3, description="past calls in the prompt")
+    voice_session_archive_dir: Folder = Field(Path("/tmp/voice-sessions"), description="raw transcripts; mode 0700")
+    voice_session_retention_days: WholeNumber = Field(7, description="days until raw transcripts are deleted; 0: never")
 
-    gateway_admin_token: Secret | None = setting(None, "unset: made at first start, kept under DATA_DIR")
-    record_dir: Path | None = setting(None, "unset: nothing is recorded; else recorded calls, for gateway replay")
-    listen_in: bool = setting(False, "true: whoever is logged in to the dashboard may listen to live calls")
-    drain_seconds: int = setting(600, "how long live calls may go on after SIGTERM")
-    otel_exporter_otlp_endpoint: str = setting("", "a collector for traces, over HTTP; unset: none")
-    log_format: Literal["", "text", "json"] = setting("", "text on a terminal, else json")
-    log_level: Literal["debug", "info", "warning", "error"] = setting("info", "debug shows frames, never their content")
+    memory_vectors: Truth = Field(True, description="false: memory is searched by words alone, which saves 250 MB")
+    memory_retention_days: WholeNumber = Field(90, description="days until facts expire and are deleted; 0: never")
 
-    agents: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
+    gateway_admin_token: Key = Field(None, description="unset: made at first start, kept under DATA_DIR")
+    record_dir: Annotated[Path | None, BeforeValidator(_path)] = Field(
+        None, description="unset: nothing is recorded; else recorded calls, for gateway replay"
+    )
+    listen_in: Truth = Field(False, description="true: dashboard users may listen to live calls")
+    drain_seconds: WholeNumber = Field(600, description="how long live calls may go on after SIGTERM")
+    otel_exporter_otlp_endpoint: HttpUrl = Field("", description="a collector for traces, over HTTP; unset: none")
+    log_format: Annotated[Literal["", "text", "json"], _lower] = Field("", description="text on a terminal, else json")
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], _lower] = Field(
+        "info", description="debug shows frames, never their content"
+    )
+
+    agents: Mapping[str, Mapping[str, Any]] = {}
     """The `[agents.NAME]` tables of gateway.toml, as read; `gateway.agents` gives them meaning."""
     folder: Path = Path(".")
     """Where gateway.toml and prompts are looked for."""
-    environ: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, compare=False)
-    """Everything that was set, for keys that gateway.toml names by their variable."""
+    agent_keys: Mapping[str, Secret] = {}
+    """The variables that agents' tables name with `api_key_env`, as far as they are set."""
 
     @property
     def engine(self) -> str:
-        """The voice engine in force."""
+        """The voice engine in use."""
         return self.voice_engine or ("deepgram" if self.deepgram_api_key else "local")
 
     @property
@@ -122,7 +195,7 @@ class Settings:
         return frozenset(name for name, key in keys.items() if key is not None)
 
 
-NAMES: Final = tuple(field.name.upper() for field in dataclasses.fields(Settings) if "meaning" in field.metadata)
+NAMES: Final = tuple(name.upper() for name, field in Settings.model_fields.items() if field.description)
 
 
 def load(environ: Mapping[str, str], folder: Path) -> Settings:
@@ -133,18 +206,31 @@ def load(environ: Mapping[str, str], folder: Path) -> Settings:
         raise SettingsError("gateway.toml: agents must be tables; write [agents.NAME]")
     from_file = {name.upper(): _as_text(name, value) for name, value in table.items()}
     if unknown := sorted(set(from_file) - set(NAMES)):
-        raise SettingsError(f"gateway.toml: unknown setting {unknown[0].lower()}; README lists them all")
-    from_dotenv = _read_dotenv(folder / ".env")
-    texts = {**from_file, **from_dotenv, **environ}
-    hints = get_type_hints(Settings)
-    values = {
-        name.lower(): _parsed(name, hints[name.lower()], texts[name].strip())
-        for name in NAMES
-        if texts.get(name, "").strip()
-    }
-    settings = Settings(**values, agents=agents, folder=folder, environ=texts)
-    _check(settings)
+        raise SettingsError(f"gateway.toml: unknown setting {unknown[0].lower()}; docs/settings.md lists them all")
+    texts = {**from_file, **_read_dotenv(folder / ".env"), **environ}
+    given = {name.lower(): texts[name].strip() for name in NAMES if texts.get(name, "").strip()}
+    keys = {name: Secret(texts[name]) for name in _named_keys(agents.values()) if texts.get(name)}
+    try:
+        settings = Settings(**given, agents=agents, folder=folder, agent_keys=keys)
+    except ValidationError as error:
+        name, problem = first_problem(error)
+        raise SettingsError(f"{name.upper()}{problem}") from None
+    _check_together(settings)
     return settings
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """The first problem of a table: the path of the value, and the rest of the sentence."""
+    first = error.errors(include_url=False)[0]
+    match first["type"]:
+        case "value_error":
+            problem = str(first["ctx"]["error"])
+        case "literal_error":
+            choices = first["ctx"]["expected"].replace("''", "").replace("'", "").replace(" or ", ", ").strip(", ")
+            problem = f"is {first['input']!r}; use one of: {choices}"
+        case _:
+            problem = "must be text in quotes"
+    return ".".join(str(part) for part in first["loc"]), problem if problem.startswith((":", ".")) else f" {problem}"
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -160,7 +246,7 @@ def _read_dotenv(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     try:
-        # Values are taken as they stand: a key may well hold a dollar sign.
+        # Values are taken literally: a key may well hold a dollar sign.
         values = dotenv.dotenv_values(path, interpolate=False)
     except UnicodeDecodeError:
         raise SettingsError(".env is not UTF-8 text; save it as such") from None
@@ -177,86 +263,15 @@ def _as_text(name: str, value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _parsed(name: str, kind: Any, text: str) -> Any:
-    if get_origin(kind) is Literal:
-        return _choice(name, text, get_args(kind))
-    if kind == frozenset[str]:
-        return frozenset(item.strip() for item in text.split(",") if item.strip())
-    inner = next((option for option in get_args(kind) if option is not type(None)), kind)
-    return _PARSERS[inner](name, text)
+def _named_keys(agents: Iterable[Mapping[str, Any]]) -> set[str]:
+    brains = [agent.get("brain") for agent in agents]
+    entries = [entry for brain in brains for entry in (brain if isinstance(brain, list) else [brain])]
+    names = [entry.get("api_key_env") for entry in entries if isinstance(entry, dict)]
+    return {name for name in names if isinstance(name, str)}
 
 
-def _choice(name: str, text: str, choices: tuple[str, ...]) -> str:
-    if text.lower() not in choices:
-        raise SettingsError(f"{name} is {text!r}; use one of: {', '.join(choice for choice in choices if choice)}")
-    return text.lower()
-
-
-def _bool(name: str, text: str) -> bool:
-    if text.lower() in ("true", "1", "yes", "on"):
-        return True
-    if text.lower() in ("false", "0", "no", "off"):
-        return False
-    raise SettingsError(f"{name} is {text!r}; use true or false")
-
-
-def _int(name: str, text: str) -> int:
-    if not text.isdecimal() or len(text) > 9:
-        raise SettingsError(f"{name} is {text!r}; use a whole number, 0 or more")
-    return int(text)
-
-
-def _path(name: str, text: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError:
-        raise SettingsError(f"{name} is {text!r}; there is no such user") from None
-
-
-_PARSERS: Final[dict[Any, Callable[[str, str], Any]]] = {
-    str: lambda _, text: text,
-    int: _int,
-    bool: _bool,
-    Path: _path,
-    Secret: lambda _, text: Secret(text),
-}
-
-_URLS: Final = {
-    "public_url": ("https", "http"),
-    "twilio_api_url": ("https", "http"),
-    "telnyx_api_url": ("https", "http"),
-    "deepgram_agent_url": ("wss", "ws"),
-    "remem_api_url": ("https", "http"),
-    "anthropic_base_url": ("https", "http"),
-    "xai_api_url": ("https", "http"),
-    "otel_exporter_otlp_endpoint": ("https", "http"),
-}
-
-
-_SECRET_URLS: Final = ("redis_url", "database_url")
-
-
-def _is_key(text: str) -> bool:
-    return text.isascii() and text.isprintable()
-
-
-def is_url(text: str, schemes: tuple[str, ...]) -> bool:
-    """Whether this is an address with a host and one of these schemes."""
-    try:
-        parts = urlsplit(text)
-        return parts.scheme in schemes and bool(parts.hostname) and (parts.port or 0) >= 0  # reading it checks it
-    except ValueError:
-        return False
-
-
-def _check(settings: Settings) -> None:
-    for name, schemes in _URLS.items():
-        value = getattr(settings, name)
-        if value and not is_url(value, schemes):
-            raise SettingsError(f"{name.upper()} is not a {schemes[0]} address; write it like {schemes[0]}://host/path")
-    for name, secret in vars(settings).items():
-        if isinstance(secret, Secret) and name not in _SECRET_URLS and not _is_key(secret.reveal()):
-            raise SettingsError(f"{name.upper()} has a character that no header can carry; copy it once more")
+def _check_together(settings: Settings) -> None:
+    """What is wrong with settings that need each other."""
     if settings.database_url and not settings.database_url.reveal().startswith(("postgresql://", "postgres://")):
         raise SettingsError(
             "DATABASE_URL is not an address of PostgreSQL; write it like postgresql://user:password@host:5432/name"

@@ -165,6 +165,7 @@ def test_voice_is_a_model_or_a_block(folder, value, block):
         ),
         ({"text_agent": "ftp://x"}, "text_agent must be openclaw/AGENT or the https address of a webhook"),
         ({"filler": "humming"}, 'filler must be sound = "typing", or say = ["Let me see.", "One second."]'),
+        ({"filler": {"sound": "typing", "after": 0}}, "filler.after must be a number of seconds, up to 60"),
         ({"filler": {"loud": True}}, "filler: unknown key loud; known are after, say, sound"),
         (
             {"memory": {"repeat_caller": {"state_keys": "cheese"}}},

@@ -54,7 +54,7 @@ class AgentLlm:
 
 @dataclass(frozen=True, kw_only=True)
 class LlmAccounts:
-    """Addresses and keys of those that an entry names. `environ` is where a table's `api_key_env` is looked up."""
+    """Addresses and keys of the providers. `keys` holds the variables that `api_key_env` may name."""
 
     anthropic_api_key: Secret | None = None
     anthropic_base_url: str = "https://api.anthropic.com"
@@ -62,7 +62,7 @@ class LlmAccounts:
     xai_api_url: str = "https://api.x.ai/v1"
     openclaw_gateway_url: str = ""
     openclaw_gateway_token: Secret | None = None
-    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    keys: Mapping[str, Secret] = field(default_factory=dict)
 
 
 def build_brains(agents: Iterable[Agent], accounts: LlmAccounts, *, engine_thinks: bool = True) -> dict[str, AgentLlm]:
@@ -142,7 +142,7 @@ def _key(entry: str | Mapping[str, Any]) -> bytes:
 
 def _upstream(entry: str | Mapping[str, Any], accounts: LlmAccounts, where: str) -> Upstream:
     if not isinstance(entry, str):
-        return _compatible(entry, accounts.environ, where)
+        return _compatible(entry, accounts.keys, where)
     provider, _, model = (part.strip() for part in entry.partition("/"))
     match provider:
         case "anthropic":
@@ -167,7 +167,7 @@ def _needed(value: _Given | None, name: str, where: str) -> _Given:
     return value
 
 
-def _compatible(table: Mapping[str, Any], environ: Mapping[str, str], where: str) -> OpenAiUpstream:
+def _compatible(table: Mapping[str, Any], keys: Mapping[str, Secret], where: str) -> OpenAiUpstream:
     """Ollama, vLLM, llama.cpp and their like. `options` are put into every request."""
     if unknown := sorted(set(table) - {*_TEXTS, "options"}):
         raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(_TEXTS)}, options")
@@ -179,12 +179,11 @@ def _compatible(table: Mapping[str, Any], environ: Mapping[str, str], where: str
     if not isinstance(options, dict):
         raise SettingsError(f"{where}: options must be a table")
     name = table.get("name") or urlsplit(url).hostname or ""
-    return OpenAiUpstream(name, url, model.strip(), _api_key(table, environ, where), options=options)
+    return OpenAiUpstream(name, url, model.strip(), _api_key(table, keys, where), options=options)
 
 
-def _api_key(table: Mapping[str, Any], environ: Mapping[str, str], where: str) -> Secret | None:
-    """None for a server that asks for none."""
-    key = table.get("api_key", "")
+def _api_key(table: Mapping[str, Any], keys: Mapping[str, Secret], where: str) -> Secret | None:
+    """None for a server that needs no key."""
     if variable := table.get("api_key_env"):
-        key = _needed(environ.get(variable), variable, where)
-    return Secret(key) if key else None
+        return _needed(keys.get(variable), variable, where)
+    return Secret(table["api_key"]) if table.get("api_key") else None

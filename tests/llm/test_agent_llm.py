@@ -79,7 +79,7 @@ async def test_equal_entries_share_an_upstream(build):
 async def test_compatible_server_gets_its_key_and_options(build, given):
     async with FakeLlm() as llm:
         entry = {"url": f"{llm.url}/v1", "model": "m", "options": {"top_k": 5}, **given}
-        agent_llms = build((entry,), environ={"MY_KEY": "test-key"})
+        agent_llms = build((entry,), keys={"MY_KEY": Secret("test-key")})
         events = [event async for event in agent_llms["agent-0"].upstreams[0].answer(REQUEST, "")]
     assert events[-1] == Finished("stop")
     assert llm.requests[0].body["top_k"] == 5
@@ -121,7 +121,7 @@ def test_openclaw_needs_its_token():
 
 
 def test_accounts_show_no_secret():
-    assert "sk-secret" not in repr(LlmAccounts(xai_api_key=Secret("sk-secret"), environ={"MY_KEY": "sk-secret"}))
+    assert "sk-secret" not in repr(LlmAccounts(xai_api_key=Secret("sk-secret"), keys={"MY_KEY": Secret("sk-secret")}))
 
 
 # Warmth
