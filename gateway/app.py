@@ -6,6 +6,7 @@ what calls need (`start_services`) and lists the routes. Each step registers its
 that the gateway stops in the opposite order: calls first, then their finalization, then the stores.
 """
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,6 @@ from gateway.calls.manager import CallManager
 from gateway.calls.outbound import OutboundCallStore
 from gateway.calls.recorder import RecordingDirectory
 from gateway.cluster.open import Sharing, check_redis_url, open_sharing
-from gateway.cluster.worker_metrics import WorkerMetrics
 from gateway.engines.interface import VoiceEngine
 from gateway.engines.registry import ENGINES, MakeEngine, NoEngine, make_engine
 from gateway.errors import SettingsError, StoreUnavailable
@@ -319,8 +319,6 @@ class Services:
     """The REST client of each carrier that is set up."""
     telnyx: TelnyxControl | None
     engine: VoiceEngine
-    worker_metrics: WorkerMetrics | None
-    """The metrics of all workers together, where there are several."""
 
     @property
     def is_ready(self) -> bool:
@@ -383,18 +381,20 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
         controls=controls,
         telnyx=telnyx if isinstance(telnyx, TelnyxControl) else None,
         engine=config.engine,
-        worker_metrics=_worker_metrics(sharing),
     )
     if sharing.cluster is not None:
         await stack.enter_async_context(running(sharing.cluster.listen(manager, lambda: services.counts)))
     stack.push_async_callback(manager.close)
     for job in _background_jobs(config, resources, services):
         await stack.enter_async_context(running(job))
-    metrics.LIVE_CALLS.reads(lambda: manager.live_calls)
-    metrics.ENDINGS.reads(lambda: finalizer.unfinished)
-    metrics.OLDEST_ENDING.reads(lambda: finalizer.oldest_seconds)
-    metrics.RESTING.reads(lambda: finalizer.resting)
-    metrics.LOOP_LAG.reads(lambda: manager.loop_lag)
+    gauges = {
+        metrics.LIVE_CALLS: lambda: manager.live_calls,
+        metrics.ENDINGS: lambda: finalizer.unfinished,
+        metrics.OLDEST_ENDING: lambda: finalizer.oldest_seconds,
+        metrics.RESTING: lambda: finalizer.resting,
+        metrics.LOOP_LAG: lambda: manager.loop_lag,
+    }
+    stack.enter_context(metrics.gauges(gauges))
     await manager.recover(ended=await finalizer.resume())
     return services
 
@@ -482,12 +482,6 @@ def _call_controls(settings: Settings, http: httpx.AsyncClient) -> dict[str, Cal
     return controls
 
 
-def _worker_metrics(sharing: Sharing) -> WorkerMetrics | None:
-    if sharing.cluster is None or not sharing.shares_disk:
-        return None
-    return WorkerMetrics(sharing.store, sharing.cluster.directory)
-
-
 def _background_jobs(config: Config, resources: Resources, services: Services) -> Iterable[Coroutine[Any, Any, None]]:
     """Everything that runs beside calls until the application stops."""
     store, manager, finalizer = resources.store, services.manager, services.finalizer
@@ -504,8 +498,7 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
     yield maintenance.finish_erasures(services.eraser)
     yield maintenance.preload(config.writer)
     yield maintenance.collect_garbage(lambda: manager.live_calls == 0)
-    if services.worker_metrics is not None:
-        yield services.worker_metrics.run()
+    yield metrics.sample_often()
 
 
 # Routes
@@ -535,7 +528,8 @@ async def routes(
         return _state(config, resources, services)
 
     async def metrics_text() -> str:
-        return await services.worker_metrics.render() if services.worker_metrics is not None else metrics.render()
+        metrics.sample()
+        return await asyncio.to_thread(metrics.render)
 
     return [
         *TwilioWebhooks(manager, public, settings.twilio_auth_token, outbound_calls).routes(),

@@ -161,7 +161,7 @@ async def test_stages_of_a_turn_are_measured(stage: Stage, llm: FakeLlm) -> None
     async def measured() -> bool:
         metrics = (await stage.http.get("/metrics")).text
         stages = ("transcript", "llm_request", "first_token", "first_audio", "first_frame")
-        counts = (f'turn_stage_seconds_count{{stage="{stage}",engine="deepgram"}}' for stage in stages)
+        counts = (f'turn_stage_seconds_count{{engine="deepgram",stage="{stage}"}}' for stage in stages)
         return all(count in metrics for count in counts)
 
     await until_it(measured)

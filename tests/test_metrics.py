@@ -1,50 +1,88 @@
-"""What Prometheus reads: names, labels, and values that add up."""
+"""What Prometheus reads: names, labels, and values that add up, over several workers too."""
 
 import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from prometheus_client.multiprocess import mark_process_dead
 
 from gateway import metrics
-from gateway.metrics import Counter, Gauge, Histogram
 
-LINE = re.compile(r'[a-z_]+(\{[a-z]+="[^"]*"(,[a-z]+="[^"]*")*\})? -?[0-9.e+-]+')
-
-
-def test_counter_counts_by_label():
-    counter = Counter("test_counted_total", "something", ("what",))
-    counter.count("a")
-    counter.count("b", by=2)
-    counter.count("a")
-    assert counter.render().splitlines()[2:] == [
-        'voice_gateway_test_counted_total{what="a"} 2',
-        'voice_gateway_test_counted_total{what="b"} 2',
-    ]
+LINE = re.compile(r'[a-z_]+(\{[a-z]+="([^"\\]|\\.)*"(,[a-z]+="[^"]*")*\})? -?[0-9.e+-]+')
+WORKER = """
+import os
+from gateway import metrics
+metrics.BARGE_INS.labels("twilio").inc()
+metrics.CALL_SECONDS.labels("twilio", "local").observe(7)
+with metrics.gauges({metrics.LIVE_CALLS: lambda: 2, metrics.OLDEST_ENDING: lambda: float(os.environ["AGE"])}):
+    metrics.sample()
+print(os.getpid())
+"""
 
 
-def test_counter_without_labels_is_there_from_the_start():
-    assert Counter("test_plain_total", "something").render().endswith("voice_gateway_test_plain_total 0\n")
+def samples(text: str) -> dict[str, float]:
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def test_gauge_is_asked_when_somebody_looks():
+def test_gauges_are_read_when_sampled():
     waiting: list[str] = []
-    gauge = Gauge("test_gauge", "something")
-    gauge.reads(lambda: len(waiting))
-    assert gauge.render().endswith("gauge 0\n")
-    waiting.append("one")
-    assert gauge.render().endswith("gauge 1\n")
+    with metrics.gauges({metrics.LIVE_CALLS: lambda: len(waiting)}):
+        metrics.sample()
+        assert "\nvoice_gateway_live_calls 0.0\n" in metrics.render()
+        waiting.append("one")
+        metrics.sample()
+        assert "\nvoice_gateway_live_calls 1.0\n" in metrics.render()
 
 
-def test_histogram_adds_up():
-    histogram = Histogram("test_seconds", "something", ("stage",), buckets=(0.1, 1))
-    for value in (0.1, 0.5, 7):
-        histogram.observe(value, "x")
-    assert [line.rpartition(" ")[2] for line in histogram.render().splitlines()[2:]] == ["1", "2", "3", "7.6", "3"]
+def test_gauges_are_let_go_of():
+    with metrics.gauges({metrics.LIVE_CALLS: lambda: 7}):
+        pass
+    with metrics.gauges({metrics.LIVE_CALLS: lambda: 3}):
+        metrics.sample()
+    metrics.sample()
+    assert "\nvoice_gateway_live_calls 3.0\n" in metrics.render()
 
 
 def test_label_can_not_break_a_line():
-    counter = Counter("test_hostile_total", "something", ("what",))
-    counter.count('a"b\\c\nd')
-    assert counter.render().splitlines()[2] == r'voice_gateway_test_hostile_total{what="a\"b\\c\nd"} 1'
+    metrics.WATCHDOG.labels('a"b\\c\nd').inc()
+    assert r'voice_gateway_watchdog_total{what="a\"b\\c\nd"} 1.0' in metrics.render().splitlines()
 
 
 def test_everything_is_readable():
-    lines = [line for line in metrics.render().splitlines() if not line.startswith("#") and "hostile" not in line]
+    text = metrics.render()
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines and all(LINE.fullmatch(line) for line in lines)
+    assert "_created" not in text
+
+
+def work(folder: Path, age: float) -> int:
+    """Run a worker that counts one call; its process id."""
+    environ = {metrics.FOLDER_VARIABLE: str(folder), "AGE": str(age)}
+    ran = subprocess.run([sys.executable, "-c", WORKER], env=environ, capture_output=True, text=True, timeout=60)
+    assert ran.stderr == ""
+    return int(ran.stdout)
+
+
+@pytest.fixture
+def workers(tmp_path, monkeypatch):
+    monkeypatch.setenv(metrics.FOLDER_VARIABLE, str(tmp_path))
+    return [work(tmp_path, age) for age in (4, 9)]
+
+
+def test_workers_are_added_up(workers):
+    found = samples(metrics.render())
+    assert found['voice_gateway_barge_ins_total{carrier="twilio"}'] == 2
+    assert found['voice_gateway_call_seconds_bucket{carrier="twilio",engine="local",le="15.0"}'] == 2
+    assert found['voice_gateway_call_seconds_sum{carrier="twilio",engine="local"}'] == 14
+    assert (found["voice_gateway_live_calls"], found["voice_gateway_oldest_ending_seconds"]) == (4, 9)
+
+
+def test_dead_worker_keeps_its_counts_alone(workers, tmp_path):
+    """Counters must not fall, but a process that is gone has no calls."""
+    mark_process_dead(workers[1], tmp_path)
+    found = samples(metrics.render())
+    assert found['voice_gateway_barge_ins_total{carrier="twilio"}'] == 2
+    assert (found["voice_gateway_live_calls"], found["voice_gateway_oldest_ending_seconds"]) == (2, 4)

@@ -259,7 +259,7 @@ class Call:
 
     def _noticed(self, what: EndReason) -> None:
         if not self._over.done():
-            WATCHDOG.count(what)
+            WATCHDOG.labels(what).inc()
             self.end(what)
 
     # The carrier's side
@@ -389,7 +389,7 @@ class Call:
             self._replies.caller_speaks()
         self._carrier.send_clear()
         if self._transcript.interrupted(self._loop.time()):
-            BARGE_INS.count(self.session.carrier)
+            BARGE_INS.labels(self.session.carrier).inc()
         self._playout.cleared()
         self.monitor.cleared()
         self._gate_open = False
@@ -599,5 +599,5 @@ class Call:
         seconds, turns = round(self.session.seconds, 1), len(self.session.turns)
         fields = {"seconds": seconds, "turns": turns, "reason": str(self.session.end_reason)}
         self._log.info("call ended", extra=fields)
-        CALLS.count(self.session.carrier, str(self.session.end_reason))
-        CALL_SECONDS.observe(self.session.seconds, self.session.carrier, self._engine.name)
+        CALLS.labels(self.session.carrier, str(self.session.end_reason)).inc()
+        CALL_SECONDS.labels(self.session.carrier, self._engine.name).observe(self.session.seconds)

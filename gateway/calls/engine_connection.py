@@ -129,7 +129,7 @@ class EngineConnection:
                     raise
                 self._log.warning("engine lost, connecting again", extra={"reason": str(error)})
                 self._call_events.tell("engine_lost", reason=str(error))
-                ENGINE_LOSSES.count(self._engine.name)
+                ENGINE_LOSSES.labels(self._engine.name).inc()
                 await asyncio.sleep(pauses.pop(0))
 
     async def _run_session(self) -> None:
@@ -164,7 +164,7 @@ class EngineConnection:
         told = self._agent_context.told
         self._call_events.tell("memory", **told)
         if told["outcome"] != "off":
-            MEMORY_LOAD.observe(self._agent_context.memory_seconds, told["outcome"])
+            MEMORY_LOAD.labels(told["outcome"]).observe(self._agent_context.memory_seconds)
 
     def _check_ready(self) -> None:
         if not self.ready:
@@ -254,11 +254,11 @@ class EngineConnection:
         if self.session is None:
             return
         if self.session.buffered_bytes > STALLED_BYTES:
-            WATCHDOG.count("engine stopped reading")
+            WATCHDOG.labels("engine stopped reading").inc()
             self._log.warning("engine stopped reading")
             self._lose(EngineUnavailable("the engine stopped reading"))
         elif self._is_unanswered(now):
-            WATCHDOG.count("engine stopped answering")
+            WATCHDOG.labels("engine stopped answering").inc()
             self._log.warning("engine stopped answering", extra={"seconds": self._timeouts.answer})
             self.answer_due_since = None
             self._lose(EngineUnavailable("the engine stopped answering"))

@@ -26,7 +26,7 @@ class LoopLag:
         """A timer came so much too late."""
         now = self._clock()
         if seconds > NOTABLE_SECONDS:
-            WATCHDOG.count("event loop held up")
+            WATCHDOG.labels("event loop held up").inc()
             _log.warning("event loop was held up", extra={"ms": round(seconds * 1000)})
         while self._worst and self._worst[-1][1] <= seconds:
             self._worst.pop()

@@ -247,7 +247,7 @@ class CallManager:
         refusal = self._refusal(key, number, vouched=vouched)
         if refusal is not None:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
-            REFUSED.count(key[0], refusal.name.lower().replace("_", " "))
+            REFUSED.labels(key[0], refusal.name.lower().replace("_", " ")).inc()
             stranger = self._call_events.call("", "", number, key[0], kept=self._resources.has_memory)
             stranger.tell("refused", called=called, reason=str(refusal))
             return refusal

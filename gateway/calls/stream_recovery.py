@@ -113,7 +113,7 @@ class StreamRecovery:
 
     def give_up(self, pending: PendingCall) -> None:
         """No media came for it: the call is of no use any more, to us or to the caller."""
-        WATCHDOG.count("no media for a call")
+        WATCHDOG.labels("no media for a call").inc()
         fields = {"call": logs.call_name(pending.session_id), "carrier": pending.key[0]}
         _log.warning("no media came for a call", extra=fields)
         self._call_finisher.settle(pending, EndReason.STREAM_LOST)

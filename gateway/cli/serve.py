@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -15,7 +16,7 @@ from urllib.parse import quote
 
 import uvicorn
 
-from gateway import logs, settings
+from gateway import logs, metrics, settings
 from gateway.admin_token import admin_token
 from gateway.app import create_app
 from gateway.calls.manager import CallManager
@@ -83,8 +84,11 @@ def run(options: argparse.Namespace) -> int:
     listener = _listen(loaded)
     _announce(loaded, listener, options.workers)
     if options.workers > 1:
-        environ = {**os.environ, **given}
-        return supervisor.supervise(options.workers, listener, options=["--sockets", options.sockets], environ=environ)
+        # The workers' metrics, added up by the one that is scraped.
+        with tempfile.TemporaryDirectory(prefix="gateway-metrics-") as folder:
+            environ = {**os.environ, **given, metrics.FOLDER_VARIABLE: folder}
+            shared = ["--sockets", options.sockets]
+            return supervisor.supervise(options.workers, listener, options=shared, environ=environ)
     return _serve(server, listener)
 
 

@@ -334,7 +334,7 @@ class ClusterNode:
             session = adopted[1]
             call = {"call": call_name(session.id)} if session is not None else {}
             _log.warning("a call's node is silent, and its call taken over", extra={**call, "carrier": record.key[0]})
-            WATCHDOG.count("node silent")
+            WATCHDOG.labels("node silent").inc()
             manager.take_up(*adopted)
 
     async def _adopted(

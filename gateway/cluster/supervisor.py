@@ -16,6 +16,10 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
+from prometheus_client.multiprocess import mark_process_dead
+
+from gateway import metrics
+
 PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Before a worker is started in place of one that died young, in seconds; the last one repeats."""
 YOUNG_SECONDS: Final = 5.0
@@ -125,6 +129,8 @@ class Supervisor:
             finally:
                 loop.remove_reader(line)
                 del self._processes[process]
+                if folder := self._environ.get(metrics.FOLDER_VARIABLE):
+                    mark_process_dead(process.pid, folder)  # type: ignore[no-untyped-call]
 
     async def _start(self, line: socket.socket) -> asyncio.subprocess.Process:
         """In a session of its own: Ctrl-C reaches it through us, and once."""

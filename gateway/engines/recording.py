@@ -52,7 +52,7 @@ class AgentAudioOutput:
         self._record(audio)
         self._pass_on(audio)
         if began:
-            ADDED_DELAY.observe(time.perf_counter() - began, "to carrier", self._engine)
+            ADDED_DELAY.labels("to carrier", self._engine).observe(time.perf_counter() - began)
 
     def close(self) -> None:
         """Drop all further audio."""

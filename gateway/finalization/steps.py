@@ -142,13 +142,13 @@ class FinalizationSteps:
             return
         earlier = [datetime.fromisoformat(call.started_at) for call in before]
         last = max((at for at in earlier if at < session.started_at), default=None)
-        REPEAT_CALLERS.count(session.agent, "first-time" if last is None else "returning")
+        REPEAT_CALLERS.labels(session.agent, "first-time" if last is None else "returning").inc()
         if last is not None:
-            DAYS_BETWEEN_CALLS.observe((session.started_at - last).total_seconds() / _DAY, session.agent)
+            DAYS_BETWEEN_CALLS.labels(session.agent).observe((session.started_at - last).total_seconds() / _DAY)
         for key in listed(session.state, self.state_keys.get(session.agent, frozenset())):
-            STATE_KEYS.count(session.agent, key)
+            STATE_KEYS.labels(session.agent, key).inc()
         if session.receipt.get("items"):
-            RECALL_USED.count(session.agent)
+            RECALL_USED.labels(session.agent).inc()
 
     def upgrade_due(self, job: FinalizationJob) -> bool:
         """Whether the summary was written by rules although there is a language model to be had."""

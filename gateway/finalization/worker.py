@@ -482,7 +482,7 @@ class _RunningJob:
             except (StoreUnavailable, LlmUnavailable, SharedStoreUnavailable, OSError) as error:
                 if said != type(error).__name__:
                     said = type(error).__name__
-                    WATCHDOG.count("ending step waits")
+                    WATCHDOG.labels("ending step waits").inc()
                     self.log.warning("ending step waits", extra={"step": step.__name__, "reason": _reason(error)})
                     self._tell(step, "waits", _reason(error))
                 await self._sleep(_pause(tries, getattr(error, "retry_after", None)))

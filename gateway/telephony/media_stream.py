@@ -143,7 +143,7 @@ class MediaStream:
             return
         began = time.perf_counter()
         self._take(data)
-        ADDED_DELAY.observe(time.perf_counter() - began, "to engine", self.carrier)
+        ADDED_DELAY.labels("to engine", self.carrier).observe(time.perf_counter() - began)
 
     def _take(self, data: bytes) -> None:
         call = self._call
@@ -228,7 +228,7 @@ class MediaStream:
             self.close(POLICY_VIOLATION)
 
     def _no_start(self) -> None:
-        WATCHDOG.count("media socket without start")
+        WATCHDOG.labels("media socket without start").inc()
         _log.warning("media socket sent no start", extra={"carrier": self.carrier, "seconds": START_SECONDS})
         self.close(POLICY_VIOLATION)
 

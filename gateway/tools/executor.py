@@ -241,7 +241,7 @@ class ToolExecutor:
             seconds = round(asyncio.get_running_loop().time() - at, 3)
             ok = not is_error(content)
             self._call_events.tell("function_finished", function=call.name, ok=ok, seconds=seconds)
-            FUNCTIONS.count("ok" if ok else "failed")
+            FUNCTIONS.labels("ok" if ok else "failed").inc()
 
     def _keep_state(self) -> None:
         if self._body.session.off_record:

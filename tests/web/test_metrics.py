@@ -11,7 +11,7 @@ async def test_calls_are_counted_and_nobody_is_named(stage: Stage, carrier_name:
     await conversation.user_says("Hello.")
     live = await stage.http.get("/metrics")
     assert live.headers["content-type"].startswith("text/plain; version=0.0.4")
-    assert "\nvoice_gateway_live_calls 1\n" in live.text
+    assert "\nvoice_gateway_live_calls 1.0\n" in live.text
     await call.hang_up()
     await stage.idle()
     text = (await stage.http.get("/metrics")).text
