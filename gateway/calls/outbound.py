@@ -5,19 +5,15 @@ Until somebody picks up, any node may be asked what to do with the call, so orde
 They are sealed there with a key that is derived from the admin token: nobody else can read whom we call, or why.
 """
 
-import hmac
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-import orjson
-from cryptography.exceptions import InvalidTag
-from cryptography.hazmat.primitives.ciphers.aead import AESSIV
-
 from gateway.agents import Agent, AgentDirectory
 from gateway.cluster.store import SharedStore
 from gateway.prompts import with_context
+from gateway.sealing import Sealer
 from gateway.session import new_session_id
 from gateway.settings import Secret
 
@@ -63,20 +59,15 @@ class OutboundCallStore:
 
     def __init__(self, shared_store: SharedStore, token: Secret) -> None:
         self._shared_store = shared_store
-        self._cipher = AESSIV(hmac.digest(token.reveal().encode(), b"orders", "sha512"))
+        self._sealer = Sealer(token, "orders")
 
     async def keep(self, order: OutboundCall) -> None:
-        sealed = self._cipher.encrypt(orjson.dumps(order.as_json()), [order.id.encode()])
+        sealed = self._sealer.seal_json(order.as_json(), order.id)
         await self._shared_store.put(_name(order.id), sealed, ORDER_SECONDS)
 
     async def find(self, order_id: str) -> OutboundCall | None:
         sealed = await self._shared_store.get(_name(order_id))
-        if sealed is None:
-            return None
-        try:
-            return OutboundCall.from_json(orjson.loads(self._cipher.decrypt(sealed, [order_id.encode()])))
-        except InvalidTag:  # of another token
-            return None
+        return OutboundCall.from_json(self._sealer.open_json(sealed, order_id)) if sealed is not None else None
 
     async def drop(self, order_id: str) -> None:
         await self._shared_store.delete(_name(order_id))
