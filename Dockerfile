@@ -2,23 +2,24 @@ FROM python:3.12-slim AS build
 ENV UV_COMPILE_BYTECODE=1 UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never
 RUN pip install --no-cache-dir "uv>=0.9,<1"
 WORKDIR /app
-# --build-arg EXTRAS="--extra local" brings the voice engine that needs no account, --extra otel the traces.
-ARG EXTRAS=""
+# What compose.yaml uses. --build-arg MORE="--extra local" adds the voice engine that needs no account, --extra otel traces.
+ARG EXTRAS="--extra mcp --extra postgres --extra redis --extra vectors"
+ARG MORE=""
 # Dependencies change less often than the program: they are a layer of their own.
 COPY pyproject.toml uv.lock ./
 # hadolint ignore=SC2086
-RUN uv sync --frozen --no-dev --no-install-project ${EXTRAS}
+RUN uv sync --frozen --no-dev --no-install-project ${EXTRAS} ${MORE}
 COPY README.md LICENSE ./
 COPY gateway gateway
 COPY prompts prompts
 # hadolint ignore=SC2086
-RUN uv sync --frozen --no-dev --no-editable ${EXTRAS}
+RUN uv sync --frozen --no-dev --no-editable ${EXTRAS} ${MORE}
 
 FROM python:3.12-slim
 RUN install -d -o 10001 -g 10001 -m 0700 /data
 WORKDIR /app
 COPY --from=build /app/.venv .venv
-# Agents are edited here: mount your own prompts/ and gateway.toml over them.
+# Mount your own prompts/ and gateway.toml over these.
 COPY prompts prompts
 ENV PATH="/app/.venv/bin:$PATH" \
     PYTHONUNBUFFERED=1 \

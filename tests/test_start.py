@@ -21,7 +21,8 @@ ln -sf '{Path(sys.executable).parent}/gateway' .venv/bin/gateway
 OLD_PYTHON = """#!/bin/sh
 [ "$1" = --version ] && echo "Python 3.9.2"
 """
-NEEDS_PYTHON = "Python 3.11 or newer is needed, and python3 is"
+NEEDS_PYTHON = "Python 3.11 or newer is needed, but python3 is"
+SYNC = "sync --quiet --frozen --inexact --compile-bytecode"
 
 
 @dataclass
@@ -76,15 +77,15 @@ def test_script_is_sound_and_executable(name):
 def test_first_start_installs_once(clone):
     assert clone.start("--help").returncode == 0
     assert clone.start("--help").stderr == ""
-    assert clone.asked_to_install() == ["sync --quiet --frozen --inexact --compile-bytecode --no-dev --extra local"]
+    assert clone.asked_to_install() == [f"{SYNC} --no-dev --extra mcp --extra vectors --extra local"]
 
 
 @pytest.mark.parametrize("line", ["DEEPGRAM_API_KEY=abc", "PORT=1\nDEEPGRAM_API_KEY=abc\nHOST=::1\n"])
 def test_local_engine_is_left_out_beside_a_key(clone, line):
     (clone.folder / ".env").write_text(line)
     started = clone.start("--help")
-    assert clone.asked_to_install() == ["sync --quiet --frozen --inexact --compile-bytecode --no-dev"]
-    assert started.stderr == "installing into .venv, this once\n"
+    assert clone.asked_to_install() == [f"{SYNC} --no-dev --extra mcp --extra vectors"]
+    assert started.stderr == "installing into .venv, once\n"
 
 
 LOCAL = [
@@ -100,7 +101,39 @@ def test_local_engine_comes_along_without_a_key_or_by_choice(clone, line):
     (clone.folder / ".env").write_text(line)
     started = clone.start("--help")
     assert clone.asked_to_install()[0].endswith("--extra local")
-    assert "130 MB of it is the voice engine that needs no account" in started.stderr
+    assert "130 MB of it are the voice engine that needs no account" in started.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "extra"),
+    [
+        ("REDIS_URL=redis://127.0.0.1/0\n", "redis"),
+        ("DATABASE_URL=postgresql://127.0.0.1/x\n", "postgres"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318\n", "otel"),
+    ],
+)
+def test_settings_bring_their_extra(clone, line, extra):
+    (clone.folder / ".env").write_text(line)
+    clone.start("--help")
+    assert f"--extra {extra} " in clone.asked_to_install()[0] + " "
+    (clone.folder / ".env").write_text(f"#{line}")
+    clone.start("--help")
+    assert len(clone.asked_to_install()) == 1
+
+
+def test_workers_bring_their_extra(clone):
+    clone.start("--help")
+    clone.start("serve", "--workers", "none")
+    assert "--extra workers" in clone.asked_to_install()[1]
+    clone.start("serve", "--workers", "none")
+    clone.start("--help")
+    assert len(clone.asked_to_install()) == 2
+
+
+def test_memory_by_words_needs_no_model(clone):
+    (clone.folder / ".env").write_text("MEMORY_VECTORS=false\n")
+    clone.start("--help")
+    assert "vectors" not in clone.asked_to_install()[0]
 
 
 def test_a_key_that_comes_later_installs_nothing(clone):
@@ -129,8 +162,7 @@ def test_tests_need_more_than_start(clone):
     clone.install("--no-dev")
     clone.install()
     clone.install("--no-dev")
-    flags = "sync --quiet --frozen --inexact --compile-bytecode"
-    assert clone.asked_to_install() == [f"{flags} --no-dev", flags]
+    assert clone.asked_to_install() == [f"{SYNC} --no-dev", SYNC]
 
 
 def test_failed_install_is_not_kept(clone):
@@ -148,7 +180,7 @@ def test_no_argument_serves(clone):
 
 
 def test_wrong_argument_gets_one_line(clone):
-    clone.install("--no-dev", "--extra", "local")
+    clone.install()
     started = clone.start("serve", "--port", "eight")
     assert (started.returncode, started.stdout) == (2, "")
     assert started.stderr == "gateway: PORT is 'eight'; use a whole number, 0 or more\n"
@@ -158,11 +190,11 @@ def test_old_python_gets_one_line(clone):
     clone.provide("python3", OLD_PYTHON)
     started = clone.start()
     assert started.returncode == 2
-    assert started.stderr == f"{NEEDS_PYTHON} Python 3.9.2; install one and start again\n"
+    assert started.stderr == f"{NEEDS_PYTHON} Python 3.9.2; install it and start again\n"
 
 
 def test_missing_python_gets_one_line(clone):
     (clone.tools / "python3").unlink()
     started = clone.start()
     assert started.returncode == 2
-    assert started.stderr == f"{NEEDS_PYTHON} not there; install one and start again\n"
+    assert started.stderr == f"{NEEDS_PYTHON} missing; install it and start again\n"

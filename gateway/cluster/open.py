@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from gateway import extras
 from gateway.calls.call_table import TOKEN_SECONDS
 from gateway.cluster.directory import CallDirectory
 from gateway.cluster.file_store import FileStore
@@ -40,6 +41,7 @@ def check_redis_url(settings: Settings) -> None:
     """Raise SettingsError for a REDIS_URL that Redis would not accept."""
     if settings.redis_url is None:
         return
+    extras.require("redis", "REDIS_URL is set")
     from redis.asyncio.connection import parse_url  # here, because the import takes 0.1 s
 
     address = settings.redis_url.reveal()

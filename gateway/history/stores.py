@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from gateway import extras
 from gateway.finalization import job_table
 from gateway.history import call_rows, calls_table, erasure
 from gateway.memory import memory_log, personas, state
@@ -49,6 +50,7 @@ async def open_stores(data_dir: Path, database_url: Secret | None, *, embedder: 
     if database_url is None:
         store = await open_local_store(data_dir, embedder=embedder)
         return Stores(store, store)
+    extras.require("postgres", "DATABASE_URL is set")
     from gateway.memory.postgres import PostgresStore  # its driver takes a while to import, and one node needs none
 
     local = await open_local_store(data_dir)

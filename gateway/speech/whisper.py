@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from gateway.errors import EngineRefused
-from gateway.speech.model_files import INSTALL
+from gateway.extras import how_to_install
 from gateway.speech.samples import RATE, Samples, faster
 
 _MODEL_RATE: Final = 16_000
@@ -16,7 +16,7 @@ class Whisper:
         try:
             from faster_whisper import WhisperModel
         except ImportError:
-            raise EngineRefused(f"faster-whisper is not installed; run: {INSTALL} --extra whisper") from None
+            raise EngineRefused(f"faster-whisper is not installed; run: {how_to_install('whisper')}") from None
         try:
             self._model: Any = WhisperModel(model, device="cpu", compute_type="int8", cpu_threads=1)
         except (OSError, ValueError, RuntimeError) as error:

@@ -20,6 +20,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
+from gateway import extras
 from gateway.errors import GatewayError, StoreUnavailable
 from gateway.memory.documents import Hit, wire_time
 from gateway.memory.identity import is_identifier
@@ -96,6 +97,9 @@ class McpEndpoint:
         elif scope["method"] != "POST":
             # A client asks for a stream of our own messages or ends its session; we have neither.
             await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)
+        elif not extras.is_installed("mcp"):
+            missing = f"the extra mcp is not installed; run: {extras.how_to_install('mcp')}"
+            await JSONResponse({"detail": missing}, 501)(scope, receive, send)
         else:
             manager = _session_manager(await self._loaded())
             async with manager.run():

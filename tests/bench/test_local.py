@@ -8,6 +8,7 @@ from gateway.bench import local
 from gateway.bench.local import Answers, LocalMeasurement, bench_sentences, local_as_json, local_as_text
 from gateway.bench.processes import LOCAL_CALLS
 from gateway.cli.main import main
+from gateway.extras import how_to_install
 from gateway.simulate.word_error import WordError
 
 GOOD = Answers(1, (0.5, 0.6, 0.6, 0.9), 0)
@@ -65,5 +66,5 @@ def test_command_prints_the_measurement(monkeypatch, capsys):
 def test_bench_without_the_extra_is_one_line(monkeypatch, capsys):
     monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
     assert main(["bench", "--engine", "local"]) == 2
-    expected = "gateway: the local engine is not installed; run: scripts/install --no-dev --extra local\n"
+    expected = f"gateway: the local engine is not installed; run: {how_to_install('local')}\n"
     assert capsys.readouterr().err == expected

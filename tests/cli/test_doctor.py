@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gateway.cli.main import main
+from gateway.extras import how_to_install
 from gateway.simulate.gateway_under_test import serve_on_loopback
 from tests.fakes.accounts import FakeTelnyxAccount, FakeTwilioAccount
 from tests.fakes.audio_server import FakeAudioServer
@@ -107,7 +108,7 @@ async def test_speech_servers_are_asked(doctor: Any) -> None:
 async def test_missing_local_engine_is_told(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
     _, found = await doctor()
-    todo = "set DEEPGRAM_API_KEY, or run: scripts/install --no-dev --extra local"
+    todo = f"set DEEPGRAM_API_KEY, or run: {how_to_install('local')}"
     assert found["engine"] == ("wrong", f"no voice engine, calls are refused {todo}")
 
 

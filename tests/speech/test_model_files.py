@@ -1,8 +1,10 @@
 import hashlib
+import re
 
 import pytest
 
 from gateway.errors import EngineRefused
+from gateway.extras import how_to_install
 from gateway.speech import model_files
 
 
@@ -37,6 +39,7 @@ def test_a_missing_file_is_refused(package):
 
 def test_a_missing_package_is_named():
     with pytest.raises(
-        EngineRefused, match="no_such_package is not installed; run: scripts/install --no-dev --extra local"
+        EngineRefused,
+        match=re.escape(f"no_such_package is not installed; run: {how_to_install('local')}"),
     ):
         model_files.folder_of("no_such_package")

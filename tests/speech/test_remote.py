@@ -1,6 +1,7 @@
 """Recogniser and voice at an address, against a server that checks what it is sent."""
 
 import io
+import re
 import sys
 import urllib.error
 import wave
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from gateway.errors import EngineRefused
+from gateway.extras import how_to_install
 from gateway.speech.config import SpeechConfig
 from gateway.speech.models import Models
 from gateway.speech.remote import RemoteRecogniser, RemoteVoice
@@ -66,6 +68,6 @@ def test_a_missing_whisper_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "faster_whisper", None)
     with pytest.raises(
         EngineRefused,
-        match="faster-whisper is not installed; run: scripts/install --no-dev --extra local --extra whisper",
+        match=re.escape(f"faster-whisper is not installed; run: {how_to_install('whisper')}"),
     ):
         Whisper("base.en")

