@@ -1,18 +1,21 @@
 """
-Answers by Claude: our chat vocabulary in Anthropic's Messages, and its stream of events back.
+Answers by Claude, through Anthropic's Messages API.
 
-The SDK asks and authenticates; its stream is read by our own parser, which takes a fifth of the time per event and
-trusts less. The order of what is sent is made for caching: tools, prompt, then what changes from turn to turn.
+The SDK sends the request; the stream is read by our own parser, which takes a fifth of the time per event and checks
+more. The request is ordered for prompt caching: tools, prompt, then what changes from turn to turn. The SDK takes
+seconds of CPU to import, so that happens on first use and off the event loop.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.errors import LlmError, LlmUnavailable
-from gateway.finalization.summary.anthropic_summaries import DEFAULT_MODEL, AnthropicClient, foreign_errors
 from gateway.llm.chat import (
+    CONNECT_TIMEOUT,
+    KEEP_ALIVE,
     LONGEST_SILENCE,
     TOKEN_TIMEOUT,
     UNBUFFERED,
@@ -24,15 +27,20 @@ from gateway.llm.chat import (
     TextDelta,
     ToolCallDelta,
     Usage,
+    error_for_status,
     whole_answer,
 )
 from gateway.llm.completions_codec import read_json
 from gateway.llm.sse import SseParser, SseRecord
 from gateway.settings import Secret
 
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+
+DEFAULT_MODEL: Final = "claude-haiku-5-5"
 MAX_TOKENS: Final = 400  # about two minutes of speech
 LISTENING: Final = "(The caller is listening.)"
-"""Said for the caller where Anthropic wants a user message and there is none: before a greeting, after an answer."""
+"""A user message where Anthropic requires one and there is none: before a greeting, after an answer."""
 
 _CACHED: Final = {"cache_control": {"type": "ephemeral"}}
 _REASONS: Final[Mapping[str, FinishReason]] = {
@@ -41,6 +49,60 @@ _REASONS: Final[Mapping[str, FinishReason]] = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
+
+
+class AnthropicClient:
+    """The SDK's client, made on first use."""
+
+    def __init__(self, api_key: Secret, base_url: str, *, timeout: float) -> None:
+        self._api_key = api_key
+        # The SDK adds /v1 itself; people write it all the same.
+        self._base_url = base_url.rstrip("/").removesuffix("/v1")
+        self._timeout = timeout
+        self._client: AsyncAnthropic | None = None
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> "AsyncAnthropic":
+        async with self._opening:
+            if self._client is None:
+                self._client = await asyncio.to_thread(self._connect)
+            return self._client
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.close()
+            self._client = None
+
+    def _connect(self) -> "AsyncAnthropic":
+        from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient, Timeout
+        from httpx2 import Limits
+
+        return AsyncAnthropic(
+            api_key=self._api_key.reveal(),
+            base_url=self._base_url,
+            timeout=Timeout(self._timeout, connect=CONNECT_TIMEOUT),
+            max_retries=0,
+            open_telemetry=False,  # its traces can be configured to hold content
+            http_client=DefaultAsyncHttpxClient(limits=Limits(keepalive_expiry=KEEP_ALIVE)),
+        )
+
+
+@contextmanager
+def translated_errors() -> Iterator[None]:
+    """Translate the SDK's errors; without their cause, which may quote a header or the transcript."""
+    import anthropic
+    import httpx2
+
+    try:
+        yield
+    except anthropic.APIStatusError as error:
+        raise error_for_status("anthropic", error.status_code, error.response.headers.get("retry-after")) from None
+    except (anthropic.APITimeoutError, httpx2.TimeoutException):
+        raise LlmUnavailable("anthropic did not answer in time") from None
+    except ValueError:  # the SDK passes on what its JSON reader raises
+        raise LlmUnavailable("anthropic answered with something that is not JSON") from None
+    except (anthropic.AnthropicError, httpx2.HTTPError) as error:
+        raise LlmUnavailable(f"anthropic can't be reached: {type(error).__name__}") from None
 
 
 class AnthropicUpstream:
@@ -58,7 +120,7 @@ class AnthropicUpstream:
 
     async def warm(self) -> None:
         client = await self._client.open()
-        with suppress(LlmError), foreign_errors():
+        with suppress(LlmError), translated_errors():
             await client.models.list(limit=1)
 
     async def close(self) -> None:
@@ -67,7 +129,7 @@ class AnthropicUpstream:
     async def _events(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         client = await self._client.open()
         answer, records = _AnthropicStream(), SseParser(self.name)
-        with foreign_errors():
+        with translated_errors():
             params = _message_params(request, self.model)
             async with await client.messages.create(**params, stream=True, extra_headers=UNBUFFERED) as stream:
                 async for data in stream.response.aiter_bytes():
@@ -80,12 +142,12 @@ class AnthropicUpstream:
 
 
 def _message_params(request: ChatRequest, model: str) -> dict[str, Any]:
-    """The request in Anthropic's words. Temperature is left out: its current version refuses any."""
+    """The request in Anthropic's format. Without temperature, which current models do not accept."""
     params: dict[str, Any] = {
         "model": model,
         "max_tokens": request.max_tokens or MAX_TOKENS,
         "messages": _turns(request.messages),
-        "thinking": {"type": "disabled"},  # Haiku thinks unless told not to, and the caller waits
+        "thinking": {"type": "disabled"},  # Haiku thinks by default, while the caller waits
     }
     if system := _system(request):
         params["system"] = system
@@ -98,14 +160,14 @@ def _message_params(request: ChatRequest, model: str) -> dict[str, Any]:
 
 
 def _system(request: ChatRequest) -> list[dict[str, Any]]:
-    """The prompt, which is cached up to its end, and behind it the memory of this turn."""
+    """The prompt, cached up to its end, then the memory of this turn."""
     prompts = [message["content"] for message in request.messages if message["role"] == "system"]
     prompt = "\n\n".join(filter(None, prompts))
     return [*({**block, **_CACHED} for block in _text_blocks(prompt)), *_text_blocks(request.memory)]
 
 
 def _text_blocks(text: str | None) -> list[dict[str, Any]]:
-    """Text as a block; none for nothing, which Anthropic refuses."""
+    """Text as a block; Anthropic refuses empty ones."""
     return [{"type": "text", "text": text}] if text and text.strip() else []
 
 
@@ -130,9 +192,9 @@ def _tool_choice(choice: str | Mapping[str, Any]) -> dict[str, Any]:
 
 def _turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """
-    The conversation as turns of user and assistant, the first and the last of them the user's.
+    The conversation as alternating turns; the first and the last are the user's.
 
-    Every tool call finds its result right behind it, wherever that stood: one that was cancelled may have none.
+    Anthropic requires every tool call to be followed by its result. A cancelled call has none and gets an error.
     """
     turns: list[dict[str, Any]] = []
     results = {message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"}
@@ -166,7 +228,7 @@ def _tool_result(call_id: str, results: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _input(arguments: str) -> dict[str, Any]:
-    """Arguments as an object, which Anthropic demands; what is none stays readable inside one."""
+    """Arguments as an object, which Anthropic requires; anything else is wrapped in one."""
     try:
         given = read_json(arguments or "{}")
     except ValueError:
@@ -178,7 +240,7 @@ def _input(arguments: str) -> dict[str, Any]:
 
 
 class _AnthropicStream:
-    """One answer while it comes: records in, events out. Thoughts are among what is passed over."""
+    """The state of one streamed answer: records in, events out. Thinking is ignored."""
 
     def __init__(self) -> None:
         self._calls = 0
@@ -206,7 +268,7 @@ class _AnthropicStream:
                 yield Finished(_REASONS.get(reason, "stop"))
 
     def _note(self, usage: Any) -> None:
-        """The counts are those up to here, each in the event that has it."""
+        """Update the counts, which are cumulative and spread over several events."""
         match usage:
             case {"input_tokens": int(fresh)}:
                 cached = _count(usage, "cache_read_input_tokens")

@@ -1,34 +1,38 @@
 """
-The words in which an agent's answer is asked for and given, the same for every upstream; no I/O.
+Requests to language models and the events of their answers, the same for every provider. No I/O.
 
-An answer is TextDelta and ToolCallDelta as they come, perhaps Usage, and Finished as its last event. One that does not
-get so far raises LlmUnavailable or LlmRefused.
+An answer consists of TextDelta and ToolCallDelta, possibly Usage, and Finished as the last event. An answer that ends
+without Finished raises LlmUnavailable or LlmRefused.
 """
 
 import asyncio
+import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal, Protocol
 
-from gateway.errors import LlmError, LlmUnavailable
+from gateway.errors import LlmError, LlmRefused, LlmUnavailable
 
 CONNECT_TIMEOUT: Final = 2.0
-TOKEN_TIMEOUT: Final = 5.0  # between two tokens; the first is the asker's to wait for
-LONGEST_SILENCE: Final = 60.0  # what the asker may wait for the first at most
-KEEP_ALIVE: Final = 60.0  # an unused connection; callers think longer than an HTTP client's usual five seconds
+TOKEN_TIMEOUT: Final = 5.0  # between two tokens; how long to wait for the first is up to the caller
+LONGEST_SILENCE: Final = 60.0  # the longest that any caller waits for the first token
+KEEP_ALIVE: Final = 60.0  # of an idle connection: people think for longer than the usual five seconds
 LINGER: Final = 0.2  # from the last event to the end of the response
-UNBUFFERED: Final = {"Accept-Encoding": "identity"}  # a server gathers what it compresses
+UNBUFFERED: Final = {"Accept-Encoding": "identity"}  # servers buffer what they compress
+
+# Request timeout, conflict, rate limit. From 500 on it is the provider's fault; Anthropic's 529 is an overload.
+_RETRYABLE: Final = (408, 409, 429)
 
 Message = Mapping[str, Any]
-"""One message in OpenAI's words: role, content as text or None, tool_calls, tool_call_id."""
+"""One message in OpenAI's format: role, content as text or None, tool_calls, tool_call_id."""
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
 
 
 @dataclass(frozen=True, slots=True)
 class ChatRequest:
-    """What an upstream is asked. `memory` is for this turn only, and must not disturb a cached prompt."""
+    """A request to a model. `memory` is for this turn only and must not invalidate a cached prompt."""
 
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
@@ -40,14 +44,14 @@ class ChatRequest:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More of what the agent says."""
+    """The next piece of text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallDelta:
-    """More of the call of that index: `id` and `name` come with its first fragment only."""
+    """A fragment of the tool call with that index; `id` and `name` are in its first fragment only."""
 
     index: int
     id: str
@@ -57,7 +61,7 @@ class ToolCallDelta:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the answer took. `cached_tokens` are those of the prompt that the provider had kept."""
+    """Tokens of one answer. `cached_tokens` is the part of the prompt that the provider had cached."""
 
     prompt_tokens: int
     completion_tokens: int
@@ -75,23 +79,23 @@ ChatEvent = TextDelta | ToolCallDelta | Usage | Finished
 
 
 class Upstream(Protocol):
-    """A language model that answers callers."""
+    """A language model that answers for an agent."""
 
     name: str
     model: str
 
     def answer(self, request: ChatRequest, caller_key: str) -> AsyncGenerator[ChatEvent, None]:
         """
-        Ask, and yield the answer as it comes.
+        Send the request and yield the answer as it arrives.
 
-        Read to the end, the connection is kept for the next answer; closed or cancelled before, it is cut at once and
-        the model stops. `caller_key` is an opaque name of agent and caller, for an upstream that keeps conversations;
-        "" for none.
+        If it is read to the end, the connection is kept for the next answer; if it is closed or cancelled earlier, the
+        connection is closed and the model stops. `caller_key` is an opaque identifier of agent and caller, for a
+        provider that stores conversations; "" for none.
         """
         ...
 
     async def warm(self) -> None:
-        """Open a connection, so that the next answer need not wait for one. Failures are silent."""
+        """Open a connection in advance. Failures are ignored."""
         ...
 
     async def close(self) -> None: ...
@@ -101,10 +105,10 @@ async def whole_answer(
     name: str, events: AsyncGenerator[ChatEvent, None], token_timeout: float
 ) -> AsyncGenerator[ChatEvent, None]:
     """
-    Pass an upstream's events on, and hold it to what an answer is: no long gap, and Finished at the end.
+    Pass events on, and raise LlmUnavailable if there is a long gap or no Finished at the end.
 
-    A timer for each event would take a tenth of the gateway's time: one is moved along now and then, and a gap may be
-    noticed a quarter early. The reader must not wait for anything else between two events.
+    A timer per event would take a tenth of the gateway's CPU: one timer is moved now and then, so a gap may be noticed
+    a quarter early. The reader must not wait for anything else between two events.
     """
     clock = asyncio.get_running_loop().time
     async with aclosing(events):
@@ -118,11 +122,28 @@ async def whole_answer(
                     if until is None or until - now < 0.75 * token_timeout:
                         patience.reschedule(now + token_timeout)
                 else:
-                    raise LlmUnavailable(f"{name} broke off its answer")
+                    raise LlmUnavailable(f"{name} ended its answer early")
         except TimeoutError:
-            raise LlmUnavailable(f"{name} fell silent in its answer") from None
-        # A response that was read to its end leaves its connection for the next one.
+            raise LlmUnavailable(f"{name} stopped in the middle of its answer") from None
+        # Read the response to its end, so that the connection can be used again.
         with suppress(LlmError, TimeoutError):
             async with asyncio.timeout(LINGER):
                 async for _ in events:
                     pass
+
+
+def error_for_status(provider: str, status: int, retry_after: str | None) -> LlmError:
+    """The error for a response that is not 2xx; `retry_after` is the header as sent."""
+    message = f"{provider} answered {status}"
+    if status in _RETRYABLE or status >= 500:
+        return LlmUnavailable(message, retry_after=_seconds(retry_after))
+    return LlmRefused(message)
+
+
+def _seconds(header: str | None) -> float | None:
+    """The seconds in a Retry-After header. Its other form, a date, depends on two clocks and is ignored."""
+    try:
+        seconds = float(header or "")
+    except ValueError:
+        return None
+    return seconds if math.isfinite(seconds) and seconds >= 0 else None

@@ -1,7 +1,7 @@
 """
-Chat completions as we serve them: the engine's request in, our chunks or our one answer out. No I/O.
+The chat completions API that we serve to engines: requests in, chunks or whole answers out. No I/O.
 
-What the engine must not see never gets in: chunks without choices, and keys that belong to one provider only.
+Chunks without choices and keys of a single provider are never sent: engines do not accept them.
 """
 
 import json
@@ -18,10 +18,10 @@ _ROLES: Final = {"system": "system", "developer": "system", "user": "user", "ass
 
 
 class MalformedChatRequest(ValueError):
-    """A body that is no chat completion; the text is one sentence for whoever sent it, and quotes nothing of it."""
+    """A body that is not a chat completion. The text says why in one sentence and quotes nothing of the body."""
 
 
-# JSON. What orjson refuses is tried again: a peer that cuts text inside an emoji sends half of a surrogate pair.
+# orjson refuses lone surrogates, which a peer sends when it cuts text inside an emoji; json accepts them.
 
 
 def read_json(data: bytes | str) -> Any:
@@ -46,12 +46,12 @@ def write_json(value: Any) -> bytes:
 
 
 class CompletionRequest(NamedTuple):
-    """A request, and how its answer is wanted."""
+    """A request, and the form of its answer."""
 
     request: ChatRequest
     streamed: bool
     with_usage: bool
-    """Where it is streamed; otherwise usage is always in it."""
+    """For a streamed answer; any other has its usage anyway."""
 
 
 def read_request(body: bytes) -> CompletionRequest:
@@ -97,7 +97,7 @@ def _message(number: int, given: Any) -> Message:
 
 
 def _text(where: str, content: Any) -> str:
-    """The text of a message; parts that are not text have no place in a phone call."""
+    """The text of a message, without parts that are not text."""
     match content:
         case None:
             return ""
@@ -123,14 +123,14 @@ def _tool_call(where: str, call: Any) -> Message:
 
 
 def arguments_of(given: Any) -> str:
-    """JSON text. Some send none, some the object itself."""
+    """Arguments as JSON text. Some servers send nothing, some the object itself."""
     if isinstance(given, str):
         return given
     return write_json(given).decode() if given else ""
 
 
 def _tools(tools: Any) -> tuple[Mapping[str, Any], ...]:
-    """The functions among them; tools of any other kind are a provider's own."""
+    """The functions among the tools; other kinds belong to a provider."""
     _demand(tools is None or isinstance(tools, list), "tools must be a list")
     functions = []
     for tool in tools or ():
@@ -151,7 +151,7 @@ def _tool_choice(choice: Any) -> str | Mapping[str, Any] | None:
         case {"function": {"name": str(name)}}:
             return {"type": "function", "function": {"name": name}}
         case _:
-            return None  # a kind that came after this was written: the model chooses
+            return None  # an unknown kind: the model chooses
 
 
 def _max_tokens(fields: Mapping[str, Any]) -> int | None:
@@ -180,10 +180,9 @@ def _temperature(temperature: Any) -> float | None:
 
 class ChunkWriter:
     """
-    One streamed answer: `start`, `write` for each event, `end`. Each returns the bytes to send.
+    Writes one streamed answer: `start`, `write` for each event, `end`. Each returns the bytes to send.
 
-    Usage that was asked for comes with the reason to finish: OpenAI sends it in a chunk of its own without choices,
-    which the engine must not see.
+    Usage is sent with the finish reason: OpenAI uses a separate chunk without choices, which engines do not accept.
     """
 
     def __init__(self, model: str, *, with_usage: bool = False) -> None:
@@ -197,7 +196,7 @@ class ChunkWriter:
         return self._chunk({"role": "assistant", "content": ""})
 
     def write(self, event: ChatEvent) -> bytes:
-        """b"" for what the engine must not see."""
+        """b"" for events that are not sent."""
         match event:
             case TextDelta(text):
                 return self._chunk({"content": text})
@@ -212,7 +211,7 @@ class ChunkWriter:
                 return b""
 
     def end(self) -> bytes:
-        """A stream that just ends is an error for the engine: finish it, whatever became of the upstream."""
+        """The end of the stream. Adds a finish reason if there was none: without one, the engine reports an error."""
         return (b"" if self._finished else self._finish("stop")) + b"data: [DONE]\n\n"
 
     def _finish(self, reason: FinishReason) -> bytes:
@@ -224,7 +223,7 @@ class ChunkWriter:
 
 
 def completion(events: Iterable[ChatEvent], model: str) -> bytes:
-    """All events of one answer as the JSON of an answer that is not streamed."""
+    """The events of one answer as a response that is not streamed."""
     text, reason = "", "stop"
     calls: dict[int, dict[str, Any]] = {}
     usage: dict[str, Any] = {}

@@ -1,8 +1,8 @@
 """
-Answers by chat completions: xAI, OpenAI, and the many servers that speak like them.
+Answers by chat completions: xAI, OpenAI, and the many servers with the same API.
 
-Such servers leave things out and add things of their own: text, tool calls and usage are looked for, the rest is passed
-over. Thoughts (`reasoning_content`) are among the rest: a caller must not hear them.
+Such servers omit fields and add their own: text, tool calls and usage are read, everything else is ignored. That
+includes reasoning (`reasoning_content`), which must not be spoken.
 """
 
 import asyncio
@@ -28,16 +28,16 @@ from gateway.llm.chat import (
     TextDelta,
     ToolCallDelta,
     Usage,
+    error_for_status,
     whole_answer,
 )
 from gateway.llm.completions_codec import arguments_of, read_json, write_json
-from gateway.llm.failures import failure_of
 from gateway.llm.sse import SseParser, SseRecord
 from gateway.settings import Secret
 
 XAI_MODEL: Final = "grok-4.3"
 END_SECONDS: Final = 1.0
-"""From the reason why an answer has finished to the end of the response. More is not waited for: it is complete."""
+"""From the finish reason to the end of the response. The answer is complete, so the rest is not worth waiting for."""
 
 _REASONS: Final[Mapping[str, FinishReason]] = {
     "length": "length",
@@ -48,7 +48,7 @@ _REASONS: Final[Mapping[str, FinishReason]] = {
 
 
 class OpenAiUpstream:
-    """A model behind chat completions. `options` are put into every request, such as `reasoning_effort`."""
+    """A model with a chat completions API. `options`, such as `reasoning_effort`, are added to every request."""
 
     def __init__(
         self,
@@ -79,14 +79,14 @@ class OpenAiUpstream:
 
 
 def xai_upstream(base_url: str, model: str, api_key: Secret, *, options: Mapping[str, Any]) -> OpenAiUpstream:
-    """One of xAI's models; "" is the fast one, which is fast because it is told not to think."""
+    """One of xAI's models; "" is the fast one. It is fast because reasoning is switched off."""
     model = model or XAI_MODEL
     effort = {"reasoning_effort": "none"} if model == XAI_MODEL else {}  # the others refuse it
     return OpenAiUpstream("xai", base_url, model, api_key, options={**effort, **options})
 
 
 def with_memory(messages: tuple[Message, ...], memory: str) -> list[Message]:
-    """Memory right before what the caller said last: all that stands above it is as it was, and stays cached."""
+    """Insert memory before the caller's last message: everything above it is unchanged and stays cached."""
     if not memory:
         return list(messages)
     spoken = [number for number, message in enumerate(messages) if message["role"] == "user"]
@@ -95,7 +95,7 @@ def with_memory(messages: tuple[Message, ...], memory: str) -> list[Message]:
 
 
 def completion_body(request: ChatRequest, messages: list[Message]) -> dict[str, Any]:
-    """A streaming chat completion without its model."""
+    """The body of a streaming chat completion, without the model."""
     asked = {
         "tools": request.tools or None,
         "tool_choice": request.tool_choice if request.tools else None,
@@ -108,31 +108,33 @@ def completion_body(request: ChatRequest, messages: list[Message]) -> dict[str, 
 
 class CompletionsServer:
     """
-    One server's chat completions, over connections that are kept.
+    A client of one server's chat completions, with persistent connections.
 
-    By aiohttp: where a hundred answers come at once, reading one takes it 3 ms of CPU, httpx2 9 and httpx 60.
+    This is the only use of aiohttp; other HTTP requests use httpx. With 100 concurrent answers, reading one takes 3 ms
+    of CPU in aiohttp, 9 ms in httpx2 and 60 ms in httpx, on the event loop that carries the audio
+    (`scripts/llm_bench`).
     """
 
     def __init__(self, name: str, base_url: str, api_key: Secret | None) -> None:
         self._name = name
         self._base_url = base_url.rstrip("/")
         self._api_key = api_key
-        self._session: aiohttp.ClientSession | None = None  # it needs a running loop, and is made when there is one
+        self._session: aiohttp.ClientSession | None = None  # made on first use: it needs a running loop
 
     async def stream(
         self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> AsyncGenerator[ChatEvent, None]:
-        """The events of one answer; it was broken off if Finished is not among them."""
+        """The events of one answer. It is incomplete if Finished is not among them."""
         url = f"{self._base_url}/chat/completions"
         headers = {**self._headers(), "Content-Type": "application/json", **(headers or {})}
         answer, records = _OpenAiStream(self._name), SseParser(self._name)
         clock = asyncio.get_running_loop().time
         try:
-            # Left before its end, a response takes its connection with it.
+            # Leaving a response before its end closes its connection.
             with self._foreign_errors():
                 async with await self._post(url, write_json(body), headers) as response, asyncio.timeout(None) as end:
                     if not 200 <= response.status < 300:
-                        raise failure_of(self._name, response.status, response.headers.get("retry-after"))
+                        raise error_for_status(self._name, response.status, response.headers.get("retry-after"))
                     async for data in response.content.iter_any():
                         for record in records.feed(data):
                             for event in answer.receive(record):
@@ -147,9 +149,9 @@ class CompletionsServer:
 
     async def hand_over(self, body: Mapping[str, Any], headers: Mapping[str, str], *, seconds: float) -> None:
         """
-        Have an answer made that nobody reads, and stay until it is done: to leave would be to call it off.
+        Request an answer, discard it, and stay connected until it is complete: closing would cancel it.
 
-        Raises LlmError as long as the server has not taken it on; what becomes of it then is its own business.
+        Raises LlmError until the server has accepted the request; later failures are ignored.
         """
         with self._foreign_errors():
             response = await self._post(
@@ -160,7 +162,7 @@ class CompletionsServer:
             )
         async with response:
             if not 200 <= response.status < 300:
-                raise failure_of(self._name, response.status, response.headers.get("retry-after"))
+                raise error_for_status(self._name, response.status, response.headers.get("retry-after"))
             with suppress(LlmError), self._foreign_errors():
                 async for _ in response.content.iter_any():
                     pass
@@ -169,11 +171,11 @@ class CompletionsServer:
         try:
             return await self._http.post(url, data=body, headers=headers, allow_redirects=False, **options)
         except (aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError):
-            # A connection that was kept, and that the server was just closing: it has seen nothing of the question.
+            # The server was just closing an idle connection, so it has not seen the request.
             return await self._http.post(url, data=body, headers=headers, allow_redirects=False, **options)
 
     async def warm(self) -> None:
-        # Any answer will do: it leaves an open connection. With the key, as some servers count those who come without.
+        # Any response leaves an open connection. With the key: some servers rate-limit requests without one.
         with suppress(LlmError), self._foreign_errors():
             async with self._http.head(f"{self._base_url}/models", headers=self._headers()):
                 pass
@@ -188,7 +190,7 @@ class CompletionsServer:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
                 timeout=aiohttp.ClientTimeout(connect=CONNECT_TIMEOUT, sock_read=LONGEST_SILENCE),
-                cookie_jar=aiohttp.DummyCookieJar(),  # callers have nothing in common
+                cookie_jar=aiohttp.DummyCookieJar(),  # callers must not share cookies
             )
         return self._session
 
@@ -198,7 +200,7 @@ class CompletionsServer:
 
     @contextmanager
     def _foreign_errors(self) -> Iterator[None]:
-        """aiohttp's errors as ours; without their cause, which may carry the request and with it the key."""
+        """Translate aiohttp's errors; without their cause, which may hold the request and the key."""
         try:
             yield
         except TimeoutError:
@@ -208,19 +210,19 @@ class CompletionsServer:
 
 
 class _OpenAiStream:
-    """One answer while it comes: records in, events out."""
+    """The state of one streamed answer: records in, events out."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._reason = ""
         self._usage: Usage | None = None
-        self._calls: dict[int | str, tuple[int, str]] = {}  # their index or id; our index, their id
+        self._calls: dict[int | str, tuple[int, str]] = {}  # by their index or id: our index, their id
         self._latest_call: int | str = ""
         self._begun_calls = 0
 
     @property
     def is_complete(self) -> bool:
-        """Whether there was a reason to finish; what may still come is usage, and the mark of the end."""
+        """Whether the finish reason has arrived; usage and the end mark may still follow."""
         return bool(self._reason)
 
     def receive(self, record: SseRecord) -> Iterator[ChatEvent]:
@@ -235,7 +237,7 @@ class _OpenAiStream:
             self._usage = _usage_of(chunk["usage"])
 
     def end(self) -> Iterator[ChatEvent]:
-        """The response is over. Some servers end it without a mark; the reason to finish is one, too."""
+        """The response has ended. Some servers send no end mark; the finish reason is enough."""
         if self._reason:
             yield from self._finish()
 
@@ -260,13 +262,13 @@ class _OpenAiStream:
             self._reason = reason
 
     def _receive_call(self, call: dict[str, Any]) -> ToolCallDelta:
-        """A tool call, or a fragment of one. Some servers number them, some repeat the id, some do neither."""
+        """A tool call or a fragment of one. Some servers number them, some repeat the id, some do neither."""
         index, call_id, function = call.get("index"), str(call.get("id") or ""), call.get("function")
         function = function if isinstance(function, dict) else {}
         name, arguments = str(function.get("name") or ""), arguments_of(function.get("arguments"))
         self._latest_call = index if isinstance(index, int) else call_id or self._latest_call
         ours, known_id = self._calls.get(self._latest_call, (-1, ""))
-        # Some give all of them the same number.
+        # Some servers give all calls the same index.
         if ours >= 0 and not (name and call_id not in ("", known_id)):
             return ToolCallDelta(ours, "", "", arguments)
         ours, self._begun_calls = self._begun_calls, self._begun_calls + 1
@@ -281,7 +283,7 @@ class _OpenAiStream:
 
 
 def _usage_of(usage: Any) -> Usage | None:
-    """What was used; all that was not prompt counts as answer, as xAI leaves thoughts out of completion_tokens."""
+    """Token counts. All but the prompt counts as answer: xAI leaves reasoning out of completion_tokens."""
     match usage:
         case {"prompt_tokens": int(prompt), "total_tokens": int(total)}:
             return Usage(prompt, total - prompt, _cached_tokens(usage))

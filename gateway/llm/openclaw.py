@@ -1,8 +1,8 @@
 """
-Answers by an OpenClaw agent: its chat completions run a whole turn of the agent, with its own prompt, tools and memory.
+Answers by an OpenClaw agent: a chat completion runs a whole turn of the agent, with its own prompt, tools and memory.
 
-It keeps the conversation of a session key, so only what is new is sent. Early builds leave out the finish chunk and
-speak their failures as if the agent had said them.
+OpenClaw stores the conversation of a session key, so only new messages are sent. Early builds leave out the finish
+chunk and send their errors as text of the agent.
 """
 
 from collections.abc import AsyncGenerator
@@ -16,10 +16,10 @@ from gateway.settings import Secret
 
 DEFAULT_AGENT: Final = "main"
 TOKEN_TIMEOUT: Final = 30.0
-"""Between two pieces of text the agent may use tools of its own, which takes longer than a model needs for a word."""
+"""Between two pieces of text the agent may use tools of its own, which takes longer than a token."""
 
-LONGEST_ERRAND: Final = 3600.0
-"""What the agent is asked to do in the background takes its time, and is called off when nobody waits for it."""
+LONGEST_TASK: Final = 3600.0
+"""For a delegated task: OpenClaw cancels it when the connection is closed."""
 
 
 class OpenClawUpstream:
@@ -40,17 +40,17 @@ class OpenClawUpstream:
         self.model = f"openclaw/{self._agent}"
         self._llm_model = llm_model
         self._token_timeout = token_timeout
-        # OpenClaw's own address is the one without /v1; both are in use.
+        # OpenClaw documents the address without /v1; people write both.
         self._server = CompletionsServer(self.name, f"{base_url.rstrip('/').removesuffix('/v1')}/v1", token)
 
     def answer(self, request: ChatRequest, caller_key: str) -> AsyncGenerator[ChatEvent, None]:
         return whole_answer(self.name, self._events(request, caller_key), self._token_timeout)
 
     async def hand_over(self, text: str, caller_key: str) -> None:
-        """Have the agent see to this in the caller's session. Raises LlmError if it does not take it on."""
+        """Delegate a task to the agent, in the caller's session. Raises LlmError if it is not accepted."""
         request = ChatRequest(({"role": "user", "content": text},))
         body = {**completion_body(request, list(request.messages)), "model": self.model}
-        await self._server.hand_over(body, self._headers(caller_key), seconds=LONGEST_ERRAND)
+        await self._server.hand_over(body, self._headers(caller_key), seconds=LONGEST_TASK)
 
     async def warm(self) -> None:
         await self._server.warm()
@@ -65,10 +65,10 @@ class OpenClawUpstream:
         async with aclosing(self._server.stream(body, self._headers(caller_key))) as events:
             async for event in events:
                 if isinstance(event, TextDelta) and _is_failure(event.text):
-                    raise LlmUnavailable(f"{self.name} spoke of a failure")
+                    raise LlmUnavailable(f"{self.name} sent an error as text")
                 yield event
         if event is not None:
-            yield Finished("stop")  # unless it was marked as such, the end of the response is the end of the answer
+            yield Finished("stop")  # early builds mark the end of the answer only by the end of the response
 
     def _headers(self, caller_key: str) -> dict[str, str]:
         headers = {"x-openclaw-agent-id": self._agent, "x-openclaw-message-channel": "phone"}
@@ -80,7 +80,7 @@ class OpenClawUpstream:
 
 
 def _unknown_to_session(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    """The prompt, which is not kept, and what came after the agent's last words."""
+    """The prompt, which a session does not store, and the messages after the agent's last answer."""
     last_answer = max((number for number, message in enumerate(messages) if message["role"] == "assistant"), default=-1)
     return tuple(
         message for number, message in enumerate(messages) if message["role"] == "system" or number > last_answer
@@ -88,5 +88,5 @@ def _unknown_to_session(messages: tuple[Message, ...]) -> tuple[Message, ...]:
 
 
 def _is_failure(text: str) -> bool:
-    """Each of these comes as one piece, where words come as several."""
+    """Errors arrive as one piece, answers as several."""
     return text == "No response from OpenClaw." or text.startswith("Error: ")

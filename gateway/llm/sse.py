@@ -1,15 +1,15 @@
-"""Server-sent events, read as they come: bytes in whatever pieces, records out. No I/O."""
+"""An incremental parser for server-sent events: bytes in, records out. No I/O."""
 
 from typing import Final, NamedTuple
 
 from gateway.errors import LlmUnavailable
 
 MAX_BYTES: Final = 1 << 20
-"""A record is a few hundred bytes; a peer that sends so much without ending one is not worth the memory."""
+"""Records have a few hundred bytes; a longer one is an error of the server."""
 
 
 class SseRecord(NamedTuple):
-    """One event: its name, "" for none, and its data, UTF-8 as received."""
+    """One event: its name ("" for none) and its data, UTF-8 as received."""
 
     event: str
     data: bytes
@@ -17,17 +17,17 @@ class SseRecord(NamedTuple):
 
 class SseParser:
     """
-    Reads one response. Feed it bytes, it returns the records that they complete.
+    Parses one response: `feed` returns the records that the new bytes complete.
 
-    Lines end in LF or CRLF (the standard's lone CR is nowhere in use); comments and unknown fields are skipped. A
-    record without its closing blank line is none, as the standard has it.
+    Lines end in LF or CRLF (the standard also allows CR alone, which no server sends). Comments and unknown fields are
+    skipped. A record without its closing blank line is dropped, as the standard says.
     """
 
     def __init__(self, peer: str) -> None:
         self._peer = peer
         self._event = ""
         self._data: list[bytes] = []
-        self._line: list[bytes] = []  # pieces of a line that has not ended
+        self._line: list[bytes] = []  # pieces of an unfinished line
         self._size = 0  # of the record so far
 
     def feed(self, data: bytes) -> list[SseRecord]:

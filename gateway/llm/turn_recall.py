@@ -1,4 +1,4 @@
-"""What is known and fits what the caller has just said, told to the language model for this one turn."""
+"""Memory that fits the caller's last words, for the language model and for this turn only."""
 
 import asyncio
 import logging
@@ -9,21 +9,21 @@ from gateway.errors import StoreError
 from gateway.memory.recall import render_known
 
 PATIENCE: Final = 0.05
-"""An answer waits no longer for its memory."""
+"""The longest that an answer waits for memory."""
 SEARCH_SECONDS: Final = 5.0
 BUDGET_TOKENS: Final = 250
 
 _log = logging.getLogger(__name__)
 
 Search = Callable[[str], Awaitable[list[str]]]
-"""What fits these words, the best first. May raise StoreError."""
+"""Returns memory that fits these words, the best first. May raise StoreError."""
 
 
 class TurnRecall:
     """
-    One call's. Every turn is looked up once; what comes too late for a request is there for the turn's next one.
+    Searches memory once per turn of one call. A result that is too late for one request serves the turn's next one.
 
-    Owns one task; `close` ends it.
+    Owns one task; `close` cancels it.
     """
 
     def __init__(self, search: Search, *, budget_tokens: int = BUDGET_TOKENS, patience: float = PATIENCE) -> None:
@@ -31,31 +31,31 @@ class TurnRecall:
         self._budget_tokens = budget_tokens
         self._patience = patience
         self._said = ""
-        self._looking_up: asyncio.Task[str] | None = None
+        self._search_task: asyncio.Task[str] | None = None
 
     async def about(self, said: str) -> str:
-        """Quoted text for a prompt; empty where nothing is known, or not yet."""
+        """Quoted text for a prompt; empty if nothing was found, or not yet."""
         if not said.strip():
             return ""
-        if self._looking_up is None or said != self._said:
+        if self._search_task is None or said != self._said:
             self.close()
             self._said = said
-            self._looking_up = asyncio.get_running_loop().create_task(self._look_up(said), name="turn memory")
-        looking_up = self._looking_up
-        if not looking_up.done():
-            await asyncio.wait({looking_up}, timeout=self._patience)
-        return looking_up.result() if looking_up.done() and not looking_up.cancelled() else ""
+            self._search_task = asyncio.get_running_loop().create_task(self._run_search(said), name="turn memory")
+        task = self._search_task
+        if not task.done():
+            await asyncio.wait({task}, timeout=self._patience)
+        return task.result() if task.done() and not task.cancelled() else ""
 
     def forget(self) -> None:
-        """What was found may not be told any more, not even to the same question."""
+        """Drop what was found: it must not be used any more, not even for the same question."""
         self.close()
-        self._looking_up = None
+        self._search_task = None
 
     def close(self) -> None:
-        if self._looking_up is not None:
-            self._looking_up.cancel()
+        if self._search_task is not None:
+            self._search_task.cancel()
 
-    async def _look_up(self, said: str) -> str:
+    async def _run_search(self, said: str) -> str:
         try:
             async with asyncio.timeout(SEARCH_SECONDS):
                 known = await self._search(said)

@@ -7,7 +7,7 @@ import httpx
 
 from gateway.errors import LlmRefused, LlmUnavailable
 from gateway.finalization.summary.call_summary import SCHEMA, CallSummary, parse_answer
-from gateway.llm.failures import failure_of
+from gateway.llm.chat import error_for_status
 from gateway.settings import Secret
 
 DEFAULT_MODEL: Final = "grok-4.3"
@@ -61,7 +61,7 @@ class XaiSummaries:
         except httpx.HTTPError as error:
             raise LlmUnavailable(f"xai can't be reached: {type(error).__name__}") from None
         if not response.is_success:
-            raise failure_of("xai", response.status_code, response.headers.get("retry-after"))
+            raise error_for_status("xai", response.status_code, response.headers.get("retry-after"))
         try:
             return response.json()
         except ValueError:
