@@ -145,11 +145,10 @@ BRAIN = AgentLlm((), 1.0, "", "", "en")
 async def test_connection_is_warm_for_the_first_answer(build):
     async with FakeLlm() as llm:
         agent_llms = build(({"url": f"{llm.url}/v1", "model": "m", "api_key": "test-key"},))
-        warming = asyncio.create_task(keep_warm(agent_llms, lambda: False))
-        await until(lambda: llm.connections)
-        async for _ in agent_llms["agent-0"].upstreams[0].answer(REQUEST, ""):
+        [upstream] = agent_llms["agent-0"].upstreams
+        await upstream.warm()
+        async for _ in upstream.answer(REQUEST, ""):
             pass
-        warming.cancel()
     assert llm.connections == 1
 
 

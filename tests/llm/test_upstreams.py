@@ -270,7 +270,8 @@ async def test_error_inside_stream_is_unavailable(kind, llm, upstream, breaks_af
     """Whatever shape it has: a record, an event, or words; none of them is spoken."""
     llm.answers(Answer("It is ready.", breaks_after=breaks_after))
     events = []
-    with pytest.raises(LlmUnavailable, match=f"^{upstream.name} (reported an error in its answer|sent an error as text)$"):
+    problem = f"^{upstream.name} (reported an error in its answer|sent an error as text)$"
+    with pytest.raises(LlmUnavailable, match=problem):
         async for event in upstream.answer(REQUEST, ""):
             events.append(event)
     assert text_of(events) == "It is ready."[: breaks_after * 3]
