@@ -37,12 +37,11 @@ from gateway.finalization.steps import FinalizationSteps
 from gateway.finalization.summary.summarizer import Summarizer, build_writer
 from gateway.finalization.worker import FinalizationWorker
 from gateway.history import trace_export
+from gateway.history.call_log import FILE_NAME, CallLog
 from gateway.history.call_rows import CallRows
 from gateway.history.calls_table import CallsTable
 from gateway.history.erasure import DataLocations, Eraser
-from gateway.history.event_store import EventStore
-from gateway.history.journal import Journal
-from gateway.history.live_events import EventPublisher
+from gateway.history.live_events import EventPublisher, keep_local
 from gateway.history.queries import CallHistory
 from gateway.history.stores import Stores, open_stores
 from gateway.llm import agent_llm
@@ -253,9 +252,8 @@ class Resources:
     remem: RememClient | None
     recordings: RecordingDirectory
     archive: Archive
-    journal: Journal
+    log: CallLog
     sharing: Sharing
-    events: EventStore
     call_events: EventPublisher
     levels: LevelMeters
 
@@ -282,10 +280,8 @@ async def open_resources(config: Config, stack: contextlib.AsyncExitStack, *, is
         await stack.enter_async_context(running(cluster.run()))
         stack.push_async_callback(cluster.close)
         levels = LevelMeters(sharing.store, node=sharing.node, nodes=lambda: [node["node"] for node in cluster.nodes])
-    journal = Journal(settings.data_dir / "journal.db", sharing.node)
-    stack.callback(journal.close)
-    events = EventStore(settings.data_dir / "events.db", shared=is_worker)
-    stack.callback(events.close)
+    log = CallLog(settings.data_dir / FILE_NAME, sharing.node, shared=is_worker)
+    stack.callback(log.close)
     tracer = await stack.enter_async_context(trace_export.traced(settings))
     return Resources(
         http=http,
@@ -294,14 +290,13 @@ async def open_resources(config: Config, stack: contextlib.AsyncExitStack, *, is
         remem=connect_remem(settings.remem_api_url, settings.remem_api_key, store_http),
         recordings=recordings,
         archive=Archive(settings.voice_session_archive_dir, retention_days=settings.voice_session_retention_days),
-        journal=journal,
+        log=log,
         sharing=sharing,
-        events=events,
         call_events=EventPublisher(
-            events,
+            log,
             sharing.events,
-            sharing.events.share if sharing.events is not None else None,
-            listener=tracer.tell if tracer is not None else None,
+            sharing.events.share if sharing.events is not None else keep_local,
+            listener=tracer.record if tracer is not None else keep_local,
         ),
         levels=levels,
     )
@@ -432,7 +427,7 @@ def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> Finaliza
     return FinalizationWorker(
         steps,
         table,
-        journal=resources.journal,
+        log=resources.log,
         enabled=config.settings.voice_session_enabled,
         stream=sharing.jobs,
         node=sharing.node,
@@ -449,7 +444,7 @@ def _memory(config: Config, resources: Resources, eraser: Eraser) -> MemoryServi
     limit = settings.voice_session_context_limit
     facts, pins = FactStore(store), PinnedTopicStore(store)
     recall = Recall(store, resources.remem, limit, facts=facts, pins=pins, retention=config.retention)
-    return MemoryServices(recall, limit, resources.journal, eraser.forget_caller)
+    return MemoryServices(recall, limit, resources.log, eraser.forget_caller)
 
 
 async def _tool_loader(
@@ -504,7 +499,7 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
     yield finalizer.follow()
     yield agent_llm.keep_warm(config.agent_llms, lambda: manager.live_calls > 0)
     yield maintenance.delete_old_transcripts(resources.archive)
-    yield maintenance.delete_old_events(resources.events, config.settings.voice_session_retention_days)
+    yield maintenance.delete_old_events(resources.log, config.settings.voice_session_retention_days)
     yield maintenance.expire_memory(FactStore(store), PinnedTopicStore(store), config.retention)
     yield maintenance.finish_erasures(services.eraser)
     yield maintenance.preload(config.writer)
@@ -574,7 +569,7 @@ async def _dashboard_routes(
     guard = LoginGuard(token, Pages(), PublicUrl(settings.public_url))
     sealed, sounds, places = SealedParam(token), RecordingCache(settings.record_dir), DataLocations.of(settings)
     eraser = Eraser(store, places, resources.remem, token, local=stores.local, shared=resources.sharing.traces)
-    calls = CallPageQuery(stores, resources.archive, sounds, places.events, has_remote=resources.remem is not None)
+    calls = CallPageQuery(stores, resources.archive, sounds, places.log, has_remote=resources.remem is not None)
     switchboard, events = services.manager.switchboard, resources.call_events
     return [
         *guard.routes(),

@@ -12,8 +12,8 @@ from typing import Any, Final
 from gateway.errors import StoreError
 from gateway.finalization.archive import Archive
 from gateway.finalization.summary.summarizer import Summarizer
+from gateway.history.call_log import CallLog, Cursor
 from gateway.history.erasure import Eraser
-from gateway.history.event_store import Cursor, EventStore
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.retention import Retention
@@ -64,10 +64,10 @@ async def delete_old_transcripts(archive: Archive) -> None:
         await asyncio.sleep(HOUR)
 
 
-async def delete_old_events(events: EventStore, retention_days: int) -> None:
+async def delete_old_events(log: CallLog, retention_days: int) -> None:
     """Live events hold what was said: they are kept as long as raw transcripts; 0 keeps them for good."""
     while retention_days:
-        events.delete_before(Cursor(Cursor.now().ms - retention_days * int(DAY) * 1000))
+        log.delete_before(Cursor(Cursor.now().ms - retention_days * int(DAY) * 1000))
         await asyncio.sleep(HOUR)
 
 

@@ -373,6 +373,6 @@ async def test_cards_and_passwords_are_not_kept(stage: Stage) -> None:
         assert "swordfish" not in text
     await stage.idle()
     files = [path for path in stage.archive_dir.parent.rglob("*") if path.is_file()]
-    assert {"journal.db", "gateway.db", "events.db"} <= {path.name for path in files}
+    assert {"call-log.db", "gateway.db"} <= {path.name for path in files}
     assert [path.name for path in files if b"4111 1111" in path.read_bytes()] == []
     assert [path.name for path in files if b"swordfish" in path.read_bytes()] == []

@@ -20,6 +20,7 @@ from tests.stage import until
 
 SEED = 3
 WORLDS = (("twilio", "forgetful"), ("telnyx", "plan"), ("twilio", "current"), ("telnyx", "both"))
+TURNS = """SELECT 1 FROM entries WHERE json_extract(entry, '$.event') = 'turn'"""
 MOST_A_LANE = {1: 9, 2: 5}
 """Points that one lane of so many nodes plays; most of the time it waits, and others use the processor."""
 
@@ -62,24 +63,23 @@ def test_later_start_repeats_nothing(matrix: Matrix) -> None:
 
 
 async def test_full_disk_is_told_once(tmp_path: Path) -> None:
-    """Calls go on while nothing can be written, and the journal is written again when there is room."""
+    """Calls go on while nothing can be written, and the call log is written again when there is room."""
     async with open_lane(LaneKind("telnyx", "both"), tmp_path) as lane:
         outcome = await lane.play(Job("disk full, then room", SEED))
         assert outcome.whole
-        of_journal = [line for line in lane.gateway.log if '"journal"' in line]
-        assert sum("file can't be written" in line for line in of_journal) == 1
-        assert sum("file is written again" in line for line in of_journal) == 1
+        assert sum("call log cannot be written" in line for line in lane.gateway.log) == 1
+        assert sum("call log is written again" in line for line in lane.gateway.log) == 1
 
 
-async def test_calls_known_to_journal_and_endings(tmp_path: Path) -> None:
-    """Killed when many endings had done everything but leave the journal: none of them is begun anew."""
+async def test_calls_in_both_log_and_jobs(tmp_path: Path) -> None:
+    """Killed when many jobs had done everything but release the call log: none of them starts again."""
     async with open_lane(LaneKind("twilio", "forgetful"), tmp_path) as lane:
         calls = [
             ScriptedCall(lane.carrier, lane.engine, caller=f"+120255501{n:02}", stop_at="user text") for n in range(20)
         ]
         playing = [await _begun(call) for call in calls]
-        await until(lambda: len(rows(tmp_path / "data0/journal.db", "SELECT 1 FROM entries")) == 20 * 3)
-        with write_lock(tmp_path / "data0/journal.db"):
+        await until(lambda: len(rows(tmp_path / "data0/call-log.db", TURNS)) == 20 * 3)
+        with write_lock(tmp_path / "data0/call-log.db"):
             for call in calls:
                 await call.leave()
             done = "SELECT 1 FROM endings WHERE archived AND remote_version > 0"

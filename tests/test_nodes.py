@@ -367,13 +367,13 @@ async def test_words_at_a_node_cut_off_are_added_to_a_call_that_went_on(cluster:
 
 
 async def test_killed_node_adds_what_it_had_not_shared(cluster: Cluster) -> None:
-    """Its journal has more turns than the ending that the other node has made: they reach archive and document."""
+    """Its call log has more turns than the job that the other node has made: they reach archive and document."""
     call, conversation = await cluster.dial()
     await conversation.user_says("I would like to book a table.")
     await cluster.knows("I would like to book a table.")
     await cluster.links[0].cut()
     await conversation.user_says("Please remember the red bike.")
-    await cluster.nodes[0].has_journaled("Please remember the red bike.")
+    await cluster.nodes[0].has_logged("Please remember the red bike.")
     cluster.balance(webhooks=1, media=1)
     await cluster.nodes[0].kill()
     await call.hang_up()

@@ -213,15 +213,15 @@ class GatewayProcess:
 
             await until_it(refuses)
 
-    async def has_journaled(self, text: str) -> None:
+    async def has_logged(self, text: str) -> None:
         """From then on the text outlives the process, however that ends."""
-        await until(lambda: self._journal(f"SELECT 1 FROM entries WHERE instr(entry, '{text}')"))
+        await until(lambda: self._call_log(f"SELECT 1 FROM entries WHERE instr(entry, '{text}')"))
 
-    async def has_journaled_a_call(self) -> None:
-        await until(lambda: self._journal("SELECT 1 FROM sessions"))
+    async def has_logged_a_call(self) -> None:
+        await until(lambda: self._call_log("SELECT 1 FROM live_calls"))
 
-    def _journal(self, query: str) -> list[Any]:
-        return rows(Path(self._environ["DATA_DIR"]) / "journal.db", query)
+    def _call_log(self, query: str) -> list[Any]:
+        return rows(Path(self._environ["DATA_DIR"]) / "call-log.db", query)
 
     async def kill(self) -> None:
         """At once. One that is dead already stays so."""
@@ -302,7 +302,7 @@ async def test_killed_gateway_loses_no_turn(scene: Scene) -> None:
     await conversation.user_says("My order number is nine.")
     await conversation.agent_says("Nine, thank you.")
     await call.wait_heard(20)
-    await scene.gateway.has_journaled("Nine, thank you.")  # and with it all that was said before
+    await scene.gateway.has_logged("Nine, thank you.")  # and with it all that was said before
     await scene.gateway.kill()
     hanging_up = asyncio.create_task(call.hang_up())
     await scene.gateway.start()
@@ -317,7 +317,7 @@ async def test_killed_gateway_loses_no_turn(scene: Scene) -> None:
 async def test_killed_gateway_takes_the_call_up_again(scene: Scene) -> None:
     call, conversation = await scene.dial()
     await conversation.user_says("My order number is nine.")
-    await scene.gateway.has_journaled("My order number is nine.")
+    await scene.gateway.has_logged("My order number is nine.")
     await scene.gateway.kill()
     await scene.gateway.start()
     again = await scene.engine.next_conversation()
@@ -335,7 +335,7 @@ async def test_killed_gateway_takes_the_call_up_again(scene: Scene) -> None:
 async def test_call_that_only_rang_is_taken_up(scene: Scene) -> None:
     """Killed after the answer and before the media: the caller is not left in silence, but greeted."""
     call = await scene.carrier.ring()
-    await scene.gateway.has_journaled_a_call()
+    await scene.gateway.has_logged_a_call()
     await scene.gateway.kill()
     call.opens_media = True
     await scene.gateway.start()

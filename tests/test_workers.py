@@ -274,7 +274,7 @@ async def test_calls_outlive_their_worker(office: Office) -> None:
     talks = await office.dial_all()
     victim, its_calls = await office.gateway.busiest()
     for talk in talks:
-        await office.gateway.has_journaled(talk.order)
+        await office.gateway.has_logged(talk.order)
         await until_it(functools.partial(office.shares, talk.order))
     os.kill(victim, signal.SIGKILL)
     await until(lambda: sum(talk.call.streams[0].ended.is_set() for talk in talks) == its_calls)
@@ -289,7 +289,7 @@ async def test_calls_outlive_their_worker(office: Office) -> None:
 
 
 async def test_survivor_reads_what_a_worker_could_not_share(tmp_path: Path) -> None:
-    """Redis is away when it is killed: what was said last is in the journal on their disk, and nowhere else."""
+    """Redis is away when it is killed: what was said last is in the call log on their disk, and nowhere else."""
     async with running_redis(tmp_path / "redis") as redis, opened("telnyx", tmp_path, REDIS_URL=redis.url) as office:
         await office.gateway.start()
         call, conversation = await office.carrier.dial(CALLERS[0]), await office.conversation()
@@ -297,7 +297,7 @@ async def test_survivor_reads_what_a_worker_could_not_share(tmp_path: Path) -> N
         [victim] = [node for node in await until_it(lambda: with_calls(office)) if node["calls"]]
         await redis.kill()
         await conversation.user_says("For two, please.")
-        await until(lambda: "For two, please." in str(rows(tmp_path / "data/journal.db", "SELECT entry FROM entries")))
+        await until(lambda: "For two, please." in str(rows(tmp_path / "data/call-log.db", "SELECT entry FROM entries")))
         os.kill(int(victim["node"].split("-")[-2]), signal.SIGKILL)
         await redis.start()
         again = await office.conversation()
@@ -341,13 +341,13 @@ async def test_sigterm_lets_live_calls_end(office: Office) -> None:
 
 
 async def test_call_of_a_lone_gateway_is_taken_up_once(tmp_path: Path) -> None:
-    """It was begun without workers, and all of them find it in the journal."""
+    """It was begun without workers, and all of them find it in the call log."""
     async with opened("telnyx", tmp_path) as office:
         await GatewayProcess.start(office.gateway)
         call, conversation = await office.carrier.dial(CALLERS[0]), await office.conversation()
         talk = Talk(CALLERS[0], call, conversation)
         await conversation.user_says(talk.order)
-        await office.gateway.has_journaled(talk.order)
+        await office.gateway.has_logged(talk.order)
         await office.gateway.kill()
         await office.gateway.start()
         talk.conversation = await office.conversation()

@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from gateway.agents import Agent, FillerSettings
 from gateway.calls.agent_context import AgentContext
@@ -48,7 +48,7 @@ from gateway.engines.interface import (
     UserStartedSpeaking,
 )
 from gateway.errors import CarrierRefused, EngineError, EngineRefused
-from gateway.history.journal import CallJournal, circumstances
+from gateway.history.call_log import Row, rows_beside_turns
 from gateway.history.live_events import CallEvents, EventPublisher
 from gateway.logs import CallLogger, call_name
 from gateway.memory.loader import MemoryLoader
@@ -102,7 +102,6 @@ class Call:
         access: MemoryAccess | None = None,
         call_tools: CallTools | None = None,
         endpoint: LlmEndpoint | None = None,
-        journal: CallJournal | None = None,
         recorder: CallRecorder | None = None,
         call_events: CallEvents | None = None,
         forget: Forget | None = None,
@@ -130,11 +129,9 @@ class Call:
         self._ended_at: datetime | None = None
         self._carrier_over = False
         self._playout = Playout()
-        self._journal = journal
         self._transcript = Transcript(
             self._playout,
             turns=session.turns,
-            journal=journal,
             call_events=self._call_events,
             off_record=session.off_record,
         )
@@ -147,7 +144,6 @@ class Call:
             call_tools,
             line=line,
             graceful_hangup=self._graceful_hangup,
-            journal=journal,
             call_events=self._call_events,
             log=self._log,
         )
@@ -159,7 +155,7 @@ class Call:
             self._access,
             memory=memory,
             look_up=look_up,
-            journal=journal,
+            call_events=self._call_events,
             log=self._log,
         )
         self._agent_context = AgentContext(
@@ -230,9 +226,9 @@ class Call:
         return self.session.end_reason in _MAY_GO_ON
 
     @property
-    def journal_entries(self) -> list[dict[str, Any]]:
-        """All that a journal holds of the call so far."""
-        return [*self._transcript.entries, *circumstances(self.session)]
+    def log_rows(self) -> list[Row]:
+        """The rows of the call log for everything so far."""
+        return [*self._transcript.log_rows, *rows_beside_turns(self.session)]
 
     def end(self, reason: EndReason, *, carrier_over: bool = False) -> None:
         """The call is over; only the first reason counts. `carrier_over`: the carrier need not be told."""
@@ -333,7 +329,7 @@ class Call:
         self.monitor.sent(audio, self._spoke_at)
 
     def _sounds(self, timing: TurnLatency | None) -> None:
-        self._call_events.sounds(timing.as_json() if timing is not None else None)
+        self._call_events.first_audio_sent(timing.as_json() if timing is not None else None)
 
     def _answer_sounds(self) -> None:
         self._filler.agent_speaks()
@@ -371,10 +367,10 @@ class Call:
                 self._filler.phrase_over()
             case EngineWarned(code):
                 self._log.warning("engine warned", extra={"code": code})
-                self._call_events.tell("error", what="engine warned", reason=code)
+                self._call_events.publish("error", what="engine warned", reason=code)
             case EngineFailed(code):
                 self._log.warning("engine failed", extra={"code": code})
-                self._call_events.tell("error", what="engine failed", reason=code)
+                self._call_events.publish("error", what="engine failed", reason=code)
             case _:
                 pass  # acknowledgements; nothing in the conversation hangs on them
 
@@ -513,9 +509,7 @@ class Call:
 
     def taken_back(self) -> None:
         self._discard_recording()
-        self._call_events.unsay(self._transcript.so_far)
-        if self._journal is not None:
-            self._journal.begin_anew(self.journal_entries)
+        self._call_events.retract(self.session, self.log_rows)
 
     def _discard_recording(self) -> None:
         """It has the words and their sound by now, and with a hole in it, it could not be played."""
@@ -536,7 +530,7 @@ class Call:
         except EngineError as error:
             refused = isinstance(error, EngineRefused)
             self._log.error("voice engine gone, apologising", extra={"reason": str(error)})
-            self._call_events.tell("error", what="voice engine gone", reason=str(error))
+            self._call_events.publish("error", what="voice engine gone", reason=str(error))
             if not self._over.done():
                 await self._apologise()
             self.end(EndReason.ENGINE_REFUSED if refused else EndReason.ENGINE_LOST)
@@ -570,7 +564,7 @@ class Call:
             await self._line.hang_up()
         except CarrierRefused as error:
             self._log.error("call could not be hung up", extra={"reason": str(error)})
-            self._call_events.tell("error", what="call could not be hung up", reason=str(error))
+            self._call_events.publish("error", what="call could not be hung up", reason=str(error))
 
     async def _hear_last_words(self) -> None:
         """The caller is gone, but the engine may still be writing down what they said last."""

@@ -33,7 +33,7 @@ class CallFinisher:
         if pending.session is not None and pending.session.end_reason is not EndReason.GATEWAY_DIED:
             pending.session.end_reason = reason
         if pending.session is None:
-            self._resources.call_events(pending).tell("hangup", reason=str(reason), seconds=0, turns=0)
+            self._resources.call_events(pending).publish("hangup", reason=str(reason), seconds=0, turns=0)
         self.finish(pending, pending.session, pending.recorder)
 
     def finish(
@@ -83,8 +83,7 @@ class CallFinisher:
     def _tell_end(self, session: VoiceSession) -> None:
         seconds, turns = round(session.seconds, 1), len(session.turns)
         call_events = self._call_events.of(session, kept=self._resources.has_memory)
-        call_events.tell("hangup", reason=str(session.end_reason or EndReason.FAILED), seconds=seconds, turns=turns)
-        self._call_events.call_over(session.id)
+        call_events.publish("hangup", reason=str(session.end_reason or EndReason.FAILED), seconds=seconds, turns=turns)
 
     def _settled(self, key: CallKey, session_id: str = "") -> None:
         if self._cluster is not None:

@@ -6,8 +6,8 @@ from typing import Final
 from gateway.calls.memory_commands import Forget
 from gateway.calls.pending_call import PendingCall
 from gateway.calls.recorder import CallRecorder, RecordingDirectory
-from gateway.history.journal import CallJournal, Journal, RecoveredCall, Share, restore, turns_of
-from gateway.history.live_events import CallEvents, EventPublisher
+from gateway.history.call_log import CallLog, RecoveredCall, restore, turns_from_rows
+from gateway.history.live_events import CallEvents, EventPublisher, ShareRow
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.recall import Recall, render_known
 from gateway.memory.trust import TrustLevel
@@ -25,7 +25,7 @@ class MemoryServices:
     recall: Recall
     limit: int
     """How many past calls go into the prompt."""
-    journal: Journal
+    log: CallLog
     forget: Forget | None = None
     """For callers who ask for it aloud."""
 
@@ -44,7 +44,7 @@ class CallResources:
         tool_loader: ToolLoader,
         recordings: RecordingDirectory,
         call_events: EventPublisher,
-        share: Share | None,
+        share: ShareRow,
     ) -> None:
         self._memory = memory
         self._tool_loader = tool_loader
@@ -102,36 +102,37 @@ class CallResources:
             pending.number or pending.caller,
             pending.key[0],
             kept=kept,
+            share=self._share,
         )
 
-    # The journal
+    # The call log
 
-    def journal(self, session: VoiceSession, pending: PendingCall) -> CallJournal | None:
-        if self._memory is None or not session.caller:
-            return None
-        return self._memory.journal.open_session(session, pending.journal_header, self._share)
+    def open_log(self, session: VoiceSession, pending: PendingCall) -> None:
+        """Make the call recoverable, if anything is kept of its caller."""
+        if self._memory is not None and session.caller:
+            self._memory.log.open_call(session, pending.journal_header)
 
     def take_over(self, session: VoiceSession | None, pending: PendingCall) -> None:
-        """The call was another node's: from here on this journal knows it."""
+        """The call was another node's: from here on this log has it."""
         if self._memory is not None and session is not None:
-            self._memory.journal.take_over(session, pending.journal_header)
+            self._memory.log.take_over(session, pending.journal_header)
 
     async def recollect(self, session: VoiceSession) -> None:
         """Add what a worker that shares our disk had written down, and could not tell before it died."""
-        entries = await self._memory.journal.entries(session.id) if self._memory is not None else []
-        if entries and len(turns_of(entries)) >= len(session.turns):
-            restore(session, entries)
+        rows = await self._memory.log.rows(session.id) if self._memory is not None else []
+        if rows and len(turns_from_rows(rows)) >= len(session.turns):
+            restore(session, rows)
 
     async def unfinished(self) -> list[RecoveredCall]:
         """Calls that were live when their process died."""
-        return await self._memory.journal.unfinished() if self._memory is not None else []
+        return await self._memory.log.unfinished() if self._memory is not None else []
 
     def claim(self, session_id: str) -> None:
         """A dead process's call is this one's to see to."""
         if self._memory is not None:
-            self._memory.journal.claim(session_id)
+            self._memory.log.claim(session_id)
 
     def discard(self, session_id: str) -> None:
-        """Nothing that the journal has of the call is needed any more."""
+        """Recovery of the call is not needed any more."""
         if self._memory is not None:
-            self._memory.journal.forget(session_id)
+            self._memory.log.release(session_id)

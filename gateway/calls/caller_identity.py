@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from gateway.agents import Agent
 from gateway.finalization.summary.fact_rules import stated_name
-from gateway.history.journal import CallJournal
+from gateway.history.live_events import CallEvents
 from gateway.memory.identity import SpeakerTracker, identifier, same_person
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.trust import MemoryAccess, PinResult, PinVerifier
@@ -45,7 +45,7 @@ class CallerIdentity:
         *,
         memory: MemoryLoader | None,
         look_up: LookUp | None,
-        journal: CallJournal | None,
+        call_events: CallEvents,
         log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
         self._host = host
@@ -55,7 +55,7 @@ class CallerIdentity:
         self._access = access
         self._memory = memory
         self._look_up = look_up
-        self._journal = journal
+        self._call_events = call_events
         self._log = log
         self._person = SpeakerTracker(silence=agent.repeat_caller.new_person_after)
         self._gone: list[str] = []
@@ -84,8 +84,7 @@ class CallerIdentity:
         if caller != self._session.caller:
             self._session.caller, self._session.number = caller, self._number if caller != self._number else ""
             self._access.caller = caller
-            if self._journal is not None:
-                self._journal.known_as(caller, self._session.number)
+            self._call_events.set_identity(caller, self._session.number)
             self._host.caller_is_another()
             self._change_memory(self._look_up(caller))
 

@@ -128,7 +128,7 @@ class EngineConnection:
                 if not pauses or now - self._away_since > self._timeouts.retry:
                     raise
                 self._log.warning("engine lost, connecting again", extra={"reason": str(error)})
-                self._call_events.tell("engine_lost", reason=str(error))
+                self._call_events.publish("engine_lost", reason=str(error))
                 ENGINE_LOSSES.labels(self._engine.name).inc()
                 await asyncio.sleep(pauses.pop(0))
 
@@ -162,7 +162,7 @@ class EngineConnection:
     def _report_memory(self) -> None:
         self.recorder.note("memory", self._agent_context.memory)
         told = self._agent_context.told
-        self._call_events.tell("memory", **told)
+        self._call_events.publish("memory", **told)
         if told["outcome"] != "off":
             MEMORY_LOAD.labels(told["outcome"]).observe(self._agent_context.memory_seconds)
 
@@ -197,7 +197,7 @@ class EngineConnection:
         self._flushed.set()
         self._filled_at = max(self._heard_at, self._loop.time() - self._timeouts.silence_after)
         if self._was_ready:
-            self._call_events.tell("engine_back")
+            self._call_events.publish("engine_back")
         if self._sorry_due:
             self.session.say(self._sorry)
         self._was_ready = self._sorry_due = True
@@ -243,7 +243,7 @@ class EngineConnection:
             self.session.update_instructions(addition)
             self.recorder.note("late memory", self._agent_context.memory)
             self._log.info("memory told in mid-call")
-            self._call_events.tell("memory", **self._agent_context.told)
+            self._call_events.publish("memory", **self._agent_context.told)
 
     def end_user_turn(self) -> None:
         if self.session is not None:

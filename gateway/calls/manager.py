@@ -37,8 +37,8 @@ from gateway.cluster.directory import CallDirectory, CallRecord, CallState, Node
 from gateway.cluster.node import ClusterNode
 from gateway.errors import SharedStoreUnavailable
 from gateway.finalization.worker import FinalizationWorker
-from gateway.history.journal import RecoveredCall
-from gateway.history.live_events import CallEvents, EventPublisher
+from gateway.history.call_log import RecoveredCall
+from gateway.history.live_events import CallEvents, EventPublisher, keep_local
 from gateway.llm.responder_factory import CallLlm, ResponderFactory
 from gateway.logs import last_four
 from gateway.memory.identity import identifier
@@ -105,7 +105,7 @@ class CallManager:
         self._cluster = cluster
         self._call_events = call_events or EventPublisher()
         self._levels = levels or LevelMeters()
-        share = cluster.directory.said if cluster is not None else None
+        share = cluster.directory.said if cluster is not None else keep_local
         self._resources = CallResources(memory, tool_loader or ToolLoader(), recordings, self._call_events, share)
         self._call_finisher = CallFinisher(finalizer, self._resources, self._call_events, cluster)
         self._call_table = CallTable()
@@ -249,7 +249,7 @@ class CallManager:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
             REFUSED.labels(key[0], refusal.name.lower().replace("_", " ")).inc()
             stranger = self._call_events.call("", "", number, key[0], kept=self._resources.has_memory)
-            stranger.tell("refused", called=called, reason=str(refusal))
+            stranger.publish("refused", called=called, reason=str(refusal))
             return refusal
         agent = speaker(self._agents, called, order)
         known_as = identifier(agent.repeat_caller, number, sip_headers=sip_headers, attributes=attributes)
@@ -273,11 +273,11 @@ class CallManager:
                 self._cluster.directory.settled(key)
                 return Refusal.OVER
         if pending.session is not None:  # from here on a killed gateway knows that somebody is on the line
-            self._resources.journal(pending.session, pending)
+            self._resources.open_log(pending.session, pending)
         self._call_table.add_ring(pending)
         if order is None:
             _log.info("phone rings", extra={"caller": last_four(number), "carrier": key[0], "agent": agent.name})
-            self._resources.call_events(pending).tell("ringing", called=called)
+            self._resources.call_events(pending).publish("ringing", called=called)
         return pending
 
     async def resume(self, key: CallKey) -> PendingCall | None:
@@ -359,7 +359,7 @@ class CallManager:
         """Somebody's phone will ring."""
         agent = self._agents.answering(order.called).name
         _log.info("call is placed", extra={"caller": last_four(order.to), "carrier": carrier, "agent": agent})
-        self._feed_of(carrier, order).tell("dialling")
+        self._feed_of(carrier, order).publish("dialling")
 
     async def picked_up(
         self, key: CallKey, order: OutboundCall, *, media_url: str, account_id: str = ""
@@ -383,7 +383,7 @@ class CallManager:
             "call that was placed came to nothing",
             extra={"caller": last_four(order.to), "carrier": carrier, "reason": reason},
         )
-        self._feed_of(carrier, order).tell("unanswered", reason=reason)
+        self._feed_of(carrier, order).publish("unanswered", reason=reason)
 
     def _feed_of(self, carrier: str, order: OutboundCall) -> CallEvents:
         agent = self._agents.answering(order.called)
@@ -510,7 +510,6 @@ class CallManager:
             access=pending.access,
             call_tools=call_tools,
             endpoint=call_llm.endpoint if call_llm is not None else None,
-            journal=self._resources.journal(session, pending),
             recorder=None
             if session.off_record
             else pending.recorder or self._resources.recorder(session, pending, call_tools),
@@ -529,13 +528,13 @@ class CallManager:
         pending.recorder, pending.adopted = call.recorder, False
         steady_at = self._now() + STEADY_SECONDS
         call_events = self._resources.call_events(pending)
-        call_events.tell("answered", attempt=pending.attempt)
+        call_events.publish("answered", attempt=pending.attempt)
         try:
             await call.run()
         except Exception as error:
             # The edge of a call: whatever went wrong in it stays in it, and what was said is kept.
             _log.exception("call failed", extra={"call": call.session.uuid[:8]})
-            call_events.tell("error", what="call failed", reason=type(error).__name__)
+            call_events.publish("error", what="call failed", reason=type(error).__name__)
             self._background_tasks.send(self._stream_recovery.hang_up(pending.key))
         finally:
             pending.recorder, pending.caller = call.recorder, call.session.caller
@@ -545,7 +544,7 @@ class CallManager:
                 self._call_finisher.let_go(pending)
             elif call.may_go_on and not pending.picked_up:
                 pending.handed_over = call.session.end_reason is EndReason.TRANSFERRED and pending.picked_up is None
-                call_events.tell("media_lost", reason=str(call.session.end_reason))
+                call_events.publish("media_lost", reason=str(call.session.end_reason))
                 pending.attempt = 0 if self._now() >= steady_at else pending.attempt
                 self._stream_recovery.park(pending, call.session)
             else:
@@ -611,7 +610,7 @@ class CallManager:
         """Everything said so far in the live calls, for whoever may have to go on with them."""
         for key, call in self._call_table.live_items():
             if call.session.caller and self._resources.has_memory:
-                directory.checkpoint(key, call.session.id, call.journal_entries)
+                directory.checkpoint(key, call.session.id, call.log_rows)
 
     async def _pass_on(self, word: NodeCommandKind, key: CallKey, cluster: ClusterNode) -> None:
         await cluster.pass_on(self, word, key)

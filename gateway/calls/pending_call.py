@@ -16,7 +16,7 @@ from gateway.agents import Agent, AgentDirectory
 from gateway.calls.outbound import OutboundCall, speaker
 from gateway.calls.recorder import FORMAT, CallRecorder
 from gateway.cluster.directory import CallRecord
-from gateway.history.journal import RecoveredCall
+from gateway.history.call_log import RecoveredCall
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.trust import MemoryAccess, TrustLevel
 from gateway.session import CallKey, VoiceSession, new_session_id

@@ -70,7 +70,7 @@ class StreamRecovery:
             self._cluster.parked(pending)
         if pending.handed_over:  # the carrier tells whether somebody picks up
             if session is not None:
-                self._resources.journal(session, pending)
+                self._resources.open_log(session, pending)
             return
         if pending.attempt >= RESUME_TRIES:
             self._call_table.ended(pending.key, _now())

@@ -8,12 +8,12 @@ those that are spread over several are found when the call is over. No clock: ti
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.playout import MARK_BYTES, AgentUtterance, Playout
 from gateway.engines.interface import HistoryMessage, HistoryToolCall
-from gateway.history.journal import entries_of
+from gateway.history.call_log import Row, rows_of_turns
 from gateway.session import Speaker, Turn
 from gateway.text.redaction import redact
 
@@ -34,8 +34,8 @@ class TurnListener(Protocol):
     def cut_off(self, answer: int, heard: str, unheard: str) -> None:
         """Of the answer of that number, only this was heard."""
 
-    def record_is(self, *, off: bool) -> None:
-        """Whether what is said from now on is to outlive the call."""
+    def set_off_record(self, off: bool) -> None:
+        """Whether turns from now on are kept out of everything that outlives the call."""
 
 
 class Transcript:
@@ -46,7 +46,6 @@ class Transcript:
         playout: Playout,
         *,
         turns: Sequence[Turn] = (),
-        journal: TurnListener | None = None,
         call_events: TurnListener | None = None,
         off_record: bool = False,
     ) -> None:
@@ -54,10 +53,9 @@ class Transcript:
         self.off_record = off_record
         """Whether what is said now is kept out of everything that outlives the call."""
         self._playout = playout
-        self._journal = journal
-        self._call_events = call_events
-        if call_events is not None:
-            call_events.record_is(off=off_record)
+        self._listeners = [call_events] if call_events is not None else []
+        for listener in self._listeners:
+            listener.set_off_record(off_record)
         # No answer before had a higher number: each of them became a turn.
         self._number = len(self.turns)
         self._used: list[tuple[int, HistoryToolCall]] = []
@@ -71,7 +69,7 @@ class Transcript:
         text = _without_secrets(text)
         self._close_answer()
         self.turns.append(Turn(Speaker.CALLER, text, at, kept=not self.off_record))
-        for listener in self._listeners():
+        for listener in self._listeners:
             listener.caller_said(text, at)
 
     def agent_said(self, text: str, at: datetime) -> None:
@@ -79,7 +77,7 @@ class Transcript:
         answer = self._open_answer()
         answer.said(text)
         self._answer_at = self._answer_at or at
-        for listener in self._listeners():
+        for listener in self._listeners:
             listener.agent_said(self._number, text, at)
 
     def function_used(self, used: HistoryToolCall) -> None:
@@ -116,9 +114,8 @@ class Transcript:
         """From the next turn on nothing is kept, or everything is again."""
         self._close_answer()
         self.off_record = off
-        for listener in (self._journal, self._call_events):
-            if listener is not None:
-                listener.record_is(off=off)
+        for listener in self._listeners:
+            listener.set_off_record(off)
 
     def take_back(self, turns: Sequence[Turn]) -> None:
         """Make it as if these had not been said."""
@@ -159,18 +156,13 @@ class Transcript:
         return [item for _, item in sorted(items, key=lambda item: item[0])]
 
     @property
-    def entries(self) -> list[dict[str, Any]]:
-        """The journal's entries so far, made anew."""
+    def log_rows(self) -> list[Row]:
+        """The rows of the call log for all turns that may be kept."""
         turns = self.so_far
         is_open = len(turns) > len(self.turns) and not self.off_record
-        return entries_of([turn for turn in turns if turn.kept], open_answer=self._number if is_open else None)
+        return rows_of_turns([turn for turn in turns if turn.kept], open_answer=self._number if is_open else None)
 
     # Itself
-
-    def _listeners(self) -> list[TurnListener]:
-        """The journal keeps what it hears; the feed only shows what is off the record."""
-        journal = None if self.off_record else self._journal
-        return [listener for listener in (journal, self._call_events) if listener is not None]
 
     def _open_answer(self) -> AgentUtterance:
         if self._answer is None:
@@ -209,7 +201,7 @@ class Transcript:
             return
         heard, unheard = (answer.text, "") if heard_bytes is None else answer.split_at(heard_bytes)
         self.turns.append(Turn(Speaker.AGENT, heard, at, unheard, kept=not self.off_record))
-        for listener in self._listeners() if unheard else ():
+        for listener in self._listeners if unheard else ():
             listener.cut_off(self._number, heard, unheard)
         self._number += 1
 

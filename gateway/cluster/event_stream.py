@@ -8,7 +8,7 @@ from redis.asyncio import Redis
 
 from gateway.cluster.directory import CallDirectory
 from gateway.cluster.redis_store import ANSWER_SECONDS, PREFIX, foreign_errors
-from gateway.history.event_store import MOST_AT_ONCE, Cursor, Entry
+from gateway.history.call_log import MAX_EVENTS, Cursor, Entry
 
 STREAM: Final = f"{PREFIX}events"
 KEEP_SECONDS: Final = 3600
@@ -42,7 +42,7 @@ class EventStream:
     async def after(self, place: Cursor, *, wait: float = 0.0) -> list[Entry]:
         # The server's own patience has to end before the socket's.
         patience = max(1, int(min(wait, ANSWER_SECONDS / 2) * 1000))
-        answer = await self._client.xread({STREAM: str(place)}, count=MOST_AT_ONCE, block=patience)
+        answer = await self._client.xread({STREAM: str(place)}, count=MAX_EVENTS, block=patience)
         streams = answer.items() if isinstance(answer, dict) else answer or []
         entries = [entry for _, found in streams for entry in found]
         return [(Cursor.parse(id_.decode()), orjson.loads(values[b"event"])) for id_, values in entries]

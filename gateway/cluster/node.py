@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from gateway.calls.pending_call import PendingCall
 from gateway.cluster.directory import BEAT_SECONDS, CallDirectory, CallRecord, CallState, NodeCommand, NodeCommandKind
 from gateway.errors import SharedStoreUnavailable
-from gateway.history.journal import circumstances, entries_of, restore
+from gateway.history.call_log import restore, rows_beside_turns, rows_of_turns
 from gateway.logs import call_name
 from gateway.metrics import WATCHDOG
 from gateway.session import CallKey, VoiceSession
@@ -118,7 +118,7 @@ class ClusterNode:
         """The call has lost its media. Another node may go on with it, so every turn is told again."""
         self.directory.parked(self._record_of(pending, CallState.PARKED))
         if pending.session is not None:
-            entries = [*entries_of(pending.session.turns), *circumstances(pending.session)]
+            entries = [*rows_of_turns(pending.session.turns), *rows_beside_turns(pending.session)]
             self.directory.checkpoint(pending.key, pending.session.id, entries)
 
     async def redeem(self, key: CallKey, started: StreamStarted, *, known: bool) -> CallRecord | None:

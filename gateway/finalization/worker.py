@@ -31,7 +31,7 @@ from gateway.finalization.document import without_secrets
 from gateway.finalization.job_table import HANDED_OVER, FinalizationJob, JobTable
 from gateway.finalization.steps import FinalizationSteps
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.history.journal import Journal
+from gateway.history.call_log import CallLog
 from gateway.history.live_events import CallEvents, EventPublisher
 from gateway.logs import CallLogger
 from gateway.metrics import ENDING_SECONDS, WATCHDOG
@@ -84,7 +84,7 @@ class FinalizationWorker:
         steps: FinalizationSteps,
         jobs: JobTable,
         *,
-        journal: Journal | None = None,
+        log: CallLog | None = None,
         enabled: bool = True,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         stream: "RedisJobQueue | None" = None,
@@ -95,7 +95,7 @@ class FinalizationWorker:
     ) -> None:
         self._steps = steps
         self._jobs = jobs
-        self._journal = journal
+        self._log = log
         self._enabled = enabled
         self._sleep = sleep
         self._stream = stream
@@ -145,8 +145,8 @@ class FinalizationWorker:
             self._forget(session, begun)
 
     def _forget(self, session: VoiceSession, begun: Callable[[], None]) -> None:
-        if self._journal is not None:
-            self._journal.forget(session.id)
+        if self._log is not None:
+            self._log.release(session.id)
         self._close_recorder(session.id)
         begun()
         if session.taken_back:
@@ -319,6 +319,8 @@ class FinalizationWorker:
             async with asyncio.TaskGroup() as group:
                 # Not on the loop that carries audio: of a long call it takes a few hundredths of a second.
                 job.session.turns = await asyncio.to_thread(without_secrets, job.session.turns)
+                if self._log is not None:
+                    self._log.redact(job.session.id)
                 # Before anything else is done, it is written down that it has to be.
                 await work.until_done(self._jobs.begin)
                 if self._stream is not None:  # until then others may have to end the call for us
@@ -354,7 +356,7 @@ class FinalizationWorker:
             if leaving is not None:
                 await leaving
             await work.until_done(self._steps.rest if job.problem else self._steps.finish, is_last=True)
-            work.call_events.tell("finished", problem=job.problem)
+            work.call_events.publish("finished", problem=job.problem)
             await self._clear_if_taken_back(job)
         except* TakenOver:
             work.log.info("another node carries out this ending")
@@ -379,28 +381,27 @@ class FinalizationWorker:
 
     async def _leave_journal(self, job: FinalizationJob, begun: Callable[[], None]) -> None:
         """The ending has everything now: nobody else need know what was said."""
-        if self._journal is not None:
+        if self._log is not None:
             with contextlib.suppress(StoreUnavailable):  # then a power cut, and only that, could still take it back
                 await self._jobs.make_durable()
-            self._journal.forget(job.session.id)
-            await self._journal.flushed()
+            self._log.release(job.session.id)
+            await self._log.flushed()
         begun()
 
     async def _erase(self, session_id: str, begun: Callable[[], None]) -> None:
         """The caller was forgotten while the call went on."""
         if recorder := self._recorders.pop(session_id, None):
             recorder.discard()
-        if self._journal is not None:
-            self._journal.forget(session_id)
+        if self._log is not None:
+            self._log.release(session_id)
         begun()
         await self._cleared_away()
 
     async def _cleared_away(self) -> None:
         if self._clear_away is None:
             return
-        if self._journal is not None:
-            await self._journal.flushed()
-        await self._call_events.flushed()
+        if self._log is not None:
+            await self._log.flushed()
         try:
             await self._clear_away()
         except StoreUnavailable as error:
@@ -457,7 +458,7 @@ class _RunningJob:
 
     def _tell_summary(self, summary: CallSummary | None) -> None:
         if summary is not None:
-            self.call_events.tell("summary", by=summary.written_by, document=self._job.document_id)
+            self.call_events.publish("summary", by=summary.written_by, document=self._job.document_id)
 
     async def until_done(self, step: Callable[[FinalizationJob], Awaitable[None]], *, is_last: bool = False) -> None:
         """
@@ -490,7 +491,7 @@ class _RunningJob:
 
     def _tell(self, step: Callable[[FinalizationJob], Awaitable[None]], state: str, reason: str = "") -> None:
         if name := STEPS.get(step.__name__):
-            self.call_events.tell("step", step=name, state=state, **({"reason": reason} if reason else {}))
+            self.call_events.publish("step", step=name, state=state, **({"reason": reason} if reason else {}))
 
 
 def _pause(tries: int, retry_after: float | None) -> float:

@@ -11,7 +11,7 @@ import logging
 import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,8 +22,8 @@ import orjson
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
 from gateway.finalization.document import SOURCE as CALL_SOURCE
 from gateway.finalization.job_table import JobTable
+from gateway.history.call_log import FILE_NAME, erase_calls, live_sessions, logged_sessions
 from gateway.history.calls_table import CallsTable, FinishedCall
-from gateway.history.event_store import forget_events, told_of
 from gateway.llm.responder import hashed_caller
 from gateway.memory.database import Connection
 from gateway.memory.facts import FactStore
@@ -68,12 +68,8 @@ class DataLocations:
         return cls(settings.data_dir, settings.voice_session_archive_dir, settings.record_dir)
 
     @property
-    def journal(self) -> Path:
-        return self.data_dir / "journal.db"
-
-    @property
-    def events(self) -> Path:
-        return self.data_dir / "events.db"
+    def log(self) -> Path:
+        return self.data_dir / FILE_NAME
 
     @property
     def folders(self) -> tuple[Path, ...]:
@@ -175,8 +171,8 @@ class Eraser:
         """Look for everything of a caller. Changes nothing."""
         sessions = await self._store.look(lambda connection: _sessions(connection, caller, agent))
         open_ones = [job.session.as_json() for job in await JobTable(self._local).open_ones()]
-        journaled = await asyncio.to_thread(_journaled, self._places.journal)
-        unfinished = {call["id"]: call["agent"] for call in open_ones + journaled if _is_of(call, caller, agent)}
+        live = await asyncio.to_thread(live_sessions, self._places.log)
+        unfinished = {call["id"]: call["agent"] for call in open_ones + live if _is_of(call, caller, agent)}
         sessions |= unfinished
         tagged, tokens = _tagged(caller, agent)
         count = f"SELECT count(*) FROM documents WHERE {tagged}"
@@ -195,14 +191,12 @@ class Eraser:
         removed, left = await self._delete_remote(traces.sessions, [(name, caller) for name in sorted(agents)])
         await self._store.run(lambda connection: _take_back(connection, traces.sessions))  # no ending writes any more
         await asyncio.to_thread(_delete_files, traces.files)
-        journaled = await asyncio.to_thread(_forget_journal, self._places.journal, traces.sessions)
-        told = await asyncio.to_thread(forget_events, self._places.events, [*traces.sessions], caller, agent)
+        logged = await asyncio.to_thread(erase_calls, self._places.log, [*traces.sessions], caller, agent)
         for store in (self._store, self._local):
             await store.overwrite_deleted()
         deleted = {
             "files": len(traces.files),
-            "journal entries": journaled,
-            "events": told,
+            "call log entries": logged,
             "fact statements": await self._facts.forget(agent or None, caller),
             "topic entries": await self._pins.forget(agent or None, caller),
             "state entries": sum([await self._state.forget(name, caller) for name in sorted(agents)]),
@@ -247,13 +241,12 @@ class Eraser:
         The ending of such a call leaves nothing, but as long as it goes on it is written down.
         """
         files = await asyncio.to_thread(lambda: dict(_call_files(self._places)))
-        written = await asyncio.to_thread(lambda: _written_down(self._places.journal) | told_of(self._places.events))
-        calls = sorted(written.union(files.values()))
+        logged = await asyncio.to_thread(logged_sessions, self._places.log)
+        calls = sorted(logged.union(files.values()))
         forgotten = await self._store.look(lambda connection: _forgotten(connection, calls))
         if forgotten:
             await asyncio.to_thread(_delete_files, [path for path, of in files.items() if of in forgotten])
-            await asyncio.to_thread(_forget_journal, self._places.journal, forgotten)
-            await asyncio.to_thread(forget_events, self._places.events, forgotten)
+            await asyncio.to_thread(erase_calls, self._places.log, forgotten)
             if self._shared is not None:
                 with contextlib.suppress(SharedStoreUnavailable):  # it keeps nothing for long
                     await self._shared.forget(forgotten, "", "")
@@ -264,8 +257,7 @@ class Eraser:
     async def clear_away(self) -> None:
         """A call is over whose caller was forgotten, or took back words: what was written down meanwhile goes too."""
         if not await self.sweep():
-            for path in (self._places.journal, self._places.events):
-                await _scrub(path, self._patience)
+            await _scrub(self._places.log, self._patience)
 
     async def holding(self, words: Sequence[str]) -> list[str]:
         """The files and tables that hold one of these words, in whatever case."""
@@ -427,44 +419,6 @@ def _delete_files(paths: Iterable[Path]) -> None:
 
 
 # Databases
-
-
-def _journaled(path: Path) -> list[dict[str, Any]]:
-    """The sessions in the journal."""
-    if not path.is_file():
-        return []
-    with _opened(path) as connection:
-        headers = connection.execute("SELECT header FROM sessions").fetchall()
-    return [orjson.loads(header)["session"] for (header,) in headers]
-
-
-def _written_down(path: Path) -> set[str]:
-    """The calls that the journal has words of; also those that it does not know any more."""
-    if not path.is_file():
-        return set()
-    with _opened(path) as connection:
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'entries'").fetchone():
-            return set()  # it is just being made
-        return {session_id for (session_id,) in connection.execute("SELECT DISTINCT session FROM entries")}
-
-
-def _forget_journal(path: Path, sessions: Iterable[str]) -> int:
-    """Delete what these calls said; entries that belong to no call any more go with them."""
-    if not path.is_file():
-        return 0
-    with _opened(path) as connection, connection:
-        connection.execute("PRAGMA secure_delete = ON")
-        connection.executemany("DELETE FROM sessions WHERE id = ?", [(session_id,) for session_id in sessions])
-        return connection.execute("DELETE FROM entries WHERE session NOT IN (SELECT id FROM sessions)").rowcount
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    try:
-        with closing(sqlite3.connect(path, timeout=PATIENCE)) as connection:
-            yield connection
-    except sqlite3.Error as error:
-        raise StoreUnavailable(f"{path.name} failed: {error}") from error
 
 
 async def _scrub(path: Path, patience: float) -> bool:

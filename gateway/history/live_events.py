@@ -1,11 +1,12 @@
 """
-The live feed: what happens in calls, told to whoever watches.
+Live events: what happens in calls, for watchers, the dashboard and traces.
 
-A call tells and goes on at once; nobody is waited for. What is told is kept in the log of events (`event_log.py`), or
-in Redis where nodes share one, and read from there. Words go to readers, never to logs. Of a caller who must stay
-nameless neither words nor number are kept: they are shown by the process that has the call, while it runs.
+A call publishes and goes on at once. Events are stored in the call log (`call_log.py`), and in Redis where nodes share
+one, and read from there. Words go to readers, never to logs. Of an anonymous caller, and off the record, neither words
+nor number are stored: only the process that has the call shows them, while it runs.
 """
 
+import asyncio
 import itertools
 import secrets
 from collections import OrderedDict
@@ -15,208 +16,269 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from gateway.history.event_store import Cursor, Entry, EventSource, EventStore
-from gateway.session import Turn, VoiceSession
+from gateway.history.call_log import CallLog, Cursor, Entry, LogRow, Row, rows_beside_turns
+from gateway.session import VoiceSession
 
 EVENTS: Final[Mapping[str, str]] = {
-    "dialling": "we call somebody; it is answered when they pick up",
-    "unanswered": "they do not; `reason`",
-    "ringing": "a call was let in; `called`",
-    "refused": "a call was not let in; `reason`",
-    "answered": "its media is there; `attempt` counts new streams in a row, from 0",
-    "memory": "what the agent was told of earlier calls: `facts`, `calls`, `tier`, the `seconds` that loading took, "
+    "dialling": "an outbound call was placed; it is answered when the other side picks up",
+    "unanswered": "the other side did not pick up; `reason`",
+    "ringing": "an incoming call was accepted; `called`",
+    "refused": "an incoming call was rejected; `reason`",
+    "answered": "the media stream is connected; `attempt` counts new streams in a row, from 0",
+    "memory": "what the agent was given of earlier calls: `facts`, `calls`, `tier`, the `seconds` that loading took, "
     "`outcome` (loaded, nothing, late, failed, off)",
     "turn": "one side spoke: `speaker`, `text`; an agent's `answer` may come in several pieces, the first with its "
     "`latency` in seconds from the end of the caller's speech and the `stages` of it",
     "interruption": "the caller did not hear all of an `answer`: `heard`, `unheard`",
-    "function_called": "the agent calls a `function`",
-    "function_finished": "it has its answer: `function`, `ok`, `seconds`",
-    "engine_lost": "the voice engine is gone and is connected again; `reason`",
-    "engine_back": "it is there again",
-    "media_lost": "the stream is over, and the caller may still be there; `reason`",
-    "error": "something went wrong: `what`, `reason`",
-    "hangup": "the call is over: `reason`, `seconds`, `turns`",
-    "step": "a step of the ending: `step`, `state` (done, waits, refused), `reason`",
+    "function_called": "the agent called a `function`",
+    "function_finished": "the function returned: `function`, `ok`, `seconds`",
+    "engine_lost": "the voice engine disconnected and is being reconnected; `reason`",
+    "engine_back": "the voice engine is connected again",
+    "media_lost": "the media stream ended, and the caller may still be there; `reason`",
+    "error": "something failed: `what`, `reason`",
+    "hangup": "the call ended: `reason`, `seconds`, `turns`",
+    "step": "a step of the finalization job: `step`, `state` (done, waits, refused), `reason`",
     "summary": "the summary is stored: `by`, `document`",
-    "finished": "every step is done, or rests until it is tried again; `problem`",
+    "finished": "every step is done, or the job is parked until it is retried; `problem`",
 }
-"""Every event, and what it holds beside `at`, `event`, `session`, `agent`, `caller` and `carrier`."""
+"""Every event and its fields besides `at`, `event`, `session`, `agent`, `caller` and `carrier`."""
 
-MOST_UNKEPT: Final = 1000
+MAX_UNSTORED: Final = 1000
 _PRIVATE: Final = ("caller", "text", "heard", "unheard")
 
+ShareEvent = Callable[[bytes], None]
+"""Sends an event, as JSON, to other nodes. Returns at once."""
+ShareRow = Callable[[str, bytes], None]
+"""Sends a row of a session, as JSON, to other nodes, which may have to recover the call. Returns at once."""
 
-class Share(Protocol):
-    """Tells other nodes."""
 
-    def __call__(self, event: bytes) -> None: ...
+def keep_local(*_: object) -> None:
+    """Shares nothing: there is one node."""
+
+
+class EventSource(Protocol):
+    """Events that can be read from any position."""
+
+    async def head(self) -> Cursor:
+        """The position of the newest event."""
+
+    async def after(self, cursor: Cursor, *, wait: float = 0.0) -> list[Entry]:
+        """
+        The next events, oldest first; waits up to `wait` seconds for one.
+
+        Raises StoreUnavailable, or SharedStoreUnavailable where nodes share them.
+        """
+
+
+class NoCallLog:
+    """Stores nothing."""
+
+    def append(self, row: LogRow, entry: Row) -> None: ...
+
+    def publish(self, row: LogRow, event: bytes, *, appended: bool = False) -> None: ...
+
+    def retract(self, row: LogRow, turns: Iterable[str], rest: Iterable[Row]) -> None: ...
+
+    async def head(self) -> Cursor:
+        return Cursor()
+
+    async def after(self, cursor: Cursor, *, wait: float = 0.0) -> list[Entry]:
+        await asyncio.sleep(wait)
+        return []
 
 
 class EventPublisher:
     """
-    Everything that this process tells, and all that can be read of it and of others.
+    Publishes this process's events, and reads those of all nodes.
 
-    `log` keeps this process's events; without it nothing is told. `source` is what is read: that log, unless nodes
-    share another, which `share` writes. `listener` is told of each event at once.
+    `log` stores the events of this process. `source` is what readers see: the log, unless nodes share a stream that
+    `share` writes. `listener` gets each event at once.
     """
 
     def __init__(
         self,
-        log: EventStore | None = None,
+        log: CallLog | NoCallLog | None = None,
         source: EventSource | None = None,
-        share: Share | None = None,
+        share: ShareEvent = keep_local,
         *,
-        listener: Callable[[Mapping[str, Any]], None] | None = None,
+        listener: Callable[[Mapping[str, Any]], None] = keep_local,
     ) -> None:
-        self._log = log
-        self._source = source or log
+        self.log = log or NoCallLog()
+        self._source: EventSource = source or self.log
         self._share = share
         self._listener = listener
         self._closed = False
         self._numbers = itertools.count()
         self._process = secrets.token_hex(4)
-        self._unkept: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self._farewells: set[Callable[[], object]] = set()
+        self._unstored: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._on_close: set[Callable[[], object]] = set()
 
-    # Whoever has something to tell
+    # Calls
 
     def of(self, session: VoiceSession, *, kept: bool = True) -> "CallEvents":
         number = session.number or session.caller
         return self.call(session.id, session.agent, number, session.carrier, kept=kept and bool(session.caller))
 
-    def call(self, session_id: str, agent: str, caller: str, carrier: str, *, kept: bool) -> "CallEvents":
-        """One call's side. Neither words nor number are kept of a caller who must stay nameless."""
+    def call(
+        self, session_id: str, agent: str, caller: str, carrier: str, *, kept: bool, share: ShareRow = keep_local
+    ) -> "CallEvents":
+        """The events of one call. `kept`: whether words and number may be stored."""
         about = {"session": session_id, "agent": agent, "caller": caller, "carrier": carrier}
-        return CallEvents(self, about, kept=kept)
+        return CallEvents(self, about, kept=kept, share=share)
 
-    def publish(self, event: dict[str, Any], *, kept: bool) -> None:
-        if self._log is None:
-            return
-        if self._listener is not None:
-            self._listener(event)
-        stored = event if kept else self._set_aside(event)
+    def publish(self, event: dict[str, Any], *, kept: bool, held: LogRow | None = None) -> None:
+        """`held`: the row that the log has of it already."""
+        self._listener(event)
+        stored = event if kept else self._without_words(event)
         content = orjson.dumps(stored)
-        self._log.append(stored, content)
-        if self._share is not None:
-            self._share(content)
+        row = held or LogRow(stored["session"], stored["caller"], stored["agent"])
+        self.log.publish(row, content, appended=held is not None)
+        self._share(content)
 
-    def call_over(self, session_id: str) -> None:
-        if self._log is not None:
-            self._log.call_over(session_id)
-
-    def unsay(self, session_id: str, still_said: Sequence[str]) -> None:
-        if self._log is not None:
-            self._log.unsay(session_id, still_said)
-
-    async def flushed(self) -> None:
-        """Wait until everything told so far is on disk."""
-        if self._log is not None:
-            await self._log.flushed()
-
-    # Whoever wants to know
+    # Readers
 
     @property
     def is_open(self) -> bool:
-        return self._source is not None and not self._closed
+        return not self._closed
 
     async def head(self) -> Cursor:
-        """The place of the newest event there is."""
-        return await self._source.head() if self._source is not None else Cursor()
+        return await self._source.head()
 
-    async def after(self, place: Cursor, *, wait: float = 0.0) -> list[Entry]:
-        """The next events, oldest first; see EventSource."""
-        if self._source is None:
-            return []
-        return [(cursor, self._whole(event)) for cursor, event in await self._source.after(place, wait=wait)]
+    async def after(self, cursor: Cursor, *, wait: float = 0.0) -> list[Entry]:
+        """The next events, with the words of those that this process did not store."""
+        entries = await self._source.after(cursor, wait=wait)
+        return [(place, self._unstored.get(event.pop("unkept", ""), event)) for place, event in entries]
 
-    def at_close(self, graceful_hangup: Callable[[], object]) -> Callable[[], None]:
-        """Have it called when the feed is closed; call the result when that is not wanted any more."""
-        self._farewells.add(graceful_hangup)
-        return lambda: self._farewells.discard(graceful_hangup)
+    def at_close(self, end_stream: Callable[[], object]) -> Callable[[], None]:
+        """Have this called when the server stops. The result cancels it."""
+        self._on_close.add(end_stream)
+        return lambda: self._on_close.discard(end_stream)
 
     def close(self) -> None:
-        """The server stops: readers have an end to their streams."""
+        """The server stops: end the readers' streams."""
         self._closed = True
-        for graceful_hangup in list(self._farewells):
-            graceful_hangup()
+        for end_stream in list(self._on_close):
+            end_stream()
 
-    # Itself
-
-    def _set_aside(self, event: dict[str, Any]) -> dict[str, Any]:
-        """What may be kept of an event; the rest is remembered here for a while."""
+    def _without_words(self, event: dict[str, Any]) -> dict[str, Any]:
+        """What may be stored of an event; the rest stays in memory for a while."""
         key = f"{self._process}-{next(self._numbers)}"
-        self._unkept[key] = event
-        if len(self._unkept) > MOST_UNKEPT:
-            self._unkept.popitem(last=False)
+        self._unstored[key] = event
+        if len(self._unstored) > MAX_UNSTORED:
+            self._unstored.popitem(last=False)
         return {**{name: value for name, value in event.items() if name not in _PRIVATE}, "caller": "", "unkept": key}
-
-    def _whole(self, event: dict[str, Any]) -> dict[str, Any]:
-        return self._unkept.get(event.pop("unkept", ""), event)
 
 
 class CallEvents:
-    """One call's side of the feed. Every method returns at once."""
+    """Writes one call's turns and events. Every method returns at once."""
 
-    def __init__(self, call_events: EventPublisher, about: dict[str, str], *, kept: bool) -> None:
-        self._call_events = call_events
+    def __init__(self, publisher: EventPublisher, about: dict[str, str], *, kept: bool, share: ShareRow) -> None:
+        self._publisher = publisher
         self._about = about
         self._kept = kept
+        self._share = share
         self._off_record = False
         self._held: dict[str, Any] | None = None
+        """The first piece of an answer, until its latency is known."""
+        self._held_row: LogRow | None = None
         self._sounded = False
         self._latency: dict[str, Any] = {}
 
-    def tell(self, event: str, **fields: Any) -> None:
-        """Something happened; `EVENTS` says what can."""
-        self._let_go()
+    def publish(self, event: str, **fields: Any) -> None:
+        """Publish one of EVENTS."""
+        self._release_held()
         self._publish({"event": event, "at": datetime.now(UTC).isoformat(), **fields})
 
-    # The transcript's side
+    # The transcript
 
     def caller_said(self, text: str, at: datetime) -> None:
-        self.tell("turn", speaker="caller", text=text)
+        self._release_held()
+        turn = {"event": "turn", "at": at.isoformat(), "speaker": "caller", "text": text}
+        self._share_row(turn)
+        self._publish(turn)
         self._sounded, self._latency = False, {}
 
     def agent_said(self, answer: int, text: str, at: datetime) -> None:
-        """A piece of an answer. The first one waits for its sound, and so for its latency."""
-        self._let_go()
+        """
+        A piece of the agent's answer of that number.
+
+        The first one is stored at once and published when its audio has been sent, and so with its latency.
+        """
+        self._release_held()
         piece = {"event": "turn", "at": at.isoformat(), "speaker": "agent", "text": text, "answer": answer}
+        self._share_row(piece)
         if self._sounded:
             self._publish(piece | self._latency)
             self._latency = {}
-        else:
-            self._held = piece
+            return
+        self._held = piece
+        if self._stores_words:
+            self._held_row = self._row()
+            self._publisher.log.append(self._held_row, {**piece, **self._about})
 
     def cut_off(self, answer: int, heard: str, unheard: str) -> None:
-        self.tell("interruption", answer=answer, heard=heard, unheard=unheard)
+        """Of the answer of that number, only `heard` was played."""
+        words = {"answer": answer, "heard": heard, "unheard": unheard}
+        self._share_row({"event": "interruption", **words})
+        self.publish("interruption", **words)
 
-    def record_is(self, *, off: bool) -> None:
-        """What is said off the record is shown, and not kept."""
-        self._let_go()
-        self._off_record = off
+    def set_off_record(self, off: bool) -> None:
+        """From now on words are shown and not stored, or stored again."""
+        self._release_held()
+        if off != self._off_record:
+            self._off_record = off
+            self._append({"off_record": off})
 
-    def unsay(self, turns: Iterable[Turn]) -> None:
-        """Something was taken back; these are the turns that still stand."""
-        self._call_events.unsay(self._about["session"], [f"{turn.text} {turn.unheard}" for turn in turns])
+    def retract(self, session: VoiceSession, rows: Sequence[Row]) -> None:
+        """Delete the session's retracted turns. `rows` are those that stand, for other nodes."""
+        if self._kept:
+            self._publisher.log.retract(self._row(), session.taken_back, rows_beside_turns(session))
+            for row in ({"restart": True}, *rows):
+                self._share(self._about["session"], orjson.dumps(row))
 
-    # The turn clock's side
+    # What recovery needs besides turns
 
-    def sounds(self, stages: Mapping[str, float | None] | None) -> None:
-        """The first sound of an answer has left; None for one that answers nobody, such as the greeting."""
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """What the agent's functions keep of the caller, as of now."""
+        self._append({"state": dict(state)})
+
+    def set_identity(self, caller: str, number: str) -> None:
+        """The key under which the call's memory is kept, as of now."""
+        self._append({"known_as": [caller, number]})
+
+    # Latency
+
+    def first_audio_sent(self, stages: Mapping[str, float | None] | None) -> None:
+        """The first audio of an answer has left. `stages` is None for a greeting, which answers nothing."""
         self._sounded = True
         latency = {"latency": stages["first_frame"], "stages": dict(stages)} if stages is not None else {}
         if self._held is not None:
             self._held |= latency
-            self._let_go()
+            self._release_held()
         else:
             self._latency = latency
 
-    # Itself
+    @property
+    def _stores_words(self) -> bool:
+        return self._kept and not self._off_record
 
-    def _let_go(self) -> None:
-        held, self._held = self._held, None
+    def _row(self) -> LogRow:
+        return LogRow(self._about["session"], self._about["caller"], self._about["agent"])
+
+    def _append(self, row: Row) -> None:
+        if self._kept:
+            self._publisher.log.append(self._row(), row)
+            self._share(self._about["session"], orjson.dumps(row))
+
+    def _share_row(self, row: Row) -> None:
+        if self._stores_words:
+            self._share(self._about["session"], orjson.dumps(row))
+
+    def _release_held(self) -> None:
+        held, row = self._held, self._held_row
+        self._held = self._held_row = None
         if held is not None:
-            self._publish(held)
+            self._publish(held, row)
 
-    def _publish(self, event: dict[str, Any]) -> None:
-        self._call_events.publish({**event, **self._about}, kept=self._kept and not self._off_record)
+    def _publish(self, event: dict[str, Any], held: LogRow | None = None) -> None:
+        self._publisher.publish({**event, **self._about}, kept=self._stores_words, held=held)

@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.history import call_rows
+from gateway.history.call_log import FILE_NAME, events_of_call, turns_from_rows
 from gateway.history.call_rows import STAGES, CallRows, LatencyBucket, percentiles
 from gateway.history.calls_table import CallsTable, FinishedCall
-from gateway.history.event_store import events_of
 from gateway.history.stores import Stores
 from gateway.session import EndReason
 
@@ -49,7 +49,7 @@ class CallHistory:
         self._book = CallsTable(stores.memory)
         self._lines = CallRows(stores.memory)
         self._jobs = JobTable(stores.local)
-        self._events = data_dir / "events.db"
+        self._log = data_dir / FILE_NAME
         self._archive_dir = archive_dir
 
     async def calls(self, wanted: CallFilter, *, limit: int = 50) -> list[dict[str, Any]]:
@@ -76,8 +76,8 @@ class CallHistory:
         if len(jobs) > 1 or not uuid or not (jobs or finished_call):
             return None
         row = (_finished(finished_call) if finished_call else {}) | (_unfinished(jobs[0]) if jobs else {})
-        events = await asyncio.to_thread(events_of, self._events, row["session"])
-        turns = jobs[0].session.as_json()["turns"] if jobs else transcript(events)
+        events = await asyncio.to_thread(events_of_call, self._log, row["session"])
+        turns = jobs[0].session.as_json()["turns"] if jobs else _transcript(events)
         timings = jobs[0].session.timings if jobs else list(finished_call.timings if finished_call else ())
         return {
             **row,
@@ -113,20 +113,17 @@ class CallHistory:
         return [{"speaker": speaker.lower(), "text": text, "at": "", "unheard": ""} for speaker, text in pairs]
 
 
-def transcript(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The turns that a call's events tell of. Pieces of one answer are one turn."""
-    turns: dict[object, dict[str, Any]] = {}
-    for number, event in enumerate(events):
-        if event["event"] == "turn" and "text" in event:
-            key: object = event["answer"] if event["speaker"] == "agent" else ("caller", number)
-            before = turns.get(key)
-            text = f"{before['text']} {event['text']}" if before else event["text"]
-            latency = before["latency"] if before and before["latency"] is not None else event.get("latency")
-            at = before["at"] if before else event["at"]
-            turns[key] = {"speaker": event["speaker"], "text": text, "at": at, "unheard": "", "latency": latency}
-        elif event["event"] == "interruption" and event["answer"] in turns:
-            turns[event["answer"]] |= {"text": event.get("heard", ""), "unheard": event.get("unheard", "")}
-    return list(turns.values())
+def _transcript(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "speaker": logged.turn.speaker,
+            "text": logged.turn.text,
+            "at": logged.turn.at.isoformat(),
+            "unheard": logged.turn.unheard,
+            "latency": logged.latency,
+        }
+        for logged in turns_from_rows(events)
+    ]
 
 
 def _finished(call: FinishedCall) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class CallTracer:
         self._clock = clock
         self._calls: dict[str, _Traced] = {}
 
-    def tell(self, event: Mapping[str, Any]) -> None:
+    def record(self, event: Mapping[str, Any]) -> None:
         """Something happened in a call."""
         now, kind, session = self._clock(), event["event"], event["session"]
         if kind == "answered":

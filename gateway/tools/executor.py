@@ -9,7 +9,6 @@ from gateway.agents import Agent
 from gateway.calls.graceful_hangup import GracefulHangup
 from gateway.engines.interface import AgentFunction, EngineSession, FunctionCall
 from gateway.errors import CarrierRefused
-from gateway.history.journal import CallJournal
 from gateway.history.live_events import CallEvents
 from gateway.memory.state import Value
 from gateway.metrics import FUNCTIONS
@@ -96,7 +95,6 @@ class ToolExecutor:
         *,
         line: CallLeg,
         graceful_hangup: GracefulHangup,
-        journal: CallJournal | None,
         call_events: CallEvents,
         log: logging.LoggerAdapter[logging.Logger],
     ) -> None:
@@ -105,7 +103,6 @@ class ToolExecutor:
         self._transfer_to = agent.transfer_to
         self._line = line
         self._graceful_hangup = graceful_hangup
-        self._journal = journal
         self._call_events = call_events
         self._log = log
         self._asked: dict[FunctionCall, tuple[EngineSession, float]] = {}
@@ -142,7 +139,7 @@ class ToolExecutor:
             link.answer_tool(call.id, NOT_WANTED)
         elif link is not None:
             if call not in self._asked:
-                self._call_events.tell("function_called", function=call.name)
+                self._call_events.publish("function_called", function=call.name)
             self._asked[call] = link, asyncio.get_running_loop().time()
             self._runner.start(call)
 
@@ -209,7 +206,7 @@ class ToolExecutor:
         except CarrierRefused as error:
             self.handing_over = False
             self._log.error("call could not be transferred", extra={"reason": str(error)})
-            self._call_events.tell("error", what="call could not be transferred", reason=str(error))
+            self._call_events.publish("error", what="call could not be transferred", reason=str(error))
             self._body.say(NOT_TRANSFERRED)
         else:
             self._body.end(EndReason.TRANSFERRED, carrier_over=True)
@@ -240,7 +237,7 @@ class ToolExecutor:
             self._body.function_answered(call, content)
             seconds = round(asyncio.get_running_loop().time() - at, 3)
             ok = not is_error(content)
-            self._call_events.tell("function_finished", function=call.name, ok=ok, seconds=seconds)
+            self._call_events.publish("function_finished", function=call.name, ok=ok, seconds=seconds)
             FUNCTIONS.labels("ok" if ok else "failed").inc()
 
     def _keep_state(self) -> None:
@@ -252,6 +249,5 @@ class ToolExecutor:
         state |= {key: kept[key] for key in self._aside if key in kept and key not in state}
         if state != self._body.session.state:
             self._body.session.state = state
-            if self._journal is not None:
-                self._journal.state_is(state)
+            self._call_events.set_state(state)
             self._body.state_changed()

@@ -19,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.calls.level_meter import SHOW_SECONDS, LevelMeters
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
-from gateway.history.event_store import Cursor
+from gateway.history.call_log import Cursor
 from gateway.history.live_events import EventPublisher
 from gateway.settings import Secret
 from gateway.web.auth import is_authorized

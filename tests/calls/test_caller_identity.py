@@ -4,6 +4,7 @@ import pytest
 
 from gateway.agents import Agent
 from gateway.calls.caller_identity import PIN_REMOVED, CallerIdentity
+from gateway.history.live_events import EventPublisher
 from gateway.memory.identity import IdentifierSource, RepeatCallerSettings
 from gateway.memory.trust import MemoryAccess, TrustLevel, TrustPolicy
 from gateway.session import VoiceSession
@@ -43,7 +44,7 @@ class Line:
             self.access,
             memory=memory,
             look_up=self.others.get,
-            journal=None,
+            call_events=EventPublisher().of(self.session),
             log=logging.LoggerAdapter(logging.getLogger("test"), {}),
         )
 

@@ -43,7 +43,7 @@ def test_what_is_off_record_is_known_and_not_kept() -> None:
     talk.transcript.caller_said("Between us.", NOW)
     talk.speak("My lips are sealed.", 1600)
     assert [turn.text for turn in talk.transcript.so_far] == ["Between us.", "My lips are sealed."]
-    assert talk.transcript.entries == []
+    assert talk.transcript.log_rows == []
     talk.transcript.go_off_record(False)
     talk.transcript.caller_said("Thank you.", NOW)
     assert [turn.text for turn in talk.transcript.ended(1.0)] == ["Thank you."]

@@ -16,13 +16,13 @@ from tests.fakes.remem import Fault
 async def _disk_full_then_room(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     """No file may grow from the first words on; there is room again before the kill."""
     await call.stopped()
-    await around.journaled(call)
+    await around.turns_logged(call)
     around.victim.may_write(1)
     call.let_go("function call")
     await call.stopped()
-    await until(lambda: around.logged("file can't be written", "journal"))
+    await until(lambda: around.logged("call log cannot be written"))
     around.victim.may_write(-1)
-    await around.journaled(call)
+    await around.turns_logged(call)
     yield
 
 
@@ -41,13 +41,13 @@ async def _disk_full_at_the_end(around: Surroundings, call: ScriptedCall) -> Asy
 async def _disk_read_only_in_the_call(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
     """The file system refuses every write from the first words on, and takes them again before the kill."""
     await call.stopped()
-    await around.journaled(call)
+    await around.turns_logged(call)
     around.faulty_libc.fails(read_only=True)
     call.let_go("function call")
     await call.stopped()
-    await until(lambda: around.logged("file can't be written", "journal"))
+    await until(lambda: around.logged("call log cannot be written"))
     around.faulty_libc.fails()
-    await around.journaled(call)
+    await around.turns_logged(call)
     yield
 
 
@@ -226,12 +226,12 @@ async def _cut_off_until_over(around: Surroundings, call: ScriptedCall) -> Async
 
 @contextlib.asynccontextmanager
 async def _cut_off_and_killed(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """What was said meanwhile is in the journal of the dead node alone."""
+    """What was said meanwhile is in the call log of the dead node alone."""
     await call.stopped()
     async with around.link.away():
         call.let_go("function call")
         await call.stopped()
-        await around.journaled(call)
+        await around.turns_logged(call)
         yield
         await around.dead.wait()
 

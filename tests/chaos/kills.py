@@ -47,11 +47,11 @@ async def _begun(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None
 
 
 @contextlib.asynccontextmanager
-async def _journal_not_left(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """Everything is done, but the journal could not be told: both know of the call."""
+async def _log_not_released(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
+    """Everything is done, but the call log could not be written: both have the call."""
     await call.stopped()
-    await around.journaled(call)
-    with write_lock(around.journal):
+    await around.turns_logged(call)
+    with write_lock(around.call_log):
         call.let_go()
         await until(lambda: around.jobs("remote_version > 0 AND archived"))
         yield
@@ -197,7 +197,7 @@ KILLS = (
     *(at_moment(moment) for moment in MOMENTS),
     Point("before begin", _before_begin, stop_at="function call"),
     Point("begun", _begun),
-    Point("journal not left", _journal_not_left, stop_at="function call"),
+    Point("log not released", _log_not_released, stop_at="function call"),
     Point("archived", _archived),
     Point("summary asked", _summary_asked, needs_llm=True),
     Point("summary not recorded", _summary_unrecorded, needs_llm=True),

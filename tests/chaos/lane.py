@@ -168,7 +168,11 @@ class Lane:
 
     async def _left_behind(self) -> list[str]:
         """Rows of calls and endings that are over. A node hears a little later what others have done for it."""
-        tables = (("journal.db", "sessions"), ("journal.db", "entries"), ("gateway.db", "endings"))
+        tables = (
+            ("call-log.db", "live_calls"),
+            ("call-log.db", "entries WHERE position IS NULL"),
+            ("gateway.db", "endings"),
+        )
 
         def left() -> list[str]:
             counts = [
@@ -220,7 +224,7 @@ class Lane:
                 if not point.spoils:
                     if not patient:
                         await asyncio.sleep(around.dice.choice((0.0, 0.03, 0.12)))
-                    elif not point.back_first:  # that one waits for its own journal by itself
+                    elif not point.back_first:  # that one waits for its own call log by itself
                         await around.known(call)
                     self._strike_down(around.victim)
                 around.dead.set()
@@ -331,8 +335,8 @@ class Lane:
     async def _is_idle(self) -> bool:
         alive = [gateway for gateway in self.gateways if not gateway.dead]
         states = [(await self.http.get(f"{gateway.url}/health")).json() for gateway in alive]
-        journals = [rows(gateway.data_dir / "journal.db", "SELECT 1 FROM sessions") for gateway in alive]
-        idle = all(state["calls"] == state["endings"] == 0 for state in states) and not any(journals)
+        live = [rows(gateway.data_dir / "call-log.db", "SELECT 1 FROM live_calls") for gateway in alive]
+        idle = all(state["calls"] == state["endings"] == 0 for state in states) and not any(live)
         return idle and (self.redis is None or await self._agree(self.redis, alive))
 
     async def _agree(self, redis: SharedRedis, alive: list[GatewayProcess]) -> bool:

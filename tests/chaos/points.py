@@ -23,6 +23,8 @@ from tests.chaos.shared import SharedRedis, process_of
 from tests.chaos.shim import FaultyLibc
 from tests.link import Link
 
+LIVE_ENTRIES = "SELECT entry FROM entries WHERE session IN (SELECT session FROM live_calls)"
+
 
 @dataclass
 class Surroundings:
@@ -47,8 +49,8 @@ class Surroundings:
         return self.victim.data_dir / "gateway.db"
 
     @property
-    def journal(self) -> Path:
-        return self.victim.data_dir / "journal.db"
+    def call_log(self) -> Path:
+        return self.victim.data_dir / "call-log.db"
 
     @property
     def model(self) -> HoldingLlm:
@@ -96,9 +98,9 @@ class Surroundings:
         """Of this call. A node hears late what others have done for it: those of earlier calls may still be there."""
         return [job for job in _jobs(self.victim, condition) if job not in self._endings_before]
 
-    async def journaled(self, call: ScriptedCall) -> None:
-        """Until every turn so far is in the journal; they come there in order."""
-        await until(lambda: _holds(rows(self.journal, "SELECT entry FROM entries"), call))
+    async def turns_logged(self, call: ScriptedCall) -> None:
+        """Until every turn so far is in the call log; they come there in order."""
+        await until(lambda: _holds(rows(self.call_log, LIVE_ENTRIES), call))
 
     async def known(self, call: ScriptedCall) -> None:
         """Until every turn so far is where it outlives the one that is to be killed."""
@@ -108,8 +110,8 @@ class Surroundings:
         archived = [path.read_text() for path in self._archives() - self._archives_before]
         if self.redis is not None:
             return _holds([*await self.redis.transcripts(), *archived], call)
-        journal = rows(self.journal, "SELECT entry FROM entries")
-        return _holds([*journal, *rows(self.store, "SELECT session FROM endings"), *archived], call)
+        logged = rows(self.call_log, LIVE_ENTRIES)
+        return _holds([*logged, *rows(self.store, "SELECT session FROM endings"), *archived], call)
 
     async def archived(self) -> None:
         await until(lambda: self._archives() - self._archives_before)

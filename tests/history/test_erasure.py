@@ -17,10 +17,9 @@ from gateway.errors import StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.document import call_document
 from gateway.finalization.job_table import FinalizationJob, JobTable
+from gateway.history.call_log import CallLog
 from gateway.history.calls_table import CallsTable
 from gateway.history.erasure import DataLocations, Eraser, holding
-from gateway.history.event_store import EventStore
-from gateway.history.journal import Journal
 from gateway.history.live_events import EventPublisher
 from gateway.history.stores import Stores, open_stores
 from gateway.memory.documents import NewDocument
@@ -47,8 +46,7 @@ class House:
     """All places where calls leave something."""
 
     stores: Stores
-    journal: Journal
-    events: EventStore
+    log: CallLog
     places: DataLocations
 
     @property
@@ -76,10 +74,9 @@ class House:
         await self.store.create(call_document(session, summary, None))
         spoken = replace(session, turns=[Turn(Speaker.CALLER, word, START)])
         await JobTable(self.stores.local).save(FinalizationJob(spoken, summary=summary))
-        self.journal.open_session(session, {}).caller_said(word, START)
-        await self.journal.flushed()
-        EventPublisher(self.events).of(session).caller_said(word, START)
-        await self.events.flushed()
+        self.log.open_call(session, {})
+        EventPublisher(self.log).of(session).caller_said(word, START)
+        await self.log.flushed()
         await Archive(self.places.archive_dir, retention_days=7).write(session.uuid, f"CALLER: {word}\n")
         self.records(session.uuid, session.caller, session.agent, word)
 
@@ -96,13 +93,11 @@ class House:
 async def house(ground, tmp_path):
     places = DataLocations(tmp_path / "data", tmp_path / "archive", tmp_path / "recordings")
     places.record_dir.mkdir()
-    journal = Journal(places.journal)
-    events = EventStore(places.events)
+    log = CallLog(places.log)
     stores = await open_stores(places.data_dir, ground.database_url)
-    yield House(stores, journal, events, places)
+    yield House(stores, log, places)
     await stores.close()
-    events.close()
-    journal.close()
+    log.close()
 
 
 @asynccontextmanager
@@ -131,7 +126,7 @@ async def test_forget_reaches_what_nodes_keep_for_each_other(house, tmp_path):
         sessions = {WORD: a_session(), OTHER_WORD: a_session(caller=OTHER)}
         for word, session in sessions.items():
             await house.remembers(session, word)
-            EventPublisher(house.events, share=share).of(session).caller_said(word, START)
+            EventPublisher(house.log, share=share).of(session).caller_said(word, START)
             directory.said(session.id, word.encode())
         await directory.written()
         assert await kept_in(client, WORD) == ["voice-gateway:events", f"voice-gateway:journal:{sessions[WORD].id}"]
@@ -172,8 +167,7 @@ async def test_forget_leaves_no_word_in_any_file(house):
     assert undone.is_complete
     assert undone.deleted == {
         "files": 3,
-        "journal entries": 1,
-        "events": 1,
+        "call log entries": 1,
         "fact statements": 1,
         "topic entries": 1,
         "state entries": 1,
@@ -252,7 +246,7 @@ async def test_what_another_node_has_is_swept(house, tmp_path):
     for mine, theirs in zip(house.places.folders[1:], elsewhere.folders[1:], strict=True):
         shutil.copytree(mine, theirs)
     elsewhere.data_dir.mkdir()
-    for path in (house.places.journal, house.places.events):
+    for path in (house.places.log,):
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("VACUUM INTO ?", (str(elsewhere.data_dir / path.name),))
     there = Eraser(house.store, elsewhere, None, KEY)
@@ -260,7 +254,7 @@ async def test_what_another_node_has_is_swept(house, tmp_path):
     await house.eraser().revert(await CallsTable(house.store).find(reverted.id))
     await house.eraser().forget(await house.eraser().traces(CALLER))
     assert await there.sweep() == 1
-    assert holding([WORD], elsewhere) == [] and len(holding([OTHER_WORD], elsewhere)) == 4
+    assert holding([WORD], elsewhere) == [] and len(holding([OTHER_WORD], elsewhere)) == 3
     assert await there.sweep() == 0
 
 

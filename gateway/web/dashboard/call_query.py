@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from gateway.finalization.archive import Archive
 from gateway.finalization.job_table import FinalizationJob, JobTable
+from gateway.history.call_log import events_of_call, turns_from_rows
 from gateway.history.calls_table import CallsTable, FinishedCall
-from gateway.history.event_store import events_of
 from gateway.history.report import MemoryChange, MemoryReports
 from gateway.history.stores import Stores
 from gateway.memory.facts import FactStore
@@ -66,7 +66,7 @@ class CallPageQuery:
     """Reads calls, for pages. Raises StoreUnavailable."""
 
     def __init__(
-        self, stores: Stores, archive: Archive, sounds: RecordingCache, events: Path, *, has_remote: bool
+        self, stores: Stores, archive: Archive, sounds: RecordingCache, log: Path, *, has_remote: bool
     ) -> None:
         self._store = store = stores.memory
         self._book = CallsTable(store)
@@ -75,7 +75,7 @@ class CallPageQuery:
         self._dossiers = MemoryReports(store)
         self._archive = archive
         self._sounds = sounds
-        self._events = events
+        self._log = log
         self._has_remote = has_remote
 
     async def find(self, uuid: str) -> FinishedCall | None:
@@ -92,8 +92,8 @@ class CallPageQuery:
         job = await self._jobs.of(call.session_id)
         text = await self._archive.read(uuid)
         sound = await asyncio.to_thread(self._sounds.load, uuid)
-        told = await asyncio.to_thread(events_of, self._events, call.session_id)
-        turns = told_turns(told) or _with_timings(_turns(job, sound, text), call.timings)
+        told = await asyncio.to_thread(events_of_call, self._log, call.session_id)
+        turns = logged_turns(told) or _with_timings(_turns(job, sound, text), call.timings)
         changes = await self._dossiers.changes(call.caller, [call.agent])
         story, picture, waves = await asyncio.to_thread(_drawn, turns, functions_of(told), call.seconds, sound)
         return CallView(
@@ -114,22 +114,12 @@ class CallPageQuery:
 # What was said
 
 
-def told_turns(events: Sequence[Mapping[str, Any]]) -> list[SpokenTurn]:
-    """From what was told as it happened. An answer may come in pieces, and turn out not to have been heard."""
+def logged_turns(events: Sequence[Mapping[str, Any]]) -> list[SpokenTurn]:
     begin = _begin(events)
-    turns: dict[object, SpokenTurn] = {}
-    for event in events:
-        match event:
-            case {"event": "turn", "speaker": "caller", "text": text, "at": at}:
-                turns[len(turns), "caller"] = SpokenTurn("caller", text, _since(begin, at))
-            case {"event": "turn", "answer": answer, "text": text} if answer in turns:
-                turns[answer] = replace(turns[answer], text=f"{turns[answer].text} {text}")
-            case {"event": "turn", "answer": answer, "text": text, "at": at}:
-                wait, stages = event.get("latency"), _stages(event.get("stages") or {})
-                turns[answer] = SpokenTurn("agent", text, _since(begin, at), wait=wait, stages=stages)
-            case {"event": "interruption", "answer": answer, "heard": heard, "unheard": unheard} if answer in turns:
-                turns[answer] = replace(turns[answer], text=heard, unheard=unheard, cut=True)
-    return list(turns.values())
+    return [
+        replace(_turn(logged.turn, begin), wait=logged.latency, stages=_stages(logged.stages))
+        for logged in turns_from_rows(events)
+    ]
 
 
 def functions_of(events: Sequence[Mapping[str, Any]]) -> list[Stretch]:
@@ -143,13 +133,15 @@ def functions_of(events: Sequence[Mapping[str, Any]]) -> list[Stretch]:
     return found
 
 
-def _begin(events: Sequence[Mapping[str, Any]]) -> str:
-    """When it was answered; that is where a recording begins too."""
-    return next((event["at"] for event in events if event["event"] == "answered"), events[0]["at"] if events else "")
+def _begin(events: Sequence[Mapping[str, Any]]) -> datetime:
+    """When the call was answered, which is where a recording begins too."""
+    answered = (event["at"] for event in events if event["event"] == "answered")
+    at = next(answered, events[0]["at"] if events else None)
+    return datetime.fromisoformat(at) if at else datetime.min.replace(tzinfo=UTC)
 
 
-def _since(begin: str, at: str) -> float:
-    return max((datetime.fromisoformat(at) - datetime.fromisoformat(begin)).total_seconds(), 0.0)
+def _since(begin: datetime, at: str) -> float:
+    return max((datetime.fromisoformat(at) - begin).total_seconds(), 0.0)
 
 
 def _turns(job: FinalizationJob | None, sound: StereoRecording | None, text: str | None) -> list[SpokenTurn]:
