@@ -45,7 +45,7 @@ from gateway.history.live_events import EventPublisher, keep_local
 from gateway.history.queries import CallHistory
 from gateway.history.stores import Stores, open_stores
 from gateway.llm import agent_llm
-from gateway.llm.agent_llm import AgentLlm, LlmAccounts, build_brains
+from gateway.llm.agent_llm import AgentLlm, LlmAccounts, build_agent_llms
 from gateway.llm.openclaw import OpenClawUpstream
 from gateway.llm.responder import hashed_caller
 from gateway.llm.responder_factory import ResponderFactory
@@ -186,7 +186,7 @@ class Config:
             admin_token=admin_token(settings),
             tool_modules=shelves_of(agents),
             text_agents=_text_agents(settings, agents),
-            agent_llms=build_brains(agents, _accounts(settings), engine_thinks=engine.has_llm),
+            agent_llms=build_agent_llms(agents, _accounts(settings), engine_has_llm=engine.has_llm),
         )
 
 

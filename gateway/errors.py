@@ -2,29 +2,29 @@
 Every error the gateway raises, as one tree.
 
 GatewayError
-├── SettingsError                a person's mistake in the environment, .env or gateway.toml
+├── SettingsError                a mistake in the environment, .env or gateway.toml
 ├── CarrierError
 │   ├── RemoteProtocolError      the peer broke its protocol
 │   ├── LocalProtocolError       we misused it: a bug
-│   ├── SignatureRejected        a webhook that the carrier did not sign
-│   └── CarrierRefused           the carrier's REST interface said no
-│       └── StreamInUse          the call has its media already
+│   ├── SignatureRejected        a webhook without a valid signature
+│   └── CarrierRefused           the carrier's REST API refused a command
+│       └── StreamInUse          the call already has a media stream
 ├── EngineError
 │   ├── EngineUnavailable        can't be reached, or was lost; worth trying again
-│   └── EngineRefused            said no for good: a wrong key, wrong settings
+│   └── EngineRefused            a permanent refusal: wrong key, wrong settings
 ├── LlmError
 │   ├── LlmUnavailable           down, slow, overloaded; worth trying again
-│   └── LlmRefused               answered, but with nothing we can use
+│   └── LlmRefused               answered, but not usably
 ├── StoreError
 │   ├── DocumentNotFound
 │   ├── StoreUnavailable         down, slow, overloaded; worth trying again
-│   └── StoreRefused             said no for good: a wrong key, a wrong body
-├── SharedStoreUnavailable             what nodes share can't be reached; each goes on by itself
-├── TakenOver                    another node does this work now
+│   └── StoreRefused             a permanent refusal: wrong key, wrong body
+├── SharedStoreUnavailable       the store that nodes share can't be reached; each goes on alone
+├── TakenOver                    another node has taken over this work
 ├── RecordingError               a recorded call that can't be read
 └── BenchFailed                  a measurement that can't be made here
 
-Messages are lower case, without a full stop, and never quote what was said, a number or a secret.
+Messages are lower case, without a full stop, and never quote spoken words, phone numbers or secrets.
 """
 
 
@@ -35,15 +35,15 @@ class GatewayError(Exception):
 
 
 class SettingsError(GatewayError):
-    """A person's mistake; the text is one line that says what to do."""
+    """A mistake of the user. The text is one line that says what to do."""
 
 
 class CarrierError(GatewayError):
-    """Something between us and the carrier."""
+    """A problem with a carrier."""
 
 
 class RemoteProtocolError(CarrierError):
-    """A peer sent what its protocol does not allow. `peer` is its name, `problem` what was seen."""
+    """A peer sent something that its protocol does not allow. `peer` is its name, `problem` what it sent."""
 
     def __init__(self, peer: str, problem: str) -> None:
         super().__init__(f"{peer} {problem}")
@@ -52,7 +52,7 @@ class RemoteProtocolError(CarrierError):
 
 
 class LocalProtocolError(CarrierError):
-    """We asked a codec for something its state does not allow."""
+    """A codec was asked for something that its state does not allow."""
 
 
 class SignatureRejected(CarrierError):
@@ -60,7 +60,7 @@ class SignatureRejected(CarrierError):
 
 
 class CarrierRefused(CarrierError):
-    """The carrier's REST interface refused a command. `retryable` says whether the same one may pass later."""
+    """The carrier's REST API refused a command. `retryable`: the same command may succeed later."""
 
     def __init__(self, carrier: str, command: str, status: int, code: str = "", *, retryable: bool = False) -> None:
         super().__init__(f"{carrier} refused {command}: status {status}{f', code {code}' if code else ''}")
@@ -70,29 +70,29 @@ class CarrierRefused(CarrierError):
 
 
 class StreamInUse(CarrierRefused):
-    """The call has a media stream already; there is one at a time."""
+    """The call already has a media stream; a carrier allows one at a time."""
 
 
 class EngineError(GatewayError):
-    """Something between us and the voice engine."""
+    """A problem with the voice engine."""
 
 
 class EngineUnavailable(EngineError):
-    """The voice engine can't be reached or went away. Retryable; the caller waits a few seconds."""
+    """The voice engine can't be reached or the connection was lost. Retryable while the caller waits a few seconds."""
 
     retryable = True
 
 
 class EngineRefused(EngineError):
-    """The voice engine will say no again: a wrong key, settings it does not take."""
+    """The voice engine would refuse again: wrong key, settings it does not accept."""
 
 
 class LlmError(GatewayError):
-    """Something between us and a language model."""
+    """A problem with a language model."""
 
 
 class LlmUnavailable(LlmError):
-    """No answer in time, an overload, a lost connection. `retry_after` is the provider's wish, in seconds."""
+    """No answer in time, an overload, a lost connection. `retry_after`: seconds, if the provider gave them."""
 
     retryable = True
 
@@ -102,11 +102,11 @@ class LlmUnavailable(LlmError):
 
 
 class LlmRefused(LlmError):
-    """The provider answered, but not with something usable; the same request gets the same answer."""
+    """The provider answered, but not usably; the same request would get the same answer."""
 
 
 class StoreError(GatewayError):
-    """Something between us and a document store."""
+    """A problem with a document store."""
 
 
 class DocumentNotFound(StoreError):
@@ -119,10 +119,10 @@ class DocumentNotFound(StoreError):
 
 class StoreUnavailable(StoreError):
     """
-    The store can't be reached, is overloaded or answered nonsense.
+    The store can't be reached, is overloaded, or sent an invalid response.
 
-    `answer_lost` is true when the request may have been carried out all the same: ask before repeating it.
-    `retry_after` is the store's wish, in seconds.
+    `answer_lost`: the request may have been carried out; check before repeating it. `retry_after`: seconds, if the
+    store gave them.
     """
 
     retryable = True
@@ -134,7 +134,7 @@ class StoreUnavailable(StoreError):
 
 
 class StoreRefused(StoreError):
-    """The store said no for good: key, scope or body."""
+    """The store refuses the request permanently: wrong key, scope or body."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
@@ -142,18 +142,18 @@ class StoreRefused(StoreError):
 
 
 class SharedStoreUnavailable(GatewayError):
-    """What several nodes share can't be reached. Calls go on; what was to be shared waits."""
+    """The store that nodes share can't be reached. Calls go on; updates are sent later."""
 
     retryable = True
 
 
 class TakenOver(GatewayError):
-    """Another node believed this one dead and does its work now: stop, and undo nothing."""
+    """Another node took this one for dead and has taken over its work: stop, and undo nothing."""
 
 
 class RecordingError(GatewayError):
-    """A recorded call that can't be read; the text names file and line."""
+    """A recorded call that can't be read. The text names file and line."""
 
 
 class BenchFailed(GatewayError):
-    """A measurement that can't be made on this machine, or was not held."""
+    """A measurement that is not possible on this machine, or has failed."""

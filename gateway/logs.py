@@ -1,9 +1,8 @@
 """
 Log set-up and the call's logger.
 
-Lines are written by a thread of its own: whoever reads them slowly, or not at all, holds up no call. A line is a fixed
-phrase plus fields. Words spoken, prompts, digits and tokens never go in; a number appears as its last four digits
-(`last_four`).
+A thread writes the lines, so that a slow reader of the log does not delay calls. A line is a fixed phrase plus fields.
+Spoken words, prompts, digits and tokens are never logged; a phone number appears as its last four digits (`last_four`).
 """
 
 import contextlib
@@ -22,7 +21,7 @@ import orjson
 LogFormat = Literal["text", "json"]
 
 MOST_WAITING: Final = 10_000
-"""Lines kept while nobody reads the log; what comes then is dropped, and the log says so when it is read again."""
+"""Lines buffered while the log is not read. Further ones are dropped, and counted in a line that says so."""
 FLUSH_SECONDS: Final = 2.0
 
 _log = logging.getLogger(__name__)
@@ -39,33 +38,33 @@ def set_up(log_format: LogFormat, level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # Their access lines carry whole URLs, and a stream URL holds a token.
+    # They log whole URLs, and the URL of a media stream holds a token.
     for chatty in ("uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "picows", "anthropic", "mcp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
 
 
 def keep_quiet() -> None:
-    """Let a command that runs a gateway of its own speak for it: no log line reaches the terminal."""
+    """Log nothing: for a command that runs a gateway of its own and reports for it."""
     logging.getLogger("gateway").addHandler(logging.NullHandler())
 
 
 def concerns(session_id: str) -> None:
-    """What this task, and those it starts, log from now on is about this call."""
+    """Add this call to every line that this task, and tasks it starts, will log."""
     _call.set(call_name(session_id))
 
 
 def concerned_call() -> str:
-    """The call that this task is about, as the log names it; empty for none."""
+    """The call that this task's lines name; empty for none."""
     return _call.get()
 
 
 def call_name(session_id: str) -> str:
-    """A call, as short as a log can tell it from others."""
+    """A short name of a call, for logs."""
     return session_id.removeprefix("voice-session:")[:8]
 
 
 class CallLogger(logging.LoggerAdapter[logging.Logger]):
-    """A logger that adds the call's own fields to each line, and keeps the line's."""
+    """A logger that adds fields to each line. The standard adapter would replace the line's own."""
 
     def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
         kwargs["extra"] = {**(self.extra or {}), **kwargs.get("extra", {})}
@@ -73,12 +72,12 @@ class CallLogger(logging.LoggerAdapter[logging.Logger]):
 
 
 def last_four(number: str) -> str:
-    """All that a log may know of a telephone number."""
+    """The part of a phone number that may be logged."""
     return f"…{number[-4:]}" if len(number) > 4 else "…"
 
 
 class LogWriter(logging.Handler):
-    """Writes to a stream that may block, without ever waiting for it."""
+    """Writes to a stream that may block, on a thread of its own."""
 
     def __init__(self, stream: TextIO) -> None:
         super().__init__()
@@ -90,7 +89,7 @@ class LogWriter(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             line = self.format(record)
-        except Exception:  # a line that can't be told must not end what it tells of
+        except Exception:  # a line that can't be formatted must not stop the caller
             self.handleError(record)
             return
         if self._lines.qsize() < MOST_WAITING:
@@ -99,7 +98,7 @@ class LogWriter(logging.Handler):
             self._dropped += 1
 
     def flush(self) -> None:
-        """Wait until what was logged so far is written; not for ever."""
+        """Wait until everything logged so far is written, up to FLUSH_SECONDS."""
         written = threading.Event()
         self._lines.put(written)
         written.wait(FLUSH_SECONDS)
@@ -113,10 +112,10 @@ class LogWriter(logging.Handler):
             self._write(item)
             if self._dropped and self._lines.qsize() < MOST_WAITING // 2:
                 dropped, self._dropped = self._dropped, 0
-                _log.warning("nobody read the log", extra={"lines_dropped": dropped})
+                _log.warning("log was not read, lines dropped", extra={"lines": dropped})
 
     def _write(self, line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # closed, or there is nobody any more
+        with contextlib.suppress(OSError, ValueError):  # the stream is closed
             self._stream.write(line + "\n")
             self._stream.flush()
 

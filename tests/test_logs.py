@@ -175,7 +175,7 @@ def test_log_that_nobody_reads_holds_up_nobody(written, monkeypatch):
     written()  # what is said of those that were not
     *kept, last = [line[len("23:15:04 ") :] for line in pipe.getvalue().splitlines()]
     assert kept == [f"info    event  number={number}" for number in range(len(kept))]
-    assert last == f"warning nobody read the log  lines_dropped={MOST_WAITING + 100 - len(kept)}"
+    assert last == f"warning log was not read, lines dropped  lines={MOST_WAITING + 100 - len(kept)}"
 
 
 @pytest.mark.parametrize("name", ["uvicorn.access", "httpx", "httpcore", "picows", "anthropic"])

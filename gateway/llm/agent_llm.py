@@ -1,8 +1,8 @@
 """
-The agents' own language models, made from what gateway.toml says of them.
+The agents' own language models, from the `brain` entries of gateway.toml.
 
-An entry is "anthropic/MODEL", "xai/MODEL" or "openclaw/AGENT", the part behind the slash being optional; a table for
-any server that speaks chat completions; or "script" for none.
+An entry is "anthropic/MODEL", "xai/MODEL" or "openclaw/AGENT" (the part after the slash is optional), a table for any
+server with a chat completions API, or "script" for rules instead of a model.
 """
 
 import asyncio
@@ -24,13 +24,13 @@ from gateway.llm.turn_recall import PATIENCE
 from gateway.settings import Secret, is_url
 from gateway.text.spoken_text import load_rules, spoken
 
-WARM_SECONDS: Final = 30.0  # servers and firewalls drop a connection that is unused for a minute
+WARM_SECONDS: Final = 30.0  # servers and firewalls drop connections that are idle for a minute
 LOOK_SECONDS: Final = 1.0
-"""How soon after a quiet time connections are opened for a new call: it begins with a greeting, which takes longer."""
+"""How soon connections are opened for a new call after an idle time: before its greeting has ended."""
 
 _SCRIPT: Final = "script"
 _SCRIPT_MEMORY_SECONDS: Final = 0.5
-"""The script has nothing to say but what it remembers, and rather waits for it."""
+"""The script has nothing to say but what it remembers, so it waits longer."""
 _KNOWN: Final = "anthropic/MODEL, xai/MODEL, openclaw/AGENT, script, or a table with url and model"
 _TEXTS: Final = ("url", "model", "name", "api_key", "api_key_env")
 
@@ -39,7 +39,7 @@ _Given = TypeVar("_Given")
 
 @dataclass(frozen=True)
 class AgentLlm:
-    """How one agent thinks: who is asked, in this order, and what is said when they are slow or fail."""
+    """One agent's language models in order of preference, and what to say when they are slow or fail."""
 
     upstreams: tuple[Upstream, ...]
     first_token_seconds: float
@@ -47,9 +47,9 @@ class AgentLlm:
     sorry: str
     language: str
     memory_seconds: float = PATIENCE
-    """How long an answer waits for what is found in memory."""
+    """How long an answer waits for the search in memory."""
     opens: bool = False
-    """Whether it greets in its own words, where the engine asks it to."""
+    """Whether the greeting is its own, where the engine asks for one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,17 +65,19 @@ class LlmAccounts:
     keys: Mapping[str, Secret] = field(default_factory=dict)
 
 
-def build_brains(agents: Iterable[Agent], accounts: LlmAccounts, *, engine_thinks: bool = True) -> dict[str, AgentLlm]:
+def build_agent_llms(
+    agents: Iterable[Agent], accounts: LlmAccounts, *, engine_has_llm: bool = True
+) -> dict[str, AgentLlm]:
     """
-    By the name of the agent; those who leave thinking to the engine have none. Equal entries share an upstream.
+    By agent name; agents that use the engine's own model are not included. Equal entries share an upstream.
 
-    Where the engine can't think, they get the first language model that there is a key for, or else the script.
+    For an engine without a model, an agent without entries gets the first provider with a key, else the script.
     """
     shared: dict[bytes, Upstream] = {}
     agent_llms: dict[str, AgentLlm] = {}
     for agent in agents:
         where = f"gateway.toml, [agents.{agent.name}]: brain"
-        entries = agent.brain or (() if engine_thinks else (_default_entry(accounts),))
+        entries = agent.brain or (() if engine_has_llm else (_default_entry(accounts),))
         for entry in entries:
             if _key(entry) not in shared:
                 shared[_key(entry)] = _upstream(entry, accounts, where)
@@ -101,7 +103,7 @@ async def keep_warm(
     every: float = WARM_SECONDS,
     look: float = LOOK_SECONDS,
 ) -> None:
-    """Open a connection to every upstream now, and keep one open while there are calls. Runs until cancelled."""
+    """Open a connection to every upstream, and keep one open while there are calls. Runs until cancelled."""
     async with asyncio.TaskGroup() as tasks:
         for upstream in _upstreams(agent_llms):
             tasks.create_task(_keep_one_warm(upstream, live, every, look))
@@ -122,7 +124,6 @@ async def _keep_one_warm(upstream: Upstream, live: Callable[[], bool], every: fl
 
 
 def _upstreams(agent_llms: Mapping[str, AgentLlm]) -> Iterable[Upstream]:
-    """Each of them once."""
     return dict.fromkeys(upstream for brain in agent_llms.values() for upstream in brain.upstreams)
 
 
@@ -130,7 +131,7 @@ def _upstreams(agent_llms: Mapping[str, AgentLlm]) -> Iterable[Upstream]:
 
 
 def _default_entry(accounts: LlmAccounts) -> str:
-    """Whoever writes the summaries, by the same order."""
+    """In the same order as for summaries."""
     if accounts.anthropic_api_key:
         return "anthropic"
     return "xai" if accounts.xai_api_key else _SCRIPT
@@ -168,7 +169,7 @@ def _needed(value: _Given | None, name: str, where: str) -> _Given:
 
 
 def _compatible(table: Mapping[str, Any], keys: Mapping[str, Secret], where: str) -> OpenAiUpstream:
-    """Ollama, vLLM, llama.cpp and their like. `options` are put into every request."""
+    """Ollama, vLLM, llama.cpp and others. `options` are added to every request."""
     if unknown := sorted(set(table) - {*_TEXTS, "options"}):
         raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(_TEXTS)}, options")
     if wrong := [key for key in _TEXTS if not isinstance(table.get(key, ""), str)]:

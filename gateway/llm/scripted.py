@@ -1,8 +1,8 @@
 """
-A small scripted agent, for those who have no language model: it takes notes and tells what it remembers. In English.
+Answers by rules, without a language model: takes notes and quotes what it remembers. In English.
 
-It stands where a language model would and gets to read the same: the prompt with the notes of earlier calls, what the
-search for this turn has found, and the conversation. It quotes and invents nothing, and says plainly what it is.
+It gets the same input as a language model: the prompt with notes of earlier calls, the memory found for this turn, and
+the conversation. It quotes notes, invents nothing, and says what it is.
 """
 
 import re
@@ -64,14 +64,14 @@ _EDGES: Final = " ;-…"
 _HEADINGS: Final = re.compile(
     r"(?:[#\s-]*(?:Topics Discussed|Key Decisions|Action Items|Important Facts|Context for Next Call))+[#\s-]*$"
 )
-"""Of a summary, after the last words of what stands above them."""
+"""Headings of a summary at the end of a quote."""
 _BLOCK: Final = re.compile(r"<(call_notes|caller_facts|known)>\n(.*?)\n</\1>", re.DOTALL)
 _LABEL: Final = re.compile(r"^(?:Context for this call|Open action items|Key decisions|Important facts|Topics): ")
 _TITLE: Final = re.compile(r"^[^:.]{0,80}?(?:Summary|fact|Fact)[^:]*(?::\d\d [AP]M)?: ")
 
 
 class ScriptedUpstream:
-    """An `Upstream` that asks nobody."""
+    """An `Upstream` without a model."""
 
     name = "script"
     model = "scripted"
@@ -94,13 +94,13 @@ class ScriptedUpstream:
 
 @dataclass(frozen=True)
 class _Notes:
-    """What stands in the prompt of earlier calls."""
+    """The notes of earlier calls in a prompt."""
 
     facts: tuple[str, ...]
     calls: tuple[str, ...]
     """The lines of the notes, newest call first."""
     found: tuple[str, ...]
-    """What the search has found for this turn, best first."""
+    """Memory found for this turn, best first."""
 
     @classmethod
     def read(cls, prompt: str, memory: str) -> "_Notes":
@@ -113,7 +113,7 @@ class _Notes:
         return next(called, "")
 
     def last_call(self) -> list[str]:
-        """What the caller said in the newest call, as far as it was noted."""
+        """What the caller said in the newest call, according to the notes."""
         lines: list[str] = []
         for line in self.calls[1:]:
             if line.startswith("Call of "):
@@ -122,7 +122,7 @@ class _Notes:
         return list(dict.fromkeys(lines))
 
     def everything(self) -> list[str]:
-        """All that may answer a question, what was found for it first."""
+        """Everything that may answer a question; memory found for it comes first."""
         found = [quote for line in self.found for quote in _quotes(_TITLE.sub("", line))]
         noted = [quote for line in self.calls if not line.startswith("Call of ") for quote in _quotes(line)]
         return list(dict.fromkeys([*found, *map(_second_person, self.facts), *noted]))
@@ -130,14 +130,14 @@ class _Notes:
 
 @dataclass(frozen=True)
 class _Turn:
-    """One request, as far as the script looks at it."""
+    """The parts of a request that the rules use."""
 
     said: str
     """The caller's last words; empty before the first."""
     earlier: tuple[str, ...]
     last_answer: str
     greeting: str
-    """What the agent would begin with, where nothing was said yet."""
+    """The configured greeting, before anything was said."""
     notes: _Notes
     can_end: bool
     has_ended: bool
@@ -166,7 +166,7 @@ class _Turn:
 
 
 def _spoken(turn: _Turn) -> Iterator[str]:
-    """What the agent says, sentence by sentence."""
+    """The answer, sentence by sentence."""
     if not turn.said:
         yield from _opening(turn)
     elif turn.has_ended or _GOODBYE.search(turn.said):
@@ -189,7 +189,7 @@ def _spoken(turn: _Turn) -> Iterator[str]:
 
 
 def _opening(turn: _Turn) -> Iterator[str]:
-    """The greeting, with what the agent is and remembers before its question."""
+    """The greeting, with what the agent is and remembers inserted before its question."""
     statement, question = re.fullmatch(r"(.*?)([^.!?]*\?)?", turn.greeting, re.DOTALL).groups()  # type: ignore[union-attr]
     yield statement.strip()
     if quotes := turn.notes.last_call():
@@ -217,7 +217,7 @@ def _last_time(notes: _Notes) -> Iterator[str]:
 
 
 def _from_memory(turn: _Turn) -> Iterator[str]:
-    """The notes that have most in common with the question; what was found by its meaning counts as well."""
+    """The notes that share most words with the question, else memory found by meaning."""
     earlier = [sentence for said in turn.earlier for sentence in _sentences(said)]
     candidates = list(dict.fromkeys([*reversed(earlier), *turn.notes.everything()]))
     asked = _words(turn.said)
@@ -241,7 +241,7 @@ def _fit(note: str, asked: frozenset[str], wants_time: bool) -> float:
 
 
 def _numbers(said: str) -> list[str]:
-    """Each number that was said, digit by digit."""
+    """Each spoken number, digit by digit."""
     return [", ".join(found.digits) for found in spoken_numbers(said) if len(found.digits) >= _FEWEST_DIGITS]
 
 
@@ -254,7 +254,7 @@ def _text(message: Message) -> str:
 
 
 def _quotes(line: str) -> list[str]:
-    """What callers said in a line of notes; a line without speakers is a note itself."""
+    """The caller's words in a line of notes; a line without speakers is a note itself."""
     parts = _SPEAKER.split(line)
     if len(parts) == 1:
         return [line.strip()] if line.strip() else []
@@ -274,13 +274,13 @@ def _joined(quotes: Sequence[str], most: int = _MOST_QUOTES) -> str:
 
 
 def _words(text: str) -> frozenset[str]:
-    """What a sentence is about, with the commonest endings off."""
+    """The content words of a sentence, without common endings."""
     words = (word for word in re.findall(r"[a-z0-9']+", text.lower()) if word not in _COMMON)
     return frozenset(re.sub(r"(?:'s|s|ed|ing)$", "", word) if len(word) > 4 else word for word in words)
 
 
 def _second_person(fact: str) -> str:
-    """A fact about a caller, told to them: "Prefers tea" becomes "You prefer tea"."""
+    """A fact, addressed to the caller: "Prefers tea" becomes "You prefer tea"."""
     verb, _, rest = fact.partition(" ")
     forms = {"Is": "are", "Has": "have", "Was": "were"}
     if verb in forms:

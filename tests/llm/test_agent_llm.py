@@ -5,7 +5,7 @@ import pytest
 
 from gateway.agents import Agent
 from gateway.errors import SettingsError
-from gateway.llm.agent_llm import AgentLlm, LlmAccounts, build_brains, close, keep_warm
+from gateway.llm.agent_llm import AgentLlm, LlmAccounts, build_agent_llms, close, keep_warm
 from gateway.llm.anthropic import AnthropicUpstream
 from gateway.llm.chat import ChatRequest, Finished
 from gateway.llm.openai import OpenAiUpstream
@@ -27,7 +27,7 @@ async def build():
         known = {"anthropic_api_key": KEY, "xai_api_key": KEY, "openclaw_gateway_token": KEY}
         accounts = LlmAccounts(**{**known, "openclaw_gateway_url": "http://127.0.0.1:18789", **accounts})
         agents = [Agent(f"agent-{number}", "", brain=brain) for number, brain in enumerate(entries)]
-        built.append(build_brains(agents, accounts))
+        built.append(build_agent_llms(agents, accounts))
         return built[-1]
 
     yield build
@@ -58,7 +58,7 @@ async def test_entry_names_an_upstream(build, entry, kind, name, model):
 
 async def test_agents_thoughts_become_its_brain():
     agent = Agent("maya", "", brain=("xai",), first_token_seconds=1.5, no_answer="Sorry?", language="de")
-    agent_llms = build_brains([agent, Agent("sam", "")], LlmAccounts(xai_api_key=KEY))
+    agent_llms = build_agent_llms([agent, Agent("sam", "")], LlmAccounts(xai_api_key=KEY))
     assert agent_llms == {"maya": AgentLlm(agent_llms["maya"].upstreams, 1.5, agent.one_moment, "Sorry?", "de")}
     await close(agent_llms)
 
@@ -111,13 +111,15 @@ NEEDS = 'needs url and model, like url = "http://127.0.0.1:11434/v1", model = "q
 )
 def test_mistake_gets_one_line(entry, problem):
     with pytest.raises(SettingsError) as raised:
-        build_brains([Agent("maya", "", brain=(entry,))], LlmAccounts())
+        build_agent_llms([Agent("maya", "", brain=(entry,))], LlmAccounts())
     assert str(raised.value) == f"gateway.toml, [agents.maya]: brain{problem}"
 
 
 def test_openclaw_needs_its_token():
     with pytest.raises(SettingsError, match="needs OPENCLAW_GATEWAY_TOKEN"):
-        build_brains([Agent("maya", "", brain=("openclaw",))], LlmAccounts(openclaw_gateway_url="http://127.0.0.1:1"))
+        build_agent_llms(
+            [Agent("maya", "", brain=("openclaw",))], LlmAccounts(openclaw_gateway_url="http://127.0.0.1:1")
+        )
 
 
 def test_accounts_show_no_secret():
@@ -187,14 +189,14 @@ def agent(**fields):
     ],
 )
 async def test_somebody_thinks_where_the_engine_cannot(accounts, name):
-    agent_llms = build_brains([agent()], LlmAccounts(**accounts), engine_thinks=False)
+    agent_llms = build_agent_llms([agent()], LlmAccounts(**accounts), engine_has_llm=False)
     [upstream] = agent_llms["maya"].upstreams
     assert (upstream.name, agent_llms["maya"].opens) == (name, name == "script")
     await close(agent_llms)
 
 
 def test_a_brain_that_was_chosen_stays():
-    agent_llms = build_brains(
-        [agent(brain=("script",))], LlmAccounts(anthropic_api_key=Secret("k")), engine_thinks=True
+    agent_llms = build_agent_llms(
+        [agent(brain=("script",))], LlmAccounts(anthropic_api_key=Secret("k")), engine_has_llm=True
     )
     assert [upstream.name for upstream in agent_llms["maya"].upstreams] == ["script"]
