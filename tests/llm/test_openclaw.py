@@ -1,0 +1,77 @@
+"""Sessions and oddities of OpenClaw."""
+
+import pytest
+
+from gateway.errors import LlmUnavailable
+from gateway.llm.chat import ChatRequest, Finished, TextDelta
+from gateway.llm.openclaw import OpenClawUpstream
+from gateway.settings import Secret
+from tests.fakes.llm import FakeLlm
+from tests.llm.upstreams import (
+    CALL,
+    GREETING,
+    PROMPT,
+    QUESTION,
+    REQUEST,
+    ask,
+    choice,
+    stream_of,
+)
+
+
+@pytest.mark.parametrize("kind", ["openclaw-old", "openclaw-new"], indirect=True)
+async def test_session_gets_each_message_once(llm, upstream):
+    """Over two turns of a call, OpenClaw's own history is the conversation, not twice of it."""
+    first = (PROMPT, GREETING, QUESTION)
+    more = ({"role": "assistant", "content": "It is ready."}, {"role": "user", "content": "And the price?"})
+    await ask(upstream, ChatRequest(first), "caller-1")
+    llm.answers("Ten.")
+    await ask(upstream, ChatRequest((*first, *more), memory="Likes it short."), "caller-1")
+    said = [QUESTION, *more, {"role": "assistant", "content": "Ten."}]
+    assert llm.sessions == {"agent:main:voice:caller-1": said}
+    memory = {"role": "system", "content": "Likes it short."}
+    assert llm.requests[1].body["messages"] == [PROMPT, memory, more[1]]
+
+
+@pytest.mark.parametrize("kind", ["openclaw-new"], indirect=True)
+async def test_tool_result_goes_to_session(llm, upstream):
+    asked = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+    result = {"role": "tool", "tool_call_id": "call_1", "content": "ready"}
+    await ask(upstream, ChatRequest((PROMPT, QUESTION, asked, result)), "caller-1")
+    assert llm.requests[0].body["messages"] == [PROMPT, result]
+
+
+@pytest.mark.parametrize("kind", ["openclaw-new"], indirect=True)
+async def test_unknown_caller_has_no_session(llm, upstream):
+    await ask(upstream, REQUEST)
+    assert llm.requests[0].body["messages"] == [PROMPT, GREETING, QUESTION]
+    assert "x-openclaw-session-key" not in llm.requests[0].headers
+
+
+@pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
+async def test_openclaw_gets_the_session_key(path):
+    async with FakeLlm(profile="openclaw-new") as llm:
+        upstream = OpenClawUpstream(llm.url + path, "", Secret("test-key"), llm_model="xai/grok-4.3")
+        await ask(upstream, caller_key="caller-1")
+        await upstream.close()
+    given = {name: value for name, value in llm.requests[0].headers.items() if name.startswith("x-openclaw-")}
+    assert given == {
+        "x-openclaw-agent-id": "main",
+        "x-openclaw-message-channel": "phone",
+        "x-openclaw-model": "xai/grok-4.3",
+        "x-openclaw-session-key": "agent:main:voice:caller-1",
+    }
+    assert llm.requests[0].body["model"] == upstream.model == "openclaw/main"
+
+
+@pytest.mark.parametrize("kind", ["openclaw-old", "openclaw-new"], indirect=True)
+async def test_openclaw_with_nothing_to_say_is_unavailable(llm, upstream):
+    llm.answers("")
+    with pytest.raises(LlmUnavailable, match="^openclaw sent an error as text$"):
+        await ask(upstream)
+
+
+@pytest.mark.parametrize("kind", ["openclaw-old"], indirect=True)
+async def test_openclaw_may_end_unmarked(llm, upstream):
+    llm.babbles(stream_of(choice(content="Yes."), done=False))
+    assert await ask(upstream) == [TextDelta("Yes."), Finished("stop")]
