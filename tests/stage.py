@@ -16,7 +16,6 @@ from gateway import settings
 from gateway.app import Timeouts, create_app
 from gateway.calls import canned_replies
 from gateway.engines.registry import ENGINES, MakeEngine
-from gateway.llm import agent_llm
 from gateway.tools import prepared
 from gateway.websocket import picows
 from gateway.websocket.interface import Connector
@@ -47,7 +46,7 @@ async def running_gateway(
 ) -> AsyncIterator[str]:
     """The gateway with these settings, started and stopped; yields its address. `hurries`: see `takes_its_time`."""
     if not hurries:
-        timeouts = replace(timeouts, engine=replace(timeouts.engine, memory=PATIENCE))
+        timeouts = replace(timeouts, engine=replace(timeouts.engine, memory=PATIENCE), turn_recall=PATIENCE)
     with in_a_hurry() if hurries else takes_its_time():
         app = create_app(settings.load(environ, folder), connect=connect, timeouts=timeouts, engines=engines)
         listener = socket.create_server(("127.0.0.1", 0))
@@ -65,7 +64,6 @@ async def running_gateway(
 
 _WAITS = (
     (prepared, "PATIENCE"),
-    (agent_llm, "PATIENCE"),
     (canned_replies, "FETCH_SECONDS"),
 )
 _AS_THEY_ARE = [getattr(module, name) for module, name in _WAITS]

@@ -14,6 +14,6 @@ from gateway.websocket.port_mux import PortMux
 async def own_gateway(settings: Settings) -> AsyncIterator[str]:
     """Run a gateway with these settings while the block runs; gives its address."""
     # No caller waits here: memory reaches the first prompt even on a slow machine.
-    app = create_app(settings, timeouts=Timeouts(engine=EngineTimeouts(memory=3.0)))
+    app = create_app(settings, timeouts=Timeouts(engine=EngineTimeouts(memory=3.0), turn_recall=3.0))
     async with serve_on_loopback(app, http=PortMux, ws="none", lifespan="on") as url:
         yield url

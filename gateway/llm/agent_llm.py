@@ -20,7 +20,7 @@ from gateway.llm.chat import Upstream
 from gateway.llm.openai import OpenAiUpstream, xai_upstream
 from gateway.llm.openclaw import OpenClawUpstream
 from gateway.llm.scripted import ScriptedUpstream
-from gateway.llm.turn_recall import PATIENCE
+from gateway.llm.turn_recall import RECALL_SECONDS
 from gateway.settings import Secret, is_url
 from gateway.text.spoken_text import load_rules, spoken
 
@@ -29,7 +29,7 @@ LOOK_SECONDS: Final = 1.0
 """How soon connections are opened for a new call after an idle time: before its greeting has ended."""
 
 _SCRIPT: Final = "script"
-_SCRIPT_MEMORY_SECONDS: Final = 0.5
+_SCRIPT_RECALL_SECONDS: Final = 0.5
 """The script has nothing to say but what it remembers, so it waits longer."""
 _KNOWN: Final = "anthropic/MODEL, xai/MODEL, openclaw/AGENT, script, or a table with url and model"
 _TEXTS: Final = ("url", "model", "name", "api_key", "api_key_env")
@@ -46,7 +46,7 @@ class AgentLlm:
     one_moment: str
     sorry: str
     language: str
-    memory_seconds: float = PATIENCE
+    recall_seconds: float = RECALL_SECONDS
     """How long an answer waits for the search in memory."""
     opens: bool = False
     """Whether the greeting is its own, where the engine asks for one."""
@@ -66,7 +66,11 @@ class LlmAccounts:
 
 
 def build_agent_llms(
-    agents: Iterable[Agent], accounts: LlmAccounts, *, engine_has_llm: bool = True
+    agents: Iterable[Agent],
+    accounts: LlmAccounts,
+    *,
+    engine_has_llm: bool = True,
+    recall_seconds: float = RECALL_SECONDS,
 ) -> dict[str, AgentLlm]:
     """
     By agent name; agents that use the engine's own model are not included. Equal entries share an upstream.
@@ -90,7 +94,7 @@ def build_agent_llms(
                 one_moment=agent.one_moment,
                 sorry=agent.no_answer,
                 language=agent.language,
-                memory_seconds=_SCRIPT_MEMORY_SECONDS if is_script else PATIENCE,
+                recall_seconds=max(recall_seconds, _SCRIPT_RECALL_SECONDS) if is_script else recall_seconds,
                 opens=is_script,
             )
     return agent_llms

@@ -97,7 +97,7 @@ class ResponderFactory:
         search, memory = self._search, None
         is_known = caller or agent.repeat_caller.may_be_known_later
         if search is not None and is_known and prompts.wants_memory(agent.prompt):
-            memory = TurnRecall(_cleared(search, agent.name, caller, access), patience=brain.memory_seconds)
+            memory = TurnRecall(_cleared(search, agent.name, caller, access), seconds=brain.recall_seconds)
         return Responder(agent.name, hashed_caller(agent.name, caller, self._secret), brain, memory=memory)
 
     async def _of_another_node(self, digest: str) -> Responder | None:

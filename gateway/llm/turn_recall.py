@@ -8,7 +8,7 @@ from typing import Final
 from gateway.errors import StoreError
 from gateway.memory.recall import render_known
 
-PATIENCE: Final = 0.05
+RECALL_SECONDS: Final = 0.05
 """The longest that an answer waits for memory."""
 SEARCH_SECONDS: Final = 5.0
 BUDGET_TOKENS: Final = 250
@@ -26,10 +26,10 @@ class TurnRecall:
     Owns one task; `close` cancels it.
     """
 
-    def __init__(self, search: Search, *, budget_tokens: int = BUDGET_TOKENS, patience: float = PATIENCE) -> None:
+    def __init__(self, search: Search, *, budget_tokens: int = BUDGET_TOKENS, seconds: float = RECALL_SECONDS) -> None:
         self._search = search
         self._budget_tokens = budget_tokens
-        self._patience = patience
+        self._seconds = seconds
         self._said = ""
         self._search_task: asyncio.Task[str] | None = None
 
@@ -43,7 +43,7 @@ class TurnRecall:
             self._search_task = asyncio.get_running_loop().create_task(self._run_search(said), name="turn memory")
         task = self._search_task
         if not task.done():
-            await asyncio.wait({task}, timeout=self._patience)
+            await asyncio.wait({task}, timeout=self._seconds)
         return task.result() if task.done() and not task.cancelled() else ""
 
     def forget(self) -> None:

@@ -120,7 +120,7 @@ async def test_memory_goes_to_every_upstream(agent_llms):
 
     first, second = await agent_llms.llm(), await agent_llms.llm()
     first.fails(500)
-    await ask(agent_llms.responder(first, second, memory=TurnRecall(search, patience=LONG)))
+    await ask(agent_llms.responder(first, second, memory=TurnRecall(search, seconds=LONG)))
     for llm in (first, second):
         prompt, memory, said = llm.requests[0].body["messages"]
         assert (prompt, said["role"]) == (PROMPT, "user")

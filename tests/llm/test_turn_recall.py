@@ -33,7 +33,7 @@ def store():
 
 @pytest.fixture
 async def impatient(store):
-    memory = TurnRecall(store.search, patience=0.0)
+    memory = TurnRecall(store.search, seconds=0.0)
     yield memory
     memory.close()
 
@@ -42,12 +42,12 @@ async def test_known_is_told():
     async def search(said):
         return ["Likes tea", f"Said {said}"]
 
-    told = await TurnRecall(search, patience=LONG).about("kettle")
+    told = await TurnRecall(search, seconds=LONG).about("kettle")
     assert "<known>\nLikes tea\nSaid kettle\n</known>" in told
 
 
 async def test_turn_is_looked_up_once(store):
-    memory = TurnRecall(store.search, patience=LONG)
+    memory = TurnRecall(store.search, seconds=LONG)
     asking = [asyncio.create_task(memory.about("kettle")) for _ in range(2)]
     (await store.was_asked("kettle")).set_result(["Likes tea"])
     told = [await task for task in asking] + [await memory.about("kettle")]
@@ -91,7 +91,7 @@ async def test_failing_store_costs_a_log_line(caplog):
     async def search(said):
         raise StoreUnavailable("can't be reached")
 
-    assert await TurnRecall(search, patience=LONG).about("kettle") == ""
+    assert await TurnRecall(search, seconds=LONG).about("kettle") == ""
     assert [(record.getMessage(), record.error) for record in caplog.records] == [
         ("memory could not be searched", "StoreUnavailable")
     ]
@@ -101,7 +101,7 @@ async def test_budget_holds():
     async def search(said):
         return ["kettle " * 1000, "tea"]
 
-    told = await TurnRecall(search, patience=LONG, budget_tokens=100).about("kettle")
+    told = await TurnRecall(search, seconds=LONG, budget_tokens=100).about("kettle")
     assert 300 < len(told) <= 400
 
 
@@ -111,7 +111,7 @@ async def test_what_was_forgotten_is_not_told_to_the_same_question():
     async def search(said):
         return list(known)
 
-    memory = TurnRecall(search, patience=LONG)
+    memory = TurnRecall(search, seconds=LONG)
     assert "blue" in await memory.about("kettle")
     known.clear()
     memory.forget()
