@@ -1,7 +1,7 @@
 """
 Voice Gateway: phone an AI agent that remembers its callers.
 
-What an agent's own functions need can be imported from here.
+It exports what a module of agent functions needs.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ __all__ = ["Conversation", "speculative", "timeout"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when asked for: most of the program, and every command, does without."""
+    """Imported on first use: most of the program, and every command, does not need them."""
     if name == "Conversation":
         from gateway.tools.conversation import Conversation
 

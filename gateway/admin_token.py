@@ -1,4 +1,4 @@
-"""The admin token: given, or made at the first start and kept under DATA_DIR."""
+"""The admin token: from the settings, or made at the first start and stored under DATA_DIR."""
 
 import os
 import secrets
@@ -11,7 +11,7 @@ FILE: Final = "admin-token"
 
 
 def admin_token(settings: Settings) -> Secret:
-    """The token in force. Makes DATA_DIR, which only its owner may read; SettingsError where that can't be done."""
+    """The token in use. Makes DATA_DIR with mode 0700; raises SettingsError if that fails."""
     try:
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         settings.data_dir.chmod(0o700)
@@ -26,7 +26,7 @@ def admin_token(settings: Settings) -> Secret:
 
 
 def kept_token(settings: Settings) -> Secret | None:
-    """The token that an earlier start has made; None where there was none, or it is not ours to read."""
+    """The token that an earlier start has made; None if there is no file, or it can't be read."""
     try:
         return Secret((settings.data_dir / FILE).read_text(encoding="utf-8").strip())
     except (OSError, UnicodeDecodeError):

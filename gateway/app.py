@@ -211,7 +211,7 @@ def _retention(settings: Settings, agents: Iterable[Agent]) -> Retention:
 
 
 def _summarizer(settings: Settings) -> Summarizer:
-    missing = "prompts/summary.md is missing; it tells the language model how to write a summary"
+    missing = "prompts/summary.md is missing; it says how the language model writes a summary"
     return build_writer(
         provider=settings.summary_provider,
         model=settings.summary_model,

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL: Final = "claude-haiku-5-5"
 MAX_TOKENS: Final = 400  # about two minutes of speech
 LISTENING: Final = "(The caller is listening.)"
-"""A user message where Anthropic requires one and there is none: before a greeting, after an answer."""
+"""A user message for the places where Anthropic requires one: before a greeting, after an answer."""
 
 _CACHED: Final = {"cache_control": {"type": "ephemeral"}}
 _REASONS: Final[Mapping[str, FinishReason]] = {
