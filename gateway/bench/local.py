@@ -30,7 +30,7 @@ from gateway.simulate.voices import CallerVoice
 from gateway.simulate.word_error import WordError, total, word_error
 from gateway.speech.models import Models
 from gateway.speech.stt_stream import SpeechEnded, SttStream, TranscribeRequest
-from gateway.speech.vad import SpeechMeter
+from gateway.speech.vad import VoiceActivityDetector
 
 TURNS: Final = 12
 """Turns of the single call."""
@@ -105,7 +105,7 @@ def bench_sentences() -> list[str]:
 def word_errors(sentences: Sequence[str]) -> dict[str, WordError]:
     """The word error of each voice through line noise, endpointing and recognition."""
     models = Models.load()
-    speakers: dict[str, CallerVoice] = {"hibari": models.voice.say, "pico": voices.pico}
+    speakers: dict[str, CallerVoice] = {"hibari": models.voice.synthesize, "pico": voices.pico}
     return {
         name: total(word_error(sentence, _transcribed(speak(sentence), models)) for sentence in sentences)
         for name, speak in speakers.items()
@@ -114,14 +114,14 @@ def word_errors(sentences: Sequence[str]) -> dict[str, WordError]:
 
 def _transcribed(audio: bytes, models: Models) -> str:
     quiet = b"".join(voices.line_noise(75))
-    stt_stream, texts = SttStream(SpeechMeter(models.silero)), []
+    stt_stream, texts = SttStream(VoiceActivityDetector(models.silero)), []
     line = quiet + audio + quiet
     for at in range(0, len(line), FRAME_BYTES):
-        todo = stt_stream.hear(line[at : at + FRAME_BYTES])
+        todo = stt_stream.feed(line[at : at + FRAME_BYTES])
         while todo:
             event = todo.pop(0)
             if isinstance(event, TranscribeRequest):
-                todo += stt_stream.words_are(event.number, models.recogniser.text_of(event.samples))
+                todo += stt_stream.transcribed(event.number, models.recogniser.transcribe(event.samples))
             elif isinstance(event, SpeechEnded):
                 texts.append(event.text)
     return " ".join(texts)

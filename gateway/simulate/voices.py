@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 
 from gateway.audio import FRAME_BYTES
-from gateway.speech.hibari_voice import HibariVoice
-from gateway.speech.samples import Samples, encode, slower, trimmed
+from gateway.speech.models import HibariVoice
+from gateway.speech.samples import Samples, downsample, encode, trim
 
 CallerVoice = Callable[[str], bytes]
 
@@ -23,12 +23,12 @@ def pico(text: str) -> bytes:
 
     pcm = py_nanotts.NanoTTS().speak(text, voice="en-US")
     samples = np.frombuffer(pcm, "<i2").astype(np.float32)
-    return _telephone(slower(samples, _PICO_RATIO))
+    return _telephone(downsample(samples, _PICO_RATIO))
 
 
 def hibari() -> CallerVoice:
     """The agent's own voice used for a caller. Takes a second to load."""
-    return HibariVoice().say
+    return HibariVoice().synthesize
 
 
 def line_noise(frames: int) -> list[bytes]:
@@ -39,4 +39,4 @@ def line_noise(frames: int) -> list[bytes]:
 
 def _telephone(samples: Samples) -> bytes:
     loudest = max(float(np.abs(samples).max(initial=0.0)), 1e-6)
-    return encode(trimmed(samples * (_LEVEL / loudest), before=0.0, after=0.0))
+    return encode(trim(samples * (_LEVEL / loudest), before=0.0, after=0.0))

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from gateway.errors import SettingsError
-from gateway.speech.samples import RATE, Samples, decode, encode, resampled
+from gateway.speech.samples import RATE, Samples, decode, encode, resample
 
 _FULL_SCALE: Final = {1: 128, 2: 32768, 4: 2147483648}
 
@@ -27,7 +27,7 @@ def read_wav(path: Path) -> bytes:
     samples = _samples(content, width, channels)
     if not len(samples):
         raise SettingsError(f"{path} holds no audio")
-    return encode(resampled(samples, rate))
+    return encode(resample(samples, rate))
 
 
 def check_place(path: Path) -> None:

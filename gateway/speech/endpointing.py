@@ -1,8 +1,8 @@
 """
-When a caller has begun to speak, pauses, goes on, and has finished. Frames in, moments out; no clock.
+Detects the start and the end of a caller's turns. Speech probabilities in, boundaries out; no clock.
 
-How long a silence ends a turn depends on what was said so far and on how this caller pauses: a complete sentence is
-answered soon, one that hangs in the air is waited for.
+How much silence ends a turn depends on its text and on how this caller pauses: a complete sentence is answered soon, an
+incomplete one later.
 """
 
 import enum
@@ -12,23 +12,23 @@ from typing import Final
 
 FRAME_SECONDS: Final = 0.032
 
-_BEGINS_AT: Final = 0.5
-_GOES_ON_AT: Final = 0.4  # likelihood of speech; lower, so that soft endings are not cut
-_FRAMES_TO_BEGIN: Final = 3
-"""About 0.1 s of likely speech: an agent that speaks falls silent within 0.2 s."""
-_FRAMES_TO_GO_ON: Final = 2
+_START_PROBABILITY: Final = 0.5
+_RESUME_PROBABILITY: Final = 0.4  # lower, so that soft endings are not cut off
+_START_FRAMES: Final = 3
+"""About 0.1 s of probable speech: the agent stops speaking within 0.2 s."""
+_RESUME_FRAMES: Final = 2
 _PAUSE_FRAMES: Final = 5
-"""After 0.16 s of silence it is worth finding out what was said."""
+"""After 0.16 s of silence transcription begins."""
 
 COMPLETE: Final = 0.35
 OPEN: Final = 0.50
 DICTATING: Final = 0.75
-HANGING: Final = 1.00
-"""Silence after which a turn is over, in seconds, by how its text ends."""
-_LONGEST_HABIT: Final = 0.60
+INCOMPLETE: Final = 1.00
+"""Silence that ends a turn, in seconds, by how its text ends."""
+_MAX_HABIT: Final = 0.60
 _HABIT_FACTOR: Final = 1.1
 
-_HANGING_WORDS: Final = frozenset(
+_OPEN_ENDED_WORDS: Final = frozenset(
     "a an and are as at because but by for from her his i if in is it's like my no, of on or our so than that the "
     "their then to uh um er was we well, were what when where which who will with would your".split()
 )
@@ -37,56 +37,54 @@ _ENDS_IN_DIGITS: Final = re.compile(r"(\d[\d -]*|\b(zero|one|two|three|four|five
 
 
 class TurnBoundary(enum.Enum):
-    """What a frame has brought."""
-
-    BEGAN = enum.auto()
+    STARTED = enum.auto()
     PAUSED = enum.auto()
-    """Long enough to look at the text; the caller may go on."""
-    WENT_ON = enum.auto()
+    """Long enough to transcribe the turn so far; the caller may go on."""
+    RESUMED = enum.auto()
 
 
 class TurnDetector:
-    """One caller's turns, by the likelihood of speech in each frame."""
+    """The turns of one caller, from the speech probability of each frame."""
 
     def __init__(self) -> None:
         self.speaking = False
         self.silence = 0.0
-        """Since the caller was last heard in this turn, in seconds."""
+        """Since the last speech in this turn, in seconds."""
         self.voiced_frames = 0
         """Frames with speech in this turn."""
         self._run = 0
         self._habit = 0.0
+        """The longest recent pause within a turn."""
         self._between = math.inf
-        """Since the caller was last heard, in the turn before."""
+        """Since the last speech of the previous turn."""
 
-    def hear(self, probability: float) -> TurnBoundary | None:
+    def feed(self, probability: float) -> TurnBoundary | None:
         return self._in_turn(probability) if self.speaking else self._between_turns(probability)
 
-    def over(self) -> None:
-        """This turn is complete."""
+    def end_turn(self) -> None:
         self.speaking = False
         self._between = self.silence
         self.silence, self.voiced_frames, self._run = 0.0, 0, 0
 
-    def patience(self, text: str) -> float:
-        """How long a silence means that a turn with this text is complete."""
-        return max(wait_after(text), min(self._habit * _HABIT_FACTOR, _LONGEST_HABIT))
+    def required_silence(self, text: str) -> float:
+        """The silence after which a turn of this caller with this text is complete."""
+        return max(silence_after(text), min(self._habit * _HABIT_FACTOR, _MAX_HABIT))
 
     def _between_turns(self, probability: float) -> TurnBoundary | None:
-        self._run = self._run + 1 if probability >= _BEGINS_AT else max(0, self._run - 1)
+        self._run = self._run + 1 if probability >= _START_PROBABILITY else max(0, self._run - 1)
         self._between += FRAME_SECONDS
-        if self._run < _FRAMES_TO_BEGIN:
+        if self._run < _START_FRAMES:
             return None
         pause = self._between - self._run * FRAME_SECONDS
-        if pause < _LONGEST_HABIT:  # the caller had not finished: more patience from now on
+        if pause < _MAX_HABIT:  # the caller had not finished: wait longer from now on
             self._habit = max(pause, self._habit)
         self.speaking, self.silence = True, 0.0
         self.voiced_frames, self._run = self._run, 0
-        return TurnBoundary.BEGAN
+        return TurnBoundary.STARTED
 
     def _in_turn(self, probability: float) -> TurnBoundary | None:
-        self._run = self._run + 1 if probability >= _GOES_ON_AT else 0
-        if not self._run or (self._run < _FRAMES_TO_GO_ON and self.silence):  # a click in a pause is no speech
+        self._run = self._run + 1 if probability >= _RESUME_PROBABILITY else 0
+        if not self._run or (self._run < _RESUME_FRAMES and self.silence):  # a click in a pause is not speech
             self.silence += FRAME_SECONDS
             return TurnBoundary.PAUSED if round(self.silence / FRAME_SECONDS) == _PAUSE_FRAMES else None
         self.voiced_frames += 1
@@ -94,16 +92,16 @@ class TurnDetector:
         if pause < _PAUSE_FRAMES * FRAME_SECONDS:
             return None
         self._habit = max(pause, self._habit * 0.9)
-        return TurnBoundary.WENT_ON
+        return TurnBoundary.RESUMED
 
 
-def wait_after(text: str) -> float:
-    """The silence that ends a turn with this text, for a caller of whom nothing is known."""
+def silence_after(text: str) -> float:
+    """The silence that ends a turn with this text, for a caller with unknown habits."""
     if _ENDS_IN_DIGITS.search(text):
         return DICTATING
     last = _LAST_WORD.search(text.lower())
     if last is None:
         return OPEN
-    if last[1] in _HANGING_WORDS or text.rstrip().endswith((",", "-", "…", "...")):
-        return HANGING
+    if last[1] in _OPEN_ENDED_WORDS or text.rstrip().endswith((",", "-", "…", "...")):
+        return INCOMPLETE
     return COMPLETE if text.rstrip().endswith((".", "?", "!")) else OPEN

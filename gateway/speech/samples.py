@@ -1,4 +1,4 @@
-"""Telephone sound as arrays of samples between -1 and 1, and other rates than the telephone's."""
+"""Telephone audio as arrays of samples between -1 and 1, and resampling from and to its 8 kHz."""
 
 import functools
 from typing import Final
@@ -12,7 +12,7 @@ Samples = NDArray[np.float32]
 
 RATE: Final = 8000
 _TAPS_PER_PHASE: Final = 48
-"""Length of the low-pass filter, for each step of the ratio: a transition band of about 200 Hz below 4 kHz."""
+"""Length of the low-pass filter per unit of the ratio: a transition band of about 200 Hz below 4 kHz."""
 _CUTOFF: Final = 0.94  # of half the lower rate
 _SILENCE: Final = 0.004  # below -48 dB
 
@@ -29,25 +29,23 @@ def encode(samples: Samples) -> bytes:
     return _mulaw()[values + 32768].tobytes()
 
 
-def slower(samples: Samples, ratio: int) -> Samples:
-    """The same sound with one sample in place of so many."""
+def downsample(samples: Samples, ratio: int) -> Samples:
     narrow: Samples = np.convolve(samples, _low_pass(ratio), mode="same")[::ratio].astype(np.float32)
     return narrow
 
 
-def faster(samples: Samples, ratio: int) -> Samples:
-    """The same sound with so many samples in place of one."""
+def upsample(samples: Samples, ratio: int) -> Samples:
     spread = np.zeros(len(samples) * ratio, np.float32)
     spread[::ratio] = samples * ratio
     wide: Samples = np.convolve(spread, _low_pass(ratio), mode="same").astype(np.float32)
     return wide
 
 
-def resampled(samples: Samples, rate: int) -> Samples:
-    """Sound of any rate at the telephone's."""
+def resample(samples: Samples, rate: int) -> Samples:
+    """From any rate to RATE."""
     if rate % RATE == 0:
-        return slower(samples, rate // RATE) if rate > RATE else samples
-    # Others are read off between their samples, after what a telephone can't carry was taken out.
+        return downsample(samples, rate // RATE) if rate > RATE else samples
+    # Other ratios: interpolate linearly, after a low-pass filter.
     if rate > RATE:
         at = np.arange(-_TAPS_PER_PHASE * 2, _TAPS_PER_PHASE * 2 + 1)
         taps = np.sinc(at * _CUTOFF * RATE / rate) * np.kaiser(len(at), 8.0)
@@ -57,8 +55,8 @@ def resampled(samples: Samples, rate: int) -> Samples:
     return read
 
 
-def trimmed(samples: Samples, *, before: float, after: float) -> Samples:
-    """Telephone sound with no more than so many seconds of silence at its ends."""
+def trim(samples: Samples, *, before: float, after: float) -> Samples:
+    """Shorten the silence at both ends to at most these seconds."""
     (loud,) = np.nonzero(np.abs(samples) > _SILENCE)
     if not len(loud):
         return samples[:0]
@@ -73,7 +71,7 @@ def _mulaw() -> NDArray[np.uint8]:
 
 @functools.cache
 def _low_pass(ratio: int) -> Samples:
-    """A windowed sinc that leaves what both rates can carry."""
+    """A windowed sinc that passes the frequencies of the lower rate."""
     half = _TAPS_PER_PHASE * ratio // 2
     at = np.arange(-half, half + 1)
     taps = np.sinc(at * _CUTOFF / ratio) * np.kaiser(len(at), 8.0)

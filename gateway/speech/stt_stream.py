@@ -1,8 +1,8 @@
 """
-One caller's ear: sound in; out come the beginning and the end of turns, and stretches whose words are to be found.
+Speech recognition of one call: audio in; out come turn boundaries, and segments to be transcribed.
 
-Recognition begins in the first pause, so that most of its time is spent while we wait whether the caller goes on. What
-is no speech (keypad tones, noise, a cough) never gets there. No clock, no thread: time is counted in sound.
+Transcription begins in the first pause of a turn, so that most of it happens while we wait for the end of the turn.
+Keypad tones, noise and coughs are never transcribed. No clock and no threads: time is counted in audio.
 """
 
 from collections import deque
@@ -14,149 +14,150 @@ import numpy as np
 from gateway.speech.dtmf_filter import DtmfFilter
 from gateway.speech.endpointing import TurnBoundary, TurnDetector
 from gateway.speech.samples import RATE, Samples, decode
-from gateway.speech.vad import FRAME_SAMPLES, SpeechMeter
+from gateway.speech.vad import FRAME_SAMPLES, VoiceActivityDetector
 
 _LEAD_FRAMES: Final = 12
-"""Sound up to the first certain speech that belongs to it: 0.4 s."""
+"""Audio before the detected start that belongs to the turn: 0.4 s."""
 _TAIL_FRAMES: Final = 5
-_FEWEST_VOICED: Final = 5
-"""Frames of speech in a turn; with less it was none. The shortest "yes" has 8."""
-_LONG_STRETCH: Final = 12 * RATE
-"""From here on a pause ends a stretch: its words are final, and the turn goes on with a new one."""
-_LONGEST_STRETCH: Final = 25 * RATE
+_MIN_VOICED_FRAMES: Final = 5
+"""A turn with fewer frames of speech has no words. The shortest "yes" has 8."""
+_LONG_SEGMENT: Final = 12 * RATE
+"""From here on a pause ends a segment: its text is final, and the turn goes on in a new one."""
+_MAX_SEGMENT: Final = 25 * RATE
 _TONE_TAIL_FRAMES: Final = 3
-"""After a keypad tone: its last, broken frame, and what the line makes of it."""
-_FAINTEST: Final = FRAME_SAMPLES * 1e-6
-"""Below -60 dB nobody speaks: it is the line, which can pass for a voice after a stretch of perfect silence."""
-_SILENT: Final = np.zeros(FRAME_SAMPLES, np.float32)
+"""Ignored after a keypad tone: its last, partial frame and its echo on the line."""
+_MIN_ENERGY: Final = FRAME_SAMPLES * 1e-6
+"""Below -60 dB: line noise, which looks like a voice after perfect silence."""
+_SILENT_FRAME: Final = np.zeros(FRAME_SAMPLES, np.float32)
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechStarted:
-    """The caller speaks."""
+    """The caller started to speak."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpeechEnded:
-    """The caller has finished, with these words; none where it was no speech after all."""
+    """The caller's turn is complete. `text` is empty if it had no words."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class TranscribeRequest:
-    """The words in this stretch. The answer is given back with its number, whenever it is there."""
+    """A segment to transcribe. The text is returned to `SttStream.transcribed` under its number."""
 
     number: int
     samples: Samples
 
 
-Heard = SpeechStarted | SpeechEnded | TranscribeRequest
+SttEvent = SpeechStarted | SpeechEnded | TranscribeRequest
 
 
 class SttStream:
-    """Listens to one call."""
+    """The recognition of one call."""
 
-    def __init__(self, meter: SpeechMeter) -> None:
-        self._meter = meter
-        self._tones = DtmfFilter(FRAME_SAMPLES)
+    def __init__(self, vad: VoiceActivityDetector) -> None:
+        self._vad = vad
+        self._dtmf_filter = DtmfFilter(FRAME_SAMPLES)
         self._turn = TurnDetector()
         self._rest = b""
         self._lead: deque[Samples] = deque(maxlen=_LEAD_FRAMES)
-        self._stretch: list[Samples] = []
-        self._final: dict[int, str | None] = {}
-        """Stretches of this turn that are complete, with their words once they are known."""
-        self._guess: str | None = None
-        """The words of the open stretch, as long as nothing was added to it."""
+        self._segment: list[Samples] = []
+        self._closed: dict[int, str | None] = {}
+        """The closed segments of this turn by number, with their text once it is known."""
+        self._text: str | None = None
+        """The text of the open segment, while nothing was added to it since."""
         self._number = 0
-        self._forced = False
-        self._deaf_frames = 0
+        self._turn_forced = False
+        self._ignored_frames = 0
 
-    def hear(self, mulaw: bytes) -> list[Heard]:
-        """Any length of sound."""
+    def feed(self, mulaw: bytes) -> list[SttEvent]:
         self._rest += mulaw
-        heard: list[Heard] = []
+        events: list[SttEvent] = []
         while len(self._rest) >= FRAME_SAMPLES:
             frame, self._rest = decode(self._rest[:FRAME_SAMPLES]), self._rest[FRAME_SAMPLES:]
-            heard += self._frame(frame)
-        return heard
+            events += self._feed_frame(frame)
+        return events
 
-    def words_are(self, number: int, text: str) -> list[Heard]:
-        """An answer to what was `Wanted`. One that came too late is ignored; signs for music are no words."""
+    def transcribed(self, number: int, text: str) -> list[SttEvent]:
+        """The text of a `TranscribeRequest`. Outdated ones are ignored; text without letters or digits is empty."""
         text = text if any(map(str.isalnum, text)) else ""
-        if number in self._final:
-            self._final[number] = text
+        if number in self._closed:
+            self._closed[number] = text
         elif number == self._number:
-            self._guess = text
-        return self._ended_if_over()
+            self._text = text
+        return self._check_end()
 
-    def wants(self, number: int) -> bool:
-        """Whether the words of this stretch are still of use. May be asked on any thread."""
-        return number == self._number or number in self._final
+    def needs(self, number: int) -> bool:
+        """Whether the text of this segment is still of use. May be called on any thread."""
+        return number == self._number or number in self._closed
 
-    def end_turn(self) -> list[Heard]:
-        """Nothing more comes: whatever the caller was saying is complete."""
+    def end_turn(self) -> list[SttEvent]:
+        """Treat the current turn as complete."""
         if not self._turn.speaking:
             return []
-        self._forced = True
-        return [*([] if self._guess is not None else self._look()), *self._ended_if_over()]
+        self._turn_forced = True
+        return [*([] if self._text is not None else self._transcribe()), *self._check_end()]
 
-    def _frame(self, frame: Samples) -> list[Heard]:
-        self._deaf_frames = _TONE_TAIL_FRAMES + 1 if self._tones.sound_in(frame) else max(0, self._deaf_frames - 1)
-        probability, sound = (0.0, _SILENT) if self._deaf_frames else (self._meter.probability(frame), frame)
-        if self._deaf_frames:
-            self._meter.forget()  # it would take what follows a tone for a voice
-        elif float(np.dot(frame, frame)) < _FAINTEST:
+    def _feed_frame(self, frame: Samples) -> list[SttEvent]:
+        self._ignored_frames = (
+            _TONE_TAIL_FRAMES + 1 if self._dtmf_filter.is_tone(frame) else max(0, self._ignored_frames - 1)
+        )
+        probability, audio = (0.0, _SILENT_FRAME) if self._ignored_frames else (self._vad.probability(frame), frame)
+        if self._ignored_frames:
+            self._vad.reset()  # else it takes what follows a tone for a voice
+        elif float(np.dot(frame, frame)) < _MIN_ENERGY:
             probability = 0.0
-        moment = self._turn.hear(probability)
-        self._lead.append(sound)
-        if moment is TurnBoundary.BEGAN:
-            self._stretch = list(self._lead)
-            self._forced = False
+        boundary = self._turn.feed(probability)
+        self._lead.append(audio)
+        if boundary is TurnBoundary.STARTED:
+            self._segment = list(self._lead)
+            self._turn_forced = False
             return [SpeechStarted()]
         if not self._turn.speaking:
             return []
-        self._stretch.append(sound)
-        return self._in_turn(moment)
+        self._segment.append(audio)
+        return self._continue_turn(boundary)
 
-    def _in_turn(self, moment: TurnBoundary | None) -> list[Heard]:
-        length = len(self._stretch) * FRAME_SAMPLES
-        if moment is TurnBoundary.WENT_ON:
-            self._number += 1  # the words of the pause are not all of them
-            self._guess = None
-        elif moment is TurnBoundary.PAUSED:
-            looks = self._look()
-            if length > _LONG_STRETCH:
-                self._close_stretch()
-            return [*looks, *self._ended_if_over()]
-        elif length > _LONGEST_STRETCH:
-            looks = self._look()
-            self._close_stretch()
-            return looks
-        return self._ended_if_over()
+    def _continue_turn(self, boundary: TurnBoundary | None) -> list[SttEvent]:
+        length = len(self._segment) * FRAME_SAMPLES
+        if boundary is TurnBoundary.RESUMED:
+            self._number += 1  # the text of the pause is incomplete
+            self._text = None
+        elif boundary is TurnBoundary.PAUSED:
+            requests = self._transcribe()
+            if length > _LONG_SEGMENT:
+                self._close_segment()
+            return [*requests, *self._check_end()]
+        elif length > _MAX_SEGMENT:
+            requests = self._transcribe()
+            self._close_segment()
+            return requests
+        return self._check_end()
 
-    def _look(self) -> list[Heard]:
-        """Ask for the words of the open stretch, without the silence after them."""
-        if self._turn.voiced_frames < _FEWEST_VOICED:
-            self._guess = ""
+    def _transcribe(self) -> list[SttEvent]:
+        """Request the text of the open segment, without its trailing silence."""
+        if self._turn.voiced_frames < _MIN_VOICED_FRAMES:
+            self._text = ""
             return []
         self._number += 1
-        self._guess = None
+        self._text = None
         silent_frames = max(0, round(self._turn.silence * RATE / FRAME_SAMPLES) - _TAIL_FRAMES)
-        return [TranscribeRequest(self._number, np.concatenate(self._stretch[: len(self._stretch) - silent_frames]))]
+        return [TranscribeRequest(self._number, np.concatenate(self._segment[: len(self._segment) - silent_frames]))]
 
-    def _close_stretch(self) -> None:
-        self._final[self._number] = self._guess
+    def _close_segment(self) -> None:
+        self._closed[self._number] = self._text
         self._number += 1
-        self._stretch, self._guess = [], ""
+        self._segment, self._text = [], ""
 
-    def _ended_if_over(self) -> list[Heard]:
-        if not self._turn.speaking or self._guess is None or None in self._final.values():
+    def _check_end(self) -> list[SttEvent]:
+        if not self._turn.speaking or self._text is None or None in self._closed.values():
             return []
-        text = " ".join(filter(None, [*self._final.values(), self._guess]))
-        if self._turn.silence < self._turn.patience(text) and not self._forced:
+        text = " ".join(filter(None, [*self._closed.values(), self._text]))
+        if self._turn.silence < self._turn.required_silence(text) and not self._turn_forced:
             return []
-        self._turn.over()
+        self._turn.end_turn()
         self._number += 1
-        self._stretch, self._final, self._guess = [], {}, None
+        self._segment, self._closed, self._text = [], {}, None
         return [SpeechEnded(text)]

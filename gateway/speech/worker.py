@@ -1,8 +1,8 @@
 """
-The speech process: all models of the local engine, for all calls of one gateway.
+The speech worker process: the models of the local engine, for all calls of one gateway.
 
-It is started by the gateway as `python -m gateway.speech.worker`, hears it on stdin and answers on stdout. One thread
-owns the ears; the models that take long, recognition and voice, run in a few more. When stdin ends, it ends.
+The gateway starts it as `python -m gateway.speech.worker` and talks to it through stdin and stdout. One thread owns the
+recognition streams; transcription and synthesis run in a thread pool. The process ends when its stdin closes.
 """
 
 import os
@@ -17,145 +17,145 @@ from gateway.errors import GatewayError
 from gateway.speech.config import DEFAULT_RECOGNISER, DEFAULT_VOICE, SpeechConfig
 from gateway.speech.models import Models
 from gateway.speech.protocol import MessageKind, SpeechMessage, SpeechReader
-from gateway.speech.stt_stream import Heard, SpeechEnded, SpeechStarted, SttStream, TranscribeRequest
-from gateway.speech.vad import SpeechMeter
+from gateway.speech.stt_stream import SpeechEnded, SpeechStarted, SttEvent, SttStream, TranscribeRequest
+from gateway.speech.vad import VoiceActivityDetector
 
-_PIECE_BYTES: Final = 8000
-"""Sound goes out in pieces of a second, so that another call's need not wait behind a long one."""
-_MOST_THREADS: Final = 4
-_WAITING_THREADS: Final = 16
-"""Where servers do the work: a slow one must not hold up every call."""
+_CHUNK_BYTES: Final = 8000
+"""Audio is sent in chunks of a second, so that other calls do not wait behind a long text."""
+_MAX_THREADS: Final = 4
+_REMOTE_THREADS: Final = 16
+"""With models behind a URL threads mostly wait; a slow server must not hold up every call."""
 
 ENVIRONMENT: Final = {
     "LOCAL_RECOGNISER": DEFAULT_RECOGNISER,
     "LOCAL_VOICE": DEFAULT_VOICE,
     "LOCAL_SPEECH_API_KEY": "",
 }
-"""How the gateway tells this process its settings."""
+"""The settings of this process, with their defaults."""
 
 
-class SpeechProcess:
-    """Everything but the pipes. `run` returns when there is nothing more to read."""
+class SpeechWorker:
+    """Everything but the pipes."""
 
-    def __init__(self, models: Models, put: Callable[[SpeechMessage], None]) -> None:
+    def __init__(self, models: Models, send: Callable[[SpeechMessage], None]) -> None:
         self._models = models
-        self._put = put
-        self._ears: dict[int, SttStream] = {}
-        self._wanted: dict[int, int] = {}
-        """For each call the first thing said that is still wanted: a hush voids all before."""
+        self._send = send
+        self._streams: dict[int, SttStream] = {}
+        self._first_wanted: dict[int, int] = {}
+        """The lowest number of a text that is not cancelled, by call."""
         self._inbox: queue.SimpleQueue[SpeechMessage | tuple[int, int, str] | None] = queue.SimpleQueue()
-        threads = _WAITING_THREADS if models.are_remote else min(_MOST_THREADS, os.cpu_count() or 1)
-        self._work = ThreadPoolExecutor(threads, thread_name_prefix="speech")
+        threads = _REMOTE_THREADS if models.are_remote else min(_MAX_THREADS, os.cpu_count() or 1)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="speech")
 
     def receive(self, message: SpeechMessage | None) -> None:
-        """From the gateway, on any thread; None for no more."""
+        """A message of the gateway, on any thread. None ends `run`."""
         self._inbox.put(message)
 
     def run(self) -> None:
         while (item := self._inbox.get()) is not None:
             if isinstance(item, SpeechMessage):
                 self._handle(item)
-            elif stt_stream := self._ears.get(item[0]):
-                self._tell(item[0], stt_stream.words_are(item[1], item[2]))
-        self._work.shutdown(wait=False, cancel_futures=True)
+            elif stream := self._streams.get(item[0]):
+                self._report(item[0], stream.transcribed(item[1], item[2]))
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _handle(self, message: SpeechMessage) -> None:
         call = message.call
         match message.kind:
             case MessageKind.OPEN:
-                self._ears[call] = SttStream(SpeechMeter(self._models.silero))
-                self._wanted[call] = 0
-            case MessageKind.AUDIO if stt_stream := self._ears.get(call):
-                self._tell(call, stt_stream.hear(message.body))
-            case MessageKind.END_TURN if stt_stream := self._ears.get(call):
-                self._tell(call, stt_stream.end_turn())
+                self._streams[call] = SttStream(VoiceActivityDetector(self._models.silero))
+                self._first_wanted[call] = 0
+            case MessageKind.AUDIO if stream := self._streams.get(call):
+                self._report(call, stream.feed(message.body))
+            case MessageKind.END_TURN if stream := self._streams.get(call):
+                self._report(call, stream.end_turn())
             case MessageKind.SAY:
-                self._work.submit(self._say, call, message.number, message.text)
+                self._pool.submit(self._synthesize, call, message.number, message.text)
             case MessageKind.CANCEL:
-                self._wanted[call] = message.number
+                self._first_wanted[call] = message.number
             case MessageKind.CLOSE:
-                self._ears.pop(call, None)
-                self._wanted.pop(call, None)
+                self._streams.pop(call, None)
+                self._first_wanted.pop(call, None)
             case _:
-                pass  # what was on its way when its call ended
+                pass  # sent before the gateway knew that the call had ended
 
-    def _tell(self, call: int, heard: list[Heard]) -> None:
-        for event in heard:
+    def _report(self, call: int, events: list[SttEvent]) -> None:
+        for event in events:
             match event:
                 case SpeechStarted():
-                    self._put(SpeechMessage(MessageKind.SPEECH_STARTED, call))
+                    self._send(SpeechMessage(MessageKind.SPEECH_STARTED, call))
                 case SpeechEnded(text):
-                    self._put(SpeechMessage(MessageKind.SPEECH_ENDED, call, body=text.encode()))
+                    self._send(SpeechMessage(MessageKind.SPEECH_ENDED, call, body=text.encode()))
                 case TranscribeRequest():
-                    self._work.submit(self._recognise, call, event)
+                    self._pool.submit(self._transcribe, call, event)
 
-    # On the working threads
+    # On the threads of the pool
 
-    def _recognise(self, call: int, wanted: TranscribeRequest) -> None:
+    def _transcribe(self, call: int, request: TranscribeRequest) -> None:
         text = ""
         try:
-            if (stt_stream := self._ears.get(call)) and stt_stream.wants(wanted.number):
-                text = self._models.recogniser.text_of(wanted.samples)
-        except Exception as error:  # the edge of a request: the call is told, and takes it from there
-            self._put(SpeechMessage(MessageKind.FAILED, call, body=_trouble("recogniser", error)))
-        self._inbox.put((call, wanted.number, text))
+            if (stream := self._streams.get(call)) and stream.needs(request.number):
+                text = self._models.recogniser.transcribe(request.samples)
+        except Exception as error:  # the edge of a request: the session ends, the process goes on
+            self._send(SpeechMessage(MessageKind.FAILED, call, body=_problem("recogniser", error)))
+        self._inbox.put((call, request.number, text))
 
-    def _say(self, call: int, number: int, text: str) -> None:
-        sound = b""
+    def _synthesize(self, call: int, number: int, text: str) -> None:
+        audio = b""
         try:
             if self._is_wanted(call, number):
-                sound = self._models.voice.say(text)
+                audio = self._models.voice.synthesize(text)
         except Exception as error:  # the edge of a request, as above
-            self._put(SpeechMessage(MessageKind.FAILED, call, body=_trouble("voice", error)))
-        for at in range(0, len(sound), _PIECE_BYTES):
+            self._send(SpeechMessage(MessageKind.FAILED, call, body=_problem("voice", error)))
+        for at in range(0, len(audio), _CHUNK_BYTES):
             if self._is_wanted(call, number):
-                self._put(SpeechMessage(MessageKind.SYNTHESIZED, call, number, sound[at : at + _PIECE_BYTES]))
-        self._put(SpeechMessage(MessageKind.SPOKEN, call, number))
+                self._send(SpeechMessage(MessageKind.SYNTHESIZED, call, number, audio[at : at + _CHUNK_BYTES]))
+        self._send(SpeechMessage(MessageKind.SPOKEN, call, number))
 
     def _is_wanted(self, call: int, number: int) -> bool:
-        first = self._wanted.get(call)
+        first = self._first_wanted.get(call)
         return first is not None and number >= first
 
 
-def _trouble(who: str, error: Exception) -> bytes:
-    """For the log. What a server says may quote the caller; its status does not."""
+def _problem(model: str, error: Exception) -> bytes:
+    """For the log. An error's text may quote the caller; its HTTP status does not."""
     status = getattr(error, "code", None)
-    return f"{who} failed: {type(error).__name__}{f' {status}' if isinstance(status, int) else ''}".encode()
+    return f"{model} failed: {type(error).__name__}{f' {status}' if isinstance(status, int) else ''}".encode()
 
 
 def main() -> None:
-    """Load the models, say so, and listen. What can't be loaded is told in one message."""
+    """Load the models, report READY or UNUSABLE, and serve."""
     out = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # whatever a library prints must not get among our messages
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print must not mix with our messages
     writing = threading.Lock()
 
-    def put(message: SpeechMessage) -> None:
+    def send(message: SpeechMessage) -> None:
         with writing:
             out.write(message.encoded())
 
-    ears, tts_queue, api_key = (os.environ.get(name, default) for name, default in ENVIRONMENT.items())
+    recogniser, voice, api_key = (os.environ.get(name, default) for name, default in ENVIRONMENT.items())
     try:
-        models = Models.load(SpeechConfig.read(ears, tts_queue), api_key)
-    except Exception as error:  # also what a library raises: another start would come to the same end
-        told = str(error) if isinstance(error, GatewayError | ImportError) else f"no models: {type(error).__name__}"
-        put(SpeechMessage(MessageKind.UNUSABLE, body=told.encode()))
+        models = Models.load(SpeechConfig.read(recogniser, voice), api_key)
+    except Exception as error:  # whatever a library raises: a restart would fail in the same way
+        reason = str(error) if isinstance(error, GatewayError | ImportError) else f"no models: {type(error).__name__}"
+        send(SpeechMessage(MessageKind.UNUSABLE, body=reason.encode()))
         return
-    process = SpeechProcess(models, put)
-    threading.Thread(target=_read, args=(sys.stdin.buffer, process), daemon=True).start()
-    put(SpeechMessage(MessageKind.READY))
+    worker = SpeechWorker(models, send)
+    threading.Thread(target=_read, args=(sys.stdin.buffer, worker), daemon=True).start()
+    send(SpeechMessage(MessageKind.READY))
     try:
-        process.run()
+        worker.run()
     except BrokenPipeError:
         pass
-    os._exit(0)  # models that still run are of no use to anybody
+    os._exit(0)  # does not wait for models that still compute
 
 
-def _read(stdin: BinaryIO, process: SpeechProcess) -> None:
+def _read(stdin: BinaryIO, worker: SpeechWorker) -> None:
     reader = SpeechReader()
     while data := os.read(stdin.fileno(), 65536):
         for message in reader.feed(data):
-            process.receive(message)
-    process.receive(None)
+            worker.receive(message)
+    worker.receive(None)
 
 
 if __name__ == "__main__":

@@ -15,19 +15,19 @@ def wave(*frequencies, level=0.2):
 
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("column", COLUMNS)
-def test_every_key_is_known(row, column):
-    tones = DtmfFilter(256)
-    assert tones.sound_in(wave(row, column))
-    assert tones.sound_in(wave(row * 1.015, column * 0.985, level=0.05))
+def test_every_key_is_a_tone(row, column):
+    dtmf_filter = DtmfFilter(256)
+    assert dtmf_filter.is_tone(wave(row, column))
+    assert dtmf_filter.is_tone(wave(row * 1.015, column * 0.985, level=0.05))
 
 
 @pytest.mark.parametrize("frequencies", [(697,), (1336,), (697, 770), (440, 480), (200, 400, 600, 770, 1336)])
-def test_other_tones_are_none(frequencies):
-    assert not DtmfFilter(256).sound_in(wave(*frequencies))
+def test_other_tones_are_not_keys(frequencies):
+    assert not DtmfFilter(256).is_tone(wave(*frequencies))
 
 
-def test_noise_and_silence_are_none():
-    tones = DtmfFilter(256)
+def test_noise_and_silence_are_not_keys():
+    dtmf_filter = DtmfFilter(256)
     noise = np.random.default_rng(1).normal(0, 0.1, (200, 256)).astype(np.float32)
-    assert not any(tones.sound_in(frame) for frame in noise)
-    assert not tones.sound_in(np.zeros(256, np.float32))
+    assert not any(dtmf_filter.is_tone(frame) for frame in noise)
+    assert not dtmf_filter.is_tone(np.zeros(256, np.float32))

@@ -13,31 +13,31 @@ def package(tmp_path, monkeypatch):
     """A package with one model in it."""
     folder = tmp_path / "some_models"
     folder.mkdir()
-    (folder / "__init__.py").write_text("raise RuntimeError('nobody shall import this')")
+    (folder / "__init__.py").write_text("raise RuntimeError('must not be imported')")
     (folder / "model.onnx").write_bytes(b"weights")
     monkeypatch.syspath_prepend(tmp_path)
     return folder
 
 
-def test_the_right_file_is_read(package):
+def test_verified_file_is_read(package):
     digest = hashlib.sha256(b"weights").hexdigest()
-    assert model_files.verified("some_models", "model.onnx", digest) == b"weights"
+    assert model_files.read_verified("some_models", "model.onnx", digest) == b"weights"
 
 
-def test_another_file_is_refused(package):
+def test_altered_file_is_refused(package):
     with pytest.raises(
         EngineRefused,
         match="model.onnx of some_models is not the file it should be; delete .venv and run: scripts/install",
     ):
-        model_files.verified("some_models", "model.onnx", "0" * 64)
+        model_files.read_verified("some_models", "model.onnx", "0" * 64)
 
 
-def test_a_missing_file_is_refused(package):
+def test_missing_file_is_refused(package):
     with pytest.raises(EngineRefused, match="some_models has no other.onnx"):
-        model_files.verified("some_models", "other.onnx", "0" * 64)
+        model_files.read_verified("some_models", "other.onnx", "0" * 64)
 
 
-def test_a_missing_package_is_named():
+def test_missing_package_is_named():
     with pytest.raises(
         EngineRefused,
         match=re.escape(f"no_such_package is not installed; run: {how_to_install('local')}"),

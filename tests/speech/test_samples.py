@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gateway.speech.samples import RATE, decode, encode, faster, slower, trimmed
+from gateway.speech.samples import RATE, decode, downsample, encode, trim, upsample
 
 
 def tone(hertz, seconds=0.5, rate=RATE):
@@ -18,24 +18,24 @@ def test_every_byte_survives_the_round_trip():
     assert encode(decode(every)).replace(b"\x7f", b"\xff") == every.replace(b"\x7f", b"\xff")  # zero has two signs
 
 
-def test_too_loud_is_clipped():
+def test_loud_samples_are_clipped():
     assert encode(np.array([9.0, -9.0], np.float32)) == b"\x80\x00"
 
 
 @pytest.mark.parametrize("ratio", [2, 3])
 def test_speech_band_survives_another_rate(ratio):
-    wide = faster(tone(1000), ratio)
+    wide = upsample(tone(1000), ratio)
     assert len(wide) == ratio * len(tone(1000))
     assert level(wide) == pytest.approx(level(tone(1000)), rel=0.02)
-    assert level(slower(tone(1000, rate=ratio * RATE), ratio)) == pytest.approx(level(tone(1000)), rel=0.02)
+    assert level(downsample(tone(1000, rate=ratio * RATE), ratio)) == pytest.approx(level(tone(1000)), rel=0.02)
 
 
-def test_what_a_telephone_cannot_carry_goes():
-    assert level(slower(tone(6000, rate=3 * RATE), 3)) < 0.001
+def test_frequencies_above_the_telephone_band_are_removed():
+    assert level(downsample(tone(6000, rate=3 * RATE), 3)) < 0.001
 
 
-def test_silence_at_the_ends_is_cut():
+def test_silence_at_the_ends_is_shortened():
     silence = np.zeros(RATE, np.float32)
-    cut = trimmed(np.concatenate([silence, tone(500), silence]), before=0.1, after=0.2)
+    cut = trim(np.concatenate([silence, tone(500), silence]), before=0.1, after=0.2)
     assert len(cut) / RATE == pytest.approx(0.5 + 0.1 + 0.2, abs=0.01)
-    assert len(trimmed(silence, before=0.1, after=0.2)) == 0
+    assert len(trim(silence, before=0.1, after=0.2)) == 0

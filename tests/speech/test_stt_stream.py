@@ -1,4 +1,4 @@
-"""What a caller's ear makes of real sound, with the real models."""
+"""Recognition of real audio with the real models."""
 
 import numpy as np
 import pytest
@@ -7,28 +7,28 @@ from gateway.audio import SILENCE_BYTE
 from gateway.simulate import voices
 from gateway.speech.samples import RATE, encode
 from gateway.speech.stt_stream import SpeechEnded, SpeechStarted, SttStream, TranscribeRequest
-from gateway.speech.vad import SpeechMeter
+from gateway.speech.vad import VoiceActivityDetector
 
 QUIET = b"".join(voices.line_noise(100))  # two seconds
 
 
 @pytest.fixture
 def listen(models):
-    """Everything heard in some sound, with when it was; recognition takes no time."""
+    """All events in some audio with their times; recognition takes no time."""
 
     def listen(sound, *, frame_bytes=160, end=False):
-        stt_stream, heard = SttStream(SpeechMeter(models.silero)), []
+        stt_stream, heard = SttStream(VoiceActivityDetector(models.silero)), []
 
         def take(events, at):
             for event in events:
                 if isinstance(event, TranscribeRequest):
                     heard.append((at, len(event.samples) / RATE))
-                    take(stt_stream.words_are(event.number, models.recogniser.text_of(event.samples)), at)
+                    take(stt_stream.transcribed(event.number, models.recogniser.transcribe(event.samples)), at)
                 else:
                     heard.append((at, event))
 
         for at in range(0, len(sound), frame_bytes):
-            take(stt_stream.hear(sound[at : at + frame_bytes]), (at + frame_bytes) / RATE)
+            take(stt_stream.feed(sound[at : at + frame_bytes]), (at + frame_bytes) / RATE)
         if end:
             take(stt_stream.end_turn(), len(sound) / RATE)
         return heard
@@ -45,7 +45,7 @@ def keypad(row, column, seconds, level=0.25):
     return encode((level * (np.sin(2 * np.pi * row * at) + np.sin(2 * np.pi * column * at))).astype(np.float32))
 
 
-def test_a_sentence_is_heard(listen):
+def test_sentence_is_recognised(listen):
     heard = listen(QUIET + voices.pico("I would like to book an appointment.") + QUIET)
     assert texts(heard) == ["I would like to book an appointment."]
     assert isinstance(heard[0][1], SpeechStarted)
@@ -56,7 +56,7 @@ def test_frames_of_any_length_say_the_same(listen):
     assert texts(listen(sound, frame_bytes=777)) == texts(listen(sound, frame_bytes=20))
 
 
-def test_speech_is_noticed_within_a_fifth_of_a_second(listen):
+def test_speech_is_detected_within_a_fifth_of_a_second(listen):
     heard = listen(QUIET + voices.pico("Stop, please. I have another question.") + QUIET)
     assert heard[0][0] - len(QUIET) / RATE < 0.2
 
@@ -66,7 +66,7 @@ def test_two_turns_are_two(listen):
     assert texts(listen(sound)) == ["My name is Anna.", "I have a question."]
 
 
-def test_a_sentence_in_the_air_is_waited_for(listen):
+def test_incomplete_sentence_gets_more_time(listen):
     gap = QUIET[: RATE * 7 // 10]
     sound = QUIET + voices.pico("I would like to") + gap + voices.pico("book an appointment.") + QUIET
     assert len(texts(listen(sound))) == 1
@@ -79,8 +79,8 @@ def test_keys_never_reach_the_recogniser(listen):
 
 @pytest.mark.parametrize("level", [0.01, 0.02, 0.05, 0.5])
 @pytest.mark.parametrize("seconds", [0.04, 0.07, 0.1])
-def test_faint_and_short_keys_never_do(listen, seconds, level):
-    """A tone that is over is still in the ear of the voice detector, which would take the line for a voice."""
+def test_faint_and_short_keys_never_reach_the_recogniser(listen, seconds, level):
+    """After a tone the voice activity detector would take line noise for a voice."""
     keys = b"".join(
         keypad(row, column, seconds, level) + pause
         for row, column in ((852, 1209), (697, 1633), (941, 1336))
@@ -89,7 +89,7 @@ def test_faint_and_short_keys_never_do(listen, seconds, level):
     assert listen(QUIET + keys + QUIET) == []
 
 
-def test_words_after_keys_are_heard(listen):
+def test_words_after_keys_are_recognised(listen):
     sound = QUIET + keypad(697, 1209, 0.1) + QUIET[:1200] + voices.pico("I would like to book an appointment.") + QUIET
     assert texts(listen(sound)) == ["I would like to book an appointment."]
 
@@ -100,16 +100,16 @@ def test_noise_never_reaches_the_recogniser(listen):
     assert listen(QUIET + noise + silence + QUIET + silence + QUIET) == []
 
 
-def test_signs_for_music_are_no_words(models):
-    stt_stream, ended = SttStream(SpeechMeter(models.silero)), []
-    for event in stt_stream.hear(QUIET + voices.pico("I would like to book an appointment.") + QUIET):
+def test_text_without_letters_is_empty(models):
+    stt_stream, ended = SttStream(VoiceActivityDetector(models.silero)), []
+    for event in stt_stream.feed(QUIET + voices.pico("I would like to book an appointment.") + QUIET):
         assert not isinstance(event, SpeechEnded)
         if isinstance(event, TranscribeRequest):
-            ended += stt_stream.words_are(event.number, "♪ ♪")
+            ended += stt_stream.transcribed(event.number, "♪ ♪")
     assert ended == [SpeechEnded("")]
 
 
-def test_who_is_cut_off_is_heard_so_far(listen):
+def test_forced_end_keeps_the_words_so_far(listen):
     sound = QUIET + voices.pico("My order number is four seven two nine one six.")
     assert texts(listen(sound)) == []
     assert len(texts(listen(sound, end=True))) == 1
@@ -119,7 +119,7 @@ def test_silence_has_no_turn_to_end(listen):
     assert listen(QUIET, end=True) == []
 
 
-def test_a_long_turn_is_heard_in_stretches(listen):
+def test_long_turn_is_recognised_in_segments(listen):
     sentence = voices.pico("I have been a customer of yours for a very long time, and I have always been happy, but")
     sound = QUIET + (sentence + QUIET[: RATE // 3]) * 4 + QUIET
     heard = listen(sound)

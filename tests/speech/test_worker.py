@@ -1,4 +1,4 @@
-"""The speech process without its pipes: messages in, messages out."""
+"""The speech worker without its pipes: messages in, messages out."""
 
 import contextlib
 import queue
@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from gateway.simulate import voices
+from gateway.speech.models import RemoteRecogniser, RemoteVoice
 from gateway.speech.protocol import MessageKind, SpeechMessage
-from gateway.speech.remote import RemoteRecogniser, RemoteVoice
 from gateway.speech.samples import decode
-from gateway.speech.worker import SpeechProcess
+from gateway.speech.worker import SpeechWorker
 from tests.fakes.audio_server import FakeAudioServer
 
 QUIET = b"".join(voices.line_noise(100))
@@ -19,10 +19,10 @@ QUIET = b"".join(voices.line_noise(100))
 
 @contextlib.contextmanager
 def running(models):
-    """One that runs; `told` is what it says, in order."""
-    told = queue.Queue()
-    process = SpeechProcess(models, told.put)
-    process.told = told
+    """A worker that runs; `sent` has its messages in order."""
+    sent = queue.Queue()
+    process = SpeechWorker(models, sent.put)
+    process.sent = sent
     thread = threading.Thread(target=process.run)
     thread.start()
     yield process
@@ -36,82 +36,82 @@ def process(models):
         yield process
 
 
-def tell(process, kind, call=1, number=0, body=b""):
+def send(process, kind, call=1, number=0, body=b""):
     process.receive(SpeechMessage(kind, call, number, body))
 
 
-def told(process):
-    return process.told.get(timeout=60)
+def received(process):
+    return process.sent.get(timeout=60)
 
 
-def test_calls_are_heard_apart(process):
+def test_calls_are_recognised_separately(process):
     for call, text in ((1, "My name is Anna."), (2, "I have a question.")):
-        tell(process, MessageKind.OPEN, call)
-        tell(process, MessageKind.AUDIO, call, body=QUIET + voices.pico(text) + QUIET)
-    heard = [told(process) for _ in range(4)]
+        send(process, MessageKind.OPEN, call)
+        send(process, MessageKind.AUDIO, call, body=QUIET + voices.pico(text) + QUIET)
+    heard = [received(process) for _ in range(4)]
     ended = {message.call: message.text for message in heard if message.kind is MessageKind.SPEECH_ENDED}
     assert ended == {1: "My name is Anna.", 2: "I have a question."}
 
 
-def test_what_is_said_can_be_understood(process, models):
-    tell(process, MessageKind.OPEN)
-    tell(process, MessageKind.SAY, number=7, body=b"How can I help you?")
+def test_synthesized_speech_can_be_recognised(process, models):
+    send(process, MessageKind.OPEN)
+    send(process, MessageKind.SAY, number=7, body=b"How can I help you?")
     sound = b""
-    while (message := told(process)).kind is MessageKind.SYNTHESIZED:
+    while (message := received(process)).kind is MessageKind.SYNTHESIZED:
         assert message.number == 7
         sound += message.body
     assert message == SpeechMessage(MessageKind.SPOKEN, 1, 7)
-    assert models.recogniser.text_of(decode(sound)) == "How can I help you?"
+    assert models.recogniser.transcribe(decode(sound)) == "How can I help you?"
 
 
 def test_cancelled_texts_are_not_synthesized(process):
-    tell(process, MessageKind.OPEN)
-    tell(process, MessageKind.CANCEL, number=3)
+    send(process, MessageKind.OPEN)
+    send(process, MessageKind.CANCEL, number=3)
     for number in (1, 2, 3):
-        tell(process, MessageKind.SAY, number=number, body=b"Hello.")
+        send(process, MessageKind.SAY, number=number, body=b"Hello.")
     sounding, spoken = set(), set()
     while spoken != {1, 2, 3}:
-        message = told(process)
+        message = received(process)
         (sounding if message.kind is MessageKind.SYNTHESIZED else spoken).add(message.number)
     assert sounding == {3}
 
 
-def test_what_breaks_is_told(process):
-    """The caller of a recogniser that does not answer is not left waiting, nor taken for silent."""
+def test_failed_recognition_is_reported(process):
+    """The turn ends as well, so that the caller is not left waiting."""
     process._models = replace(process._models, recogniser=RemoteRecogniser("http://127.0.0.1:1/v1", "whisper-1", ""))
-    tell(process, MessageKind.OPEN)
-    tell(process, MessageKind.AUDIO, body=QUIET + voices.pico("Is anybody there?") + QUIET)
-    assert [told(process).kind, told(process)] == [
+    send(process, MessageKind.OPEN)
+    send(process, MessageKind.AUDIO, body=QUIET + voices.pico("Is anybody there?") + QUIET)
+    assert [received(process).kind, received(process)] == [
         MessageKind.SPEECH_STARTED,
         SpeechMessage(MessageKind.FAILED, 1, body=b"recogniser failed: URLError"),
     ]
-    assert told(process) == SpeechMessage(MessageKind.SPEECH_ENDED, 1)
+    assert received(process) == SpeechMessage(MessageKind.SPEECH_ENDED, 1)
 
 
-def test_a_text_that_cannot_be_said_is_told(process):
+def test_failed_synthesis_is_reported(process):
     with FakeAudioServer() as server:
         process._models = replace(process._models, voice=RemoteVoice(server.url, "tts-1", "alloy", "wrong"))
-        tell(process, MessageKind.OPEN)
-        tell(process, MessageKind.SAY, number=1, body=b"Hello.")
-        assert told(process) == SpeechMessage(MessageKind.FAILED, 1, body=b"voice failed: HTTPError 401")
-        assert told(process) == SpeechMessage(MessageKind.SPOKEN, 1, 1)
+        send(process, MessageKind.OPEN)
+        send(process, MessageKind.SAY, number=1, body=b"Hello.")
+        assert received(process) == SpeechMessage(MessageKind.FAILED, 1, body=b"voice failed: HTTPError 401")
+        assert received(process) == SpeechMessage(MessageKind.SPOKEN, 1, 1)
 
 
-def test_a_slow_server_does_not_hold_up_others(models):
-    everybody = threading.Barrier(8, timeout=30)
-    with FakeAudioServer(before_answer=everybody.wait) as server:
+def test_slow_server_does_not_hold_up_others(models):
+    all_calls = threading.Barrier(8, timeout=30)
+    with FakeAudioServer(before_answer=all_calls.wait) as server:
         remote = replace(models, voice=RemoteVoice(server.url, "tts-1", "alloy", server.key))
         with running(remote) as process:
             for call in range(8):
-                tell(process, MessageKind.OPEN, call)
-                tell(process, MessageKind.SAY, call, number=1, body=b"Hello.")
-            kinds = [told(process).kind for _ in range(16)]
+                send(process, MessageKind.OPEN, call)
+                send(process, MessageKind.SAY, call, number=1, body=b"Hello.")
+            kinds = [received(process).kind for _ in range(16)]
     assert set(kinds) == {MessageKind.SYNTHESIZED, MessageKind.SPOKEN}
 
 
-def test_a_call_that_is_over_is_forgotten(process):
-    tell(process, MessageKind.OPEN)
-    tell(process, MessageKind.CLOSE)
-    tell(process, MessageKind.AUDIO, body=QUIET + voices.pico("Is anybody there?") + QUIET)
-    tell(process, MessageKind.SAY, number=1, body=b"Hello.")
-    assert told(process) == SpeechMessage(MessageKind.SPOKEN, 1, 1)
+def test_closed_call_is_dropped(process):
+    send(process, MessageKind.OPEN)
+    send(process, MessageKind.CLOSE)
+    send(process, MessageKind.AUDIO, body=QUIET + voices.pico("Is anybody there?") + QUIET)
+    send(process, MessageKind.SAY, number=1, body=b"Hello.")
+    assert received(process) == SpeechMessage(MessageKind.SPOKEN, 1, 1)

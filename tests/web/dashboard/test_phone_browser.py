@@ -15,7 +15,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, async_playwright, expect
 
 from gateway.simulate import voices
-from gateway.speech.samples import decode, faster
+from gateway.speech.samples import decode, upsample
 from tests.firefox import FIREFOX, PULSEAUDIO, running_firefox
 from tests.link import Link
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until_it
@@ -38,12 +38,12 @@ def spoken(path: Path) -> Path:
         for piece in (decode(voices.pico(text)) if text else np.zeros(0, np.float32), np.zeros(int(8000 * pause)))
     ]
     samples = np.concatenate(pieces)
-    faster_ = faster(samples, 6)
+    wide = upsample(samples, 6)
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(48_000)
-        file.writeframes((faster_ * 32_000).astype("<i2").tobytes())
+        file.writeframes((wide * 32_000).astype("<i2").tobytes())
     return path
 
 

@@ -1,4 +1,4 @@
-"""Recogniser and voice at an address, against a server that checks what it is sent."""
+"""Models behind a URL, against a server that checks its requests. The local ones are tested in test_stt_stream."""
 
 import io
 import re
@@ -12,10 +12,8 @@ import pytest
 from gateway.errors import EngineRefused
 from gateway.extras import how_to_install
 from gateway.speech.config import SpeechConfig
-from gateway.speech.models import Models
-from gateway.speech.remote import RemoteRecogniser, RemoteVoice
+from gateway.speech.models import Models, RemoteRecogniser, RemoteVoice, Whisper
 from gateway.speech.samples import decode
-from gateway.speech.whisper import Whisper
 from tests.fakes.audio_server import FakeAudioServer
 
 
@@ -25,46 +23,46 @@ def server():
         yield server
 
 
-def test_sound_becomes_words(server):
+def test_audio_is_transcribed(server):
     recogniser = RemoteRecogniser(server.url, "whisper-1", "audio-key")
-    assert recogniser.text_of(np.full(8000, 0.5, np.float32)) == "Is it ready?"
+    assert recogniser.transcribe(np.full(8000, 0.5, np.float32)) == "Is it ready?"
     assert server.asked == [{"model": "whisper-1", "language": "en", "response_format": "json"}]
     assert server.heard == [(16383).to_bytes(2, "little") * 8000]
 
 
-def test_words_become_sound(server):
-    sound = RemoteVoice(server.url, "kokoro", "af_heart", "audio-key").say("Hello.")
-    wish = {"model": "kokoro", "voice": "af_heart", "input": "Hello.", "response_format": "pcm"}
-    assert server.asked == [wish]
-    assert len(sound) == pytest.approx(8000, abs=50)
-    assert abs(decode(sound)).max() == pytest.approx(0.5, abs=0.05)
+def test_text_is_synthesized(server):
+    audio = RemoteVoice(server.url, "kokoro", "af_heart", "audio-key").synthesize("Hello.")
+    request = {"model": "kokoro", "voice": "af_heart", "input": "Hello.", "response_format": "pcm"}
+    assert server.asked == [request]
+    assert len(audio) == pytest.approx(8000, abs=50)
+    assert abs(decode(audio)).max() == pytest.approx(0.5, abs=0.05)
 
 
-def test_a_wav_file_will_do(server):
-    """Some servers send one whatever they are asked for; its head is no sound."""
+def test_wav_file_is_accepted(server):
+    """Some servers send one whatever the request says; its header is not audio."""
     with wave.open(file := io.BytesIO(), "wb") as wav:
         wav.setnchannels(2)
         wav.setsampwidth(2)
         wav.setframerate(16_000)
         wav.writeframes(np.repeat((0.5 * np.sin(np.arange(16_000) / 8) * 32767).astype("<i2"), 2).tobytes())
     server.pcm = file.getvalue()
-    sound = decode(RemoteVoice(server.url, "kokoro", "af_heart", "audio-key").say("Hello."))
-    assert len(sound) == pytest.approx(8000, abs=50)
-    assert np.abs(sound).max() == pytest.approx(0.5, abs=0.05)
+    audio = decode(RemoteVoice(server.url, "kokoro", "af_heart", "audio-key").synthesize("Hello."))
+    assert len(audio) == pytest.approx(8000, abs=50)
+    assert np.abs(audio).max() == pytest.approx(0.5, abs=0.05)
 
 
-def test_a_wrong_key_is_an_error_like_any(server):
+def test_wrong_key_is_an_error(server):
     with pytest.raises(urllib.error.HTTPError):
-        RemoteRecogniser(server.url, "whisper-1", "wrong").text_of(np.zeros(800, np.float32))
+        RemoteRecogniser(server.url, "whisper-1", "wrong").transcribe(np.zeros(800, np.float32))
 
 
-def test_choices_decide(server):
+def test_config_selects_the_models(server):
     models = Models.load(SpeechConfig.read(server.url, f"{server.url}#tts-1/alloy"), "audio-key")
-    assert models.recogniser.text_of(np.zeros(800, np.float32)) == "Is it ready?"
+    assert models.recogniser.transcribe(np.zeros(800, np.float32)) == "Is it ready?"
     assert isinstance(models.voice, RemoteVoice)
 
 
-def test_a_missing_whisper_is_named(monkeypatch):
+def test_missing_whisper_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "faster_whisper", None)
     with pytest.raises(
         EngineRefused,
