@@ -21,10 +21,11 @@ from starlette.routing import BaseRoute
 from gateway import extras, maintenance, metrics
 from gateway.admin_token import admin_token
 from gateway.agents import Agent, AgentDirectory, find_text
+from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_resources import MemoryServices
 from gateway.calls.engine_connection import EngineConfig, EngineTimeouts
-from gateway.calls.level_meter import LevelMeters
 from gateway.calls.manager import CallManager
+from gateway.calls.monitoring import LevelMeters
 from gateway.calls.outbound import OutboundCallStore
 from gateway.calls.recorder import RecordingDirectory
 from gateway.cluster.open import Sharing, check_redis_url, open_sharing
@@ -64,14 +65,13 @@ from gateway.memory.state import CallerState
 from gateway.memory.store import MemoryStore
 from gateway.memory.visible_documents import VisibleDocuments
 from gateway.settings import Secret, Settings
-from gateway.sounds import bundled_sound
 from gateway.telephony.phone_numbers import AllowList
 from gateway.telephony.rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.softphone import SoftphoneCodec
 from gateway.tools.delegation import Delegate, OpenClawAgent, Webhook
+from gateway.tools.loader import ToolLoader, ToolTimeouts, load_modules
 from gateway.tools.module import ReloadingToolModule
-from gateway.tools.prepared import ToolLoader, shelves_of
 from gateway.web import chat_completions, documents, health, sessions
 from gateway.web.dashboard.call_pages import CallPages
 from gateway.web.dashboard.call_query import CallPageQuery
@@ -100,7 +100,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Durations of the application itself, in seconds."""
+    """Durations in seconds: of the application itself, and of its packages."""
 
     finalization_close: float = 10.0
     """At shutdown; jobs that are still unfinished then are resumed at the next start."""
@@ -111,6 +111,8 @@ class Timeouts:
     turn_recall: float = RECALL_SECONDS
     """The longest that an answer of a language model waits for the search in memory."""
     engine: EngineTimeouts = EngineTimeouts()
+    live_calls: LiveCallTimeouts = LiveCallTimeouts()
+    tools: ToolTimeouts = ToolTimeouts()
 
 
 def create_app(
@@ -187,7 +189,7 @@ class Config:
             engine=engine,
             writer=_summarizer(settings),
             admin_token=admin_token(settings),
-            tool_modules=shelves_of(agents),
+            tool_modules=load_modules(agents),
             text_agents=_text_agents(settings, agents),
             agent_llms=build_agent_llms(
                 agents, _accounts(settings), engine_has_llm=engine.has_llm, recall_seconds=timeouts.turn_recall
@@ -378,12 +380,12 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
         memory=memory,
         finalizer=finalizer,
         recordings=resources.recordings,
-        apology=bundled_sound("apology"),
         tool_loader=tool_loader,
         agent_llms=agent_llms,
         cluster=sharing.cluster,
         call_events=resources.call_events,
         levels=resources.levels,
+        live_timeouts=config.timeouts.live_calls,
     )
     telnyx = controls.get("telnyx")
     services = Services(
@@ -475,7 +477,8 @@ async def _tool_loader(
         state=CallerState(resources.store) if memory is not None else None,
         search_memory=memory.search if memory is not None else None,
         knowledge=knowledge,
-        recipient=delegate,
+        delegate=delegate,
+        timeouts=config.timeouts.tools,
     )
     stack.push_async_callback(loader.close)
     return loader

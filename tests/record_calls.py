@@ -22,7 +22,7 @@ import soxr
 from hibari import Hibari
 
 from gateway.audio import FRAME_BYTES, linear_to_mulaw
-from gateway.calls.call import APOLOGY_TEXT
+from gateway.calls.speech_output import APOLOGY_TEXT
 from gateway.cli.ephemeral_gateway import own_gateway
 from gateway.settings import Secret, Settings
 from tests.fakes import deepgram_dialogue

@@ -3,20 +3,17 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 import uvicorn
 
 from gateway import settings
 from gateway.app import Timeouts, create_app
-from gateway.calls import canned_replies
 from gateway.engines.registry import ENGINES, MakeEngine
-from gateway.tools import prepared
 from gateway.websocket import picows
 from gateway.websocket.interface import Connector
 from gateway.websocket.port_mux import PortMux
@@ -44,52 +41,29 @@ async def running_gateway(
     timeouts: Timeouts = Timeouts(),
     engines: Mapping[str, MakeEngine] = ENGINES,
 ) -> AsyncIterator[str]:
-    """The gateway with these settings, started and stopped; yields its address. `hurries`: see `takes_its_time`."""
+    """
+    The gateway with these settings, started and stopped; yields its address.
+
+    It waits for memory, tools and replies as long as they take, or it would depend on the machine whether memory is in
+    the first prompt or comes late. `hurries`: it waits as in production, for tests that hold something back.
+    """
     if not hurries:
-        timeouts = replace(timeouts, engine=replace(timeouts.engine, memory=PATIENCE), turn_recall=PATIENCE)
-    with in_a_hurry() if hurries else takes_its_time():
-        app = create_app(settings.load(environ, folder), connect=connect, timeouts=timeouts, engines=engines)
-        listener = socket.create_server(("127.0.0.1", 0))
-        config = uvicorn.Config(app, http=PortMux, ws="none", log_config=None, access_log=False, lifespan="on")
-        server = uvicorn.Server(config)
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
-        try:
-            await until(lambda: server.started or serving.done())
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            server.should_exit = True
-            await serving
-            listener.close()
-
-
-_WAITS = (
-    (prepared, "PATIENCE"),
-    (canned_replies, "FETCH_SECONDS"),
-)
-_AS_THEY_ARE = [getattr(module, name) for module, name in _WAITS]
-
-
-@contextlib.contextmanager
-def takes_its_time() -> Iterator[None]:
-    """
-    What a gateway waits for a moment only, as a caller waits too, is waited for as long as it takes.
-
-    Else it would depend on the machine whether memory is told in the first prompt or after it. That it may come late
-    is tried where it is held back, in the tests of each part.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        for module, name in _WAITS:
-            patch.setattr(module, name, PATIENCE)
-        yield
-
-
-@contextlib.contextmanager
-def in_a_hurry() -> Iterator[None]:
-    """As in life: for a test that holds something back for ever."""
-    with pytest.MonkeyPatch.context() as patch:
-        for (module, name), seconds in zip(_WAITS, _AS_THEY_ARE, strict=True):
-            patch.setattr(module, name, seconds)
-        yield
+        live_calls = replace(timeouts.live_calls, speech=replace(timeouts.live_calls.speech, reply_fetch=PATIENCE))
+        tools = replace(timeouts.tools, load=PATIENCE)
+        engine = replace(timeouts.engine, memory=PATIENCE)
+        timeouts = replace(timeouts, live_calls=live_calls, tools=tools, engine=engine, turn_recall=PATIENCE)
+    app = create_app(settings.load(environ, folder), connect=connect, timeouts=timeouts, engines=engines)
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(app, http=PortMux, ws="none", log_config=None, access_log=False, lifespan="on")
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        await until(lambda: server.started or serving.done())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await serving
+        listener.close()
 
 
 def patient_client(url: str = "", **options: Any) -> httpx.AsyncClient:

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from gateway.calls.call import APOLOGY_TEXT
+from gateway.calls.speech_output import APOLOGY_TEXT
 from tests.fakes.deepgram import FakeDeepgram
 from tests.stage import CALLER, GREETING_SOUND, SOUND, Stage, make_carrier, staged, until
 

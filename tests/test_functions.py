@@ -252,7 +252,7 @@ async def test_changed_file_serves_the_next_call(
     await call.hang_up()
     (tmp_path / "functions.py").write_text(functions_in(tmp_path) + '\n\ndef dance():\n    """Dance."""\n')
     call, _ = await stage.dial()  # has them already, unless the file takes long to load
-    await until(lambda: "functions loaded again" in caplog.messages)
+    await until(lambda: "functions reloaded" in caplog.messages)
     await call.hang_up()
     _, conversation = await stage.dial()
     functions = (await conversation.settings_received())["agent"]["think"]["functions"]

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from gateway.calls import manager
-from gateway.calls.call import LAST_WORDS_SECONDS
+from gateway.calls.call import LiveCallTimeouts
 from tests.chaos.outside import rows
 from tests.fakes.deepgram import FakeDeepgram
 from tests.ports import free_port
@@ -162,7 +162,7 @@ async def test_late_word_of_an_earlier_stream(tmp_path: Path, event: str) -> Non
         if event == "streaming.failed":
             details = {"stream_params": details}
         await stage.carrier.webhook(call, event, payload=call.payload(event) | details)
-        await asyncio.sleep(2 * LAST_WORDS_SECONDS)
+        await asyncio.sleep(2 * LiveCallTimeouts().last_words)
         await again.user_says("I am still here.")
         await call.hang_up()
         assert "CALLER: I am still here." in await stage.archive()

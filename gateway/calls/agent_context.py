@@ -1,10 +1,10 @@
-"""What the engine is told about a call: the agent's prompt, what is remembered, and the conversation so far."""
+"""What the engine gets to know about a call: the agent's prompt, the caller's memory, and the conversation so far."""
 
 import asyncio
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gateway import prompts
 from gateway.agents import Agent
@@ -15,197 +15,188 @@ from gateway.memory.loader import MemoryLoader
 from gateway.memory.pinned_topics import PinnedTopic
 from gateway.memory.recall import plain_name, render, render_facts, render_name, render_pins, stands_in
 from gateway.memory.summary_parser import PastCall
-from gateway.memory.trust import MemoryAccess, TrustLevel
+from gateway.memory.trust import MemoryAccess, MemoryChange, TrustLevel
 from gateway.session import VoiceSession
+
+_Item = TypeVar("_Item", Fact, PinnedTopic)
 
 NO_NOTES: Final = "Nothing: there are no notes of an earlier call."
 
 
 class AgentContext:
-    """Makes the brief for each connection to the engine, and keeps track of which notes it has been given."""
+    """Builds the settings of each engine session, and tracks which parts of the memory the engine has been given."""
 
     def __init__(
         self,
         session: VoiceSession,
         agent: Agent,
         transcript: Transcript,
-        memory: MemoryLoader | None,
+        access: MemoryAccess,
         functions: Sequence[AgentFunction],
-        *,
-        endpoint: LlmEndpoint | None = None,
-        personas: Mapping[str, str] | None = None,
-        access: MemoryAccess | None = None,
+        personas: Mapping[str, str],
+        llm: LlmEndpoint | None,
     ) -> None:
         self._session = session
         self._agent = agent
         self._transcript = transcript
-        self._memory = memory if prompts.wants_memory(agent.prompt) else None
+        self._access = access
         self._functions = functions
-        self._endpoint = endpoint
-        self._personas = personas or {}
-        self._access = access or MemoryAccess()
+        self._personas = personas
+        self._llm = llm
         self._opening: list[str] | None = []
-        self._preparing: asyncio.Task[None] | None = None
-        self._notes: list[PastCall] = []
+        self._preparation: asyncio.Task[None] | None = None
+        self._wants_memory = prompts.wants_memory(agent.prompt)
+        self._memory = access.memory if self._wants_memory else None
+        self._calls: list[PastCall] = []
+        self._calls_given = 0
         self._facts: list[Fact] = []
-        self._pins: list[PinnedTopic] = []
-        self._told = 0
-        self._told_before: dict[str, Any] = {}
+        self._topics: list[PinnedTopic] = []
+        self._earlier_receipt: dict[str, Any] = {}
 
-    def waits_for(self, preparing: "asyncio.Task[None]") -> None:
-        """The first brief waits for this as well, as long as it waits for memory."""
-        self._preparing = preparing
+    # Settings
 
-    def opens_with(self, text: str) -> bool:
-        """Have it said with the greeting; false when it is too late for that."""
+    def wait_for(self, preparation: "asyncio.Task[None]") -> None:
+        """Let the first settings wait for this task too, as long as they wait for memory."""
+        self._preparation = preparation
+
+    def add_to_greeting(self, text: str) -> bool:
+        """Say this as part of the greeting. Returns False when the greeting has left."""
         if self._opening is None:
             return False
         self._opening.append(text)
         return True
 
-    async def agent_settings(self, memory_seconds: float) -> AgentSettings:
-        """The brief as of now, waiting so long for memory and no longer."""
+    async def load_settings(self, memory_seconds: float) -> AgentSettings:
+        """The settings of a new session, after waiting up to `memory_seconds` for memory."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + memory_seconds
-        if self._preparing is not None:
-            await asyncio.wait({self._preparing}, timeout=max(memory_seconds, 0))
+        if self._preparation is not None:
+            await asyncio.wait({self._preparation}, timeout=max(memory_seconds, 0))
         if self._memory is not None:
-            self._take(await self._memory.by(deadline - clock()))
-        agent_settings = self.as_of_now()
+            self._take(self._memory, await self._memory.by(deadline - clock()))
+        settings = self.settings()
         self._opening = None
-        return agent_settings
+        return settings
 
-    def _take(self, notes: list[PastCall]) -> None:
-        """For the brief: notes that came, facts and topics."""
-        self._notes += notes
-        memory = self._memory if self._access.allows(TrustLevel.EVERYTHING) else None
-        self._facts = memory.facts if memory is not None else []
-        self._pins = memory.pins if memory is not None else []
-        self._told = len(self._notes) if self._access.allows(TrustLevel.SUMMARIES) else 0
-
-    def as_of_now(self) -> AgentSettings:
-        """The brief with what is known, and may be told, at this moment."""
-        history, opening = self._transcript.conversation, self._opening or []
-        has_begun = history or self._transcript.has_sound
+    def settings(self) -> AgentSettings:
+        """The settings with what is known, and may be used, at this moment."""
+        history, opening = self._transcript.history, self._opening or []
+        has_begun = history or self._transcript.has_audio
         return AgentSettings(
             agent=self._agent,
             prompt=self._prompt(),
             greeting="" if has_begun else " ".join(filter(None, [self._agent.greeting, *opening])),
             functions=self._functions,
             history=history,
-            llm=self._endpoint,
+            llm=self._llm,
         )
 
-    def knows(self, memory: MemoryLoader | None) -> None:
-        """It is somebody else's memory that counts. What was told before stays in the receipt."""
-        self.forget()
-        self._memory = memory if prompts.wants_memory(self._agent.prompt) else None
-        if self._memory is not None:
-            self._take(self._memory.found())
+    # Memory
 
-    def forget(self) -> None:
-        """From here on there is nothing to tell. What was told stays in the receipt."""
-        self._told_before = self.receipt
-        self._memory = None
-        self._notes, self._facts, self._pins, self._told = [], [], [], 0
+    def _take(self, memory: MemoryLoader, calls: list[PastCall]) -> None:
+        """Use these calls, and the facts and topics that are loaded by now, in the next settings."""
+        self._calls += calls
+        everything = self._access.allows(TrustLevel.EVERYTHING)
+        self._facts = memory.facts if everything else []
+        self._topics = memory.pins if everything else []
+        self._calls_given = len(self._calls) if self._access.allows(TrustLevel.SUMMARIES) else 0
+
+    def memory_changed(self, change: MemoryChange) -> None:
+        """Drop a memory that may not be used any more. The receipt keeps what the engine was given."""
+        if change in (MemoryChange.CALLER_CHANGED, MemoryChange.CONTENT_CHANGED, MemoryChange.REVOKED):
+            self._earlier_receipt = self.receipt
+            self._calls, self._facts, self._topics, self._calls_given = [], [], [], 0
+            self._memory = self._access.memory if self._wants_memory and change is not MemoryChange.REVOKED else None
+            if self._memory is not None:
+                self._take(self._memory, self._memory.found())
 
     async def load_rest(self) -> None:
-        """Wait for memory that was too late for the first brief."""
+        """Wait for memory that was too late for the first settings."""
         if self._memory is not None:
-            self._notes += await self._memory.rest()
+            self._calls += await self._memory.rest()
 
-    def untold(self) -> str:
-        """Notes that came after the brief, or may be told only now, for the prompt; empty for none. Tells once."""
+    def late_memory(self) -> str:
+        """Memory that was loaded, or allowed, after the settings: as text for the prompt, once; empty for none."""
         if not self._access.allows(TrustLevel.SUMMARIES):
             return ""
-        later, self._told = self._notes[self._told :], len(self._notes)
-        return _block(self._untold_pins(), self._untold_facts(), later, self._now())
-
-    def _untold_pins(self) -> list[PinnedTopic]:
-        if self._memory is None or not self._access.allows(TrustLevel.EVERYTHING):
-            return []
-        told = {pin.id for pin in self._pins}
-        new = [pin for pin in self._memory.pins if pin.id not in told]
-        self._pins = [*self._pins, *new]
-        return new
-
-    def _untold_facts(self) -> list[Fact]:
-        if self._memory is None or not self._access.allows(TrustLevel.EVERYTHING):
-            return []
-        told = {fact.id for fact in self._facts}
-        new = [fact for fact in self._memory.facts if fact.id not in told]
-        self._facts = [*self._facts, *new]
-        return new
+        calls, self._calls_given = self._calls[self._calls_given :], len(self._calls)
+        facts: list[Fact] = []
+        topics: list[PinnedTopic] = []
+        if self._memory is not None and self._access.allows(TrustLevel.EVERYTHING):
+            facts = _new(self._memory.facts, self._facts)
+            topics = _new(self._memory.pins, self._topics)
+            self._facts, self._topics = [*self._facts, *facts], [*self._topics, *topics]
+        return _block(topics, facts, calls, self._now())
 
     @property
-    def told(self) -> dict[str, Any]:
-        """How much was told of earlier calls, and how long that took to load."""
-        loading = self._memory
-        counts = {"facts": len(self._facts), "calls": self._told, "tier": str(self._access.tier)}
-        if loading is None:
+    def memory_event(self) -> dict[str, Any]:
+        """The fields of the live event `memory`: how much the agent was given, and how long loading took."""
+        counts = {"facts": len(self._facts), "calls": self._calls_given, "tier": str(self._access.level)}
+        if self._memory is None:
             return {**counts, "seconds": None, "outcome": "off"}
-        outcome = loading.outcome
-        if outcome == "loaded" and not (self._facts or self._told):
+        outcome = self._memory.outcome
+        if outcome == "loaded" and not (self._facts or self._calls_given):
             outcome = "nothing"
-        return {**counts, "seconds": loading.seconds, "outcome": outcome}
+        return {**counts, "seconds": self._memory.seconds, "outcome": outcome}
 
     @property
     def memory_seconds(self) -> float:
-        """How long it has been loaded for: until all was there, or until now."""
+        """How long loading took, or has taken until now."""
         return self._memory.so_long if self._memory is not None else 0.0
 
     @property
-    def receipt(self) -> dict[str, Any]:
-        """What was told of earlier calls, and where it came from."""
-        told = self._notes[: self._told]
-        now, before = self._now(), self._told_before
-        name = self._name_alone()
-        block = "\n".join(filter(None, [name, _block(self._pins, self._facts, told, now)]))
-        items = [
-            *([self._receipt_of_name(name, now)] if name else []),
-            *(_receipt_of_pin(pin, now) for pin in self._pins if stands_in(block, pin.title)),
-            *(_receipt_of(fact, now) for fact in self._facts if stands_in(block, fact.text)),
-            *(_receipt_of_call(call, now) for call in told),
-        ]
-        tier = before.get("tier") or str(self._access.tier)
-        return {
-            "tier": tier,
-            "block": "\n".join(filter(None, [before.get("block"), block])),
-            "items": before.get("items", []) + [item | {"tier": str(self._access.tier)} for item in items],
-        }
+    def recorded_memory(self) -> dict[str, Sequence[PastCall | Fact | PinnedTopic]]:
+        """The memory as a recording stores it, so that a replay can provide the same."""
+        return {"calls": list(self._calls), "facts": list(self._facts), "pins": list(self._topics)}
 
     @property
-    def memory(self) -> dict[str, Sequence[PastCall | Fact | PinnedTopic]]:
-        """What is known by now: notes of calls, told or not, and the facts and topics that were told."""
-        return {"calls": list(self._notes), "facts": list(self._facts), "pins": list(self._pins)}
+    def receipt(self) -> dict[str, Any]:
+        """What the agent was given of earlier calls, and where each item came from."""
+        calls = self._calls[: self._calls_given]
+        now, earlier = self._now(), self._earlier_receipt
+        name, level = self._name_alone(), str(self._access.level)
+        block = "\n".join(filter(None, [name, _block(self._topics, self._facts, calls, now)]))
+        items = [
+            *([self._name_item(name, now)] if name else []),
+            *(_topic_item(topic, now) for topic in self._topics if stands_in(block, topic.title)),
+            *(_fact_item(fact, now) for fact in self._facts if stands_in(block, fact.text)),
+            *(_call_item(call, now) for call in calls),
+        ]
+        return {
+            "tier": earlier.get("tier") or level,
+            "block": "\n".join(filter(None, [earlier.get("block"), block])),
+            "items": earlier.get("items", []) + [item | {"tier": level} for item in items],
+        }
+
+    # The prompt
 
     def _prompt(self) -> str:
         now, name = self._now(), plain_name(self._name)
         number = self._session.number or self._session.caller
         caller = f"{name} ({number})" if name else number
-        notes = self._notes if self._access.allows(TrustLevel.SUMMARIES) else []
-        newest_first = sorted(notes, key=lambda call: call.started_at, reverse=True)
-        block = _block(self._pins, self._facts, newest_first, now)
+        calls = self._calls if self._access.allows(TrustLevel.SUMMARIES) else []
+        newest_first = sorted(calls, key=lambda call: call.started_at, reverse=True)
+        block = _block(self._topics, self._facts, newest_first, now)
         memory = "\n".join(filter(None, [self._name_alone(), block])) or NO_NOTES
         return prompts.render(self._agent.prompt, memory=memory, now=now, caller=caller, personas=self._personas)
 
     @property
     def _name(self) -> str:
-        """The caller's name, if it is known and may be told."""
+        """The caller's name, if it is known and the agent may know it."""
         if not self._access.allows(TrustLevel.NAME):
             return ""
         known = self._memory.person if self._memory is not None else ""
-        return known or next((call.caller_name for call in self._notes if call.caller_name), "")
+        return known or next((call.caller_name for call in self._calls if call.caller_name), "")
 
     def _name_alone(self) -> str:
-        """For who may not be told the facts, of which it is one."""
+        """The name as a line of its own, at levels without facts; it is one of the facts otherwise."""
         return "" if self._access.allows(TrustLevel.EVERYTHING) else render_name(self._name)
 
-    def _receipt_of_name(self, text: str, now: datetime) -> dict[str, Any]:
-        calls = [(call.session_id, call.started_at) for call in self._notes if call.caller_name]
+    def _name_item(self, text: str, now: datetime) -> dict[str, Any]:
+        by_calls = [(call.session_id, call.started_at) for call in self._calls if call.caller_name]
         facts = self._memory.facts if self._memory is not None else []
         by_facts = [(fact.session_id, fact.said_at) for fact in facts if fact.person]
-        session_id, at = next(iter(calls + by_facts), ("", now))
+        session_id, at = next(iter(by_calls + by_facts), ("", now))
         return {
             "kind": "name",
             "text": self._name,
@@ -220,25 +211,33 @@ class AgentContext:
         return datetime.now().astimezone(self._agent.timezone)
 
 
-def _block(pins: Sequence[PinnedTopic], facts: Sequence[Fact], calls: Sequence[PastCall], now: datetime) -> str:
-    """What is known, the lasting before the past."""
-    return "\n".join(filter(None, [render_pins(pins, now=now), render_facts(facts), render(calls, now=now)]))
+def _new(items: Sequence[_Item], given: Sequence[_Item]) -> list[_Item]:
+    ids = {item.id for item in given}
+    return [item for item in items if item.id not in ids]
 
 
-def _receipt_of_pin(pin: PinnedTopic, now: datetime) -> dict[str, Any]:
+def _block(topics: Sequence[PinnedTopic], facts: Sequence[Fact], calls: Sequence[PastCall], now: datetime) -> str:
+    """Memory as text for the prompt, what lasts before what is past."""
+    return "\n".join(filter(None, [render_pins(topics, now=now), render_facts(facts), render(calls, now=now)]))
+
+
+# Items of the receipt
+
+
+def _topic_item(topic: PinnedTopic, now: datetime) -> dict[str, Any]:
     return {
         "kind": "pin",
-        "id": pin.id,
-        "text": f"{pin.title} ({pin.state})",
-        "session": pin.session_id,
-        "turns": list(pin.turns),
-        "age_days": (now - pin.last_said_at).days,
-        "score": _recency(pin.last_said_at, now),
-        "tokens": len(render_pins([pin], now=now)) // 4,
+        "id": topic.id,
+        "text": f"{topic.title} ({topic.state})",
+        "session": topic.session_id,
+        "turns": list(topic.turns),
+        "age_days": (now - topic.last_said_at).days,
+        "score": _recency(topic.last_said_at, now),
+        "tokens": len(render_pins([topic], now=now)) // 4,
     }
 
 
-def _receipt_of(fact: Fact, now: datetime) -> dict[str, Any]:
+def _fact_item(fact: Fact, now: datetime) -> dict[str, Any]:
     return {
         "kind": "fact",
         "id": fact.id,
@@ -251,11 +250,11 @@ def _receipt_of(fact: Fact, now: datetime) -> dict[str, Any]:
     }
 
 
-def _receipt_of_call(call: PastCall, now: datetime) -> dict[str, Any]:
+def _call_item(call: PastCall, now: datetime) -> dict[str, Any]:
     return {
         "kind": "call",
         "session": call.session_id,
-        "turns": [],  # all of it
+        "turns": [],  # all of them
         "age_days": (now - call.started_at).days,
         "score": _recency(call.started_at, now),
         "tokens": len(render([call], now=now)) // 4,
@@ -263,5 +262,5 @@ def _receipt_of_call(call: PastCall, now: datetime) -> dict[str, Any]:
 
 
 def _recency(then: datetime, now: datetime) -> float:
-    """By which calls and topics are chosen: 1 for now, half as much after a month."""
+    """1 for now, half as much after each month."""
     return round(math.exp2(-max((now - then).days, 0) / 30), 4)

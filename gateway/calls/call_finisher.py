@@ -78,7 +78,7 @@ class CallFinisher:
         self._finalizer.contribute(session, functools.partial(cluster.until_over, key))
 
     async def _wind_up(self, pending: PendingCall, session: VoiceSession) -> None:
-        await run_end_function(session, await self._resources.kit_for(pending, session.caller))
+        await run_end_function(session, await self._resources.load_tools(pending))
 
     def _tell_end(self, session: VoiceSession) -> None:
         seconds, turns = round(session.seconds, 1), len(session.turns)

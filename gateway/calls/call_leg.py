@@ -2,9 +2,23 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from gateway.telephony.phone_numbers import e164
 from gateway.telephony.rest import CallControl
+
+
+class CallLeg(Protocol):
+    """One call at its carrier. Methods raise CarrierRefused."""
+
+    @property
+    def stop_ends_call(self) -> bool:
+        """Whether the end of the media stream is the end of the call."""
+
+    async def hang_up(self) -> None: ...
+
+    async def transfer(self, target: str) -> None:
+        """Connect the caller to a number or SIP address; the media stream ends."""
 
 
 @dataclass(frozen=True)

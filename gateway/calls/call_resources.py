@@ -1,21 +1,26 @@
 """What each call is given on its way: its caller's memory, functions, a journal, a recorder, its side of the feed."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.calls.memory_commands import Forget
+from gateway.agents import Agent
 from gateway.calls.pending_call import PendingCall
 from gateway.calls.recorder import CallRecorder, RecordingDirectory
 from gateway.history.call_log import CallLog, RecoveredCall, restore, turns_from_rows
 from gateway.history.live_events import CallEvents, EventPublisher, ShareRow
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.recall import Recall, render_known
-from gateway.memory.trust import TrustLevel
+from gateway.memory.trust import MemoryAccess, TrustLevel
 from gateway.session import VoiceSession
-from gateway.tools.prepared import CallTools, ToolLoader
+from gateway.tools.loader import CallTools, ToolLoader
 
 SEARCH_TOKENS: Final = 600
 """How much an agent that searches its memory gets to read."""
+
+
+Forget = Callable[[str, str], Awaitable[object]]
+"""Deletes everything that an agent remembers about a caller. Raises StoreError."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,29 @@ class MemoryServices:
         """What is known of this caller that fits these words, as text for the agent."""
         known = await self.recall.search(agent, caller, text, person=person)
         return render_known(known, budget_tokens=SEARCH_TOKENS)
+
+
+class AgentMemory:
+    """The MemorySource of one call."""
+
+    def __init__(self, services: MemoryServices, agent: Agent, access: MemoryAccess) -> None:
+        self._services = services
+        self._agent = agent
+        self._access = access
+
+    @property
+    def can_erase(self) -> bool:
+        return self._services.forget is not None
+
+    def load(self, caller: str) -> MemoryLoader | None:
+        may_rise = self._agent.trust.pin is not None
+        if not caller or not (may_rise or self._access.allows(TrustLevel.NAME)):
+            return None
+        return MemoryLoader(self._services.recall, agent=self._agent.name, caller=caller, limit=self._services.limit)
+
+    async def erase(self, caller: str) -> None:
+        if self._services.forget is not None:
+            await self._services.forget(self._agent.name, caller)
 
 
 class CallResources:
@@ -56,23 +84,13 @@ class CallResources:
     def has_memory(self) -> bool:
         return self._memory is not None
 
-    @property
-    def forget(self) -> Forget | None:
-        return self._memory.forget if self._memory is not None else None
-
     # While the phone rings
 
     def prepare(self, pending: PendingCall) -> None:
         """Begin to load what the call will need: memory, and the agent's functions."""
-        pending.call_tools = self._tool_loader.pack(pending.agent, pending.caller, pending.access)
-        pending.memory = self.remembering(pending, pending.caller)
-
-    def remembering(self, pending: PendingCall, caller: str) -> MemoryLoader | None:
-        """Begin to load what is known of this caller, as far as this call may ever be told."""
-        may_rise = pending.agent.trust.pin is not None
-        if self._memory is None or not caller or not (may_rise or pending.access.allows(TrustLevel.NAME)):
-            return None
-        return MemoryLoader(self._memory.recall, agent=pending.agent.name, caller=caller, limit=self._memory.limit)
+        pending.call_tools = self._tool_loader.load(pending.agent, pending.access)
+        if self._memory is not None:
+            pending.access.open(AgentMemory(self._memory, pending.agent, pending.access))
 
     def session(self, pending: PendingCall) -> VoiceSession | None:
         """For a caller who will be remembered; another's call gets one when it is answered."""
@@ -81,11 +99,10 @@ class CallResources:
     # With its media
 
     async def call_tools(self, pending: PendingCall) -> CallTools:
-        return await (pending.call_tools or self._tool_loader.pack(pending.agent, pending.caller, pending.access))
+        return await (pending.call_tools or self.load_tools(pending))
 
-    async def kit_for(self, pending: PendingCall, caller: str) -> CallTools:
-        """Another one, for this caller."""
-        return await self._tool_loader.pack(pending.agent, caller, pending.access)
+    async def load_tools(self, pending: PendingCall) -> CallTools:
+        return await self._tool_loader.load(pending.agent, pending.access)
 
     def recorder(self, session: VoiceSession, pending: PendingCall, call_tools: CallTools) -> CallRecorder:
         recorder = self._recordings.record(session.uuid)

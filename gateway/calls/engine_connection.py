@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 from gateway.audio import BYTES_PER_SECOND, SILENCE_FRAME
 from gateway.calls.agent_context import AgentContext
-from gateway.calls.graceful_hangup import wait_for_event
 from gateway.calls.recorder import CallRecorder
+from gateway.calls.speech_output import wait_for_event
 from gateway.engines.interface import AgentSettings, EngineEvent, EngineSession, SettingsApplied, VoiceEngine
 from gateway.errors import EngineError, EngineUnavailable
 from gateway.history.live_events import CallEvents
@@ -138,7 +138,7 @@ class EngineConnection:
 
         async def load_settings() -> AgentSettings:
             waited = self._loop.time() - started
-            settings = await self._agent_context.agent_settings(self._timeouts.memory - waited)
+            settings = await self._agent_context.load_settings(self._timeouts.memory - waited)
             self._settings_outdated = False
             if not self._was_ready:
                 self._report_memory()
@@ -160,11 +160,11 @@ class EngineConnection:
                 session.close()
 
     def _report_memory(self) -> None:
-        self.recorder.note("memory", self._agent_context.memory)
-        told = self._agent_context.told
-        self._call_events.publish("memory", **told)
-        if told["outcome"] != "off":
-            MEMORY_LOAD.labels(told["outcome"]).observe(self._agent_context.memory_seconds)
+        self.recorder.note("memory", self._agent_context.recorded_memory)
+        event = self._agent_context.memory_event
+        self._call_events.publish("memory", **event)
+        if event["outcome"] != "off":
+            MEMORY_LOAD.labels(event["outcome"]).observe(self._agent_context.memory_seconds)
 
     def _check_ready(self) -> None:
         if not self.ready:
@@ -235,15 +235,15 @@ class EngineConnection:
         """Replace the agent's instructions and functions by the current ones."""
         self._settings_outdated = not self.ready
         if self.ready and self.session is not None:
-            self.session.replace_settings(self._agent_context.as_of_now())
+            self.session.replace_settings(self._agent_context.settings())
 
     def send_late_memory(self) -> None:
         """Add memory to the instructions that was loaded, or allowed, after the settings had left."""
-        if self.ready and self.session is not None and (addition := self._agent_context.untold()):
+        if self.ready and self.session is not None and (addition := self._agent_context.late_memory()):
             self.session.update_instructions(addition)
-            self.recorder.note("late memory", self._agent_context.memory)
-            self._log.info("memory told in mid-call")
-            self._call_events.publish("memory", **self._agent_context.told)
+            self.recorder.note("late memory", self._agent_context.recorded_memory)
+            self._log.info("late memory sent to the engine")
+            self._call_events.publish("memory", **self._agent_context.memory_event)
 
     def end_user_turn(self) -> None:
         if self.session is not None:

@@ -20,19 +20,20 @@ from typing import Final
 from gateway import logs
 from gateway.agents import AgentDirectory
 from gateway.calls.background_tasks import BackgroundTasks
-from gateway.calls.call import Call
+from gateway.calls.call import Call, CallAgent, LiveCallTimeouts
 from gateway.calls.call_finisher import CallFinisher
 from gateway.calls.call_leg import CallLegControl
 from gateway.calls.call_resources import CallResources, MemoryServices
 from gateway.calls.call_table import TOKEN_SECONDS, CallTable
 from gateway.calls.engine_connection import EngineConfig
-from gateway.calls.level_meter import LevelMeters
 from gateway.calls.loop_lag import LoopLag
+from gateway.calls.monitoring import LevelMeters
 from gateway.calls.operator import OperatorControl
 from gateway.calls.outbound import OutboundCall, speaker
 from gateway.calls.pending_call import PendingCall, pending_call_from_journal, pending_call_from_record
-from gateway.calls.recorder import RecordingDirectory
+from gateway.calls.recorder import CallRecorder, NoRecorder, RecordingDirectory
 from gateway.calls.stream_recovery import StreamRecovery
+from gateway.calls.transcript import CallRecords
 from gateway.cluster.directory import CallDirectory, CallRecord, CallState, NodeCommandKind
 from gateway.cluster.node import ClusterNode
 from gateway.errors import SharedStoreUnavailable
@@ -50,7 +51,7 @@ from gateway.telephony.events import StreamStarted
 from gateway.telephony.media_stream import MediaStream
 from gateway.telephony.phone_numbers import AllowList, caller_id
 from gateway.telephony.rest import CallControl
-from gateway.tools.prepared import CallTools, ToolLoader
+from gateway.tools.loader import CallTools, ToolLoader
 
 TICK_SECONDS: Final = 0.1
 TICK_GROUPS: Final = 10
@@ -89,18 +90,18 @@ class CallManager:
         memory: MemoryServices | None,
         finalizer: FinalizationWorker,
         recordings: RecordingDirectory,
-        apology: bytes,
         tool_loader: ToolLoader | None = None,
         agent_llms: ResponderFactory | None = None,
         cluster: ClusterNode | None = None,
         call_events: EventPublisher | None = None,
         levels: LevelMeters | None = None,
+        live_timeouts: LiveCallTimeouts,
     ) -> None:
         self._agents = agents
         self._allowed = allowed
         self._engine = engine
         self._controls = controls
-        self._apology = apology
+        self._live_timeouts = live_timeouts
         self._agent_llms = agent_llms
         self._cluster = cluster
         self._call_events = call_events or EventPublisher()
@@ -260,7 +261,7 @@ class CallManager:
             pending.order, pending.session_id = order, order.session_id
         logs.concerns(pending.session_id)
         listed = self._allowed.lists(number)
-        pending.access.tier = agent.trust.tier(attestation, withheld=not number, allow_listed=listed)
+        pending.access.level = agent.trust.level(attestation, withheld=not number, allow_listed=listed)
         self._resources.prepare(pending)
         pending.session = self._resources.session(pending)
         if self._cluster is not None:
@@ -439,7 +440,7 @@ class CallManager:
         if known_as == pending.caller:
             return
         pending.cancel()
-        pending.caller, pending.memory = known_as, None
+        pending.caller = pending.access.caller = known_as
         if pending.session is not None:
             self._resources.discard(pending.session.id)
         pending.session = self._resources.session(pending)
@@ -493,34 +494,29 @@ class CallManager:
         session = pending.session or pending.new_session()
         if not session.turns:
             session.started_at = datetime.now(UTC)  # not when it rang
+        recorder: CallRecorder = NoRecorder()
+        if not session.off_record:
+            recorder = pending.recorder or self._resources.recorder(session, pending, call_tools)
         call = Call(
             session,
-            pending.agent,
+            CallAgent(pending.agent, call_tools, call_llm.endpoint if call_llm is not None else None),
             link,
-            engine,
-            line=CallLegControl(
+            CallLegControl(
                 self._controls[carrier],
                 call_id,
                 pending.called,
                 pending.media_url,
                 functools.partial(self._stream_recovery.is_ours, pending.key),
             ),
-            apology=self._apology,
-            memory=pending.memory,
-            access=pending.access,
-            call_tools=call_tools,
-            endpoint=call_llm.endpoint if call_llm is not None else None,
-            recorder=None
-            if session.off_record
-            else pending.recorder or self._resources.recorder(session, pending, call_tools),
-            forget=self._resources.forget,
-            look_up=lambda caller: self._resources.remembering(pending, caller),
-            call_events=self._resources.call_events(pending),
+            engine,
+            pending.access,
+            CallRecords(self._resources.call_events(pending), recorder),
+            self._live_timeouts,
         )
         if call_llm is not None and self._agent_llms is not None:
-            call.on_other_memory = functools.partial(self._agent_llms.keep_to_itself, call_llm, pending.agent)
+            pending.access.subscribe(functools.partial(self._agent_llms.memory_changed, call_llm, pending.agent))
             call.on_over = functools.partial(self._agent_llms.close, call_llm)
-            call_llm.responder.watched_by(call)
+            call_llm.responder.watched_by(call.latency)
             call_llm.responder.stood_in_by(call.reply_to)
         return call
 
@@ -549,7 +545,7 @@ class CallManager:
                 self._stream_recovery.park(pending, call.session)
             else:
                 self._call_table.ended(pending.key, self._now())
-                self._call_finisher.finish(pending, call.session, call.recorder, wound_up=call.wound_up)
+                self._call_finisher.finish(pending, call.session, call.recorder, wound_up=call.ran_end_function)
             del self._conducted[call]
 
     # Calls of other nodes

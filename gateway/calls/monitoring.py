@@ -1,44 +1,73 @@
-"""Whoever follows the sound of a call without being part of it: level meters, and people who listen in."""
+"""
+Listen-in and level meters: the audio of a live call for people who are not part of it.
 
+The call pushes frames and returns at once. Listeners read at their own pace; late frames are dropped. Levels are
+measured only while someone watches, and are never stored.
+"""
+
+import asyncio
 import contextlib
-from collections.abc import Iterator
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Protocol
 
-from gateway.calls.audio_tap import AudioTap
-from gateway.calls.level_meter import LevelMeter
+import orjson
+
+from gateway.audio import BYTES_PER_SECOND, SILENCE_BYTE
+from gateway.cluster.store import SharedStore
+from gateway.errors import SharedStoreUnavailable
+
+LATEST_BYTES: Final = BYTES_PER_SECOND * 2
+"""Caller audio buffered for a slow listener; the oldest is dropped first."""
+_LONGEST_ANSWER: Final = BYTES_PER_SECOND * 60
+
+SHOW_SECONDS: Final = 0.2
+ASK_SECONDS: Final = 1.0
+"""How often a node checks whether another node has watchers."""
+WANTED_SECONDS: Final = 3.0
+STALE_SECONDS: Final = 1.0
+
+_WINDOW_BYTES: Final = BYTES_PER_SECOND // 10
+# Without its sign bit, a mu-law code grows with the logarithm of the amplitude, as loudness does.
+_LOUDNESS: Final = bytes(~sample & 0x7F for sample in range(256))
+_LOUDEST: Final = 127
+_EVERY: Final = 8  # every eighth sample shows who speaks and costs next to nothing for two hundred calls
+_WANTED: Final = "levels-wanted"
 
 
 class CallMonitor:
-    """One call's; mostly nobody. They get what they take in time, and hold nobody up."""
+    """The taps and the level meter of one call; usually there are none."""
 
     def __init__(self) -> None:
         self._meter: LevelMeter | None = None
         self._taps: tuple[AudioTap, ...] = ()
 
-    # The call's side
+    # Called by the call
 
-    def heard(self, audio: bytes) -> None:
+    def caller_audio(self, audio: bytes) -> None:
         if self._meter is not None:
-            self._meter.heard(audio)
-        for audio_tap in self._taps:
-            audio_tap.heard(audio)
+            self._meter.caller_audio(audio)
+        for tap in self._taps:
+            tap.caller_audio(audio)
 
-    def sent(self, audio: bytes, now: float) -> None:
+    def agent_audio(self, audio: bytes, now: float) -> None:
         if self._meter is not None:
-            self._meter.sent(audio, now)
-        for audio_tap in self._taps:
-            audio_tap.sent(audio)
+            self._meter.agent_audio(audio, now)
+        for tap in self._taps:
+            tap.agent_audio(audio)
 
-    def cleared(self) -> None:
-        """What was sent and not played yet will not be."""
+    def clear(self) -> None:
+        """Drop agent audio that was sent and not yet played."""
         if self._meter is not None:
-            self._meter.cleared()
-        for audio_tap in self._taps:
-            audio_tap.cleared()
+            self._meter.clear()
+        for tap in self._taps:
+            tap.clear()
 
-    # Theirs
+    # Called by watchers
 
     def levels(self, now: float) -> tuple[float, float]:
-        """How loud caller and agent have been since the last time; measured from the first time on."""
+        """Peak levels of caller and agent since the previous call. The first call starts measuring."""
         if self._meter is None:
             self._meter = LevelMeter()
         return self._meter.read(now)
@@ -47,11 +76,163 @@ class CallMonitor:
         self._meter = None
 
     @contextlib.contextmanager
-    def tapped(self) -> Iterator[AudioTap]:
-        """Somebody listens while the block runs."""
-        audio_tap = AudioTap()
-        self._taps = (*self._taps, audio_tap)
+    def tapped(self) -> Iterator["AudioTap"]:
+        """Listen in while the block runs."""
+        tap = AudioTap()
+        self._taps = (*self._taps, tap)
         try:
-            yield audio_tap
+            yield tap
         finally:
-            self._taps = tuple(other for other in self._taps if other is not audio_tap)
+            self._taps = tuple(other for other in self._taps if other is not tap)
+
+
+class AudioTap:
+    """Both voices for one listener. Agent audio arrives ahead of time and is read at playout speed."""
+
+    def __init__(self) -> None:
+        self._caller = bytearray()
+        self._agent = bytearray()
+
+    def caller_audio(self, audio: bytes) -> None:
+        self._caller += audio
+        if len(self._caller) > LATEST_BYTES:
+            del self._caller[:-LATEST_BYTES]
+
+    def agent_audio(self, audio: bytes) -> None:
+        if len(self._agent) < _LONGEST_ANSWER:
+            self._agent += audio
+
+    def clear(self) -> None:
+        """Drop the rest of an interrupted answer."""
+        self._agent.clear()
+
+    def take(self, size: int) -> tuple[bytes, bytes]:
+        """The next `size` bytes of caller and agent, mu-law, padded with silence."""
+        return _take(self._caller, size), _take(self._agent, size)
+
+
+def _take(buffer: bytearray, size: int) -> bytes:
+    taken = bytes(buffer[:size])
+    del buffer[:size]
+    return taken.ljust(size, bytes([SILENCE_BYTE]))
+
+
+class LevelMeter:
+    """Peak levels of caller and agent, 0 to 1. Agent audio arrives ahead of time and counts when it is played."""
+
+    def __init__(self) -> None:
+        self._caller_peak = 0
+        self._windows: deque[tuple[float, int]] = deque()  # (end of playout, peak)
+
+    def caller_audio(self, audio: bytes) -> None:
+        self._caller_peak = max(self._caller_peak, _peak(audio))
+
+    def agent_audio(self, audio: bytes, now: float) -> None:
+        end = max(now, self._windows[-1][0] if self._windows else 0.0)
+        for start in range(0, len(audio), _WINDOW_BYTES):
+            window = audio[start : start + _WINDOW_BYTES]
+            end += len(window) / BYTES_PER_SECOND
+            self._windows.append((end, _peak(window)))
+
+    def clear(self) -> None:
+        self._windows.clear()
+
+    def read(self, now: float) -> tuple[float, float]:
+        """Peaks of caller and agent since the previous call."""
+        caller_peak, self._caller_peak = self._caller_peak, 0
+        agent_peak = 0
+        while self._windows:
+            end, peak = self._windows[0]
+            agent_peak = max(agent_peak, peak)
+            if end > now:
+                break
+            self._windows.popleft()
+        return round(caller_peak / _LOUDEST, 2), round(agent_peak / _LOUDEST, 2)
+
+
+def _peak(audio: bytes) -> int:
+    return max(audio[::_EVERY].translate(_LOUDNESS), default=0)
+
+
+class Metered(Protocol):
+    """A call whose levels can be read, as CallMonitor."""
+
+    def levels(self, now: float) -> tuple[float, float]: ...
+    def stop_measuring(self) -> None: ...
+
+
+class LevelMeters:
+    """Levels of all live calls of this node and, with a shared store, of all nodes."""
+
+    def __init__(
+        self,
+        shared_store: SharedStore | None = None,
+        *,
+        node: str = "",
+        nodes: Callable[[], Sequence[str]] = lambda: (),
+    ) -> None:
+        self._shared_store = shared_store
+        self._node = node
+        self._nodes = nodes
+        self._watchers = 0
+        self._wanted_elsewhere = False
+        self._own: list[dict[str, Any]] = []
+        self._others: list[dict[str, Any]] = []
+        self._measuring = False
+        self._measured_at = -math.inf
+
+    @property
+    def wanted(self) -> bool:
+        return self._watchers > 0 or self._wanted_elsewhere
+
+    def measure(self, calls: Iterable[tuple[str, Metered]], now: float) -> None:
+        """Read the levels of this node's calls, given with their session ids, while someone watches."""
+        if self.wanted and now >= self._measured_at + SHOW_SECONDS:
+            self._measured_at, self._measuring = now, True
+            levels = [(session_id, *call.levels(now)) for session_id, call in calls]
+            self.show([{"session": id_, "caller": caller, "agent": agent} for id_, caller, agent in levels])
+        elif self._measuring and not self.wanted:
+            self._measuring = False
+            self.show([])
+            for _, call in calls:
+                call.stop_measuring()
+
+    def show(self, levels: list[dict[str, Any]]) -> None:
+        """Publish levels of this node's calls: `session`, `caller` and `agent` for each."""
+        self._own = levels
+
+    @property
+    def all(self) -> list[dict[str, Any]]:
+        return self._own + self._others
+
+    @contextlib.asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        """Measure while the block runs."""
+        self._watchers += 1
+        try:
+            yield
+        finally:
+            self._watchers -= 1
+
+    async def run(self) -> None:
+        """Exchange levels with other nodes until cancelled."""
+        while self._shared_store is not None:
+            try:
+                await self._exchange(self._shared_store)
+            except SharedStoreUnavailable:
+                self._wanted_elsewhere, self._others = False, []
+            await asyncio.sleep(SHOW_SECONDS if self.wanted else ASK_SECONDS)
+
+    async def _exchange(self, shared_store: SharedStore) -> None:
+        if self._watchers:
+            await shared_store.put(_WANTED, self._node.encode(), WANTED_SECONDS)
+            found = [await shared_store.get(_key(node)) for node in self._nodes() if node != self._node]
+            self._others = [level for stored in found if stored for level in orjson.loads(stored)]
+        wanted_by = await shared_store.get(_WANTED)
+        self._wanted_elsewhere = wanted_by is not None and wanted_by.decode() != self._node
+        if self._wanted_elsewhere:
+            await shared_store.put(_key(self._node), orjson.dumps(self._own), STALE_SECONDS)
+
+
+def _key(node: str) -> str:
+    return f"levels:{node}"

@@ -17,10 +17,9 @@ from gateway.calls.outbound import OutboundCall, speaker
 from gateway.calls.recorder import FORMAT, CallRecorder
 from gateway.cluster.directory import CallRecord
 from gateway.history.call_log import RecoveredCall
-from gateway.memory.loader import MemoryLoader
 from gateway.memory.trust import MemoryAccess, TrustLevel
 from gateway.session import CallKey, VoiceSession, new_session_id
-from gateway.tools.prepared import CallTools
+from gateway.tools.loader import CallTools
 
 _RECORDED: Final = ("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak", "engine_thinks")
 """What a replay must know of an agent."""
@@ -42,7 +41,6 @@ class PendingCall:
     agent: Agent
     media_url: str
     expires: float
-    memory: MemoryLoader | None = None
     call_tools: asyncio.Task[CallTools] | None = None
     session: VoiceSession | None = None
     session_id: str = field(default_factory=new_session_id)
@@ -70,6 +68,9 @@ class PendingCall:
     order: OutboundCall | None = None
     """Why we call, where it is us who do."""
 
+    def __post_init__(self) -> None:
+        self.access.caller = self.caller
+
     @property
     def stream_url(self) -> str:
         """The media socket's address with the token in it, for carriers that keep it there."""
@@ -80,7 +81,6 @@ class PendingCall:
         return replace(
             self,
             expires=expires,
-            memory=None,
             call_tools=None,
             attempt=self.attempt + 1,
             token=secrets.token_urlsafe(32),
@@ -92,9 +92,9 @@ class PendingCall:
 
     def cancel(self) -> None:
         """Nobody will need what is being loaded for it."""
-        for loading in (self.memory, self.call_tools):
-            if loading is not None:
-                loading.cancel()
+        self.access.close()
+        if self.call_tools is not None:
+            self.call_tools.cancel()
 
     def has_token(self, token: str) -> bool:
         """Whether it is this call's, and this stream's of it. In constant time."""
@@ -117,7 +117,7 @@ class PendingCall:
             "media_url": self.media_url,
             "handed_over": self.handed_over,
             "number": self.number,
-            "tier": self.access.tier,
+            "tier": self.access.level,
             "order": self.order.as_json() if self.order is not None else None,
         }
 

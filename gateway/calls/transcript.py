@@ -1,91 +1,89 @@
 """
-Turns as they become final: what the caller said, and what the caller heard of the agent's answers.
+The turns of a live call: what the caller said, and what the caller heard of the agent's answers.
 
-All assistant texts between two turns of the caller are one turn. Each text is journaled when it comes; that an answer
-was cut off is journaled when it is known. Cards, passwords and keys are taken out of each text before anybody gets it;
-those that are spread over several are found when the call is over. No clock: times are given.
+All texts of the agent between two turns of the caller are one turn. Each text is written when it arrives, an
+interruption when it is known. Card numbers, passwords and keys are redacted on the way in; those spread over several
+turns are found when the call is over. No clock: times are given.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, Protocol
+from typing import Final
 
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.playout import MARK_BYTES, AgentUtterance, Playout
+from gateway.calls.recorder import CallRecorder
 from gateway.engines.interface import HistoryMessage, HistoryToolCall
-from gateway.history.call_log import Row, rows_of_turns
-from gateway.session import Speaker, Turn
+from gateway.history.call_log import Row, rows_beside_turns, rows_of_turns
+from gateway.history.live_events import CallEvents
+from gateway.session import Speaker, Turn, VoiceSession
 from gateway.text.redaction import redact
 
-_MOST_USED: Final = 20
-"""Functions that a new connection is told of, the last ones: a result may be long."""
-_LONGEST_SPOKEN: Final = 10_000
-"""Characters, some ten minutes of speech. To go over more takes a while: that is done when the call is over."""
+_MOST_TOOL_CALLS: Final = 20
+"""Tool calls in the history of a new engine session, the latest ones: a result may be long."""
+_LONGEST_REDACTED: Final = 10_000
+"""Characters, some ten minutes of speech. Longer texts take a while and are redacted when the call is over."""
 
 
-class TurnListener(Protocol):
-    """Is told of each turn as it comes. Every method returns at once."""
+@dataclass(frozen=True)
+class CallRecords:
+    """Where a live call is written down: its turns and events in the call log, its frames in a recording."""
 
-    def caller_said(self, text: str, at: datetime) -> None: ...
-
-    def agent_said(self, answer: int, text: str, at: datetime) -> None:
-        """A piece of the agent's answer of that number."""
-
-    def cut_off(self, answer: int, heard: str, unheard: str) -> None:
-        """Of the answer of that number, only this was heard."""
+    events: CallEvents
+    recorder: CallRecorder
 
     def set_off_record(self, off: bool) -> None:
-        """Whether turns from now on are kept out of everything that outlives the call."""
+        """From the next turn on nothing that is said may outlive the call, or everything may again."""
+        self.events.set_off_record(off)
+        if off:
+            self.recorder.discard()  # it holds the words by now, and a recording with a gap can't be replayed
+
+    def retract(self, session: VoiceSession, rows: Sequence[Row]) -> None:
+        """Delete the session's retracted turns; `rows` are those that remain."""
+        self.recorder.discard()
+        self.events.retract(session, rows)
 
 
 class Transcript:
-    """Collects turns of one call, in the order spoken; of a call that goes on, after those it had."""
+    """Collects the turns of one call in the order spoken. A resumed call continues after the session's turns."""
 
-    def __init__(
-        self,
-        playout: Playout,
-        *,
-        turns: Sequence[Turn] = (),
-        call_events: TurnListener | None = None,
-        off_record: bool = False,
-    ) -> None:
-        self.turns = list(turns)
-        self.off_record = off_record
-        """Whether what is said now is kept out of everything that outlives the call."""
-        self._playout = playout
-        self._listeners = [call_events] if call_events is not None else []
-        for listener in self._listeners:
-            listener.set_off_record(off_record)
-        # No answer before had a higher number: each of them became a turn.
+    def __init__(self, session: VoiceSession, playout: Playout, records: CallRecords) -> None:
+        self.turns = list(session.turns)
+        self.playout = playout
+        self._session = session
+        self._records = records
+        records.set_off_record(session.off_record)
+        # Every earlier answer became a turn, so none had a higher number.
         self._number = len(self.turns)
-        self._used: list[tuple[int, HistoryToolCall]] = []
+        self._tool_calls: list[tuple[int, HistoryToolCall]] = []
         self._answer: AgentUtterance | None = None
         self._answer_at: datetime | None = None
         self._audible_since = self._sent_at = 0.0
 
-    # What happens in the call
+    # From the call
 
-    def caller_said(self, text: str, at: datetime) -> None:
-        text = _without_secrets(text)
+    def caller_said(self, text: str, at: datetime) -> Turn:
+        text = _redacted(text)
         self._close_answer()
-        self.turns.append(Turn(Speaker.CALLER, text, at, kept=not self.off_record))
-        for listener in self._listeners:
-            listener.caller_said(text, at)
+        turn = Turn(Speaker.CALLER, text, at, kept=not self._session.off_record)
+        self.turns.append(turn)
+        self._records.events.caller_said(text, at)
+        return turn
 
     def agent_said(self, text: str, at: datetime) -> None:
-        text = _without_secrets(text)
+        text = _redacted(text)
         answer = self._open_answer()
         answer.said(text)
         self._answer_at = self._answer_at or at
-        for listener in self._listeners:
-            listener.agent_said(self._number, text, at)
+        self._records.events.agent_said(self._number, text, at)
 
-    def function_used(self, used: HistoryToolCall) -> None:
-        """For an engine that has to be told the conversation so far; it is written nowhere."""
-        self._used = [*self._used, (len(self.turns), used)][-_MOST_USED:]
+    def tool_called(self, call: HistoryToolCall) -> None:
+        """Keep a tool call for the history of a new engine session. It is not stored."""
+        self._tool_calls = [*self._tool_calls, (len(self.turns), call)][-_MOST_TOOL_CALLS:]
 
     def agent_audio(self, size: int, now: float) -> None:
-        """So many bytes of the current answer are about to be sent, at `now` on the loop's clock."""
+        """`size` bytes of the current answer are about to be sent, at `now` on the loop's clock."""
         answer = self._open_answer()
         if answer.sent == 0:
             self._audible_since = now
@@ -97,114 +95,125 @@ class Transcript:
             self._answer.done = True
 
     def interrupted(self, now: float) -> bool:
-        """The caller spoke over the agent: what was not played by now will never be. Whether there was such a rest."""
+        """Barge-in: what was not played by now never will be. Returns whether anything was not."""
         answer = self._answer
         if answer is None:
             return False
-        # A carrier that has never echoed a mark is believed to have played what the engine had finished.
-        trusted = answer.done and not self._playout.marks_work
+        # Without any mark from the carrier, assume that it played what the engine had finished.
+        assumed = answer.done and not self.playout.marks_work
         if not answer.done and self._is_played_out(answer, now):
             answer.done = True
             self._close_answer(answer.sent)
         else:
-            self._close_answer(None if trusted else self._heard_bytes(answer, now))
+            self._close_answer(None if assumed else self._heard_bytes(answer, now))
         return bool(self.turns) and not self.turns[-1].heard
 
     def go_off_record(self, off: bool) -> None:
         """From the next turn on nothing is kept, or everything is again."""
         self._close_answer()
-        self.off_record = off
-        for listener in self._listeners:
-            listener.set_off_record(off)
+        self._session.off_record = off
+        self._records.set_off_record(off)
 
-    def take_back(self, turns: Sequence[Turn]) -> None:
-        """Make it as if these had not been said."""
-        self.turns = [turn for turn in self.turns if not any(turn is taken for taken in turns)]
-        self._used.clear()  # they may hold what was said
+    def retract(self, turns: Sequence[Turn]) -> None:
+        """Delete these turns everywhere, as the caller asked."""
+        self._session.taken_back += [turn.name for turn in turns]
+        self.turns = [turn for turn in self.turns if not any(turn is retracted for retracted in turns)]
+        self._tool_calls.clear()  # results may quote what was said
+        self._records.retract(self._session, self.log_rows)
 
-    def ended(self, now: float) -> list[Turn]:
-        """The call is over: the whole transcript, of what may be kept."""
-        if self._answer is not None and self._known_unheard(self._answer):
+    def finish(self, now: float) -> list[Turn]:
+        """The call is over: all turns that may be kept."""
+        if self._answer is not None and self._is_known_unheard(self._answer):
             self._close_answer(self._heard_bytes(self._answer, now))
         else:
             self._close_answer()
         return [turn for turn in self.turns if turn.kept]
 
+    # What was said
+
     @property
-    def has_sound(self) -> bool:
-        """Whether anything of the answer that is being spoken was sent; its text may come later."""
+    def has_audio(self) -> bool:
+        """Whether audio of an unfinished answer was sent; its text may come later."""
         return self._answer is not None and self._answer.sent > 0
 
     @property
     def so_far(self) -> list[Turn]:
-        """The conversation, with the answer that is being spoken."""
+        """All turns, with the answer that is being spoken."""
         if self._answer is None or not self._answer.pieces or self._answer_at is None:
             return list(self.turns)
-        return [*self.turns, Turn(Speaker.AGENT, self._answer.text, self._answer_at, kept=not self.off_record)]
+        kept = not self._session.off_record
+        return [*self.turns, Turn(Speaker.AGENT, self._answer.text, self._answer_at, kept=kept)]
 
     @property
-    def conversation(self) -> list[HistoryMessage | HistoryToolCall]:
-        """The same for an engine: what was heard, and the functions where they were used."""
+    def last_answer(self) -> str:
+        return next((turn.text for turn in reversed(self.so_far) if turn.speaker is Speaker.AGENT), "")
+
+    @property
+    def history(self) -> list[HistoryMessage | HistoryToolCall]:
+        """The conversation for a new engine session: what was heard, and tool calls in their places."""
         items: list[tuple[float, HistoryMessage | HistoryToolCall]] = [
-            (place - 0.5, used) for place, used in self._used
+            (place - 0.5, call) for place, call in self._tool_calls
         ]
         for place, turn in enumerate(self.so_far):
             if turn.text:
-                items.append(
-                    (place, HistoryMessage("user" if turn.speaker is Speaker.CALLER else "assistant", turn.text))
-                )
+                is_caller = turn.speaker is Speaker.CALLER
+                items.append((place, HistoryMessage("user" if is_caller else "assistant", turn.text)))
         return [item for _, item in sorted(items, key=lambda item: item[0])]
 
     @property
     def log_rows(self) -> list[Row]:
-        """The rows of the call log for all turns that may be kept."""
+        """The rows of the call log for everything so far that may be kept."""
         turns = self.so_far
-        is_open = len(turns) > len(self.turns) and not self.off_record
-        return rows_of_turns([turn for turn in turns if turn.kept], open_answer=self._number if is_open else None)
+        is_open = len(turns) > len(self.turns) and not self._session.off_record
+        kept = [turn for turn in turns if turn.kept]
+        return [
+            *rows_of_turns(kept, open_answer=self._number if is_open else None),
+            *rows_beside_turns(self._session),
+        ]
 
-    # Itself
+    # The answer that is being spoken
 
     def _open_answer(self) -> AgentUtterance:
         if self._answer is None:
-            self._answer = AgentUtterance(start=self._playout.sent)
+            self._answer = AgentUtterance(start=self.playout.sent)
         return self._answer
 
     def _heard_bytes(self, answer: AgentUtterance, now: float) -> int:
-        if self._playout.marks_work:
-            return self._playout.confirmed - answer.start
+        if self.playout.marks_work:
+            return self.playout.confirmed - answer.start
         return int((now - self._audible_since) * BYTES_PER_SECOND) if answer.sent else 0
 
     def _is_played_out(self, answer: AgentUtterance, now: float) -> bool:
-        """Whether nothing was left to be heard, though the engine has not said that this was all: it may never."""
+        """Whether all audio was played although the engine has not reported the end; it may never do so."""
         if not answer.sent or not answer.pieces_have_sound:
             return False
-        if not self._playout.marks_work:
+        if not self.playout.marks_work:
             return (now - self._audible_since) * BYTES_PER_SECOND >= answer.sent
-        # No mark stands after the last stretch.
-        left = self._playout.sent - max(self._playout.confirmed, answer.start)
+        # The last piece has no mark yet.
+        left = self.playout.sent - max(self.playout.confirmed, answer.start)
         return left < MARK_BYTES and (now - self._sent_at) * BYTES_PER_SECOND > left
 
-    def _known_unheard(self, answer: AgentUtterance) -> bool:
-        """Whether the carrier's echoes show that some of it was not played. One that never echoes is believed."""
-        if not self._playout.marks_work or not answer.sent:
+    def _is_known_unheard(self, answer: AgentUtterance) -> bool:
+        """Whether marks show that some of it was not played. Without marks it counts as played."""
+        if not self.playout.marks_work or not answer.sent:
             return False
-        heard = self._playout.confirmed - answer.start
-        # The last stretch has no mark before the engine says that the answer is complete.
+        heard = self.playout.confirmed - answer.start
+        # The last piece has no mark before the engine reports the end of the answer.
         unmarked = 0 if answer.done or heard <= 0 else MARK_BYTES - 1
         return answer.sent - heard > unmarked
 
     def _close_answer(self, heard_bytes: int | None = None) -> None:
-        """Make the answer a turn: whole, or as far as it was heard."""
+        """Make the answer a turn: all of it, or what was heard."""
         answer, self._answer = self._answer, None
         at, self._answer_at = self._answer_at, None
         if answer is None or at is None:
             return
         heard, unheard = (answer.text, "") if heard_bytes is None else answer.split_at(heard_bytes)
-        self.turns.append(Turn(Speaker.AGENT, heard, at, unheard, kept=not self.off_record))
-        for listener in self._listeners if unheard else ():
-            listener.cut_off(self._number, heard, unheard)
+        self.turns.append(Turn(Speaker.AGENT, heard, at, unheard, kept=not self._session.off_record))
+        if unheard:
+            self._records.events.cut_off(self._number, heard, unheard)
         self._number += 1
 
 
-def _without_secrets(text: str) -> str:
-    return redact(text) if len(text) <= _LONGEST_SPOKEN else text
+def _redacted(text: str) -> str:
+    return redact(text) if len(text) <= _LONGEST_REDACTED else text

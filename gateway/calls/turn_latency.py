@@ -1,8 +1,8 @@
 """
-How long each turn's answer took, stage by stage, as far as we see it or the engine tells. No clock: times are given.
+The latency of each answer, stage by stage. No clock: times are given.
 
-Stages are counted from the end of the caller's speech as the engine judges it. What we can't see of a model that the
-engine runs itself is counted back from the first sound, by the engine's own figures.
+Stages are measured from the end of the caller's speech as the engine detects it. Stages inside the engine are derived
+from its own figures, counted back from the first audio.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,18 +17,18 @@ _DIGITS: Final = 4  # a tenth of a millisecond
 @dataclass(frozen=True)
 class TurnLatency:
     """
-    Seconds from the end of the caller's speech to each stage; None for one that was not reached or is not known.
+    Seconds from the end of the caller's speech to each stage; None if not reached or not known.
 
-    The model may be asked before the end of the turn is certain: then the seconds to it are negative.
+    The language model may be asked before the end of the turn is certain: then its seconds are negative.
     """
 
     transcript: float | None = None
     llm_request: float | None = None
     first_token: float | None = None
     first_audio: float | None = None
-    """The engine's first sound reached us."""
+    """The engine's first audio arrived."""
     first_frame: float | None = None
-    """It left for the carrier."""
+    """It was sent to the carrier."""
 
     def as_json(self) -> dict[str, float | None]:
         return {stage: getattr(self, stage) for stage in _STAGES}
@@ -42,52 +42,54 @@ _STAGES: Final = tuple(field.name for field in fields(TurnLatency))
 
 
 def observe(engine: str, timing: TurnLatency) -> None:
-    """Count one turn in the metrics."""
+    """Add one turn to the metrics."""
     for stage, seconds in timing.as_json().items():
         if seconds is not None:
             TURN_STAGE_SECONDS.labels(stage, engine).observe(max(seconds, 0.0))  # a histogram's sum must not fall
 
 
-# The engine's figures, each with the stage that it led to.
+# The engine's figures, each with the stage at its end.
 _LEADS_TO: Final = {"stt": "transcript", "ttt": "first_audio", "tts": "first_audio"}
 
 
 class TurnLatencyTracker:
     """
-    Collects the stages of one turn after another, and hands each turn that is over to `tell`.
+    Measures one turn after another.
 
-    `sounds` is told when the first sound of an answer has left: the timing so far, None where nobody had spoken.
-
-    Of each stage the first time counts. A turn exists once its text is there: a caller who only cleared their throat,
-    and the agent's greeting, are none.
+    `on_turn` gets each finished turn. `on_answer` is called when the first audio of an answer was sent, with the
+    stages so far as JSON, or None for a greeting. Of each stage the first time counts. A turn needs a transcript:
+    a caller who only coughed has not taken one.
     """
 
     def __init__(
-        self, tell: Callable[[TurnLatency], None], *, sounds: Callable[[TurnLatency | None], None] = lambda _: None
+        self,
+        on_turn: Callable[[TurnLatency], None],
+        *,
+        on_answer: Callable[[dict[str, float | None] | None], None] = lambda _: None,
     ) -> None:
         self.finished: list[TurnLatency] = []
-        self._tell = tell
-        self._sounds = sounds
+        self._on_turn = on_turn
+        self._on_answer = on_answer
         self._seen: dict[str, float] = {}
         self._reported: dict[str, float] = {}
 
-    # Where turns begin and end
+    # The begin and the end of turns
 
     def caller_spoke(self) -> None:
-        """The caller began to speak: the turn before is over, a new one begins. Safe to repeat."""
+        """The caller began to speak: a new turn. May be repeated."""
         self._finish()
 
     def call_over(self) -> None:
         self._finish()
 
-    # Its stages
+    # Stages
 
     def speech_ended(self, at: float) -> None:
         if "transcript" not in self._seen:
             self._saw("speech_ended", at)
 
     def transcript(self, at: float) -> None:
-        """The turn's text. A second one with no speech noticed between is a turn of its own."""
+        """The turn's text. A second text without speech in between is a turn of its own."""
         if "transcript" in self._seen:
             self._finish()
         self._saw("transcript", at)
@@ -104,21 +106,19 @@ class TurnLatencyTracker:
     def first_frame(self, at: float) -> None:
         if "first_frame" not in self._seen:
             self._seen["first_frame"] = at
-            self._sounds(self._timing() if "transcript" in self._seen else None)
+            self._on_answer(self._timing().as_json() if "transcript" in self._seen else None)
 
     def reported(self, *, stt: float | None = None, ttt: float | None = None, tts: float | None = None) -> None:
         """
-        The engine's own seconds: sound to text, request to first word of the model, first word to first sound.
+        The engine's figures: audio to text, request to first token, first token to first audio.
 
-        Reports come again and again, even in silence, and carry no turn. Of each figure the last before its stage
-        counts; where there was none, the first after it.
+        Reports repeat, even in silence, and do not name a turn. The last figure before its stage counts, else the
+        first one after it.
         """
         for figure, seconds in (("stt", stt), ("ttt", ttt), ("tts", tts)):
             settled = figure in self._reported and _LEADS_TO[figure] in self._seen
             if seconds is not None and not settled:
                 self._reported[figure] = seconds
-
-    # Itself
 
     def _saw(self, stage: str, at: float) -> None:
         self._seen.setdefault(stage, at)
@@ -128,18 +128,18 @@ class TurnLatencyTracker:
         self._seen, self._reported = {}, {}
         if timing is not None:
             self.finished.append(timing)
-            self._tell(timing)
+            self._on_turn(timing)
 
     def _timing(self) -> TurnLatency:
         at = self._all_times()
         ended = at.get("speech_ended", at["transcript"])
         seconds = {stage: round(at[stage] - ended, _DIGITS) for stage in _STAGES if stage in at}
         if "speech_ended" not in at:
-            del seconds["transcript"]  # it stands for the end of speech itself
+            del seconds["transcript"]  # used as the end of speech
         return TurnLatency(**seconds)
 
     def _all_times(self) -> dict[str, float]:
-        """What was seen, and what follows from the engine's figures."""
+        """Observed times, and those derived from the engine's figures."""
         at = dict(self._seen)
         for unseen, known, figure in (
             ("speech_ended", "transcript", "stt"),

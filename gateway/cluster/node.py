@@ -362,7 +362,7 @@ class ClusterNode:
             pending.token,
             {**pending.session.as_json(), "turns": []} if pending.session is not None else None,
             pending.number,
-            pending.access.tier,
+            pending.access.level,
             pending.handed_over,
             pending.order.as_json() if pending.order is not None else None,
         )

@@ -45,9 +45,9 @@ Put = Callable[[ChatEvent], None]
 class LatencyObserver(Protocol):
     """Told when upstreams are asked and when the first of them begins to answer, in time.monotonic's seconds."""
 
-    def on_request(self, at: float) -> None: ...
+    def llm_request(self, at: float) -> None: ...
 
-    def on_first_token(self, at: float) -> None: ...
+    def first_token(self, at: float) -> None: ...
 
 
 ReplyTo = Callable[[str], Awaitable[str]]
@@ -140,7 +140,7 @@ class Responder:
             put(TextDelta(reply))
             return
         if self._watch is not None:
-            self._watch.on_request(time.monotonic())
+            self._watch.llm_request(time.monotonic())
         race = _FallbackRace(self._brain, self.caller_key, pass_on, self._watch, self._longest_silence)
         try:
             await race.run(await self._with_memory(request))
@@ -291,7 +291,7 @@ class _FallbackRace:
         self._patience.reschedule(None)
         self._news.set()
         if self._watch is not None:
-            self._watch.on_first_token(time.monotonic())
+            self._watch.first_token(time.monotonic())
         for attempt in self._attempts:
             if attempt is not self._winner:
                 attempt.cancel()

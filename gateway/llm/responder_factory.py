@@ -15,7 +15,7 @@ from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.endpoint_tokens import EndpointTokens, digest_of
 from gateway.llm.responder import Responder, hashed_caller
 from gateway.llm.turn_recall import Search, TurnRecall
-from gateway.memory.trust import MemoryAccess, TrustLevel
+from gateway.memory.trust import MemoryAccess, MemoryChange, TrustLevel
 from gateway.settings import Secret
 
 PATH: Final = "/v1/chat/completions"
@@ -68,7 +68,7 @@ class ResponderFactory:
             return None
         bearer = self.endpoint_tokens.open(responder)
         if self._directory is not None:
-            self._directory.bearer_opened(digest_of(bearer), agent.name, caller, access.tier)
+            self._directory.bearer_opened(digest_of(bearer), agent.name, caller, access.level)
         return CallLlm(LlmEndpoint(self._origin(media_url) + PATH, bearer, responder), responder)
 
     def _origin(self, media_url: str) -> str:
@@ -78,8 +78,10 @@ class ResponderFactory:
         prefix = parts.path.rpartition("/")[0].rpartition("/")[0]
         return f"{'http' if without_tls else 'https'}://{parts.netloc}{prefix}"
 
-    def keep_to_itself(self, call_llm: CallLlm, agent: Agent) -> None:
-        """It is not the same person's memory any more: only this node knows whose, so no other looks up any."""
+    def memory_changed(self, call_llm: CallLlm, agent: Agent, change: MemoryChange) -> None:
+        """Another person's memory, or none: only this node knows which, so no other node may look up any."""
+        if change in (MemoryChange.LEVEL_RAISED, MemoryChange.SPEAKER_CHANGED):
+            return
         call_llm.responder.forget()
         if self._directory is not None:
             self._directory.bearer_opened(digest_of(call_llm.endpoint.bearer), agent.name, "", TrustLevel.NONE)
@@ -97,7 +99,7 @@ class ResponderFactory:
         search, memory = self._search, None
         is_known = caller or agent.repeat_caller.may_be_known_later
         if search is not None and is_known and prompts.wants_memory(agent.prompt):
-            memory = TurnRecall(_cleared(search, agent.name, caller, access), seconds=brain.recall_seconds)
+            memory = TurnRecall(_allowed(search, agent.name, access), seconds=brain.recall_seconds)
         return Responder(agent.name, hashed_caller(agent.name, caller, self._secret), brain, memory=memory)
 
     async def _of_another_node(self, digest: str) -> Responder | None:
@@ -109,7 +111,7 @@ class ResponderFactory:
         if found is None or found[0] not in self._agents:
             return None
         name, caller, tier = found
-        return self._responder(self._agents[name], caller, MemoryAccess(TrustLevel(tier)))
+        return self._responder(self._agents[name], caller, MemoryAccess(TrustLevel(tier), caller=caller))
 
 
 def _is_loopback(host: str) -> bool:
@@ -119,11 +121,10 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _cleared(search: RankedSearch, agent: str, caller: str, access: MemoryAccess) -> Search:
+def _allowed(search: RankedSearch, agent: str, access: MemoryAccess) -> Search:
     async def look(said: str) -> list[str]:
-        whose = access.whose(caller)
-        if not whose or not access.allows(TrustLevel.EVERYTHING):
+        if not access.caller or not access.allows(TrustLevel.EVERYTHING):
             return []
-        return await search(agent, whose, said, person=access.person)
+        return await search(agent, access.caller, said, person=access.person)
 
     return look

@@ -8,13 +8,16 @@ allow-list, a PIN) is mapped to a tier by `[agents.NAME.memory.trust]`; only wha
 import enum
 import hmac
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.errors import SettingsError
 from gateway.settings import Secret
 from gateway.telephony.attestation import Attestation
+
+if TYPE_CHECKING:  # the loader needs stores; who only reads settings does not
+    from gateway.memory.loader import MemoryLoader
 
 MOST_TRIES: Final = 3
 KEY_PAUSE: Final = 10.0
@@ -36,24 +39,122 @@ class TrustLevel(enum.IntEnum):
         return self.name.lower()
 
 
-@dataclass(slots=True)
+class MemoryChange(enum.Enum):
+    """A change of the memory that the agent of a live call may use."""
+
+    LEVEL_RAISED = enum.auto()
+    """More of the same memory may be used."""
+    CALLER_CHANGED = enum.auto()
+    """A tool has identified the caller: the memory of another identifier applies."""
+    SPEAKER_CHANGED = enum.auto()
+    """Another person has the phone. Kept state is not theirs."""
+    CONTENT_CHANGED = enum.auto()
+    """Other facts and past calls apply to the person who speaks."""
+    REVOKED = enum.auto()
+    """No memory may be used for the rest of the call."""
+
+
 class MemoryAccess:
-    """The tier in force in one call. It may rise, when the caller gives a PIN."""
+    """
+    Whose memory the agent of one call may use now, and at which level.
 
-    tier: TrustLevel = TrustLevel.EVERYTHING
-    locked: bool = False
-    """Nothing more is told in this call: somebody else has the phone, or there is nothing left to tell."""
-    caller: str | None = None
-    """Whose memory it is, where that has become known in mid-call."""
-    person: str = ""
-    """Who of several people on one number speaks, where they have said so."""
+    Observers get every change, after it has taken effect, in the order in which they subscribed. The object belongs
+    to the call, not to its media stream: a resumed call keeps its level.
+    """
 
-    def allows(self, tier: TrustLevel) -> bool:
-        return self.tier >= tier and not (self.locked and tier)
+    def __init__(self, level: TrustLevel = TrustLevel.EVERYTHING, *, caller: str = "") -> None:
+        self.level = level
+        self.caller = caller
+        """The identifier under which the memory is kept; empty: nothing is read or kept."""
+        self.person = ""
+        """The name of the person who speaks, if several people share a number and this one has given a name."""
+        self.locked = False
+        """Set when the memory is another person's, or was erased at the caller's request."""
+        self.memory: MemoryLoader | None = None
+        """What is being loaded for `caller`; None without memory."""
+        self._source: MemorySource = NoMemory()
+        self._observers: list[Callable[[MemoryChange], None]] = []
 
-    def whose(self, caller: str) -> str:
-        """Whose memory is meant, of a call that began as this caller's."""
-        return caller if self.caller is None else self.caller
+    def allows(self, level: TrustLevel) -> bool:
+        return self.level >= level and not (self.locked and level)
+
+    def subscribe(self, observer: Callable[[MemoryChange], None]) -> None:
+        self._observers.append(observer)
+
+    def open(self, source: "MemorySource") -> None:
+        """Start to load the memory of `caller`."""
+        self._source = source
+        self.memory = source.load(self.caller)
+
+    @property
+    def can_erase(self) -> bool:
+        return self._source.can_erase
+
+    async def erase(self) -> None:
+        """Delete all that is stored about `caller`. Raises StoreError."""
+        await self._source.erase(self.caller)
+
+    def close(self) -> None:
+        """Stop loading and drop all observers: the media stream has ended."""
+        self._observers.clear()
+        if self.memory is not None:
+            self.memory.cancel()
+            self.memory = None
+
+    # Changes
+
+    def raise_level(self, level: TrustLevel) -> None:
+        self.level = max(self.level, level)
+        self._notify(MemoryChange.LEVEL_RAISED)
+
+    def change_caller(self, caller: str) -> None:
+        self.caller = caller
+        if self.memory is not None:
+            self.memory.cancel()
+        self.memory = self._source.load(caller)
+        self._notify(MemoryChange.CALLER_CHANGED)
+
+    def change_speaker(self) -> None:
+        """Another person speaks; `name_speaker` follows."""
+        self._notify(MemoryChange.SPEAKER_CHANGED)
+
+    def name_speaker(self, name: str, *, locked: bool) -> None:
+        """The person who speaks has given a name. `locked`: the memory of that name is closed in this call."""
+        self.person = name
+        if self.memory is not None and self.memory.person_is(name):
+            self.locked = locked
+            self._notify(MemoryChange.CONTENT_CHANGED)
+
+    def revoke(self) -> None:
+        self.locked = True
+        self._notify(MemoryChange.REVOKED)
+
+    def _notify(self, change: MemoryChange) -> None:
+        for observer in list(self._observers):
+            observer(change)
+
+
+class MemorySource(Protocol):
+    """The memory that an agent has of its callers."""
+
+    @property
+    def can_erase(self) -> bool: ...
+
+    def load(self, caller: str) -> "MemoryLoader | None":
+        """Start to load a caller's memory. None if there is none, or if the call may not use it."""
+
+    async def erase(self, caller: str) -> None:
+        """Delete everything about a caller. Raises StoreError."""
+
+
+class NoMemory:
+    """The MemorySource of a gateway without memory."""
+
+    can_erase = False
+
+    def load(self, caller: str) -> None: ...
+
+    async def erase(self, caller: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +173,7 @@ class TrustPolicy:
     """At least this once the PIN was given."""
     pin: Secret | None = None
 
-    def tier(
+    def level(
         self, attestation: Attestation, *, withheld: bool = False, allow_listed: bool = False, pin_given: bool = False
     ) -> TrustLevel:
         """The tier in force. Being on the list proves nothing for a number that is forged or not there."""
@@ -108,7 +209,7 @@ def read_trust(table: Any, where: str) -> TrustPolicy:
     if unknown := sorted(set(table) - known):
         raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(sorted(known))}")
     given: dict[str, Any] = {
-        key: (_pin if key == "pin" else _tier)(value, f"{where}.{key}") for key, value in table.items()
+        key: (_pin if key == "pin" else _level)(value, f"{where}.{key}") for key, value in table.items()
     }
     if "pin" in given:
         return TrustPolicy(**_NUMBER_BESIDE_PIN | given)
@@ -117,7 +218,7 @@ def read_trust(table: Any, where: str) -> TrustPolicy:
     return TrustPolicy(**given)
 
 
-def _tier(value: Any, where: str) -> TrustLevel:
+def _level(value: Any, where: str) -> TrustLevel:
     words = {str(tier): tier for tier in TrustLevel}
     if not isinstance(value, str) or value not in words:
         raise SettingsError(f"{where} must be one of {', '.join(words)}")

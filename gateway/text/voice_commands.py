@@ -15,8 +15,6 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any, Final
 
-from gateway.memory.trust import TrustLevel
-
 CONFIRM_SECONDS: Final = 30.0
 """How long a question of ours can be answered."""
 _DEFAULT_LANGUAGE: Final = "en"
@@ -37,17 +35,12 @@ class VoiceCommandKind(enum.StrEnum):
     """Keep nothing from this turn on, the turn itself included."""
     ON_RECORD = "on_record"
 
-    @property
-    def needs(self) -> TrustLevel:
-        """The lowest tier that may have it: who forges a number must not wipe out its owner's memory."""
-        return TrustLevel.EVERYTHING if self is VoiceCommandKind.FORGET_EVERYTHING else TrustLevel.NONE
-
 
 _ASKED_BACK: Final = frozenset({VoiceCommandKind.FORGET_THAT, VoiceCommandKind.FORGET_EVERYTHING})
 
 
 class CommandStep(enum.Enum):
-    """What is to be done about a wish now."""
+    """What to do about a command now."""
 
     ASK = enum.auto()
     """Nothing yet: ask back."""
@@ -58,9 +51,9 @@ class CommandStep(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class VoiceCommand:
-    """A wish, what to do about it, and what the caller is told."""
+    """A command, what to do about it, and the replies to choose from."""
 
-    wish: VoiceCommandKind
+    kind: VoiceCommandKind
     step: CommandStep
     say: str
     """The question, or after it was done that it was. What is known follows it."""
@@ -93,13 +86,13 @@ class VoiceCommands:
                 return self._command(asked, CommandStep.DO)
             if self._phrases.no.match(spoken):
                 return self._command(asked, CommandStep.DROP)
-        wish = self._phrases.wish(text)
-        if wish is None:
+        kind = self._phrases.kind(text)
+        if kind is None:
             return None
-        if wish not in _ASKED_BACK:
-            return self._command(wish, CommandStep.DO)
-        self._asked, self._asked_at = wish, now
-        return self._command(wish, CommandStep.ASK)
+        if kind not in _ASKED_BACK:
+            return self._command(kind, CommandStep.DO)
+        self._asked, self._asked_at = kind, now
+        return self._command(kind, CommandStep.ASK)
 
     def may_be_meant(self, text: str, now: float) -> bool:
         """Whether `heard` would find something in this; the caller may not have finished yet."""
@@ -109,15 +102,15 @@ class VoiceCommands:
         return found is not None
 
     def is_bare(self, text: str) -> bool:
-        """Whether a wish is all that was said."""
+        """Whether the command is all that was said."""
         return all(self._phrases.filler.fullmatch(_spoken(sentence)) for sentence in _sentences(text)[:-1])
 
-    def _command(self, wish: VoiceCommandKind, step: CommandStep) -> VoiceCommand:
-        texts, common = self._phrases.texts[wish], self._phrases.common
+    def _command(self, kind: VoiceCommandKind, step: CommandStep) -> VoiceCommand:
+        texts, common = self._phrases.texts[kind], self._phrases.common
         say = {CommandStep.ASK: texts.get("ask", ""), CommandStep.DO: texts["done"], CommandStep.DROP: common["kept"]}[
             step
         ]
-        return VoiceCommand(wish, step, say, texts["nothing"], common["failed"])
+        return VoiceCommand(kind, step, say, texts["nothing"], common["failed"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +125,13 @@ class _Phrases:
     texts: Mapping[VoiceCommandKind, Mapping[str, str]]
     common: Mapping[str, str]
 
-    def wish(self, text: str) -> VoiceCommandKind | None:
-        """The wish that the last sentence is; what follows one, as in "Forget that. Make it two.", makes it talk."""
+    def kind(self, text: str) -> VoiceCommandKind | None:
+        """The command in the last sentence; what follows one, as in "Forget that. Make it two.", makes it talk."""
         sentences = _sentences(text)
         if any(map(self._goes_off_record, sentences)):
             return VoiceCommandKind.OFF_RECORD
         last = _spoken(sentences[-1]) if sentences else ""
-        return next((wish for wish, pattern in self.memory_commands.items() if pattern.fullmatch(last)), None)
+        return next((kind for kind, pattern in self.memory_commands.items() if pattern.fullmatch(last)), None)
 
     def _goes_off_record(self, sentence: str) -> bool:
         """Also before a comma, as in "Off the record, I have never liked it": the rest must not be kept either."""
@@ -161,12 +154,12 @@ def _load(language: str, name: str) -> _Phrases:
     after = f"(?:{_any_of([*rules['after'], *names])}){{0,4}}"
     return _Phrases(
         memory_commands={
-            wish: re.compile(f"{before}(?:{_any_of(rules[wish]['phrases'])}){after}") for wish in VoiceCommandKind
+            kind: re.compile(f"{before}(?:{_any_of(rules[kind]['phrases'])}){after}") for kind in VoiceCommandKind
         },
         yes=re.compile(f"{before}(?:{_any_of(rules['yes'])}){{1,4}}{after}"),
         no=re.compile(f"{before}(?:{_any_of(rules['no'])})"),
         filler=re.compile(before),
-        texts={wish: rules[wish] for wish in VoiceCommandKind},
+        texts={kind: rules[kind] for kind in VoiceCommandKind},
         common=rules,
     )
 

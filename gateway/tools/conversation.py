@@ -1,8 +1,8 @@
 """
-What a user's function sees of its call, and what it can do there.
+The public API of tools: what a user's function can read of its call, and do in it.
 
-Functions run in threads of their own; the call lives on the gateway's loop. What a function does to the call is
-carried over to the loop, in the order it was done: all of it has happened before the function's result is there.
+Functions run in threads of their own; the call lives on the event loop. Actions are carried over to the loop in
+order, and have happened before the function's result is used.
 """
 
 import asyncio
@@ -21,19 +21,20 @@ from gateway.session import Turn, VoiceSession
 from gateway.telephony.phone_numbers import transfer_target
 
 ANSWER_SECONDS: Final = 5.0
-"""How long a function waits for the loop to tell it something; normally that takes less than a millisecond."""
+"""How long a function waits for a value from the event loop; normally it takes less than a millisecond."""
 
 Kept = Scalar | Mapping[str, Scalar]
-"""A value as it is read back; a flat object can't be changed in place."""
+"""A value as it is read back. Flat objects are read-only views."""
 
 
 class ConversationHost(Protocol):
-    """The call, as its functions act on it. Every method is called on the gateway's loop and returns at once."""
+    """The call that tools act on. All methods are called on the event loop and return at once."""
 
     def say(self, text: str) -> None:
-        """Have the agent say it: now, or with the greeting while nothing has been said."""
+        """Have the agent say it: now or, before anything was said, as part of the greeting."""
 
-    def hang_up(self) -> None: ...
+    def hang_up(self) -> None:
+        """Hang up after the agent has finished speaking."""
 
     def transfer(self, target: str) -> None:
         """`target` is an E.164 number or a SIP address."""
@@ -43,7 +44,7 @@ class ConversationHost(Protocol):
 
 
 class Memory(Mapping[str, Kept]):
-    """What earlier calls of this caller left behind. Read only."""
+    """State kept by earlier calls of this caller. Read-only."""
 
     def __init__(self, values: Mapping[str, Value] | None = None) -> None:
         self._values: dict[str, Kept] = {key: _kept(value) for key, value in (values or {}).items()}
@@ -52,17 +53,15 @@ class Memory(Mapping[str, Kept]):
         return self._values[key]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._values))  # another thread may add keys meanwhile
+        return iter(list(self._values))  # another thread may add keys
 
     def __len__(self) -> int:
         return len(self._values)
 
     def clear(self) -> None:
-        """The caller wants it forgotten, or is somebody else."""
         self._values.clear()
 
-    def become(self, values: Mapping[str, Value]) -> None:
-        """What is kept now: a call that went on beside this one may have ended."""
+    def replace(self, values: Mapping[str, Value]) -> None:
         self._values = {key: _kept(value) for key, value in values.items()}
 
     def fields(self) -> dict[str, Value]:
@@ -71,19 +70,35 @@ class Memory(Mapping[str, Kept]):
 
 
 class State(Memory, MutableMapping[str, Kept]):
-    """What this call leaves behind. ValueError for what can't be kept: see `check_value`."""
+    """
+    State that this call leaves behind. Raises ValueError for a value that can't be kept, see `check_value`.
+
+    Values set while the caller is off the record are available in this call and are not kept.
+    """
+
+    def __init__(self, session: VoiceSession) -> None:
+        super().__init__(session.state)
+        self._session = session
+        self._off_record: set[str] = set()
+
+    def kept_fields(self, kept: Mapping[str, Value]) -> dict[str, Value]:
+        """All fields, with the `kept` value in place of one that was set off the record."""
+        fields = {key: value for key, value in self.fields().items() if key not in self._off_record}
+        return fields | {key: kept[key] for key in self._off_record if key in kept and key in self._values}
 
     def __setitem__(self, key: str, value: Kept) -> None:
         if len(self._values) >= MOST_KEYS and key not in self._values:
             raise ValueError(f"a call keeps at most {MOST_KEYS} state keys")
         self._values[key] = _kept(check_value(key, dict(value) if isinstance(value, Mapping) else value))
+        (self._off_record.add if self._session.off_record else self._off_record.discard)(key)
 
     def __delitem__(self, key: str) -> None:
         del self._values[key]
+        self._off_record.discard(key)
 
 
 class Conversation:
-    """One call, as its functions know it. Made on the gateway's loop, safe to use from any thread."""
+    """One call, as its tools see it. Created on the event loop, safe to use from any thread."""
 
     def __init__(
         self,
@@ -91,26 +106,25 @@ class Conversation:
         host: ConversationHost,
         *,
         memory: Mapping[str, Value] | None = None,
-        state: Mapping[str, Value] | None = None,
     ) -> None:
         self.memory = Memory(memory)
-        self.state = State(state)
+        self.state = State(session)
         """Text, numbers, true and false, or flat objects of these."""
         self.log = CallLogger(
             logging.getLogger("gateway.functions"), {"call": session.uuid[:8], "agent": session.agent}
         )
-        """A logger that names the call. Like every log here, it is no place for what was said."""
+        """A logger that adds the call's id. Do not log what was said."""
         self._session = session
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         self._open = True
 
-    # What a function knows
+    # What a function can read
 
     @property
     def caller(self) -> str:
-        """The caller's number in E.164; empty for somebody who hides it."""
+        """The caller's number in E.164; empty if withheld."""
         return self._session.number or self._session.caller
 
     @property
@@ -124,45 +138,45 @@ class Conversation:
 
     @property
     def transcript(self) -> tuple[tuple[str, str], ...]:
-        """The turns so far, each as who spoke ("caller" or "agent") and what was heard."""
+        """The turns so far: ("caller" or "agent", text). Of the agent's answers, what the caller heard."""
         return tuple((str(turn.speaker), turn.text) for turn in self._ask(self._host.turns))
 
-    # What a function does
+    # What a function can do
 
     def say(self, text: str) -> None:
-        """Have the agent say exactly this: now, or in `start_function` with the greeting."""
+        """Have the agent say exactly this: now or, in `start_function`, as part of the greeting."""
         if not isinstance(text, str):
             raise TypeError("say takes text")
         if text.strip():
             self._do(lambda: self._host.say(text.strip()))
 
     def hang_up(self) -> None:
-        """End the call once the agent has said what it is saying."""
+        """End the call when the agent has finished speaking."""
         self._do(lambda: self._host.hang_up())
 
     def transfer(self, target: str) -> None:
-        """Hand the caller over to an E.164 number or a SIP address."""
+        """Transfer the caller to an E.164 number or a SIP address."""
         address = transfer_target(target)
         if address is None:
             raise ValueError("transfer takes a number like +12025550100 or an address like sip:desk@example.com")
         self._do(lambda: self._host.transfer(address))
 
-    # The runner's side
+    # Used by ToolExecutor
 
     def handle(self) -> "Conversation":
-        """The same conversation for one run of a function; closing it leaves the others theirs."""
+        """The same conversation for one run of a function, which can be closed by itself."""
         return copy.copy(self)
 
     def close(self) -> None:
-        """The run that holds this handle was given up: what it still does must not surprise the caller."""
+        """Ignore further actions: the run that holds this handle was given up."""
         self._open = False
 
     def _do(self, effect: Callable[[], None]) -> None:
         def happen() -> None:
-            if self._open:  # asked on the loop, where it is closed
+            if self._open:  # checked on the loop, which also closes it
                 effect()
 
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and every call with it
+        with contextlib.suppress(RuntimeError):  # the loop has ended, with all calls
             self._loop.call_soon_threadsafe(happen)
 
     def _ask(self, question: Callable[[], Sequence[Turn]]) -> Sequence[Turn]:

@@ -1,8 +1,8 @@
 """
-The agent's text side: who does what the agent hands over in a call.
+Delegation of work to a text agent or a webhook.
 
-Handing over takes no time of the call's. It is tried a few times, also when the call has ended meanwhile; the log
-tells when it was in vain.
+Delivery runs in the background, with retries, and continues after the call. The log reports a task that could not be
+delivered.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DelegatedTask:
-    """What the agent hands over, and in whose name."""
+    """A task or message from the agent of a call."""
 
     kind: Literal["task", "message"]
     agent: str
@@ -33,57 +33,57 @@ class DelegatedTask:
 
 
 class DelegationFailed(Exception):
-    """It could not be handed over this time."""
+    """Delivery failed; it will be retried."""
 
 
 class Delegate(Protocol):
-    """Takes one piece of work. Raises Undelivered."""
+    """Delivers one task. Raises DelegationFailed."""
 
-    async def __call__(self, errand: DelegatedTask) -> None: ...
+    async def __call__(self, task: DelegatedTask) -> None: ...
 
 
 class Delegator:
-    """Hands work over in the background. One for all calls; `close` waits a moment for what is under way."""
+    """Delivers the tasks of all calls in the background. `close` waits briefly for deliveries in progress."""
 
     def __init__(self, pauses: Sequence[float] = PAUSES) -> None:
         self._pauses = pauses
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._deliveries: set[asyncio.Task[None]] = set()
 
-    def hand_over(self, to: Delegate, errand: DelegatedTask) -> None:
-        task = asyncio.get_running_loop().create_task(self._deliver(to, errand), name="errand")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def hand_over(self, to: Delegate, task: DelegatedTask) -> None:
+        delivery = asyncio.get_running_loop().create_task(self._deliver(to, task), name="delegation")
+        self._deliveries.add(delivery)
+        delivery.add_done_callback(self._deliveries.discard)
 
     async def close(self) -> None:
-        if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5)
-        for task in self._tasks:
-            task.cancel()
+        if self._deliveries:
+            await asyncio.wait(self._deliveries, timeout=5)
+        for delivery in self._deliveries:
+            delivery.cancel()
 
-    async def _deliver(self, to: Delegate, errand: DelegatedTask) -> None:
-        fields = {"agent": errand.agent, "kind": errand.kind}
+    async def _deliver(self, to: Delegate, task: DelegatedTask) -> None:
+        fields = {"agent": task.agent, "kind": task.kind}
         for pause in (*self._pauses, None):
             try:
-                await to(errand)
-                _log.info("handed over to the text side", extra=fields)
+                await to(task)
+                _log.info("task delegated", extra=fields)
                 return
             except DelegationFailed as error:
                 if pause is None:
-                    _log.error("could not be handed over", extra=fields | {"reason": str(error)})
+                    _log.error("task could not be delegated", extra=fields | {"reason": str(error)})
                 else:
                     await asyncio.sleep(pause)
 
 
 class Webhook:
-    """Posts the work to an address of the owner's."""
+    """Posts tasks to the configured URL."""
 
     def __init__(self, http: httpx.AsyncClient, url: str) -> None:
         self._http = http
         self._url = url
 
-    async def __call__(self, errand: DelegatedTask) -> None:
+    async def __call__(self, task: DelegatedTask) -> None:
         try:
-            answer = await self._http.post(self._url, json=asdict(errand), timeout=WEBHOOK_SECONDS)
+            answer = await self._http.post(self._url, json=asdict(task), timeout=WEBHOOK_SECONDS)
         except httpx.HTTPError as error:
             raise DelegationFailed(type(error).__name__) from None
         if answer.status_code >= 300:
@@ -91,14 +91,14 @@ class Webhook:
 
 
 class OpenClawAgent:
-    """Gives the work to an OpenClaw agent, in the caller's own session there. What it answers is its own business."""
+    """Sends tasks to an OpenClaw agent, in the caller's session there. Its answer is ignored."""
 
     def __init__(self, upstream: OpenClawUpstream, caller_key: str) -> None:
         self._upstream = upstream
         self._caller_key = caller_key
 
-    async def __call__(self, errand: DelegatedTask) -> None:
+    async def __call__(self, task: DelegatedTask) -> None:
         try:
-            await self._upstream.hand_over(f"A {errand.kind} from a phone call: {errand.text}", self._caller_key)
+            await self._upstream.hand_over(f"A {task.kind} from a phone call: {task.text}", self._caller_key)
         except LlmError as error:
             raise DelegationFailed(str(error)) from None

@@ -1,253 +1,397 @@
-"""What the agent of one call does beside talking: it calls functions, hangs up, and puts the caller through."""
+"""
+Executes the tools of one call: the functions of the user's file and the gateway's own.
+
+User code runs in threads of its own, builtins run on the event loop. Every tool call gets an answer in time, and
+the call's audio is never held up. Arguments, results and error texts may quote the caller: the log gets the
+function's name and the type of the error.
+"""
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import inspect
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from gateway.agents import Agent
-from gateway.calls.graceful_hangup import GracefulHangup
-from gateway.engines.interface import AgentFunction, EngineSession, FunctionCall
-from gateway.errors import CarrierRefused
-from gateway.history.live_events import CallEvents
-from gateway.memory.state import Value
-from gateway.metrics import FUNCTIONS
-from gateway.session import EndReason, Turn, VoiceSession
-from gateway.tools import builtin
-from gateway.tools.conversation import Conversation
-from gateway.tools.prepared import CallTools
-from gateway.tools.runner import Builtin, FunctionRunner, is_error
+import orjson
+from pydantic_core import to_jsonable_python
 
-NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
-NOT_WANTED: Final = "Not done: the caller has been answered already. Say nothing more."
+from gateway.engines.interface import AgentFunction, FunctionCall
+from gateway.memory.trust import MemoryChange
+from gateway.metrics import FUNCTIONS
+from gateway.session import Turn, VoiceSession
+from gateway.tools.builtin import END_CALL, Builtin, transfer_schema
+from gateway.tools.conversation import Conversation
+from gateway.tools.loader import CallTools
+from gateway.tools.module import Tool
+from gateway.tools.schema import ArgumentsRefused
+from gateway.tools.threads import ToolThread, ToolThreadFailed, ToolThreadsBusy
+
+MOST_AT_ONCE: Final = 4
+"""Tools of one call that run at the same time; others wait, within their own timeout."""
+MOST_REPEATS: Final = 3
+"""Identical tool calls in a row; the fourth is refused."""
+MOST_BETWEEN_TURNS: Final = 20
+"""Tool calls before the caller speaks again; further ones are refused."""
+REFUSAL_PAUSES: Final = (0.0, 0.5, 1.0, 2.0, 5.0)
+"""Delay before each refusal of a looping agent; the last one repeats. The model may ignore refusals."""
+MOST_RESULT_CHARACTERS: Final = 8000
+MOST_RESULTS_KEPT: Final = 100
+"""Results kept for an engine that repeats a request."""
+
 GOODBYE_DUE: Final = {"status": "ok", "next": "say a short goodbye; the call ends after it"}
 
-
-async def run_end_function(session: VoiceSession, call_tools: CallTools) -> None:
-    """Run `end_function` for a call that ended when it had no media. What it sets is kept."""
-    conv = Conversation(session, _EndedCallHost(session), memory=call_tools.memory, state=session.state)
-    runner = FunctionRunner(
-        asyncio.TaskGroup(),
-        conv,
-        tool_module=call_tools.tool_module,
-        workers=call_tools.threads,
-        answer=lambda call, content: None,
-    )
-    await runner.run_end()
-    if not session.off_record:
-        session.state = conv.state.fields()
+_ERROR: Final = '{"error":'
+_CUT: Final = " … (cut off here)"
 
 
-class _EndedCallHost:
-    """A call that is over, as its last function sees it: all that is left is what was said."""
+class ToolHost(Protocol):
+    """The call whose tools are executed. All methods are called on the event loop and return at once."""
+
+    def say(self, text: str) -> None: ...
+
+    def hang_up(self, request: str = "") -> None:
+        """Hang up after the agent's goodbye. `request` is the id of the tool call, which the agent may cancel."""
+
+    def transfer(self, target: str, request: str | None = None) -> None:
+        """Transfer the caller: at once or, with the id of a tool call, after the agent's goodbye."""
+
+    def turns(self) -> Sequence[Turn]: ...
+
+    def tool_started(self, call: FunctionCall) -> None: ...
+
+    def tool_finished(self, call: FunctionCall, content: str, *, ok: bool, seconds: float) -> None: ...
+
+    def state_changed(self) -> None:
+        """The session's state has new values."""
+
+
+class ToolExecutor:
+    """
+    The tools of one call. Used on the event loop; tasks belong to the call's group.
+
+    Each tool call is answered once, unless it is cancelled; a repeated request is answered again from memory.
+    """
+
+    def __init__(
+        self,
+        host: ToolHost,
+        tasks: asyncio.TaskGroup,
+        session: VoiceSession,
+        tools: CallTools,
+        transfer_to: Mapping[str, str],
+    ) -> None:
+        self._host = host
+        self._tasks = tasks
+        self._session = session
+        self._tools = tools
+        self._transfer_to = transfer_to
+        self._loop = asyncio.get_running_loop()
+        self._load_memory = tools.load_memory
+        self._conv = Conversation(session, self, memory=tools.memory)
+        builtins = {builtin.schema.definition.name: builtin for builtin in (*self._call_builtins(), *tools.builtins)}
+        self._functions: dict[str, Tool | Builtin] = {**tools.tool_module.tools, **builtins}
+        self._slots = asyncio.Semaphore(MOST_AT_ONCE)
+        self._requests: dict[FunctionCall, tuple[Callable[[str], None], float]] = {}
+        self._running: dict[FunctionCall, asyncio.Task[None]] = {}
+        self._results: dict[FunctionCall, str] = {}
+        self._breaker = LoopBreaker()
+        self._closed = self._call_over = False
+
+    @property
+    def functions(self) -> tuple[AgentFunction, ...]:
+        """The definitions that the agent gets."""
+        return tuple(function.schema.definition for function in self._functions.values())
+
+    # Called by the call
+
+    def start_up(self) -> "asyncio.Task[None]":
+        """Run the file's `start_function`. What it says in time becomes part of the greeting."""
+        hook, seconds = self._tools.tool_module.start, self._tools.timeouts.start_function
+        starting = self._tasks.create_task(self._run_hook(hook, seconds), name="start function")
+        starting.add_done_callback(lambda _: self._keep_state())
+        return starting
+
+    def start(self, call: FunctionCall, answer: Callable[[str], None]) -> None:
+        """Run a tool and pass its result to `answer`, of the connection that asked last. One id runs only once."""
+        if self._closed:
+            return
+        if call not in self._requests:
+            self._host.tool_started(call)
+        self._requests[call] = answer, self._loop.time()
+        if call in self._running:
+            return
+        if call in self._results:
+            self._answer(call, self._results[call])
+        elif refusal := self._breaker.refuses(call):
+            self._running[call] = self._tasks.create_task(
+                self._refuse(call, refusal, self._breaker.refusals), name="function refused"
+            )
+        else:
+            self._running[call] = self._tasks.create_task(self._run(call), name="function")
+
+    def cancel(self, call_ids: Iterable[str]) -> None:
+        """Stop these tool calls; they get no answer."""
+        unwanted = frozenset(call_ids)
+        for call in [call for call in self._running if call.id in unwanted]:
+            self._running.pop(call).cancel()
+            self._breaker.retract(call)
+
+    def caller_spoke(self) -> None:
+        """A new turn of the caller ends a loop of tool calls. Other calls may have stored state since the last one."""
+        self._breaker.reset()
+        self._refresh_memory()
+
+    def memory_changed(self, change: MemoryChange) -> None:
+        """Give tools the state that the caller's earlier calls have kept, or take it away."""
+        match change:
+            case MemoryChange.LEVEL_RAISED:
+                self._refresh_memory()
+            case MemoryChange.CALLER_CHANGED:
+                self._conv.memory.clear()
+                self._refresh_memory()
+            case MemoryChange.SPEAKER_CHANGED | MemoryChange.REVOKED:
+                self._load_memory = None
+                self._conv.memory.clear()
+
+    async def close(self, *, call_is_over: bool) -> None:
+        """Stop all tools. When the call is over, and not only its media stream, run `end_function`."""
+        self._load_memory = None
+        self._closed = True
+        self.cancel([call.id for call in self._running])
+        if call_is_over:
+            self._call_over = True
+            await self._run_hook(self._tools.tool_module.end, self._tools.timeouts.end_function)
+        self._keep_state()
+
+    # Called by tools, through Conversation. In `end_function` there is no call left to act on.
+
+    def say(self, text: str) -> None:
+        if not self._call_over:
+            self._host.say(text)
+
+    def hang_up(self) -> None:
+        if not self._call_over:
+            self._host.hang_up()
+
+    def transfer(self, target: str) -> None:
+        if not self._call_over:
+            self._host.transfer(target)
+
+    def turns(self) -> Sequence[Turn]:
+        return self._host.turns()
+
+    # The caller's state
+
+    def _refresh_memory(self) -> None:
+        if self._load_memory is not None:
+            self._tasks.create_task(self._reload_memory(), name="state")
+
+    async def _reload_memory(self) -> None:
+        load = self._load_memory
+        values = await load() if load is not None else None
+        if values is not None and load is self._load_memory:
+            self._conv.memory.replace(values)
+
+    def _keep_state(self) -> None:
+        """Copy to the session what tools have set, without what they set off the record."""
+        if self._session.off_record:
+            return
+        state = self._conv.state.kept_fields(self._session.state)
+        if state != self._session.state:
+            self._session.state = state
+            self._host.state_changed()
+
+    # One tool call
+
+    async def _run(self, call: FunctionCall) -> None:
+        self._finish(call, await self._outcome(call))
+
+    async def _refuse(self, call: FunctionCall, refusal: str, count: int) -> None:
+        if count == 1:
+            self._conv.log.warning("agent calls functions in a loop")
+        await asyncio.sleep(REFUSAL_PAUSES[min(count, len(REFUSAL_PAUSES)) - 1])
+        self._finish(call, _error(refusal))
+
+    def _finish(self, call: FunctionCall, content: str) -> None:
+        del self._running[call]
+        self._results[call] = content
+        if len(self._results) > MOST_RESULTS_KEPT:
+            del self._results[next(iter(self._results))]
+        self._answer(call, content)
+
+    def _answer(self, call: FunctionCall, content: str) -> None:
+        self._keep_state()
+        if request := self._requests.pop(call, None):
+            answer, started_at = request
+            answer(content)
+            ok = not content.startswith(_ERROR)
+            self._host.tool_finished(call, content, ok=ok, seconds=round(self._loop.time() - started_at, 3))
+            FUNCTIONS.labels("ok" if ok else "failed").inc()
+
+    async def _outcome(self, call: FunctionCall) -> str:
+        function = self._functions.get(call.name)
+        if function is None:
+            self._conv.log.warning("agent called an unknown function")
+            return _error("there is no function of this name")
+        try:
+            async with asyncio.timeout(function.timeout), self._slots:
+                if isinstance(function, Tool):
+                    return await self._run_in_thread(function, call.arguments)
+                return as_content(await function.handler(call, function.schema.parse(call.arguments)))
+        except Exception as error:  # the edge to user code
+            return _error(self._explain(function, error))
+
+    async def _run_hook(self, hook: Tool | None, seconds: float) -> None:
+        if hook is not None:
+            try:
+                async with asyncio.timeout(seconds):
+                    await self._run_in_thread(hook, "")
+            except Exception as error:  # the edge to user code
+                self._explain(hook, error)
+
+    async def _run_in_thread(self, tool: Tool, arguments: str) -> str:
+        conv = self._conv.handle()
+
+        def work(thread: ToolThread[str]) -> str:
+            result = tool.call(conv, arguments)
+            return as_content(thread.complete(result) if inspect.iscoroutine(result) else result)
+
+        try:
+            return await self._tools.threads.run(tool, work, name=f"function {tool.name}")
+        except asyncio.CancelledError:
+            conv.close()
+            raise
+
+    def _explain(self, function: Tool | Builtin, error: Exception) -> str:
+        """Log a failure without its text. Returns the explanation for the agent."""
+        name = function.schema.definition.name
+        cause = error.error if isinstance(error, ToolThreadFailed) else error
+        fields: dict[str, object] = {"function": name, "error": type(cause).__name__}
+        match cause:
+            case ArgumentsRefused():
+                self._conv.log.info("agent passed wrong arguments", extra={"function": name})
+                return f"wrong arguments for {name}: {cause}"
+            case TimeoutError():
+                self._conv.log.warning("function took too long", extra={"function": name})
+                return f"{name} took too long; it may or may not have worked; tell the caller"
+            case ToolThreadsBusy():
+                self._conv.log.error("function hangs in too many calls", extra={"function": name})
+                return f"{name} does not work at the moment; tell the caller"
+        if isinstance(function, Tool):
+            fields["line"] = function.line_of(cause)
+        self._conv.log.warning("function failed", extra=fields)
+        return f"{name} failed; tell the caller that it did not work"
+
+    # Builtins that act on the call itself
+
+    def _call_builtins(self) -> list[Builtin]:
+        builtins = [Builtin(END_CALL, self._end_call)]
+        if self._transfer_to:
+            builtins.append(Builtin(transfer_schema(tuple(self._transfer_to)), self._transfer_call))
+        return builtins
+
+    async def _end_call(self, call: FunctionCall, arguments: dict[str, Any]) -> object:
+        self._host.hang_up(call.id)
+        return GOODBYE_DUE
+
+    async def _transfer_call(self, call: FunctionCall, arguments: dict[str, Any]) -> object:
+        self._host.transfer(self._transfer_to[arguments["to"]], call.id)
+        return GOODBYE_DUE
+
+
+async def run_end_function(session: VoiceSession, tools: CallTools) -> None:
+    """Run `end_function` for a call that ended without media. The session gets the state it sets."""
+    await ToolExecutor(_EndedCall(session), asyncio.TaskGroup(), session, tools, {}).close(call_is_over=True)
+
+
+class _EndedCall:
+    """ToolHost of a call that is over: only its transcript is left."""
 
     def __init__(self, session: VoiceSession) -> None:
         self._session = session
 
     def say(self, text: str) -> None: ...
 
-    def hang_up(self) -> None: ...
+    def hang_up(self, request: str = "") -> None: ...
 
-    def transfer(self, target: str) -> None: ...
+    def transfer(self, target: str, request: str | None = None) -> None: ...
 
     def turns(self) -> Sequence[Turn]:
         return self._session.turns
 
+    def tool_started(self, call: FunctionCall) -> None: ...
 
-class CallLeg(Protocol):
-    """What can be done about the call itself, at its carrier. Both raise CarrierRefused."""
-
-    @property
-    def stop_ends_call(self) -> bool:
-        """Whether the end of the stream is the end of the call."""
-
-    async def hang_up(self) -> None: ...
-
-    async def transfer(self, target: str) -> None:
-        """Put the caller through to a number or SIP address; the stream ends."""
-
-
-class ToolHost(Protocol):
-    """The call that these hands belong to."""
-
-    session: VoiceSession
-
-    def end(self, reason: EndReason, *, carrier_over: bool = False) -> None: ...
-
-    def say(self, text: str) -> None: ...
-
-    def turns(self) -> Sequence[Turn]: ...
+    def tool_finished(self, call: FunctionCall, content: str, *, ok: bool, seconds: float) -> None: ...
 
     def state_changed(self) -> None: ...
 
-    def function_answered(self, call: FunctionCall, content: str) -> None: ...
+
+class LoopBreaker:
+    """Detects an agent that calls tools over and over without talking to the caller."""
+
+    def __init__(self) -> None:
+        self.refusals = 0
+        """Refused tool calls since the caller's last turn."""
+        self._calls: list[tuple[str, str]] = []
+
+    def refuses(self, call: FunctionCall) -> str:
+        """Count the call. Returns why it must not run, as text for the agent; empty if it may."""
+        key = _key(call)
+        latest = self._calls[-MOST_REPEATS:]
+        self._calls.append(key)
+        refusal = ""
+        if len(self._calls) > MOST_BETWEEN_TURNS:
+            refusal = "too many functions without a word from the caller; stop, and ask the caller what to do"
+        elif latest == [key] * MOST_REPEATS:
+            refusal = "the same function was called with the same arguments again and again; stop, and ask the caller"
+        self.refusals += bool(refusal)
+        return refusal
+
+    def retract(self, call: FunctionCall) -> None:
+        """Do not count a cancelled call: it was made on a wrong guess that the caller had finished."""
+        if (key := _key(call)) in self._calls:
+            self._calls.remove(key)
+
+    def reset(self) -> None:
+        self._calls.clear()
+        self.refusals = 0
 
 
-class ToolExecutor:
-    """The functions of one call, and what they do to it. Used on the gateway's loop."""
+def _key(call: FunctionCall) -> tuple[str, str]:
+    """Name and canonical arguments."""
+    try:
+        return call.name, orjson.dumps(orjson.loads(call.arguments), option=orjson.OPT_SORT_KEYS).decode()
+    except orjson.JSONDecodeError:
+        return call.name, call.arguments
 
-    def __init__(
-        self,
-        body: ToolHost,
-        tasks: asyncio.TaskGroup,
-        agent: Agent,
-        call_tools: CallTools,
-        *,
-        line: CallLeg,
-        graceful_hangup: GracefulHangup,
-        call_events: CallEvents,
-        log: logging.LoggerAdapter[logging.Logger],
-    ) -> None:
-        self._body = body
-        self._tasks = tasks
-        self._transfer_to = agent.transfer_to
-        self._line = line
-        self._graceful_hangup = graceful_hangup
-        self._call_events = call_events
-        self._log = log
-        self._asked: dict[FunctionCall, tuple[EngineSession, float]] = {}
-        self._conv = Conversation(body.session, self, memory=call_tools.memory, state=body.session.state)
-        self._recall = call_tools.recall
-        self._runner = FunctionRunner(
-            tasks,
-            self._conv,
-            tool_module=call_tools.tool_module,
-            workers=call_tools.threads,
-            answer=self._answer,
-            builtins=(*self._own(), *call_tools.builtins),
-        )
-        self._aside: dict[str, Any] = {}
-        self._nobody_there = False
-        self.handing_over = False
-        """The caller is being put through: when the stream ends now, that is why."""
 
-    @property
-    def functions(self) -> tuple[AgentFunction, ...]:
-        return self._runner.functions
+def as_content(result: object) -> str:
+    """A tool's result as text for the agent: strings as they are, anything else as JSON, cut off if too long."""
+    if result is None:
+        return "done"
+    text = result if isinstance(result, str) else _json(result)
+    cut = text[:MOST_RESULT_CHARACTERS] + (_CUT if len(text) > MOST_RESULT_CHARACTERS else "")
+    return cut.encode(errors="replace").decode()  # half a surrogate pair can't be sent
 
-    # What happens in the call
 
-    def start_up(self) -> "asyncio.Task[None]":
-        """Run the file's `start_function`. What it says in time is said with the greeting."""
-        starting = self._tasks.create_task(self._runner.run_start(), name="start function")
-        starting.add_done_callback(lambda _: self._keep_state())
-        return starting
+def _json(value: object) -> str:
+    """JSON up to the limit, encoded piece by piece so that other threads can run in between."""
+    pieces, size = [], 0
+    for piece in _Encoder(ensure_ascii=False).iterencode(value):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MOST_RESULT_CHARACTERS:
+            break
+    return "".join(pieces)
 
-    def use(self, call: FunctionCall, link: EngineSession | None, *, answered_already: bool = False) -> None:
-        """The agent calls a function, over this connection: not for an answer that another one stands in for."""
-        if link is not None and answered_already:
-            link.answer_tool(call.id, NOT_WANTED)
-        elif link is not None:
-            if call not in self._asked:
-                self._call_events.publish("function_called", function=call.name)
-            self._asked[call] = link, asyncio.get_running_loop().time()
-            self._runner.start(call)
 
-    def cancel(self, call_ids: Iterable[str]) -> None:
-        self._runner.cancel(call_ids)
+class _Encoder(json.JSONEncoder):
+    def default(self, o: object) -> object:
+        if isinstance(o, Iterator):  # may be endless
+            return list(itertools.islice(o, MOST_RESULT_CHARACTERS))
+        return dict(o) if isinstance(o, Mapping) else to_jsonable_python(o)
 
-    def caller_spoke(self) -> None:
-        self._runner.caller_spoke()
-        self.recall()
 
-    def recall(self, *, of_another: bool = False) -> None:
-        """Read what earlier calls have kept: once a turn, and when the caller has turned out to be another."""
-        if self._recall is not None:
-            if of_another:
-                self._conv.memory.clear()
-            self._tasks.create_task(self._read_memory(self._recall), name="state")
-
-    async def _read_memory(self, recall: Callable[[], Awaitable[Mapping[str, Value] | None]]) -> None:
-        values = await recall()
-        if values is not None and recall is self._recall:
-            self._conv.memory.become(values)
-
-    def off_record(self, off: bool) -> None:
-        """What functions note while nothing is to be kept is not kept afterwards either."""
-        if not off:
-            kept = self._body.session.state
-            self._aside |= {key: value for key, value in self._conv.state.fields().items() if kept.get(key) != value}
-
-    def memory_is_gone(self) -> None:
-        """Functions know nothing of earlier calls any more."""
-        self._recall = None
-        self._conv.memory.clear()
-
-    async def rest(self, *, call_is_over: bool) -> None:
-        """Nothing is begun any more. At the end of the call, and not only of its stream, `end_function` runs."""
-        self._recall = None
-        self._runner.close()
-        if call_is_over:
-            self._nobody_there = True
-            await self._runner.run_end()
-        self._keep_state()
-
-    # What functions do to the call. An `end_function` has nobody to do it to.
-
-    def say(self, text: str) -> None:
-        if not self._nobody_there:
-            self._body.say(text)
-
-    def hang_up(self) -> None:
-        if not self._nobody_there:
-            self._graceful_hangup.wished("", lambda: self._body.end(EndReason.AGENT_HUNG_UP))
-
-    def transfer(self, target: str) -> None:
-        if not self._nobody_there:
-            self._tasks.create_task(self._put_through(target), name="transfer")
-
-    def turns(self) -> Sequence[Turn]:
-        return self._body.turns()
-
-    async def _put_through(self, target: str) -> None:
-        self.handing_over = True  # the stream may end before the carrier has answered
-        try:
-            await self._line.transfer(target)
-        except CarrierRefused as error:
-            self.handing_over = False
-            self._log.error("call could not be transferred", extra={"reason": str(error)})
-            self._call_events.publish("error", what="call could not be transferred", reason=str(error))
-            self._body.say(NOT_TRANSFERRED)
-        else:
-            self._body.end(EndReason.TRANSFERRED, carrier_over=True)
-
-    # Itself
-
-    def _own(self) -> list[Builtin]:
-        own = [Builtin(builtin.END_CALL, self._end_call)]
-        if self._transfer_to:
-            own.append(Builtin(builtin.transfer_schema(tuple(self._transfer_to)), self._transfer_call))
-        return own
-
-    async def _end_call(self, call: FunctionCall, arguments: dict[str, Any]) -> object:
-        self._graceful_hangup.wished(call.id, lambda: self._body.end(EndReason.AGENT_HUNG_UP))
-        return GOODBYE_DUE
-
-    async def _transfer_call(self, call: FunctionCall, arguments: dict[str, Any]) -> object:
-        target = self._transfer_to[arguments["to"]]
-        self._graceful_hangup.wished(call.id, lambda: self.transfer(target))
-        return GOODBYE_DUE
-
-    def _answer(self, call: FunctionCall, content: str) -> None:
-        """To the connection that asked; a later one has not, and would not understand."""
-        self._keep_state()
-        if asked := self._asked.pop(call, None):
-            link, at = asked
-            link.answer_tool(call.id, content)
-            self._body.function_answered(call, content)
-            seconds = round(asyncio.get_running_loop().time() - at, 3)
-            ok = not is_error(content)
-            self._call_events.publish("function_finished", function=call.name, ok=ok, seconds=seconds)
-            FUNCTIONS.labels("ok" if ok else "failed").inc()
-
-    def _keep_state(self) -> None:
-        if self._body.session.off_record:
-            return
-        kept = self._body.session.state
-        noted = self._conv.state.fields().items()
-        state = {key: value for key, value in noted if key not in self._aside or self._aside[key] != value}
-        state |= {key: kept[key] for key in self._aside if key in kept and key not in state}
-        if state != self._body.session.state:
-            self._body.session.state = state
-            self._call_events.set_state(state)
-            self._body.state_changed()
+def _error(text: str) -> str:
+    return f"{_ERROR}{orjson.dumps(text).decode()}}}"

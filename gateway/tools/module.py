@@ -1,8 +1,8 @@
 """
-The functions in a user's Python file: its tools, and what is run when a call starts and ends.
+The user's Python file of tools: its public functions, and the hooks that run when a call starts and ends.
 
-The public functions that are defined in the file are tools. What they are told about comes from their names, type
-hints and docstrings. A mistake is one line that names file, line and function.
+Name, type hints and docstring of a function become its definition for the agent. A mistake is reported in one line
+that names file, line and function.
 """
 
 import asyncio
@@ -32,29 +32,29 @@ START_HOOK: Final = "start_function"
 END_HOOK: Final = "end_function"
 
 RELOAD_SECONDS: Final = 1.0
-"""How long a new call waits for a changed file. One that takes longer to load serves the calls after it."""
+"""How long a new call waits for a changed file. If loading takes longer, the call uses the previous version."""
 
 _log = logging.getLogger(__name__)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-# What users write above their functions
+# Decorators for the user's functions
 
 
 def speculative(function: Function) -> Function:
     """
-    Mark a function that only looks things up.
+    Mark a function that has no effect and only looks something up.
 
-    The agent may call it before it is certain that the caller has finished, which makes the answer faster. Every
-    other function waits for the end of the caller's turn, since an effect can't be taken back.
+    The agent may call it before the caller has surely finished, which makes the answer faster. Every other function
+    waits for the end of the caller's turn, since an effect can't be undone.
     """
     function.__dict__["speculative"] = True
     return function
 
 
 def timeout(seconds: float) -> Callable[[Function], Function]:
-    """How long the agent waits for the function, in place of 10 seconds."""
+    """Set how long the agent waits for the function; the default is 10 seconds."""
 
     def mark(function: Function) -> Function:
         function.__dict__["timeout"] = seconds
@@ -63,7 +63,7 @@ def timeout(seconds: float) -> Callable[[Function], Function]:
     return mark
 
 
-# What becomes of them
+# The loaded file
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,27 +74,27 @@ class Tool:
     schema: FunctionSchema
     timeout: float
     conversation: str | None
-    """The parameter that takes the conversation, where there is one."""
+    """Name of the parameter that takes the Conversation, if it has one."""
 
     @property
     def name(self) -> str:
         return self.schema.definition.name
 
     def call(self, conv: Conversation, arguments: str) -> object:
-        """Its result, or a coroutine; ArgumentsRefused for arguments that do not fit. Runs foreign code."""
+        """The function's result, or a coroutine. Runs user code. Raises ArgumentsRefused for wrong arguments."""
         given = self.schema.parse(arguments)
         if self.conversation is not None:
             given[self.conversation] = conv
         return self.function(**given)
 
     def line_of(self, error: BaseException) -> int:
-        """Where in the user's file it was raised; 0 if elsewhere."""
+        """The line of the user's file that raised it; 0 if raised elsewhere."""
         return _line(inspect.unwrap(self.function).__code__.co_filename, error)
 
 
 @dataclass(frozen=True)
 class ToolModule:
-    """What a file holds. An empty one is an agent without functions of its own."""
+    """The tools and hooks of one file. Empty for an agent without a file."""
 
     tools: Mapping[str, Tool] = field(default_factory=dict)
     start: Tool | None = None
@@ -106,52 +106,52 @@ class ToolModule:
 
 
 class ReloadingToolModule:
-    """The toolbox of one file, loaded again for new calls when the file has changed."""
+    """The tool module of one file. New calls get the file as it is now."""
 
     def __init__(self, path: Path, *, reserved: frozenset[str] = frozenset(), patience: float = RELOAD_SECONDS) -> None:
-        """Loads the file: SettingsError for a mistake in it, or for a tool named like one of `reserved`."""
+        """Raises SettingsError for a mistake in the file, or for a function with a name in `reserved`."""
         self._path = path
         self._reserved = reserved
         self._patience = patience
         self._stamp = _stamp(path)
-        self._tool_module = load_toolbox(path, reserved=reserved)
+        self._tool_module = load_tool_module(path, reserved=reserved)
         self._loading: asyncio.Future[None] | None = None
         self._late_at = 0.0
 
     async def current(self) -> ToolModule:
-        """The toolbox as the file is now; while it is broken or takes long to load, as it was."""
+        """The current version; the previous one while the file is broken or slow to load."""
         clock = asyncio.get_running_loop().time
         until = clock() + self._patience
-        while loading := self._begun(clock):
+        while loading := self._start_loading(clock):
             await asyncio.wait({loading}, timeout=max(min(until, self._late_at) - clock(), 0))
             if not loading.done() or clock() >= until:
                 break
         return self._tool_module
 
-    def _begun(self, clock: Callable[[], float]) -> "asyncio.Future[None] | None":
-        """The loading that is under way, or is now; None where the file is as it was."""
+    def _start_loading(self, clock: Callable[[], float]) -> "asyncio.Future[None] | None":
+        """Load the file if it has changed. Returns the load in progress, or None if the file is loaded."""
         if self._loading is not None and not self._loading.done():
             return self._loading
         stamp = _stamp(self._path)
         if stamp == self._stamp:
             return None
-        self._stamp = stamp  # a broken version is tried, and told of, once
-        self._late_at = clock() + self._patience  # whoever comes then need not wait
-        self._loading = ToolThread(lambda _: self._load(), name="toolbox").result
+        self._stamp = stamp  # a broken version is loaded and logged once
+        self._late_at = clock() + self._patience  # later calls do not wait beyond this
+        self._loading = ToolThread(lambda _: self._load(), name="tool module").result
         return self._loading
 
     def _load(self) -> None:
-        """In a thread: loading runs foreign code."""
+        """Runs in a thread: loading executes user code."""
         try:
-            self._tool_module = load_toolbox(self._path, reserved=self._reserved)
+            self._tool_module = load_tool_module(self._path, reserved=self._reserved)
         except SettingsError as error:
-            _log.error("functions can't be loaded, the ones before stay", extra={"reason": str(error)})
+            _log.error("functions can't be loaded, keeping the previous version", extra={"reason": str(error)})
         else:
-            _log.info("functions loaded again", extra={"file": self._path.name})
+            _log.info("functions reloaded", extra={"file": self._path.name})
 
 
-def load_toolbox(path: Path, *, reserved: frozenset[str] = frozenset()) -> ToolModule:
-    """Run the file as a module of its own and take its functions. SettingsError for a mistake in it."""
+def load_tool_module(path: Path, *, reserved: frozenset[str] = frozenset()) -> ToolModule:
+    """Run the file as a module and collect its functions. Raises SettingsError for a mistake in it."""
     module = _run(path)
     found = {
         name: _tool(name, value, path)
@@ -177,7 +177,7 @@ def _run(path: Path) -> types.ModuleType:
         raise SettingsError(f"{path.name} can't be read: {error.strerror}") from None
     except (SyntaxError, ValueError) as error:
         raise SettingsError(f"{path.name}, line {getattr(error, 'lineno', 0) or 1}: {_first_line(error)}") from None
-    module = types.ModuleType(f"{path.stem}@{uuid.uuid4().hex}")  # a name that no import can mean
+    module = types.ModuleType(f"{path.stem}@{uuid.uuid4().hex}")  # can't clash with an importable module
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses and pydantic look up a class's module there
     try:
@@ -220,7 +220,7 @@ def _tool(name: str, function: Callable[..., Any], path: Path) -> Tool:
         return _described_tool(name, function)
     except SettingsError as error:
         raise SettingsError(f"{_where(path, function)}, {name}: {error}") from None
-    except Exception as error:  # the edge to foreign code: of type hints, of decorators
+    except Exception as error:  # the edge to user code: type hints, decorators
         problem = f"its type hints can't be understood ({type(error).__name__})"
         raise SettingsError(f"{_where(path, function)}, {name}: {problem}") from None
 
@@ -237,16 +237,16 @@ def _described_tool(name: str, function: Callable[..., Any]) -> Tool:
     conversation = next((key for key in parameters if hints.get(key) is Conversation), None)
     if conversation is None and "conv" in parameters and "conv" not in hints:
         conversation = "conv"
-    told = {key: parameter for key, parameter in parameters.items() if key != conversation}
+    arguments = {key: parameter for key, parameter in parameters.items() if key != conversation}
     for parameter in parameters.values():
         _check(parameter, hints, conversation)
     description, texts = _docstring(function)
     schema = FunctionSchema.of(
         name,
         description or name.replace("_", " "),
-        {key: described(hints[key], texts.get(key, "")) for key in told},
+        {key: described(hints[key], texts.get(key, "")) for key in arguments},
         defaults={
-            key: parameter.default for key, parameter in told.items() if parameter.default is not parameter.empty
+            key: parameter.default for key, parameter in arguments.items() if parameter.default is not parameter.empty
         },
         speculative=bool(vars(function).get("speculative", False)),
     )
@@ -254,7 +254,7 @@ def _described_tool(name: str, function: Callable[..., Any]) -> Tool:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    # The file may import Conversation for type checkers only.
+    # The file may import Conversation under TYPE_CHECKING only.
     names = {"Conversation": Conversation, **inspect.unwrap(function).__globals__}
     try:
         return typing.get_type_hints(function, names, include_extras=True)
@@ -266,13 +266,13 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
 
 def _check(parameter: inspect.Parameter, hints: Mapping[str, Any], conversation: str | None) -> None:
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-        raise SettingsError(f"an agent can't be told of {parameter}; give each argument a name")
+        raise SettingsError(f"an agent can't pass {parameter}; give each argument a name")
     if parameter.name != conversation and parameter.name not in hints:
         raise SettingsError(f"{parameter.name} has no type hint; write it like {parameter.name}: str")
 
 
 def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """The description, and the text of each parameter that has one."""
+    """The description, and the descriptions of parameters."""
     text = inspect.getdoc(function) or ""
     try:
         parsed = docstring_parser.parse(text)

@@ -1,4 +1,4 @@
-"""What the agent is told of a function, and the check of what it passes: both from type hints, by pydantic."""
+"""Definitions of functions for the agent, and validation of its arguments: both from type hints, by pydantic."""
 
 import re
 from collections.abc import Mapping
@@ -16,19 +16,19 @@ from gateway.engines.interface import AgentFunction
 from gateway.errors import GatewayError, SettingsError
 
 MOST_PROBLEMS: Final = 5
-"""Wrong arguments that the agent is told of at once."""
+"""Wrong arguments reported to the agent at once."""
 
-_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what language models take
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what language models accept
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class ArgumentsRefused(GatewayError):
-    """The agent passed wrong arguments; the text tells it what is wrong with which."""
+    """The agent passed wrong arguments. The message is written for the agent."""
 
 
 @dataclass(frozen=True)
 class FunctionSchema:
-    """One function, as the agent sees it."""
+    """The definition of one function, and the validator of its arguments."""
 
     definition: AgentFunction
     defaults: Mapping[str, Any]
@@ -45,9 +45,9 @@ class FunctionSchema:
         speculative: bool = False,
     ) -> Self:
         """
-        From the type hint of each parameter; `Annotated[str, "the day"]` describes it.
+        Build a schema from the type hint of each parameter; `Annotated[str, "the day"]` adds a description.
 
-        A parameter with a default may be left out. SettingsError for a name or a hint that no agent can be told.
+        A parameter with a default is optional. Raises SettingsError for a name or type that has no JSON schema.
         """
         if not _NAME.fullmatch(name):
             raise SettingsError("a function's name is up to 64 of the letters a to z, digits and _")
@@ -55,7 +55,7 @@ class FunctionSchema:
         return cls(AgentFunction(name, description, schema, speculative=speculative), defaults, adapter)
 
     def parse(self, text: str) -> dict[str, Any]:
-        """The arguments in the agent's JSON, checked, with defaults for those left out. Raises ArgumentsRefused."""
+        """Validate the agent's JSON and fill in defaults. Raises ArgumentsRefused."""
         try:
             given = self._arguments.validate_json(text.strip() or "{}")
         except ValidationError as error:
@@ -65,7 +65,7 @@ class FunctionSchema:
 
 
 def described(hint: Any, text: str = "") -> Any:
-    """The hint with its own description, else with `text`, where pydantic looks for it."""
+    """The type hint with its own description, else with `text`, in the form that pydantic reads."""
     notes = getattr(hint, "__metadata__", ())
     if any(getattr(note, "description", None) for note in notes):
         return hint
@@ -76,10 +76,10 @@ def described(hint: Any, text: str = "") -> Any:
 def _adapter(
     parameters: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> tuple[TypeAdapter[dict[str, Any]], dict[str, Any]]:
-    make_type: Any = TypedDict  # made at run time, which type checkers don't follow
+    make_type: Any = TypedDict  # created at run time, which type checkers can't follow
     hints = {name: NotRequired[hint] if name in defaults else hint for name, hint in parameters.items()}
     arguments = make_type("Arguments", hints)
-    # A misspelt optional argument must not pass for a missing one.
+    # A misspelt optional argument must not count as missing.
     arguments.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     try:
         adapter = TypeAdapter[dict[str, Any]](arguments)
@@ -91,20 +91,20 @@ def _adapter(
         try:
             schema["properties"][name]["default"] = to_jsonable_python(value)
         except PydanticSerializationError:
-            pass  # optional all the same; only its default can't be told
+            pass  # still optional; only the default can't be shown
     return adapter, schema
 
 
 def _problem(parameters: Mapping[str, Any]) -> str:
-    """Which of the parameters no schema can be made of: pydantic does not say."""
+    """The parameter that has no JSON schema; pydantic does not name it."""
     for name, hint in parameters.items():
         try:
             _json_schema(TypeAdapter(hint))
         except KeyError:
             return f"the type of {name} contains itself"
         except (PydanticUserError, TypeError):
-            return f"the type of {name} can't be told to an agent"
-    return "its types can't be told to an agent"
+            return f"the type of {name} has no JSON schema"
+    return "its types have no JSON schema"
 
 
 def _json_schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
@@ -113,7 +113,7 @@ def _json_schema(adapter: TypeAdapter[Any]) -> dict[str, Any]:
 
 
 class _PlainJsonSchema(GenerateJsonSchema):
-    """Without a title for every field: it only repeats the name, and the agent reads all of it on every turn."""
+    """Omits field titles: they repeat the name and cost tokens on every turn."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         return False
@@ -121,9 +121,9 @@ class _PlainJsonSchema(GenerateJsonSchema):
 
 def _inlined(node: Any, definitions: Mapping[str, Any]) -> Any:
     """
-    The schema with each `$ref` replaced by what it points to: not every language model follows them.
+    Resolve every `$ref`: not all language models follow them.
 
-    KeyError for a type that contains itself.
+    Raises KeyError for a recursive type.
     """
     match node:
         case {"$defs": inner, **rest}:

@@ -1,9 +1,9 @@
 """
-Threads for code that is not ours.
+Threads for user code.
 
-Every run has a daemon thread to itself, and a coroutine an event loop of its own in it. So whatever blocks or never
-ends holds up neither the gateway's loop, nor another function, nor the end of the process. One shared loop would be
-cheaper, but a single blocking coroutine would stop the functions of all calls.
+Every run has a daemon thread, and a coroutine an event loop in it. Code that blocks or never ends holds up neither
+the gateway's event loop, nor other functions, nor the end of the process. One shared loop would be cheaper, but a
+single blocking coroutine would stop the functions of all calls.
 """
 
 import asyncio
@@ -18,10 +18,10 @@ from weakref import WeakKeyDictionary
 from gateway.errors import GatewayError
 
 MOST_PER_FUNCTION: Final = 32
-"""Threads that one function may have in all calls together; a run beyond them is refused."""
+"""Threads of one function in all calls together; further runs are refused."""
 BREAK_OFF_SECONDS: Final = 2.0
-"""Work that was given up may finish within this time. After it a loop in Python code is broken off: it would slow
-down every call for ever, as all threads share one interpreter."""
+"""Grace period of abandoned work. Then a loop in Python code is interrupted: all threads share one interpreter, so it
+would slow down every call."""
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class ToolThreadFailed(GatewayError):
-    """Foreign code raised something; `error` is it. Wrapped, as it could be SystemExit or CancelledError."""
+    """User code raised `error`. Wrapped, since it could be SystemExit or CancelledError."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(type(error).__name__)
@@ -37,11 +37,11 @@ class ToolThreadFailed(GatewayError):
 
 
 class ToolThreadsBusy(GatewayError):
-    """All threads of this function are taken, probably by runs that hang."""
+    """All threads of this function are in use, probably by runs that hang."""
 
 
 class ToolThread(Generic[T]):
-    """One piece of work in a daemon thread. It is given its worker, and may leave a coroutine to `complete`."""
+    """One run of `work` in a daemon thread. `work` gets the ToolThread, to run a coroutine with `complete`."""
 
     def __init__(self, work: "Callable[[ToolThread[T]], T]", *, name: str) -> None:
         self.result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
@@ -53,14 +53,14 @@ class ToolThread(Generic[T]):
         self._thread = threading.Thread(target=self._run, args=(work,), name=name, daemon=True)
         self._thread.start()
 
-    # The gateway's side
+    # Called on the event loop
 
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
 
     def give_up(self, *, break_off_after: float = BREAK_OFF_SECONDS) -> None:
-        """Nobody wants the result any more. A coroutine is cancelled; anything else may finish, for a while."""
+        """Abandon the work. A coroutine is cancelled; other code is interrupted after the grace period."""
         self.result.cancel()
         self._given_up = True
         if self._own_loop is not None:
@@ -69,26 +69,26 @@ class ToolThread(Generic[T]):
         self._home.call_later(break_off_after, self._break_off)
 
     def _break_off(self) -> None:
-        """Raise SystemExit in the thread, wherever it is. A system call goes on, and meets it at its end."""
-        with self._job:  # else the thread's id could be another's by now
+        """Raise SystemExit in the thread. A running system call finishes first."""
+        with self._job:  # or the thread's id could be reused by now
             if not self._over and self._thread.ident is not None:
                 thread = ctypes.c_ulong(self._thread.ident)
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(thread, ctypes.py_object(SystemExit))
 
-    # The thread's side
+    # Called in the thread
 
     def complete(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run it to its end. Tasks that it leaves behind end with it."""
+        """Run the coroutine. Tasks that it leaves behind are cancelled."""
         with asyncio.Runner() as runner:
             loop = self._own_loop = runner.get_loop()
             loop.set_exception_handler(_log_lost_error)
-            if self._given_up:  # before there was a loop to be told
+            if self._given_up:  # before there was a loop to cancel it on
                 coroutine.close()
                 raise asyncio.CancelledError
             return runner.run(coroutine)
 
     def _run(self, work: "Callable[[ToolThread[T]], T]") -> None:
-        with contextlib.suppress(SystemExit):  # broken off in the last moment
+        with contextlib.suppress(SystemExit):  # interrupted just before the end
             try:
                 result = work(self)
             except BaseException as error:
@@ -103,12 +103,12 @@ class ToolThread(Generic[T]):
             if not self.result.done():
                 settle(outcome)
 
-        with contextlib.suppress(RuntimeError):  # the gateway's loop has ended
+        with contextlib.suppress(RuntimeError):  # the event loop has ended
             self._home.call_soon_threadsafe(arrive)
 
 
 class ToolThreads:
-    """The threads of all calls. A function that hangs uses up its own share of them and nobody else's."""
+    """The threads of all calls, limited per function: one that hangs leaves the others theirs."""
 
     def __init__(
         self, *, most_per_function: int = MOST_PER_FUNCTION, break_off_after: float = BREAK_OFF_SECONDS
@@ -118,10 +118,10 @@ class ToolThreads:
         self._workers: WeakKeyDictionary[object, list[ToolThread[Any]]] = WeakKeyDictionary()
 
     async def run(self, function: object, work: Callable[[ToolThread[T]], T], *, name: str) -> T:
-        """Run `work` for `function`. Raises ToolThreadFailed or ToolThreadsBusy."""
+        """Run `work` in a thread of `function`. Raises ToolThreadFailed or ToolThreadsBusy."""
         alive = [worker for worker in self._workers.get(function, ()) if worker.alive]
         if len(alive) >= self._most:
-            raise ToolThreadsBusy("all threads of this function are taken")
+            raise ToolThreadsBusy("all threads of this function are in use")
         worker = ToolThread(work, name=name)
         self._workers[function] = [*alive, worker]
         try:
@@ -137,5 +137,5 @@ def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _log_lost_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """asyncio's own handler would log the text of the error, which may quote the caller."""
+    """asyncio's default handler would log the error text, which may quote the caller."""
     _log.warning("a task of a function failed", extra={"error": type(context.get("exception")).__name__})

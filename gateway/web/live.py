@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from gateway.calls.level_meter import SHOW_SECONDS, LevelMeters
+from gateway.calls.monitoring import SHOW_SECONDS, LevelMeters
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
 from gateway.history.call_log import Cursor
 from gateway.history.live_events import EventPublisher

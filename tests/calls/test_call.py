@@ -1,122 +1,234 @@
-"""How a call ends by the clock, and that it ends once. Conversations are tested with whole calls."""
+"""One call between a fake media stream and a fake engine, on virtual time."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import cast
 
 import pytest
 
 from gateway.agents import Agent
-from gateway.calls.call import MEDIA_SILENCE_SECONDS, Call
-from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig
-from gateway.engines.interface import EngineEvents, EngineSession, LoadSettings, VoiceEngine
-from gateway.errors import CarrierRefused
-from gateway.session import EndReason, VoiceSession
-from gateway.telephony.media_stream import MediaStream
+from gateway.calls.call import ANSWERED_ALREADY, Call, CallAgent, LiveCallTimeouts
+from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineTimeouts
+from gateway.calls.speech_output import APOLOGY_TEXT
+from gateway.engines.interface import (
+    AgentAudioDone,
+    AgentSaid,
+    FunctionCall,
+    FunctionsRequested,
+    TurnEnded,
+    UserSaid,
+    UserStartedSpeaking,
+)
+from gateway.errors import EngineRefused
+from gateway.memory.trust import MemoryAccess
+from gateway.session import EndReason, Speaker, VoiceSession
+from gateway.tools.loader import CallTools
+from tests.fakes.call_parts import (
+    CALLER,
+    FakeLeg,
+    FakeMemory,
+    FakeMemorySource,
+    FakeStream,
+    FakeVoiceEngine,
+    make_records,
+)
 
+pytestmark = pytest.mark.virtual_time
 
-class Carrier:
-    """A carrier link that nobody is behind."""
-
-    def __init__(self) -> None:
-        self.buffered_bytes = 0
-        self.closed = 0
-
-    def finish_audio(self) -> None: ...
-
-    def play_filler(self, audio: bytes) -> None: ...
-
-    def close(self, code: int = 1000) -> None:
-        self.closed += 1
-
-
-class AbsentEngine:
-    """Never answers."""
-
-    name = "absent"
-
-    async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
-        await asyncio.Event().wait()
-        raise AssertionError
+TIMEOUTS = LiveCallTimeouts()
+AUDIO = b"\x01" * 160
 
 
 class Line:
-    """A call whose engine never answers, running."""
+    """A running call."""
 
-    def __init__(self, *, refuses_to_hang_up: bool = False) -> None:
-        self.carrier = Carrier()
-        self.hangups = 0
-        self.session = VoiceSession(agent="maya", caller="+12025550143", carrier="twilio")
-        self._refuses = refuses_to_hang_up
+    def __init__(self, *, engine: FakeVoiceEngine | None = None, leg: FakeLeg | None = None, **of_agent) -> None:
+        self.stream = FakeStream()
+        self.leg = leg or FakeLeg()
+        self.engine = engine or FakeVoiceEngine()
+        self.records = make_records()
+        self.session = VoiceSession("maya", CALLER, "twilio")
+        self.source = FakeMemorySource(**{CALLER: FakeMemory()})
+        self.access = MemoryAccess(caller=CALLER)
+        self.access.open(self.source)
+        agent = Agent("maya", "You are Maya.\n{{memory}}", greeting="Hi, Maya here.", **of_agent)
         self.call = Call(
             self.session,
-            Agent("maya", "You are Maya."),
-            cast(MediaStream, self.carrier),
-            EngineConfig(cast(VoiceEngine, AbsentEngine())),
-            line=self,
-            apology=b"",
+            CallAgent(agent, CallTools(), None),
+            self.stream,
+            self.leg,
+            EngineConfig(self.engine, EngineTimeouts(retry_pauses=())),
+            self.access,
+            self.records,
+            replace(TIMEOUTS),
         )
         self.running = asyncio.create_task(self.call.run())
 
-    stop_ends_call = True
+    @property
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
 
-    async def transfer(self, target: str) -> None:
-        raise CarrierRefused("twilio", "transfer", 400)
+    async def connected(self) -> None:
+        await asyncio.sleep(0.1)
 
-    async def hang_up(self) -> None:
-        self.hangups += 1
-        if self._refuses:
-            raise CarrierRefused("twilio", "hang-up", 500)
+    def caller_says(self, text: str) -> None:
+        self.engine.session.emit(UserStartedSpeaking(), TurnEnded(), UserSaid(text))
+
+    def agent_says(self, text: str) -> None:
+        self.engine.session.emit(AgentSaid(text))
+        self.engine.session.speak(AUDIO)
+        self.engine.session.emit(AgentAudioDone())
+        self.carrier_plays_all()
+
+    def carrier_plays_all(self) -> None:
+        for mark in self.stream.marks:
+            self.call.on_mark(mark)
 
     async def ends(self) -> EndReason | None:
-        async with asyncio.timeout(60):
-            await self.running
+        await self.running
         return self.session.end_reason
 
 
 @pytest.fixture
 async def line() -> AsyncIterator[Line]:
     line = Line()
+    await line.connected()
     yield line
     line.running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await line.running
 
 
-async def test_silent_carrier_ends_the_call(line: Line) -> None:
-    now = asyncio.get_running_loop().time()
-    line.call.tick(now + MEDIA_SILENCE_SECONDS - 1)
-    assert not line.running.done()
-    line.call.tick(now + MEDIA_SILENCE_SECONDS + 1)
+# The conversation
+
+
+async def test_audio_passes_both_ways(line):
+    line.call.on_caller_audio(AUDIO)
+    line.engine.session.speak(AUDIO)
+    assert (line.engine.session.audio, line.stream.audio) == (AUDIO, AUDIO)
+
+
+async def test_turns_are_written_in_order(line):
+    line.agent_says("Hi, Maya here.")
+    line.caller_says("Is my bike ready?")
+    line.agent_says("It is.")
+    line.call.on_stream_stopped()
+    await line.ends()
+    assert [(turn.speaker, turn.text) for turn in line.session.turns] == [
+        (Speaker.AGENT, "Hi, Maya here."),
+        (Speaker.CALLER, "Is my bike ready?"),
+        (Speaker.AGENT, "It is."),
+    ]
+
+
+async def test_barge_in_clears_queued_audio(line):
+    line.engine.session.speak(AUDIO)
+    line.engine.session.emit(UserStartedSpeaking())
+    assert line.stream.sent[-1] == "clear"
+
+
+async def test_agent_can_hang_up(line):
+    line.engine.session.emit(FunctionsRequested((FunctionCall("f1", "end_call", "{}"),)))
+    await asyncio.sleep(0.01)
+    assert [call_id for call_id, _ in line.engine.session.answers] == ["f1"]
+    line.agent_says("Goodbye.")
+    await asyncio.sleep(0.01)
+    line.carrier_plays_all()
+    assert await line.ends() is EndReason.AGENT_HUNG_UP
+    assert line.leg.hangups == 1
+
+
+async def test_operator_can_speak_through_the_agent(line):
+    line.call.say("One moment.")
+    assert line.engine.session.said == ["One moment."]
+
+
+async def test_text_before_the_engine_is_there_becomes_part_of_the_greeting():
+    line = Line()
+    line.call.say("Calls are recorded.")
+    await line.connected()
+    assert line.engine.session.settings.greeting == "Hi, Maya here. Calls are recorded."
+    line.call.on_stream_stopped()
+    await line.ends()
+
+
+# Memory commands
+
+
+async def test_memory_command_is_answered_by_the_gateway(line):
+    line.caller_says("What do you know about me?")
+    line.engine.session.emit(AgentSaid("I am only a language model."))
+    await asyncio.sleep(1)
+    [reply] = line.engine.session.said
+    line.agent_says(reply)
+    line.call.on_stream_stopped()
+    await line.ends()
+    assert [turn.text for turn in line.session.turns] == ["What do you know about me?", reply]
+
+
+async def test_tools_of_a_replaced_answer_do_not_run(line):
+    line.caller_says("Forget that.")
+    line.engine.session.emit(FunctionsRequested((FunctionCall("f1", "end_call", "{}"),)))
+    assert line.engine.session.answers == [("f1", ANSWERED_ALREADY)]
+
+
+async def test_erased_memory_leaves_the_prompt(line):
+    line.caller_says("Forget everything about me.")
+    await asyncio.sleep(1)
+    line.agent_says(line.engine.session.said[-1])
+    before = line.engine.session.settings
+    line.caller_says("Yes.")
+    await asyncio.sleep(1)
+    assert line.source.erased == [CALLER]
+    assert line.engine.session.settings is not before
+    line.call.on_stream_stopped()
+    await line.ends()
+    assert line.session.turns == [] and line.session.off_record
+
+
+# The end
+
+
+async def test_silent_carrier_ends_the_call(line):
+    line.call.tick(line.now + TIMEOUTS.media_silence - 1)
+    assert not line.call.is_over
+    line.call.tick(line.now + TIMEOUTS.media_silence + 1)
     assert await line.ends() is EndReason.MEDIA_SILENT
-    assert line.hangups == 1
+    assert line.leg.hangups == 1
 
 
-async def test_any_sign_of_the_caller_counts(line: Line) -> None:
-    now = asyncio.get_running_loop().time()
-    line.call.on_digit("5")
-    line.call.on_mark("unknown")
-    line.call.on_caller_audio(b"\xff" * 160)
-    line.call.tick(now + MEDIA_SILENCE_SECONDS)
-    assert not line.running.done()
+@pytest.mark.parametrize("sign", ["digit", "mark", "audio"])
+async def test_any_sign_of_the_caller_counts(line, sign):
+    await asyncio.sleep(TIMEOUTS.media_silence)
+    match sign:
+        case "digit":
+            line.call.on_digit("5")
+        case "mark":
+            line.call.on_mark("unknown")
+        case "audio":
+            line.call.on_caller_audio(AUDIO)
+    line.call.tick(line.now + 1)
+    assert not line.call.is_over
 
 
-async def test_carrier_that_stops_reading_ends_the_call(line: Line) -> None:
-    line.carrier.buffered_bytes = STALLED_BYTES + 1
-    line.call.tick(asyncio.get_running_loop().time())
+async def test_carrier_that_stops_reading_ends_the_call(line):
+    line.stream.buffered_bytes = STALLED_BYTES + 1
+    line.call.tick(line.now)
     assert await line.ends() is EndReason.CARRIER_STALLED
 
 
-async def test_first_reason_counts(line: Line) -> None:
+async def test_first_reason_counts(line):
     line.call.on_stream_stopped()
     line.call.on_stream_lost()
     line.call.end(EndReason.SHUTDOWN)
     assert await line.ends() is EndReason.CALLER_HUNG_UP
-    assert line.hangups == 0
-    assert line.carrier.closed == 1
+    assert (line.leg.hangups, line.stream.closed) == (0, 1)
 
 
-async def test_call_is_as_long_as_the_caller_was_there(line: Line) -> None:
-    """What is done after the hangup takes a while, and is not part of it."""
+async def test_call_is_as_long_as_the_caller_was_there(line):
+    """Completing the session takes a while after the hangup, and is not part of the call."""
     line.call.on_stream_stopped()
     hung_up_at = datetime.now(UTC)
     await line.ends()
@@ -124,22 +236,62 @@ async def test_call_is_as_long_as_the_caller_was_there(line: Line) -> None:
     assert line.session.ended_at <= hung_up_at
 
 
-async def test_lost_stream_is_left_to_the_desk(line: Line) -> None:
+async def test_lost_stream_may_be_resumed(line):
     line.call.on_stream_lost()
     assert await line.ends() is EndReason.STREAM_LOST
-    assert line.call.may_go_on
-    assert line.hangups == 0
+    assert line.call.may_go_on and not line.call.ran_end_function
+    assert line.leg.hangups == 0
 
 
-async def test_hangup_explains_a_lost_stream(line: Line) -> None:
+async def test_hangup_explains_a_lost_stream(line):
     line.call.on_stream_lost()
     line.call.end(EndReason.CALLER_HUNG_UP, carrier_over=True)
     assert await line.ends() is EndReason.CALLER_HUNG_UP
-    assert not line.call.may_go_on
+    assert not line.call.may_go_on and line.call.ran_end_function
 
 
-async def test_refused_hangup_is_logged_and_over(caplog: pytest.LogCaptureFixture) -> None:
-    line = Line(refuses_to_hang_up=True)
+async def test_last_words_are_waited_for(line):
+    line.engine.session.emit(UserStartedSpeaking())
+    line.call.on_stream_stopped()
+    await asyncio.sleep(TIMEOUTS.last_words + 0.1)
+    assert line.engine.session.ended_turns == 1
+    line.engine.session.emit(UserSaid("Thank you, bye."))
+    await line.ends()
+    assert [turn.text for turn in line.session.turns] == ["Thank you, bye."]
+
+
+async def test_caller_who_said_nothing_is_not_waited_for_long(line):
+    started = line.now
+    line.call.on_stream_stopped()
+    await line.ends()
+    assert line.now - started == pytest.approx(TIMEOUTS.last_words)
+
+
+async def test_refused_hangup_is_logged_and_over(caplog):
+    line = Line(leg=FakeLeg(refuses=True))
     line.call.end(EndReason.AGENT_HUNG_UP)
     assert await line.ends() is EndReason.AGENT_HUNG_UP
     assert "call could not be hung up" in caplog.messages
+
+
+async def test_caller_hears_an_apology_without_an_engine():
+    line = Line(engine=FakeVoiceEngine(error=EngineRefused("wrong key")))
+    await asyncio.sleep(0.01)
+    line.carrier_plays_all()
+    assert await line.ends() is EndReason.ENGINE_REFUSED
+    assert [turn.text for turn in line.session.turns] == [APOLOGY_TEXT]
+
+
+async def test_call_over_is_reported_before_the_session_is_complete(line):
+    seen = []
+    line.call.on_over = lambda: seen.append(line.session.end_reason)
+    line.call.on_stream_stopped()
+    await line.ends()
+    assert seen == [None]
+
+
+async def test_access_outlives_the_stream_without_observers(line):
+    line.call.on_stream_lost()
+    await line.ends()
+    line.access.revoke()
+    assert line.access.memory is None

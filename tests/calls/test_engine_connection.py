@@ -101,22 +101,22 @@ class FakeEngine:
 class FakeContext:
     """The agent's context, without memory."""
 
-    told = {"outcome": "off"}
-    memory: dict[str, Any] = {}
+    memory_event = {"outcome": "off"}
+    recorded_memory: dict[str, Any] = {}
 
     def __init__(self) -> None:
         self.prompt = "You are Maya."
         self.late = ""
         self.waits: list[float] = []
 
-    async def agent_settings(self, seconds: float) -> AgentSettings:
+    async def load_settings(self, seconds: float) -> AgentSettings:
         self.waits.append(seconds)
-        return self.as_of_now()
+        return self.settings()
 
-    def as_of_now(self) -> AgentSettings:
+    def settings(self) -> AgentSettings:
         return AgentSettings(Agent("maya", ""), self.prompt)
 
-    def untold(self) -> str:
+    def late_memory(self) -> str:
         late, self.late = self.late, ""
         return late
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gateway.audio import BYTES_PER_SECOND, FRAME_BYTES, mulaw_to_linear
 from gateway.calls.filler import QUEUED_SECONDS, Filler
-from gateway.calls.playout import MARK_BYTES, Playout
-from gateway.calls.transcript import Transcript
+from gateway.calls.playout import MARK_BYTES
 from gateway.session import Speaker, Turn
+from tests.fakes.call_parts import make_transcript
 from tests.fakes.carrier import Playout as Phone
 
 AT = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
@@ -35,8 +35,8 @@ class Line:
         self.phone = Phone(bytearray(), speed=1, hold=False, clock=lambda: self.now)
         self.stops = 0
         self.asked: list[str] = []
-        self.playout = Playout()
-        self.transcript = Transcript(self.playout)
+        self.transcript = make_transcript()
+        self.playout = self.transcript.playout
         self.filler = Filler(AFTER, sound, phrases, play=self.phone.add, say=self.asked.append, stop=self._stop)
         self._echoes = echoes
 
@@ -251,7 +251,7 @@ def answered(line: Line, *, thinking: float, text_first: bool, gap: float, liste
         line.agent_says(ANSWER)
     line.passes(listening)
     line.caller_starts_speaking()
-    return line.transcript.ended(line.now)
+    return line.transcript.finish(line.now)
 
 
 @given(

@@ -75,7 +75,7 @@ def test_other_nodes_make_the_same_ring(agents: AgentDirectory) -> None:
         pending.media_url,
         token=pending.token,
         number=pending.number,
-        tier=pending.access.tier,
+        tier=pending.access.level,
     )
     again = pending_call_from_record(record, None, agents, expires=130.0)
     assert again.journal_header == pending.journal_header

@@ -1,9 +1,9 @@
 from datetime import UTC, datetime
 
-from gateway.calls.playout import MARK_BYTES, Playout
-from gateway.calls.transcript import Transcript
+from gateway.calls.playout import MARK_BYTES
 from gateway.engines.interface import FunctionCall, HistoryMessage, HistoryToolCall
 from gateway.session import Speaker, Turn
+from tests.fakes.call_parts import make_transcript
 
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 SENTENCE = "one two three four"
@@ -13,8 +13,8 @@ class Talk:
     """A transcript and its playback, driven like a call drives them."""
 
     def __init__(self) -> None:
-        self.playout = Playout()
-        self.transcript = Transcript(self.playout)
+        self.transcript = make_transcript()
+        self.playout = self.transcript.playout
 
     def speak(self, text: str, size: int, *, now: float = 0.0, done: bool = True) -> str:
         """The agent says it; returns the mark at the end of its sound."""
@@ -43,10 +43,10 @@ def test_what_is_off_record_is_known_and_not_kept() -> None:
     talk.transcript.caller_said("Between us.", NOW)
     talk.speak("My lips are sealed.", 1600)
     assert [turn.text for turn in talk.transcript.so_far] == ["Between us.", "My lips are sealed."]
-    assert talk.transcript.log_rows == []
+    assert [row for row in talk.transcript.log_rows if "text" in row] == []
     talk.transcript.go_off_record(False)
     talk.transcript.caller_said("Thank you.", NOW)
-    assert [turn.text for turn in talk.transcript.ended(1.0)] == ["Thank you."]
+    assert [turn.text for turn in talk.transcript.finish(1.0)] == ["Thank you."]
 
 
 def test_interruption_keeps_what_was_heard() -> None:
@@ -108,14 +108,14 @@ def test_hangup_cuts_an_answer_that_was_being_played() -> None:
     half = talk.speak("one two", 4500, done=False)
     talk.playout.mark_reached(half)
     talk.speak("three four", 4500)
-    assert talk.transcript.ended(1.0) == [Turn(Speaker.AGENT, "one two", NOW, unheard="three four")]
+    assert talk.transcript.finish(1.0) == [Turn(Speaker.AGENT, "one two", NOW, unheard="three four")]
 
 
 def test_silent_carrier_is_believed_at_the_end() -> None:
     """Without a single echo nothing shows that the answer was not heard, and nothing said is lost."""
     talk = Talk()
     talk.speak(SENTENCE, 9000)
-    assert talk.transcript.ended(0.1) == [Turn(Speaker.AGENT, SENTENCE, NOW)]
+    assert talk.transcript.finish(0.1) == [Turn(Speaker.AGENT, SENTENCE, NOW)]
 
 
 def test_last_stretch_counts_without_the_engines_end() -> None:
@@ -124,7 +124,7 @@ def test_last_stretch_counts_without_the_engines_end() -> None:
     talk.playout.mark_reached(mark)
     talk.transcript.agent_audio(MARK_BYTES - 1, 0.5)
     talk.playout.audio_sent(MARK_BYTES - 1)
-    assert talk.transcript.ended(1.0)[0].text == "one two three"
+    assert talk.transcript.finish(1.0)[0].text == "one two three"
 
 
 def test_conversation_so_far_has_the_open_answer() -> None:
@@ -138,7 +138,7 @@ def test_conversation_so_far_has_the_open_answer() -> None:
 def test_sound_without_words_is_no_turn() -> None:
     talk = Talk()
     talk.transcript.agent_audio(1600, 0.0)
-    assert talk.transcript.ended(1.0) == []
+    assert talk.transcript.finish(1.0) == []
 
 
 # Functions
@@ -150,9 +150,9 @@ def test_engine_is_told_where_functions_were_used() -> None:
     talk = Talk()
     talk.transcript.caller_said("Is it ready?", NOW)
     talk.transcript.agent_said("Let me see.", NOW)
-    talk.transcript.function_used(USED)
+    talk.transcript.tool_called(USED)
     talk.transcript.agent_said("It is.", NOW)
-    assert talk.transcript.conversation == [
+    assert talk.transcript.history == [
         HistoryMessage("user", "Is it ready?"),
         USED,
         HistoryMessage("assistant", "Let me see. It is."),
@@ -163,13 +163,13 @@ def test_only_the_last_functions_are_told() -> None:
     talk = Talk()
     uses = [HistoryToolCall(FunctionCall(f"f{number}", "order_status", ""), "ready") for number in range(30)]
     for used in uses:
-        talk.transcript.function_used(used)
-    assert talk.transcript.conversation == uses[10:]
+        talk.transcript.tool_called(used)
+    assert talk.transcript.history == uses[10:]
 
 
 def test_functions_are_taken_back_with_what_was_said() -> None:
     talk = Talk()
     talk.transcript.caller_said("Is order A12 ready?", NOW)
-    talk.transcript.function_used(USED)
-    talk.transcript.take_back(talk.transcript.turns)
-    assert talk.transcript.conversation == []
+    talk.transcript.tool_called(USED)
+    talk.transcript.retract(talk.transcript.turns)
+    assert talk.transcript.history == []

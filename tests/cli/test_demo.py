@@ -10,14 +10,13 @@ from gateway.cli.demo import Story
 from gateway.cli.main import main
 from gateway.cli.text_layout import TextLayout
 from gateway.replay.demo import DemoResult
-from tests.stage import takes_its_time
 
 
 @pytest.fixture(scope="module")
 def story():
     """What the demonstration prints where nobody looks."""
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), takes_its_time():
+    with contextlib.redirect_stdout(out):
         assert main(["demo", "--recorded"]) == 0
     return out.getvalue()
 
@@ -26,7 +25,7 @@ def story():
 def spoken_story():
     """The same where voices and ears are real."""
     out = io.StringIO()
-    with contextlib.redirect_stdout(out), takes_its_time():
+    with contextlib.redirect_stdout(out):
         assert main(["demo", "--speed", "6"]) == 0
     return out.getvalue()
 

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.calls.playout import MARK_BYTES, Playout
-from gateway.calls.transcript import Transcript
+from gateway.calls.playout import MARK_BYTES
+from gateway.calls.recorder import NoRecorder
+from gateway.calls.transcript import CallRecords
 from gateway.history.call_log import (
     CallLog,
     CallLogTimeouts,
@@ -25,6 +26,7 @@ from gateway.history.call_log import (
 )
 from gateway.history.live_events import EventPublisher
 from gateway.session import Speaker, Turn, VoiceSession
+from tests.fakes.call_parts import make_transcript
 from tests.stage import until
 
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
@@ -328,8 +330,9 @@ class Rows:
 
 @given(st.lists(st.sampled_from(["caller", "agent", "sound", "mark", "done", "interrupt", "off", "on"]), max_size=30))
 def test_log_equals_the_transcript(happenings: list[str]) -> None:
-    playout, log = Playout(), Rows()
-    transcript = Transcript(playout, call_events=log)
+    log = Rows()
+    transcript = make_transcript(records=CallRecords(log, NoRecorder()))  # type: ignore[arg-type]
+    playout = transcript.playout
     for number, happening in enumerate(happenings):
         if happening == "caller":
             transcript.caller_said(f"caller {number}", NOW)
@@ -347,4 +350,4 @@ def test_log_equals_the_transcript(happenings: list[str]) -> None:
         else:
             transcript.interrupted(float(number))
             playout.cleared()
-    assert transcript.ended(99.0) == turns_of(log.rows)
+    assert transcript.finish(99.0) == turns_of(log.rows)

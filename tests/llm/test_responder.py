@@ -141,10 +141,10 @@ async def test_turn_is_watched(agent_llms):
         def __init__(self):
             self.seen = []
 
-        def on_request(self, at):
+        def llm_request(self, at):
             self.seen.append(("request", at))
 
-        def on_first_token(self, at):
+        def first_token(self, at):
             self.seen.append(("first token", at))
 
     watch = Watch()

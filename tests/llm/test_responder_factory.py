@@ -44,7 +44,7 @@ async def directory(tmp_path: Path) -> AsyncIterator[tuple[CallDirectory, CallDi
 
 
 async def test_engine_reaches_us_where_the_carrier_does() -> None:
-    call_llm = a_room().open(MAYA, CALLER, MEDIA_URL, MemoryAccess())
+    call_llm = a_room().open(MAYA, CALLER, MEDIA_URL, MemoryAccess(caller=CALLER))
     assert call_llm is not None
     assert call_llm.endpoint.url == "https://voice.example.com/prefix/v1/chat/completions"
 
@@ -61,18 +61,20 @@ async def test_engine_reaches_us_where_the_carrier_does() -> None:
     ],
 )
 async def test_engine_on_this_machine_needs_no_tls(public_url: str, host: str, url: str) -> None:
-    call_llm = a_room(public_url=public_url).open(MAYA, CALLER, f"wss://{host}/twilio/media", MemoryAccess())
+    call_llm = a_room(public_url=public_url).open(
+        MAYA, CALLER, f"wss://{host}/twilio/media", MemoryAccess(caller=CALLER)
+    )
     assert call_llm is not None
     assert call_llm.endpoint.url == url
 
 
 async def test_agent_without_brain_leaves_thinking_to_the_engine() -> None:
-    assert a_room().open(Agent("ben", "You are Ben."), CALLER, MEDIA_URL, MemoryAccess()) is None
+    assert a_room().open(Agent("ben", "You are Ben."), CALLER, MEDIA_URL, MemoryAccess(caller=CALLER)) is None
 
 
 async def test_bearer_is_good_until_its_call_ends() -> None:
     room = a_room()
-    call_llm = room.open(MAYA, CALLER, MEDIA_URL, MemoryAccess())
+    call_llm = room.open(MAYA, CALLER, MEDIA_URL, MemoryAccess(caller=CALLER))
     assert call_llm is not None
     assert await room.endpoint_tokens.find(call_llm.endpoint.bearer) is call_llm.responder
     room.close(call_llm)
@@ -81,7 +83,7 @@ async def test_bearer_is_good_until_its_call_ends() -> None:
 
 async def test_question_may_come_to_another_node(directory: tuple[CallDirectory, CallDirectory]) -> None:
     here, there = (a_room(one) for one in directory)
-    call_llm = here.open(MAYA, CALLER, MEDIA_URL, MemoryAccess())
+    call_llm = here.open(MAYA, CALLER, MEDIA_URL, MemoryAccess(caller=CALLER))
     assert call_llm is not None
     await directory[0].written()
     responder = await there.endpoint_tokens.find(call_llm.endpoint.bearer)

@@ -62,24 +62,24 @@ def test_mistake_says_what_to_write(table, message):
 
 
 def test_number_is_believed_by_default_unless_it_failed():
-    tiers = {attestation: policy().tier(attestation) for attestation in Attestation}
+    tiers = {attestation: policy().level(attestation) for attestation in Attestation}
     assert tiers.pop(Attestation.FAILED) is TrustLevel.NONE
     assert set(tiers.values()) == {TrustLevel.EVERYTHING}
-    assert policy().tier(Attestation.NONE, withheld=True) is TrustLevel.NONE
+    assert policy().level(Attestation.NONE, withheld=True) is TrustLevel.NONE
 
 
 def test_number_opens_the_name_beside_a_pin():
     read = policy(pin="4711")
     believed = [attestation for attestation in Attestation if attestation is not Attestation.FAILED]
-    assert {read.tier(attestation) for attestation in believed} == {TrustLevel.NAME}
-    assert read.tier(Attestation.FAILED) is TrustLevel.NONE
-    assert {read.tier(attestation, pin_given=True) for attestation in Attestation} == {TrustLevel.EVERYTHING}
-    assert policy(pin="4711", attested="summaries").tier(Attestation.FULL) is TrustLevel.SUMMARIES
+    assert {read.level(attestation) for attestation in believed} == {TrustLevel.NAME}
+    assert read.level(Attestation.FAILED) is TrustLevel.NONE
+    assert {read.level(attestation, pin_given=True) for attestation in Attestation} == {TrustLevel.EVERYTHING}
+    assert policy(pin="4711", attested="summaries").level(Attestation.FULL) is TrustLevel.SUMMARIES
 
 
 def test_each_attestation_has_its_tier():
     read = policy(attested="everything", partly_attested="summaries", unattested="name", failed="none")
-    assert [read.tier(attestation) for attestation in Attestation] == [
+    assert [read.level(attestation) for attestation in Attestation] == [
         TrustLevel.EVERYTHING,
         TrustLevel.SUMMARIES,
         TrustLevel.NAME,
@@ -90,10 +90,10 @@ def test_each_attestation_has_its_tier():
 
 def test_allow_list_lifts_a_number_that_may_be_true():
     read = policy(unattested="none", attested="everything", allow_listed="summaries")
-    assert read.tier(Attestation.NONE, allow_listed=True) is TrustLevel.SUMMARIES
-    assert read.tier(Attestation.FULL, allow_listed=True) is TrustLevel.EVERYTHING
-    assert read.tier(Attestation.FAILED, allow_listed=True) is TrustLevel.NONE
-    assert read.tier(Attestation.NONE, withheld=True, allow_listed=True) is TrustLevel.NONE
+    assert read.level(Attestation.NONE, allow_listed=True) is TrustLevel.SUMMARIES
+    assert read.level(Attestation.FULL, allow_listed=True) is TrustLevel.EVERYTHING
+    assert read.level(Attestation.FAILED, allow_listed=True) is TrustLevel.NONE
+    assert read.level(Attestation.NONE, withheld=True, allow_listed=True) is TrustLevel.NONE
 
 
 @given(st.lists(st.sampled_from(TrustLevel), min_size=7, max_size=7), st.booleans(), st.booleans())
@@ -101,9 +101,9 @@ def test_proof_never_lowers_the_tier(tiers, withheld, allow_listed):
     names = [field.name for field in fields(TrustPolicy) if field.name != "pin"]
     read = TrustPolicy(**dict(zip(names, tiers, strict=True)))
     for attestation in Attestation:
-        plain = read.tier(attestation, withheld=withheld)
-        listed = read.tier(attestation, withheld=withheld, allow_listed=allow_listed)
-        assert plain <= listed <= read.tier(attestation, withheld=withheld, allow_listed=allow_listed, pin_given=True)
+        plain = read.level(attestation, withheld=withheld)
+        listed = read.level(attestation, withheld=withheld, allow_listed=allow_listed)
+        assert plain <= listed <= read.level(attestation, withheld=withheld, allow_listed=allow_listed, pin_given=True)
 
 
 # The PIN by keypad

@@ -13,7 +13,7 @@ from gateway.replay.recording import Recording, read
 from gateway.settings import Secret
 from gateway.simulate.softphone import phone_line
 from tests.fakes.remem import FakeRemem, Request, Response
-from tests.stage import ADMIN, CALLER, GREETING_SOUND, SOUND, Stage, in_a_hurry, make_carrier, staged
+from tests.stage import ADMIN, CALLER, GREETING_SOUND, SOUND, Stage, make_carrier, staged
 
 FIRST = ("My name is Ana, and I'm calling about the Orlando sale. We have an offer.", "That is good news.")
 
@@ -85,8 +85,7 @@ async def test_memory_that_came_late_comes_late_again(tmp_path: Path) -> None:
             await stage.idle()
     [recording] = recordings(tmp_path / "there")
     assert recording.memory.calls == ()
-    with in_a_hurry():
-        assert await differences(recording) == []
+    assert await differences(recording) == []
 
 
 async def test_gateway_without_memory_replays_without(tmp_path: Path) -> None:

@@ -191,5 +191,26 @@ async def test_memory_may_be_kept_on(line):
 
 
 async def test_resumed_call_has_its_state(line):
-    conv = Conversation(VoiceSession("maya", CALLER, "twilio"), line, state={"day": "Friday"})
+    conv = Conversation(VoiceSession("maya", CALLER, "twilio", state={"day": "Friday"}), line)
     assert conv.state["day"] == "Friday"
+
+
+async def test_state_set_off_the_record_is_not_kept(line):
+    session = VoiceSession("maya", CALLER, "twilio", state={"day": "Friday", "guests": 2})
+    conv = Conversation(session, line)
+    session.off_record = True
+    conv.state.update(day="Monday", cheese="brie")
+    session.off_record = False
+    conv.state["guests"] = 3
+    assert conv.state["day"] == "Monday"
+    assert conv.state.kept_fields(session.state) == {"day": "Friday", "guests": 3}
+
+
+async def test_state_set_again_on_the_record_is_kept(line):
+    session = VoiceSession("maya", CALLER, "twilio")
+    conv = Conversation(session, line)
+    session.off_record = True
+    conv.state["day"] = "Monday"
+    session.off_record = False
+    conv.state["day"] = "Tuesday"
+    assert conv.state.kept_fields({}) == {"day": "Tuesday"}

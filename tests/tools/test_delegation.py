@@ -30,7 +30,7 @@ async def delivered(llm, caplog, *, pauses=(0.0, 0.0)):
 
 
 async def test_work_goes_to_the_callers_session(llm, caplog):
-    assert await delivered(llm, caplog) == ["handed over to the text side"]
+    assert await delivered(llm, caplog) == ["task delegated"]
     [request] = llm.requests
     assert request.headers["x-openclaw-session-key"] == "agent:main:voice:caller-1"
     assert request.body["messages"] == [{"role": "user", "content": "A task from a phone call: Order a tube."}]
@@ -45,17 +45,17 @@ async def test_work_goes_to_the_callers_session(llm, caplog):
 async def test_work_that_was_taken_on_is_not_given_again(llm, caplog, answer, pace):
     llm.answers(answer)
     llm.pace = pace
-    assert await delivered(llm, caplog) == ["handed over to the text side"]
+    assert await delivered(llm, caplog) == ["task delegated"]
     assert len(llm.requests) == 1
 
 
 async def test_refusal_is_tried_again(llm, caplog):
     llm.fails(500, times=2)
-    assert await delivered(llm, caplog) == ["handed over to the text side"]
+    assert await delivered(llm, caplog) == ["task delegated"]
     assert len(llm.requests) == 3
 
 
 async def test_vain_tries_are_told(llm, caplog):
     llm.fails(500, times=9)
-    assert await delivered(llm, caplog) == ["could not be handed over"]
+    assert await delivered(llm, caplog) == ["task could not be delegated"]
     assert caplog.records[0].reason == "openclaw answered 500"

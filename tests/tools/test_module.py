@@ -6,7 +6,7 @@ import pytest
 
 from gateway.engines.interface import AgentFunction
 from gateway.errors import SettingsError
-from gateway.tools.module import ReloadingToolModule, load_toolbox
+from gateway.tools.module import ReloadingToolModule, load_tool_module
 from tests.stage import until, until_it
 
 
@@ -64,13 +64,13 @@ BISTRO = '''
 
 
 def test_public_functions_become_tools(write):
-    box = load_toolbox(write(BISTRO))
+    box = load_tool_module(write(BISTRO))
     assert list(box.tools) == ["book", "opening_hours"]
     assert (box.start.name, box.end.name) == ("start_function", "end_function")
 
 
 def test_agent_is_told_what_the_file_says(write):
-    book, hours = load_toolbox(write(BISTRO)).functions
+    book, hours = load_tool_module(write(BISTRO)).functions
     assert book == AgentFunction(
         "book",
         "Book a table.\n\nAsk for the day first.",
@@ -89,30 +89,30 @@ def test_agent_is_told_what_the_file_says(write):
 
 
 def test_own_time_replaces_ten_seconds(write):
-    tools = load_toolbox(write(BISTRO)).tools
+    tools = load_tool_module(write(BISTRO)).tools
     assert (tools["book"].timeout, tools["opening_hours"].timeout) == (10.0, 3.0)
 
 
 async def test_conversation_is_passed_where_it_is_wanted(write):
-    tools = load_toolbox(write(BISTRO)).tools
+    tools = load_tool_module(write(BISTRO)).tools
     assert await tools["book"].call("<conv>", '{"day": "Friday"}') == "<conv> Friday 2"
     assert tools["opening_hours"].call("<conv>", '{"day": "Friday"}') is None
 
 
 @pytest.mark.parametrize("signature", ["conv", "call: Conversation", "day: str, conv: Conversation", "*, conv"])
 def test_conversation_is_known_by_name_or_hint(write, signature):
-    box = load_toolbox(write(f"from gateway import Conversation\ndef greet({signature}): ..."))
+    box = load_tool_module(write(f"from gateway import Conversation\ndef greet({signature}): ..."))
     assert box.tools["greet"].conversation in ("conv", "call")
 
 
 def test_conv_of_another_type_is_an_argument(write):
-    (greet,) = load_toolbox(write("def greet(conv: str): ...")).functions
+    (greet,) = load_tool_module(write("def greet(conv: str): ...")).functions
     assert greet.parameters["required"] == ["conv"]
 
 
 def test_every_load_is_a_fresh_module(write):
     path = write("served = []\ndef serve(dish: str):\n    served.append(dish)\n    return len(served)")
-    first, second = load_toolbox(path), load_toolbox(path)
+    first, second = load_tool_module(path), load_tool_module(path)
     assert [box.tools["serve"].call(None, '{"dish": "soup"}') for box in (first, first, second)] == [1, 2, 1]
     assert "bistro" not in sys.modules
 
@@ -129,7 +129,7 @@ def test_classes_of_the_file_may_be_hints(write):
         def seat(guests: list[Guest]) -> str:
             return guests[0].name
         """)
-    assert load_toolbox(path).tools["seat"].call(None, '{"guests": [{"name": "Ana"}]}') == "Ana"
+    assert load_tool_module(path).tools["seat"].call(None, '{"guests": [{"name": "Ana"}]}') == "Ana"
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_classes_of_the_file_may_be_hints(write):
         ("x = 1\nraise ValueError('key sk-123')", "bistro.py, line 2: ValueError"),
         ("import sys\nsys.exit(3)", "bistro.py, line 2: SystemExit"),
         ("def book(day): ...", "bistro.py, line 1, book: day has no type hint; write it like day: str"),
-        ("def book(*days: str): ...", "bistro.py, line 1, book: an agent can't be told of *days: str; "),
-        ("def book(**more: str): ...", "bistro.py, line 1, book: an agent can't be told of **more: str; "),
-        ("def book(day: str, /): ...", "bistro.py, line 1, book: an agent can't be told of day: str; "),
+        ("def book(*days: str): ...", "bistro.py, line 1, book: an agent can't pass *days: str; "),
+        ("def book(**more: str): ...", "bistro.py, line 1, book: an agent can't pass **more: str; "),
+        ("def book(day: str, /): ...", "bistro.py, line 1, book: an agent can't pass day: str; "),
         ("def book(day: 'Day'): ...", "bistro.py, line 1, book: a type hint names Day, which is not defined"),
         ("def book(day: 'a b'): ...", "bistro.py, line 1, book: a type hint can't be understood"),
         (
@@ -150,7 +150,7 @@ def test_classes_of_the_file_may_be_hints(write):
             "def book(day: Annotated[str, Field(pattern='[')]): ...",
             "bistro.py, line 3, book: its type hints can't be understood (SchemaError)",
         ),
-        ("\ndef book(day: type): ...", "bistro.py, line 2, book: the type of day can't be told to an agent"),
+        ("\ndef book(day: type): ...", "bistro.py, line 2, book: the type of day has no JSON schema"),
         ("def book():\n    yield 1", "bistro.py, line 1, book: it yields; return one value instead"),
         ("def book(): ...\nbook.timeout = '5'", "bistro.py, line 1, book: its timeout is not a number of seconds"),
         ("def bücher(): ...", "bistro.py, line 1, bücher: a function's name is up to 64 of the letters a to z, "),
@@ -160,7 +160,7 @@ def test_classes_of_the_file_may_be_hints(write):
 )
 def test_mistake_is_one_line(write, source, problem):
     with pytest.raises(SettingsError) as raised:
-        load_toolbox(write(source), reserved=frozenset({"end_call"}))
+        load_tool_module(write(source), reserved=frozenset({"end_call"}))
     assert str(raised.value).startswith(problem)
     assert "\n" not in str(raised.value)
     assert "sk-123" not in str(raised.value)
@@ -168,7 +168,7 @@ def test_mistake_is_one_line(write, source, problem):
 
 def test_missing_file_is_one_line(tmp_path):
     with pytest.raises(SettingsError) as raised:
-        load_toolbox(tmp_path / "bistro.py")
+        load_tool_module(tmp_path / "bistro.py")
     assert str(raised.value) == "bistro.py can't be read: No such file or directory"
 
 
@@ -225,7 +225,7 @@ async def test_broken_version_is_told_once_and_passed_over(write, caplog):
     write("def order(:")
     assert [await names(shelf) for _ in range(3)] == [["book"]] * 3
     assert [(record.message, record.reason) for record in caplog.records] == [
-        ("functions can't be loaded, the ones before stay", "bistro.py, line 1: invalid syntax")
+        ("functions can't be loaded, keeping the previous version", "bistro.py, line 1: invalid syntax")
     ]
     write("def order(): ...")
     assert await names(shelf) == ["order"]

@@ -111,8 +111,8 @@ def test_nothing_else_comes_of_odd_arguments(text):
 @pytest.mark.parametrize(
     ("hint", "problem"),
     [
-        (type, "the type of it can't be told to an agent"),
-        (object(), "the type of it can't be told to an agent"),
+        (type, "the type of it has no JSON schema"),
+        (object(), "the type of it has no JSON schema"),
         (Folder, "the type of it contains itself"),
     ],
 )

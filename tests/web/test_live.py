@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.calls.level_meter import LevelMeters
+from gateway.calls.monitoring import LevelMeters
 from gateway.history.call_log import CallLog, Cursor
 from gateway.history.live_events import EVENTS, EventPublisher
 from gateway.session import VoiceSession

@@ -7,9 +7,7 @@ import struct
 from collections.abc import AsyncIterator
 
 import httpx
-import pytest
 
-from gateway.calls.audio_tap import LATEST_BYTES, AudioTap
 from tests.live import Watcher
 from tests.stage import ADMIN, CALLER, SOUND, Stage, make_carrier, patient_client, staged, until
 
@@ -149,25 +147,3 @@ async def test_call_page_is_drawn_from_what_was_told(stage: Stage):
         page = (await http.get(f"/calls/{form['uuid']}")).text
         assert 'class="timeline"' in page and "Is my bike ready?" in page
         assert re.search(r'class="chip[^"]*" title="[^"]*on the line', page)
-
-
-# A tap, without a call
-
-
-def test_listener_hears_the_answer_when_the_caller_does():
-    audio_tap = AudioTap()
-    audio_tap.sent(b"\x01" * 300)
-    audio_tap.heard(b"\x02" * 100)
-    assert audio_tap.take(200) == (b"\x02" * 100 + b"\xff" * 100, b"\x01" * 200)
-    audio_tap.cleared()
-    assert audio_tap.take(10) == (b"\xff" * 10, b"\xff" * 10)
-
-
-@pytest.mark.parametrize("times", [1, 5])
-def test_listener_who_is_late_misses_the_oldest(times):
-    audio_tap = AudioTap()
-    for _ in range(times):
-        audio_tap.heard(b"\x02" * LATEST_BYTES)
-    audio_tap.heard(b"\x03")
-    caller, _ = audio_tap.take(LATEST_BYTES + 10)
-    assert caller.rstrip(b"\xff") == b"\x02" * (LATEST_BYTES - 1) + b"\x03"

@@ -7,10 +7,18 @@ from typing import Annotated
 import pytest
 
 from gateway.engines.interface import FunctionCall
+from gateway.memory.trust import MemoryChange
 from gateway.session import VoiceSession
-from gateway.tools.conversation import Conversation
-from gateway.tools.module import load_toolbox
-from gateway.tools.runner import MOST_BETWEEN_TURNS, MOST_RESULT_CHARACTERS, Builtin, FunctionRunner, LoopBreaker
+from gateway.tools.builtin import Builtin
+from gateway.tools.executor import (
+    MOST_BETWEEN_TURNS,
+    MOST_RESULT_CHARACTERS,
+    LoopBreaker,
+    ToolExecutor,
+    run_end_function,
+)
+from gateway.tools.loader import CallTools, ToolTimeouts
+from gateway.tools.module import load_tool_module
 from gateway.tools.schema import FunctionSchema
 from gateway.tools.threads import ToolThreads
 from tests.stage import until
@@ -19,53 +27,75 @@ SECRET = "Ana's card is 4111"
 
 
 class Line:
-    """One call with a user's file, and what its agent and its caller get of it."""
+    """A call with a tool file: runs its tools as an engine would, and records what tools do to the call."""
 
-    def __init__(self, tasks, tool_module, *, workers=None, builtins=(), memory=None):
+    def __init__(
+        self,
+        tasks,
+        tool_module,
+        *,
+        threads=None,
+        builtins=(),
+        memory=None,
+        load_memory=None,
+        transfer_to=None,
+        **seconds,
+    ):
         self.answers = []
         self.done = []
-        self.conv = Conversation(VoiceSession("maya", "+12025550143", "twilio"), self, memory=memory)
+        self.events = []
+        self.session = VoiceSession("maya", "+12025550143", "twilio")
         self.names = next(iter(tool_module.tools.values())).function.__globals__ if tool_module.tools else {}
-        self.runner = FunctionRunner(
-            tasks,
-            self.conv,
-            tool_module=tool_module,
-            workers=workers or ToolThreads(),
-            answer=self._answer,
-            builtins=builtins,
+        tools = CallTools(
+            tool_module,
+            threads or ToolThreads(),
+            memory or {},
+            tuple(builtins),
+            load_memory=load_memory,
+            timeouts=ToolTimeouts(**seconds),
         )
+        self.executor = ToolExecutor(self, tasks, self.session, tools, transfer_to or {})
         self._asked = 0
 
     def call(self, name, call_id=None, **arguments):
         self._asked += 1
         return FunctionCall(call_id or f"fc_{self._asked}", name, json.dumps(arguments))
 
+    def start(self, call):
+        self.executor.start(call, lambda content: self.answers.append((call, content)))
+
     async def ask(self, name, **arguments):
         """Call it as the agent does; the answer."""
         call = self.call(name, **arguments)
-        self.runner.start(call)
+        self.start(call)
         return await self.answer_to(call)
 
     async def answer_to(self, call):
         await until(lambda: call in dict(self.answers))
         return dict(self.answers)[call]
 
-    def _answer(self, call, content):
-        self.answers.append((call, content))
-
-    # The host
+    # ToolHost
 
     def say(self, text):
         self.done.append(text)
 
-    def hang_up(self):
-        self.done.append("hang up")
+    def hang_up(self, request=""):
+        self.done.append(("hang up", request))
 
-    def transfer(self, target):
-        self.done.append(target)
+    def transfer(self, target, request=None):
+        self.done.append(("transfer", target, request))
 
     def turns(self):
         return []
+
+    def tool_started(self, call):
+        self.events.append(("started", call.name))
+
+    def tool_finished(self, call, content, *, ok, seconds):
+        self.events.append(("finished", call.name, ok))
+
+    def state_changed(self):
+        self.events.append(("state", dict(self.session.state)))
 
 
 @pytest.fixture
@@ -78,12 +108,12 @@ async def lines(tmp_path):
         def make(source="", **options):
             path = tmp_path / "bistro.py"
             path.write_text("import asyncio, threading, time\n" + textwrap.dedent(source))
-            made.append(Line(tasks, load_toolbox(path), **options))
+            made.append(Line(tasks, load_tool_module(path), **options))
             return made[-1]
 
         yield make
         for line in made:
-            line.runner.close()
+            await line.executor.close(call_is_over=False)
             if gate := line.names.get("gate"):
                 gate.set()
 
@@ -131,7 +161,7 @@ async def test_arguments_and_effects_pass_both_ways(lines):
             return {"guests": guests}
         """)
     assert await line.ask("book", day="Friday") == '{"guests": 2}'
-    assert line.conv.state.fields() == {"booking_day": "Friday"}
+    assert line.session.state == {"booking_day": "Friday"}
     assert line.done == ["One moment."]
 
 
@@ -174,7 +204,7 @@ async def test_wrong_arguments_are_explained(lines):
     wanted = "wrong arguments for book: day: Field required; guests: Input should be a valid integer, "
     assert error(await line.ask("book", guests="two")).startswith(wanted)
     broken = FunctionCall("fc_9", "book", '{"day": ')
-    line.runner.start(broken)
+    line.start(broken)
     assert error(await line.answer_to(broken)).startswith("wrong arguments for book: Invalid JSON")
 
 
@@ -203,10 +233,10 @@ BLOCKING = """
 @pytest.mark.parametrize("name", ["block", "block_the_loop"])
 async def test_blocking_function_holds_up_nothing(lines, name):
     """Neither its own call's other functions nor another call's; and the gateway's loop runs this test meanwhile."""
-    workers = ToolThreads()
-    line, other = lines(BLOCKING, workers=workers), lines(BLOCKING, workers=workers)
+    threads = ToolThreads()
+    line, other = lines(BLOCKING, threads=threads), lines(BLOCKING, threads=threads)
     blocked = line.call(name)
-    line.runner.start(blocked)
+    line.start(blocked)
     assert await line.ask("quick") == "quick"
     assert await other.ask("quick") == "quick"
     assert blocked not in dict(line.answers)
@@ -241,7 +271,7 @@ async def test_function_that_never_ends_is_left(lines, caplog, kind, body):
 async def test_function_that_hangs_everywhere_is_refused_at_once(lines):
     line = lines(
         "gate = threading.Event()\ndef hang(call: int): gate.wait()\nhang.timeout = 0.05\ndef quick(): return 'quick'",
-        workers=ToolThreads(most_per_function=2),
+        threads=ToolThreads(most_per_function=2),
     )
     for number in range(2):
         assert "took too long" in await line.ask("hang", call=number)
@@ -260,7 +290,7 @@ async def test_call_runs_four_at_once(lines):
         """)
     calls = [line.call("wait", number=number) for number in range(6)]
     for call in calls:
-        line.runner.start(call)
+        line.start(call)
     await until(lambda: len(line.names["running"]) == 4)
     line.names["gate"].set()
     assert [await line.answer_to(call) for call in calls] == ["0", "1", "2", "3", "4", "5"]
@@ -286,9 +316,9 @@ async def test_cancelled_function_is_not_answered(lines, kind):
         def quick(): return "quick"
         """)
     unwanted = line.call("look_up")
-    line.runner.start(unwanted)
+    line.start(unwanted)
     await until(line.names["started"].is_set)
-    line.runner.cancel([unwanted.id, "fc_unknown"])
+    line.executor.cancel([unwanted.id, "fc_unknown"])
     line.names["gate"].set()
     await until(line.names["over"].is_set)
     assert await line.ask("quick") == "quick"
@@ -306,11 +336,11 @@ async def test_repeated_id_runs_once_and_is_answered_alike(lines):
             return f"booking {len(runs)}"
         """)
     call = line.call("book", day="Friday")
-    line.runner.start(call)
-    line.runner.start(call)
+    line.start(call)
+    line.start(call)
     line.names["gate"].set()
     assert await line.answer_to(call) == "booking 1"
-    line.runner.start(call)
+    line.start(call)
     assert line.answers == [(call, "booking 1")] * 2
     assert line.names["runs"] == ["Friday"]
 
@@ -324,9 +354,9 @@ async def test_id_of_another_connection_is_another_call(lines):
 
 async def test_ended_call_answers_nothing(lines):
     line = lines(BLOCKING)
-    line.runner.start(line.call("block"))
-    line.runner.close()
-    line.runner.start(line.call("quick"))
+    line.start(line.call("block"))
+    await line.executor.close(call_is_over=False)
+    line.start(line.call("quick"))
     line.names["gate"].set()
     await until(lambda: "function block" not in {thread.name for thread in threading.enumerate()})
     await asyncio.sleep(0)
@@ -342,7 +372,7 @@ async def test_same_call_again_and_again_is_stopped(lines):
     assert found[:3] == ["nothing"] * 3
     assert error(found[3]).endswith("stop, and ask the caller")
     assert await line.ask("look_up", day="Sunday") == "nothing"
-    line.runner.caller_spoke()
+    line.executor.caller_spoke()
     assert await line.ask("look_up", day="Sunday") == "nothing"
 
 
@@ -370,7 +400,7 @@ def test_wrong_guesses_do_not_count():
     breaker = LoopBreaker()
     for _ in range(MOST_BETWEEN_TURNS + 1):
         assert not breaker.refuses(looked_up("Friday"))
-        breaker.taken_back(looked_up("Friday"))
+        breaker.retract(looked_up("Friday"))
 
 
 # The gateway's own
@@ -387,7 +417,7 @@ async def test_builtin_runs_on_the_loop_with_its_call(lines):
         return {"id": call.id, **arguments}
 
     line = lines("def book(): ...", builtins=[Builtin(TRANSFER, transfer)])
-    assert [function.name for function in line.runner.functions] == ["book", "transfer_call"]
+    assert [function.name for function in line.executor.functions] == ["book", "end_call", "transfer_call"]
     assert await line.ask("transfer_call", to="desk") == '{"id": "fc_1", "to": "desk"}'
     assert error(await line.ask("transfer_call")) == "wrong arguments for transfer_call: to: Field required"
 
@@ -425,22 +455,23 @@ async def test_hooks_run_around_the_call(lines):
         """,
         memory={"cheese_type": "gouda"},
     )
-    await line.runner.run_start()
+    await line.executor.start_up()
     assert line.done == ["You previously picked gouda."]
-    line.runner.close()
-    await line.runner.run_end()
-    assert line.conv.state.fields() == {"calls": 2}
+    await line.executor.close(call_is_over=True)
+    assert line.session.state == {"calls": 2}
     assert line.answers == []
 
 
 async def test_file_without_hooks_has_nothing_to_run(lines):
     line = lines("def book(): ...")
-    await line.runner.run_start()
-    await line.runner.run_end()
+    await line.executor.start_up()
+    await line.executor.close(call_is_over=True)
+    assert line.events == []
 
 
 async def test_bad_hooks_do_not_stop_the_call(lines, caplog):
-    line = lines(f"""
+    line = lines(
+        f"""
         gate, over = threading.Event(), threading.Event()
 
         def start_function(conv):
@@ -452,14 +483,107 @@ async def test_bad_hooks_do_not_stop_the_call(lines, caplog):
             raise ValueError({SECRET!r})
 
         def book(): ...
-        """)
-    await line.runner.run_start(timeout=0.01)
+        """,
+        start_function=0.01,
+    )
+    await line.executor.start_up()
     line.names["gate"].set()
     await until(line.names["over"].is_set)
-    await line.runner.run_end()
+    await line.executor.close(call_is_over=True)
     assert line.done == []
     assert [(record.message, record.function) for record in caplog.records] == [
         ("function took too long", "start_function"),
         ("function failed", "end_function"),
     ]
     assert SECRET not in caplog.text
+
+
+async def test_end_function_has_no_call_to_act_on(lines):
+    line = lines("def end_function(conv):\n    conv.say('bye')\n    conv.hang_up()\n    conv.transfer('+12025550188')")
+    await line.executor.close(call_is_over=True)
+    await asyncio.sleep(0)
+    assert line.done == []
+
+
+async def test_end_function_waits_for_the_end_of_the_call(lines):
+    """A lost stream is not the end: the call may be resumed."""
+    line = lines("def end_function(conv): conv.state['calls'] = 2")
+    await line.executor.close(call_is_over=False)
+    assert line.session.state == {}
+
+
+async def test_end_function_runs_without_media(tmp_path):
+    path = tmp_path / "bistro.py"
+    path.write_text("def end_function(conv): conv.state['turns'] = len(conv.transcript)")
+    session = VoiceSession("maya", "+12025550143", "twilio")
+    await run_end_function(session, CallTools(load_tool_module(path)))
+    assert session.state == {"turns": 0}
+
+
+# The call
+
+
+async def test_call_observes_its_tools(lines):
+    line = lines("def book(conv): conv.state['day'] = 'Friday'\ndef fail(): raise ValueError")
+    await line.ask("book")
+    await line.ask("fail")
+    assert line.events == [
+        ("started", "book"),
+        ("state", {"day": "Friday"}),
+        ("finished", "book", True),
+        ("started", "fail"),
+        ("finished", "fail", False),
+    ]
+
+
+async def test_state_is_not_kept_off_the_record(lines):
+    line = lines("def book(conv): conv.state['day'] = 'Friday'\ndef hours(): return 'nine to five'")
+    line.session.off_record = True
+    await line.ask("book")
+    line.session.off_record = False
+    await line.ask("hours")
+    assert line.session.state == {}
+
+
+async def test_agent_hangs_up_and_transfers_after_its_goodbye(lines):
+    line = lines(transfer_to={"desk": "+12025550188"})
+    assert "goodbye" in await line.ask("end_call")
+    assert "goodbye" in await line.ask("transfer_call", to="desk")
+    assert line.done == [("hang up", "fc_1"), ("transfer", "+12025550188", "fc_2")]
+
+
+class Stored:
+    """The caller's state in a store, which other calls may change."""
+
+    def __init__(self, **values):
+        self.values = values
+
+    async def __call__(self):
+        return self.values
+
+
+async def test_state_of_earlier_calls_is_read_each_turn(lines):
+    stored = Stored(day="Friday")
+    line = lines("def day(conv): return conv.memory.get('day', 'none')", load_memory=stored)
+    assert await line.ask("day") == "none"
+    line.executor.caller_spoke()
+    await asyncio.sleep(0)
+    assert await line.ask("day") == "Friday"
+
+
+@pytest.mark.parametrize(
+    ("change", "day"),
+    [
+        (MemoryChange.LEVEL_RAISED, "Friday"),
+        (MemoryChange.CALLER_CHANGED, "Friday"),
+        (MemoryChange.CONTENT_CHANGED, "Monday"),
+        (MemoryChange.SPEAKER_CHANGED, "none"),
+        (MemoryChange.REVOKED, "none"),
+    ],
+)
+async def test_memory_of_tools_follows_access(lines, change, day):
+    source = "def day(conv): return conv.memory.get('day', 'none')"
+    line = lines(source, memory={"day": "Monday"}, load_memory=Stored(day="Friday"))
+    line.executor.memory_changed(change)
+    await asyncio.sleep(0)
+    assert await line.ask("day") == day

@@ -1,0 +1,378 @@
+"""
+What the caller hears: the engine's answer, filler, the gateway's own replies, the goodbye and the apology.
+
+Engine audio passes straight through to the carrier. It is dropped after a barge-in, until the engine has moved on to
+the next answer, and held back while the gateway answers in the engine's place. Marks show what the caller has heard.
+"""
+
+import asyncio
+import contextlib
+import math
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final, Protocol
+
+from gateway.agents import FillerSettings
+from gateway.calls.filler import Filler
+from gateway.calls.monitoring import CallMonitor
+from gateway.calls.playout import MARK_BYTES
+from gateway.calls.transcript import Transcript
+from gateway.calls.turn_latency import TurnLatencyTracker
+from gateway.sounds import bundled_sound
+
+APOLOGY_TEXT: Final = "I'm sorry, I can't continue this call right now. Please call again a little later. Goodbye."
+
+
+@dataclass(frozen=True)
+class SpeechTimeouts:
+    """Durations in seconds."""
+
+    remainder: float = 0.1
+    """Audio too short for a frame waits this long for more."""
+    goodbye: float = 10.0
+    """The longest from a request to hang up until the hangup."""
+    goodbye_start: float = 3.0
+    """An agent that has not begun to speak by then has said its goodbye before."""
+    final_turn: float = 3.0
+    """A language model request for a turn that is not final by then is answered by the model."""
+    reply_fetch: float = 0.3
+    """A reply that the engine does not request within this time is injected."""
+
+
+class AudioOut(Protocol):
+    """The media stream, towards the caller."""
+
+    def send_audio(self, audio: bytes) -> None: ...
+    def send_mark(self, name: str) -> None: ...
+    def send_clear(self) -> None: ...
+    def finish_audio(self) -> None: ...
+    def play_filler(self, audio: bytes) -> None: ...
+    def stop_filler(self) -> None: ...
+
+
+class Say(Protocol):
+    def __call__(self, text: str, *, interrupt: bool = False) -> None:
+        """Have the engine say this: after its current answer, or with `interrupt` instead of it."""
+
+
+class SpeechOutput:
+    """Everything one call says to its caller. Methods return at once, unless they are coroutines."""
+
+    def __init__(
+        self,
+        carrier: AudioOut,
+        transcript: Transcript,
+        monitor: CallMonitor,
+        latency: TurnLatencyTracker,
+        filler: FillerSettings | None,
+        say: Say,
+        timeouts: SpeechTimeouts,
+    ) -> None:
+        self.replies = CannedReplies(timeouts)
+        self._carrier = carrier
+        self._transcript = transcript
+        self._playout = transcript.playout
+        self._monitor = monitor
+        self._latency = latency
+        self._say = say
+        self._timeouts = timeouts
+        self._loop = asyncio.get_running_loop()
+        filler = filler or FillerSettings(after=math.inf)
+        self._filler = Filler(
+            filler.after,
+            bundled_sound(filler.sound) if filler.sound else None,
+            filler.phrases,
+            play=carrier.play_filler,
+            say=say,
+            stop=self._stop_filler,
+        )
+        self._override = ReplyOverride()
+        self._gate_open = True  # closed while engine audio belongs to an interrupted answer
+        self._closed = False
+        self._sent_at = self._loop.time()
+        self._played: dict[str, asyncio.Event] = {}
+        self._answer_began = asyncio.Event()
+        self._answer_done = asyncio.Event()
+
+    # From the engine
+
+    def play(self, audio: bytes) -> bool:
+        """Pass audio on, with a mark after each 400 ms. Returns whether it is the agent's answer."""
+        if not self._gate_open or self._closed:
+            return False
+        if self._override.active:
+            self._override.hold(audio)
+            return False
+        now = self._sent_at = self._loop.time()
+        is_answer = not self._filler.saying
+        if is_answer:
+            self._filler.agent_speaks()
+            self._answer_began.set()
+            self._latency.first_audio(now)
+        for start in range(0, len(audio), MARK_BYTES):
+            piece = audio[start : start + MARK_BYTES]
+            if is_answer:
+                self._transcript.agent_audio(len(piece), now)
+            self._carrier.send_audio(piece)
+            self._playout.audio_sent(len(piece))
+            if self._playout.mark_due():
+                self._carrier.send_mark(self._playout.next_mark())
+        if is_answer:
+            self._latency.first_frame(self._loop.time())
+        self._monitor.agent_audio(audio, now)
+        return is_answer
+
+    def text(self, text: str) -> bool:
+        """Write down what the agent says. Returns whether held audio of this text was played as its answer."""
+        if not self._gate_open or self._closed or self._filler.takes(text):
+            return False
+        played = False
+        if self._override.active:
+            held = self._override.release(text)
+            if held is None:
+                return False
+            played = self.play(held)
+        if self._playout.unmarked:  # shows exactly whether the previous sentence was heard
+            self._carrier.send_mark(self._playout.next_mark())
+        self._transcript.agent_said(text, datetime.now(UTC))
+        return played
+
+    def audio_done(self) -> None:
+        """The engine has sent all audio of an answer."""
+        if not self._gate_open or self._override.active:
+            return  # of the interrupted answer
+        self._carrier.finish_audio()
+        if not self._filler.saying:
+            self._transcript.agent_audio_done()
+            self._answer_done.set()
+        self._carrier.send_mark(self._playout.next_mark())
+        self._filler.phrase_over()
+
+    def injection_refused(self) -> None:
+        self._filler.phrase_over()
+
+    def open_gate(self) -> None:
+        """The engine has moved on: audio from now on belongs to a new answer."""
+        self._gate_open = True
+
+    def new_session(self) -> None:
+        """A new engine session: nothing of an earlier answer will come."""
+        self._gate_open = True
+        self._override.end()
+
+    # From the caller
+
+    def interrupt(self) -> bool:
+        """Barge-in: silence the agent. May be repeated. Returns whether part of an answer was not heard."""
+        if self._closed:
+            return False
+        self._filler.caller_speaks()
+        self.replies.caller_speaks()
+        self._carrier.send_clear()
+        cut_off = self._transcript.interrupted(self._loop.time())
+        self._playout.cleared()
+        self._monitor.clear()
+        self._gate_open = False
+        return cut_off
+
+    def turn_is_final(self, text: str, *, overridden: bool) -> None:
+        """The caller's turn is complete. `overridden`: the gateway answers it, with `reply`."""
+        self._gate_open = True
+        self.replies.turn_is_final(text, overridden=overridden)
+        if overridden:
+            self._override.begin()
+        else:
+            self._override.end()
+            self._filler.caller_finished(self._loop.time())
+
+    def mark_played(self, name: str) -> None:
+        self._playout.mark_reached(name)
+        if name in self._played:
+            self._played.pop(name).set()
+
+    # From the call
+
+    @property
+    def overridden(self) -> bool:
+        """Whether the engine's answer is held back because the gateway answers."""
+        return self._override.active
+
+    async def reply(self, said: str, text: str) -> None:
+        """Say this instead of the engine's answer to what the caller said."""
+        self._override.expect(text)
+        if not await self.replies.offer(said, text):
+            self._say(text, interrupt=self._override.active)
+
+    def expect_goodbye(self) -> None:
+        """Count what the agent says from now on as its goodbye."""
+        self._answer_began.clear()
+        self._answer_done.clear()
+
+    async def goodbye_played(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeouts.goodbye):
+                if await wait_for_event(self._answer_began, self._timeouts.goodbye_start):
+                    await self._answer_done.wait()
+                await self._all_played()
+
+    async def apologise(self) -> None:
+        """Play the recorded apology: there is no engine any more."""
+        self.new_session()
+        self._transcript.agent_said(APOLOGY_TEXT, datetime.now(UTC))
+        self.play(bundled_sound("apology"))
+        self._transcript.agent_audio_done()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._timeouts.goodbye):
+                await self._all_played()
+
+    def tick(self, now: float) -> None:
+        """Called several times a second."""
+        if now - self._sent_at > self._timeouts.remainder:
+            self._carrier.finish_audio()
+        self._filler.tick(now)
+
+    def close(self) -> None:
+        """The call is over: nothing more is played."""
+        self._filler.call_over()
+        self._closed = True
+
+    async def _all_played(self) -> None:
+        self._carrier.finish_audio()
+        name = self._playout.next_mark()
+        played = self._played[name] = asyncio.Event()
+        self._carrier.send_mark(name)
+        await played.wait()
+
+    def _stop_filler(self) -> None:
+        self._carrier.stop_filler()
+        self._playout.cleared()
+
+
+class ReplyOverride:
+    """
+    Separates a reply of the gateway from the engine's own answer, which comes from the same engine.
+
+    The engine starts to answer as soon as the caller has spoken. While active, its text and audio are dropped until
+    the text of our reply arrives. No clock, no socket.
+    """
+
+    def __init__(self) -> None:
+        self.active = False
+        self._text = ""
+        self._audio = bytearray()
+        self._audio_first: bool | None = None
+
+    def begin(self) -> None:
+        """The caller has said something that the gateway answers."""
+        self.active = True
+        self._text = ""
+        self._audio.clear()
+        self._audio_first = None
+
+    def expect(self, text: str) -> None:
+        """The engine is about to say this reply."""
+        self._text = _words(text)
+
+    def end(self) -> None:
+        """Pass everything on again: the caller goes on, or the engine session is a new one."""
+        self.active = False
+
+    def hold(self, audio: bytes) -> None:
+        self._audio += audio
+        if self._audio_first is None:
+            self._audio_first = True
+
+    def release(self, text: str) -> bytes | None:
+        """
+        The engine says this text. Returns None if it is not our reply, else audio of it that came earlier.
+
+        Engines differ in whether the audio of a sentence precedes its text; within one answer they don't.
+        """
+        if self._audio_first is None:
+            self._audio_first = False
+        audio = bytes(self._audio) if self._audio_first else b""
+        self._audio.clear()
+        if not self._text or not self._text.startswith(_words(text)):
+            return None
+        self.active = False
+        return audio
+
+
+class CannedReplies:
+    """
+    Replies of the gateway to language model requests of the engine, for an agent with its own model.
+
+    The engine requests an answer before it reports the caller's turn, and perhaps for half of it. A request that may
+    be for us waits until the turn is final. Used on the event loop.
+    """
+
+    def __init__(self, timeouts: SpeechTimeouts) -> None:
+        self.enabled = False
+        """Whether the engine sends its language model requests to the gateway."""
+        self._timeouts = timeouts
+        self._replies: dict[str, asyncio.Future[str]] = {}
+        self._final = ""
+        self._fetched = asyncio.Event()
+
+    # From the call
+
+    def caller_speaks(self) -> None:
+        """Drop earlier replies: the same words in a new turn may mean something else."""
+        self._final = ""
+        for key, reply in list(self._replies.items()):
+            if reply.done():
+                del self._replies[key]
+
+    def turn_is_final(self, said: str, *, overridden: bool) -> None:
+        """The caller said exactly this. `overridden`: `offer` follows."""
+        self._final = _words(said) if overridden else ""
+        self._fetched.clear()
+        for key, reply in list(self._replies.items()):
+            if not reply.done() and key != self._final:
+                reply.set_result("")
+                del self._replies[key]
+        if overridden:
+            self._reply(self._final)
+
+    async def offer(self, said: str, text: str) -> bool:
+        """Answer requests for this turn with `text`. Returns whether the engine has fetched it."""
+        if not self.enabled:
+            return False
+        reply = self._reply(_words(said))
+        if not reply.done():
+            reply.set_result(text)
+        return await wait_for_event(self._fetched, self._timeouts.reply_fetch)
+
+    # From the language model endpoint
+
+    def expects(self, said: str) -> bool:
+        return bool(self._final) and _words(said) == self._final
+
+    async def fetch(self, said: str) -> str:
+        """The reply to these words; empty if the language model is to answer."""
+        reply = self._reply(_words(said))
+        if not self.expects(said):
+            await asyncio.wait({reply}, timeout=self._timeouts.final_turn)
+        if not (reply.done() or self.expects(said)):
+            return ""
+        text = await asyncio.shield(reply)
+        if text:
+            self._fetched.set()
+        return text
+
+    def _reply(self, key: str) -> "asyncio.Future[str]":
+        return self._replies.setdefault(key, asyncio.get_running_loop().create_future())
+
+
+def _words(text: str) -> str:
+    """The words alone: two reports of the same words may differ in punctuation."""
+    return "".join(f"{word} " for word in re.findall(r"\w+", text.casefold()))
+
+
+async def wait_for_event(event: asyncio.Event, seconds: float) -> bool:
+    """Wait up to `seconds`. Returns whether the event is set."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):  # wait_for would swallow a cancellation that comes with the event
+            await event.wait()
+    return event.is_set()

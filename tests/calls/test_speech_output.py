@@ -1,0 +1,318 @@
+import asyncio
+import contextlib
+from dataclasses import replace
+
+import pytest
+
+from gateway.agents import FillerSettings
+from gateway.calls.monitoring import CallMonitor
+from gateway.calls.playout import MARK_BYTES
+from gateway.calls.speech_output import APOLOGY_TEXT, CannedReplies, ReplyOverride, SpeechOutput, SpeechTimeouts
+from gateway.calls.turn_latency import TurnLatencyTracker
+from gateway.session import Turn
+from gateway.sounds import bundled_sound
+from tests.fakes.call_parts import FakeStream, make_transcript
+
+pytestmark = pytest.mark.virtual_time
+
+TIMEOUTS = SpeechTimeouts()
+AUDIO = b"\x01" * 160
+OURS = "Shall I forget that? Please say yes or no."
+
+
+class Line:
+    """The output of one call, and what reaches the carrier and the engine."""
+
+    def __init__(self, *, filler: FillerSettings | None = None) -> None:
+        self.stream = FakeStream()
+        self.transcript = make_transcript()
+        self.latency = TurnLatencyTracker(lambda timing: None)
+        self.said: list[tuple[str, bool]] = []
+        self.output = SpeechOutput(
+            self.stream, self.transcript, CallMonitor(), self.latency, filler, self._say, TIMEOUTS
+        )
+
+    def _say(self, text: str, *, interrupt: bool = False) -> None:
+        self.said.append((text, interrupt))
+
+    def agent_says(self, text: str, audio: bytes = AUDIO) -> None:
+        self.output.text(text)
+        self.output.play(audio)
+        self.output.audio_done()
+
+    def carrier_plays_all(self) -> None:
+        for mark in self.stream.marks:
+            self.output.mark_played(mark)
+
+    @property
+    def turns(self) -> list[Turn]:
+        return self.transcript.so_far
+
+
+async def test_answer_is_passed_on_with_marks():
+    line = Line()
+    assert line.output.play(b"\x01" * (MARK_BYTES + 10))
+    assert line.stream.sent == [b"\x01" * MARK_BYTES, "m1", b"\x01" * 10]
+
+
+async def test_interrupted_answer_is_cleared_and_not_heard():
+    line = Line()
+    line.agent_says("It is ready.", b"\x01" * 16_000)
+    line.output.mark_played("m1")
+    assert line.output.interrupt()
+    assert line.stream.sent[-1] == "clear"
+    assert not line.turns[-1].heard
+    assert not line.output.play(AUDIO)
+    assert line.stream.sent[-1] == "clear"
+
+
+async def test_interruption_after_the_answer_cuts_nothing():
+    line = Line()
+    line.agent_says("It is ready.")
+    line.carrier_plays_all()
+    assert not line.output.interrupt()
+
+
+@pytest.mark.parametrize("opens", ["open_gate", "new_session", "turn_is_final"])
+async def test_next_answer_is_heard_again(opens):
+    line = Line()
+    line.output.interrupt()
+    if opens == "turn_is_final":
+        line.output.turn_is_final("Yes.", overridden=False)
+    else:
+        getattr(line.output, opens)()
+    assert line.output.play(AUDIO)
+
+
+async def test_nothing_is_played_after_the_end():
+    line = Line()
+    line.output.close()
+    assert not line.output.play(AUDIO)
+    assert not line.output.interrupt()
+    line.output.text("Too late.")
+    assert (line.stream.sent, line.turns) == ([], [])
+
+
+# Filler
+
+
+async def test_filler_fills_the_wait_and_stops_for_the_answer():
+    line = Line(filler=FillerSettings(after=1.0, sound="typing"))
+    now = asyncio.get_running_loop().time()
+    line.output.turn_is_final("Is there a table?", overridden=False)
+    line.output.tick(now + 0.9)
+    assert line.stream.sent == []
+    line.output.tick(now + 1.1)
+    assert line.output.play(AUDIO)
+    assert line.stream.sent == ["filler", "stop filler", AUDIO]
+
+
+async def test_filler_phrase_is_not_part_of_the_answer():
+    line = Line(filler=FillerSettings(after=1.0, phrases=("Let me see.",)))
+    line.output.turn_is_final("Is there a table?", overridden=False)
+    line.output.tick(asyncio.get_running_loop().time() + 1.1)
+    assert line.said == [("Let me see.", False)]
+    line.output.text("Let me see.")
+    assert not line.output.play(AUDIO)
+    line.output.audio_done()
+    assert line.turns == []
+
+
+# Replies of the gateway
+
+
+async def test_engine_answer_is_replaced_by_the_reply():
+    line = Line()
+    line.output.turn_is_final("Forget that.", overridden=True)
+    assert line.output.overridden
+    assert not line.output.play(b"wrong")
+    line.output.text("I can't do that.")
+    await line.output.reply("Forget that.", OURS)
+    assert line.said == [(OURS, True)]
+    line.output.text("Shall I forget that?")
+    line.output.play(b"ours")
+    assert line.stream.audio == b"ours"
+    assert [turn.text for turn in line.turns] == ["Shall I forget that?"]
+
+
+async def test_held_audio_of_the_reply_is_played_with_its_text():
+    line = Line()
+    line.output.turn_is_final("Forget that.", overridden=True)
+    await line.output.reply("Forget that.", OURS)
+    line.output.play(b"ours")
+    assert line.output.text(OURS)
+    assert line.stream.audio == b"ours"
+
+
+async def test_fetched_reply_is_not_injected():
+    line = Line()
+    line.output.replies.enabled = True
+    line.output.turn_is_final("Forget that.", overridden=True)
+    replying = asyncio.create_task(line.output.reply("Forget that.", OURS))
+    assert await line.output.replies.fetch("forget that") == OURS
+    await replying
+    assert line.said == []
+
+
+async def test_caller_who_goes_on_gets_the_engine_back():
+    line = Line()
+    line.output.turn_is_final("Forget that.", overridden=True)
+    line.output.turn_is_final("And now?", overridden=False)
+    assert line.output.play(AUDIO)
+
+
+# Goodbye and apology
+
+
+@contextlib.asynccontextmanager
+async def goodbye(line):
+    line.output.expect_goodbye()
+    waiting = asyncio.create_task(line.output.goodbye_played())
+    await asyncio.sleep(0)
+    yield waiting
+    waiting.cancel()
+
+
+async def test_goodbye_is_over_when_it_was_played():
+    line = Line()
+    async with goodbye(line) as waiting:
+        line.agent_says("Goodbye.")
+        await asyncio.sleep(TIMEOUTS.goodbye - 1)
+        assert not waiting.done()
+        line.carrier_plays_all()
+        await asyncio.sleep(0.01)
+        assert waiting.done()
+
+
+async def test_silent_agent_has_said_its_goodbye():
+    line = Line()
+    async with goodbye(line) as waiting:
+        await asyncio.sleep(TIMEOUTS.goodbye_start + 0.01)
+        line.carrier_plays_all()
+        await asyncio.sleep(0.01)
+        assert waiting.done()
+
+
+async def test_goodbye_takes_no_longer_than_its_timeout():
+    line = Line()
+    async with goodbye(line) as waiting:
+        line.output.play(AUDIO)
+        await asyncio.sleep(TIMEOUTS.goodbye + 0.01)
+        assert waiting.done()
+
+
+async def test_apology_is_played_and_written():
+    line = Line()
+    line.output.turn_is_final("Forget that.", overridden=True)
+    apologising = asyncio.create_task(line.output.apologise())
+    await asyncio.sleep(0.01)
+    assert line.stream.audio == bundled_sound("apology")
+    assert [turn.text for turn in line.turns] == [APOLOGY_TEXT]
+    assert not apologising.done()
+    line.carrier_plays_all()
+    await apologising
+
+
+# What belongs to the reply
+
+
+def overriding() -> ReplyOverride:
+    override = ReplyOverride()
+    override.begin()
+    return override
+
+
+def test_nothing_is_held_without_need():
+    assert not ReplyOverride().active
+
+
+def test_own_answer_of_the_engine_is_dropped():
+    override = overriding()
+    assert override.release("I can't do that.") is None
+    override.hold(b"wrong")
+    override.expect(OURS)
+    assert override.release("I can't, really.") is None
+    assert override.active
+
+
+def test_reply_is_let_through():
+    override = overriding()
+    override.release("I can't do that.")
+    override.hold(b"wrong")
+    override.expect(OURS)
+    assert override.release("Shall I forget that?") == b""
+    assert not override.active
+
+
+def test_audio_before_its_text_is_ours_too():
+    override = overriding()
+    override.hold(b"wrong")
+    assert override.release("I can't do that.") is None
+    override.expect(OURS)
+    override.hold(b"ours")
+    assert override.release("shall I forget that") == b"ours"
+
+
+# Replies to language model requests
+
+
+def make_replies() -> CannedReplies:
+    replies = CannedReplies(TIMEOUTS)
+    replies.enabled = True
+    return replies
+
+
+async def test_early_request_waits_for_the_turn():
+    replies = make_replies()
+    fetching = asyncio.create_task(replies.fetch("forget that"))
+    await asyncio.sleep(0)
+    replies.turn_is_final("Forget that.", overridden=True)
+    assert await replies.offer("Forget that.", "Shall I?")
+    assert await fetching == "Shall I?"
+
+
+async def test_late_request_gets_the_same():
+    replies = make_replies()
+    replies.turn_is_final("Forget that.", overridden=True)
+    offering = asyncio.create_task(replies.offer("Forget that.", "Shall I?"))
+    await asyncio.sleep(0)
+    assert [await replies.fetch("Forget that."), await replies.fetch("Forget that.")] == ["Shall I?"] * 2
+    assert await offering
+
+
+async def test_half_a_turn_was_not_ours():
+    replies = make_replies()
+    fetching = asyncio.create_task(replies.fetch("Forget that"))
+    await asyncio.sleep(0)
+    replies.turn_is_final("Forget that idea.", overridden=False)
+    assert await fetching == ""
+
+
+async def test_request_for_an_unfinished_turn_goes_to_the_model():
+    started = asyncio.get_running_loop().time()
+    assert await make_replies().fetch("Forget that") == ""
+    assert asyncio.get_running_loop().time() - started == pytest.approx(TIMEOUTS.final_turn)
+
+
+async def test_unfetched_reply_is_reported():
+    replies = make_replies()
+    replies.turn_is_final("Forget that.", overridden=True)
+    assert not await replies.offer("Forget that.", "Shall I?")
+
+
+async def test_disabled_replies_are_not_waited_for():
+    replies = CannedReplies(replace(TIMEOUTS, reply_fetch=60.0))
+    started = asyncio.get_running_loop().time()
+    assert not await replies.offer("Forget that.", "Shall I?")
+    assert asyncio.get_running_loop().time() == started
+
+
+async def test_same_words_in_another_turn_need_a_new_reply():
+    replies = make_replies()
+    replies.turn_is_final("Yes.", overridden=True)
+    await replies.offer("Yes.", "Done.")
+    replies.caller_speaks()
+    fetching = asyncio.create_task(replies.fetch("Yes."))
+    await asyncio.sleep(0)
+    replies.turn_is_final("Yes.", overridden=False)
+    assert await fetching == ""

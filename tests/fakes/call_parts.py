@@ -1,0 +1,253 @@
+"""The surroundings of a call, small enough for unit tests: log, media stream, engine, carrier leg, memory."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from gateway.calls.playout import Playout
+from gateway.calls.recorder import NoRecorder
+from gateway.calls.transcript import CallRecords, Transcript
+from gateway.engines.interface import AgentSettings, EngineEvent, EngineEvents, LoadSettings, SettingsApplied
+from gateway.errors import CarrierRefused, EngineError, StoreUnavailable
+from gateway.session import VoiceSession
+
+CALLER = "+12025550143"
+
+
+class FakeEvents:
+    """Keeps what a call writes to its log, in order."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[Any, ...]] = []
+
+    def publish(self, event: str, **fields: Any) -> None:
+        self.written.append((event, fields))
+
+    def caller_said(self, text: str, at: datetime) -> None:
+        self.written.append(("caller", text))
+
+    def agent_said(self, answer: int, text: str, at: datetime) -> None:
+        self.written.append(("agent", text))
+
+    def cut_off(self, answer: int, heard: str, unheard: str) -> None:
+        self.written.append(("cut off", heard, unheard))
+
+    def set_off_record(self, off: bool) -> None:
+        self.off_record = off
+
+    def retract(self, session: VoiceSession, rows: Sequence[Mapping[str, Any]]) -> None:
+        self.written.append(("retract", list(session.taken_back)))
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.written.append(("state", dict(state)))
+
+    def set_identity(self, caller: str, number: str) -> None:
+        self.written.append(("identity", caller, number))
+
+    def first_audio_sent(self, stages: Mapping[str, float | None] | None) -> None: ...
+
+
+class FakeRecorder(NoRecorder):
+    def __init__(self) -> None:
+        self.discarded = False
+
+    def discard(self) -> None:
+        self.discarded = True
+
+
+def make_records() -> CallRecords:
+    return CallRecords(FakeEvents(), FakeRecorder())  # type: ignore[arg-type]
+
+
+def make_transcript(session: VoiceSession | None = None, records: CallRecords | None = None) -> Transcript:
+    session = session or VoiceSession("maya", CALLER, "twilio")
+    return Transcript(session, Playout(), records or make_records())
+
+
+class FakeStream:
+    """A media stream: keeps what it is sent. Marks come back when the test says that they were played."""
+
+    def __init__(self) -> None:
+        self.buffered_bytes = 0
+        self.closed = 0
+        self.sent: list[str | bytes] = []
+        """Audio, marks by name, "clear", "filler" and "stop filler"."""
+
+    @property
+    def audio(self) -> bytes:
+        return b"".join(item for item in self.sent if isinstance(item, bytes))
+
+    @property
+    def marks(self) -> list[str]:
+        return [item for item in self.sent if isinstance(item, str) and item.startswith("m")]
+
+    def send_audio(self, audio: bytes) -> None:
+        self.sent.append(audio)
+
+    def send_mark(self, name: str) -> None:
+        self.sent.append(name)
+
+    def send_clear(self) -> None:
+        self.sent.append("clear")
+
+    def finish_audio(self) -> None: ...
+
+    def play_filler(self, audio: bytes) -> None:
+        self.sent.append("filler")
+
+    def stop_filler(self) -> None:
+        self.sent.append("stop filler")
+
+    def close(self, code: int = 1000) -> None:
+        self.closed += 1
+
+
+class FakeLeg:
+    """A call at its carrier."""
+
+    def __init__(self, *, refuses: bool = False, stop_ends_call: bool = True) -> None:
+        self.stop_ends_call = stop_ends_call
+        self.hangups = 0
+        self.transfers: list[str] = []
+        self._refuses = refuses
+
+    async def hang_up(self) -> None:
+        self.hangups += 1
+        if self._refuses:
+            raise CarrierRefused("twilio", "hang-up", 500)
+
+    async def transfer(self, target: str) -> None:
+        if self._refuses:
+            raise CarrierRefused("twilio", "transfer", 400)
+        self.transfers.append(target)
+
+
+class FakeEngineSession:
+    """An engine session: keeps what it is sent; `emit` reports an event."""
+
+    def __init__(self, settings: AgentSettings, events: EngineEvents) -> None:
+        self.settings = settings
+        self.buffered_bytes = 0
+        self.audio = b""
+        self.said: list[str] = []
+        self.added: list[str] = []
+        self.answers: list[tuple[str, str]] = []
+        self.ended_turns = 0
+        self._events = events
+
+    def emit(self, *events: EngineEvent) -> None:
+        for event in events:
+            self._events.on_engine_event(event)
+
+    def speak(self, audio: bytes) -> None:
+        self._events.on_agent_audio(audio)
+
+    def fail(self, error: EngineError) -> None:
+        self._events.on_engine_closed(error)
+
+    def send_audio(self, audio: bytes) -> None:
+        self.audio += audio
+
+    def send_silence(self, audio: bytes) -> None: ...
+
+    def say(self, text: str, *, interrupt: bool = False) -> None:
+        self.said.append(text)
+
+    def update_instructions(self, text: str) -> None:
+        self.added.append(text)
+
+    def replace_settings(self, settings: AgentSettings) -> None:
+        self.settings = settings
+
+    def truncate(self, heard_ms: int) -> None: ...
+
+    def end_user_turn(self) -> None:
+        self.ended_turns += 1
+
+    def answer_tool(self, call_id: str, result: str) -> None:
+        self.answers.append((call_id, result))
+
+    def close(self) -> None: ...
+
+
+class FakeVoiceEngine:
+    """Opens one session after another, each ready at once; or refuses, or never answers."""
+
+    name = "fake"
+    has_llm = True
+    is_ready = True
+
+    def __init__(self, *, error: EngineError | None = None, hangs: bool = False) -> None:
+        self.sessions: list[FakeEngineSession] = []
+        self._error = error
+        self._hangs = hangs
+
+    @property
+    def session(self) -> FakeEngineSession:
+        return self.sessions[-1]
+
+    async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> FakeEngineSession:
+        if self._error is not None:
+            raise self._error
+        if self._hangs:
+            await asyncio.Event().wait()
+        session = FakeEngineSession(await load_settings(), events)
+        self.sessions.append(session)
+        asyncio.get_running_loop().call_soon(session.emit, SettingsApplied())
+        return session
+
+    def health(self) -> dict[str, str]:
+        return {"engine": self.name}
+
+    async def run(self) -> None: ...
+
+
+class FakeMemory:
+    """What is loaded about the people on one number: facts of one of them."""
+
+    seconds = 0.0
+    so_long = 0.0
+    outcome = "loaded"
+
+    def __init__(self, person: str = "", *, facts: Sequence[Any] = (), calls: Sequence[Any] = ()) -> None:
+        self.person = person
+        self.facts = list(facts)
+        self.calls = list(calls)
+        self.pins: list[Any] = []
+        self.cancelled = False
+
+    def person_is(self, name: str) -> bool:
+        changed, self.person = name != self.person, name
+        return changed
+
+    async def by(self, seconds: float) -> list[Any]:
+        return self.found()
+
+    async def rest(self) -> list[Any]:
+        return []
+
+    def found(self) -> list[Any]:
+        return list(self.calls)
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class FakeMemorySource:
+    """The memories of several callers. Erasing can be made to fail."""
+
+    can_erase = True
+
+    def __init__(self, *, fails: bool = False, **memories: FakeMemory) -> None:
+        self.memories: dict[str, FakeMemory] = dict(memories)
+        self.erased: list[str] = []
+        self._fails = fails
+
+    def load(self, caller: str) -> Any:
+        return self.memories.get(caller)
+
+    async def erase(self, caller: str) -> None:
+        if self._fails:
+            raise StoreUnavailable("the store is away")
+        self.erased.append(caller)
