@@ -1,4 +1,4 @@
-"""A voice session: one call with one caller, and what was said in it. Plain values, kept on this machine."""
+"""A voice session: what is stored of one call. Plain values."""
 
 import enum
 import uuid
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 CallKey = tuple[str, str]
-"""Carrier and its id of the call."""
+"""(carrier, the carrier's id of the call)"""
 
 
 class Speaker(enum.StrEnum):
@@ -17,7 +17,7 @@ class Speaker(enum.StrEnum):
 
 
 class EndReason(enum.StrEnum):
-    """Why a call ended. Whichever comes first; the others find it over."""
+    """Why a call ended: the first reason that came."""
 
     CALLER_HUNG_UP = "caller hung up"
     STREAM_STOPPED = "media stream stopped"
@@ -37,8 +37,7 @@ class EndReason(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Turn:
     """
-    What one side said. `text` is what the other side heard of it; `unheard` is the rest of an agent's answer that
-    was cut off. `heard` is false where there is such a rest.
+    One final utterance. `text` is what the other side heard; `unheard` is the rest of an interrupted answer.
     """
 
     speaker: Speaker
@@ -46,11 +45,11 @@ class Turn:
     at: datetime
     unheard: str = ""
     kept: bool = True
-    """False for what was said off the record: known while the call goes on, and written nowhere."""
+    """False for what was said off the record: available during the call, stored nowhere."""
 
     @property
     def name(self) -> str:
-        """What it is known by: who began to speak when."""
+        """Identifies the turn within its call: speaker and start time."""
         return f"{self.speaker} {self.at.isoformat()}"
 
     @property
@@ -65,8 +64,8 @@ def new_session_id() -> str:
 @dataclass
 class VoiceSession:
     """
-    One call. `caller` is under whom its memory is kept: the number in E.164, where an agent's settings name nothing
-    else; empty for somebody who must stay nameless.
+    One call. `caller` is the key of the caller's memory: the number in E.164, unless the agent's settings name
+    another identifier; empty if nothing may be kept.
     """
 
     agent: str
@@ -78,19 +77,19 @@ class VoiceSession:
     end_reason: EndReason | None = None
     turns: list[Turn] = field(default_factory=list)
     number: str = ""
-    """The caller's number, where `caller` is something else."""
+    """The caller's number, if `caller` is another identifier."""
     state: dict[str, Any] = field(default_factory=dict)
-    """What the agent's functions want kept of this caller."""
+    """What the agent's tools keep about this caller."""
     timings: list[dict[str, float | None]] = field(default_factory=list)
-    """How long the answer to each of the caller's turns took, stage by stage."""
+    """The latency of each answer, by stage."""
     receipt: dict[str, Any] = field(default_factory=dict)
-    """What the agent was told of earlier calls, and where each piece of it came from."""
+    """What the agent was given of earlier calls, and the source of each item."""
     taken_over: bool = False
-    """A node had it that could not be asked: more may have been said than is known here."""
+    """Taken over from a node that did not answer: turns may be missing."""
     off_record: bool = False
-    """Whether the caller wants nothing kept of what is said now."""
+    """Whether the caller is off the record now."""
     taken_back: list[str] = field(default_factory=list)
-    """Names of turns that the caller wants forgotten: whoever else knows of the call may have them yet."""
+    """Names of turns that the caller retracted; other nodes may still have them."""
 
     @property
     def uuid(self) -> str:

@@ -10,12 +10,13 @@ from gateway import prompts
 from gateway.agents import Agent
 from gateway.calls.transcript import Transcript
 from gateway.engines.interface import AgentFunction, AgentSettings, LlmEndpoint
+from gateway.memory.access import MemoryAccess, MemoryChange
 from gateway.memory.facts import Fact
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pinned_topics import PinnedTopic
 from gateway.memory.recall import plain_name, render, render_facts, render_name, render_pins, stands_in
 from gateway.memory.summary_parser import PastCall
-from gateway.memory.trust import MemoryAccess, MemoryChange, TrustLevel
+from gateway.memory.trust import TrustLevel
 from gateway.session import VoiceSession
 
 _Item = TypeVar("_Item", Fact, PinnedTopic)

@@ -45,7 +45,7 @@ from gateway.engines.interface import (
 from gateway.errors import EngineError, EngineRefused
 from gateway.history.call_log import Row
 from gateway.logs import CallLogger, call_name
-from gateway.memory.trust import MemoryAccess, MemoryChange
+from gateway.memory.access import MemoryAccess, MemoryChange
 from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.session import EndReason, Turn, VoiceSession
 from gateway.telephony.media_stream import MediaStream

@@ -9,9 +9,10 @@ from gateway.calls.pending_call import PendingCall
 from gateway.calls.recorder import CallRecorder, RecordingDirectory
 from gateway.history.call_log import CallLog, RecoveredCall, restore, turns_from_rows
 from gateway.history.live_events import CallEvents, EventPublisher, ShareRow
+from gateway.memory.access import MemoryAccess
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.recall import Recall, render_known
-from gateway.memory.trust import MemoryAccess, TrustLevel
+from gateway.memory.trust import TrustLevel
 from gateway.session import VoiceSession
 from gateway.tools.loader import CallTools, ToolLoader
 

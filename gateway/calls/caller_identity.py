@@ -6,8 +6,9 @@ from typing import Final
 from gateway.agents import Agent
 from gateway.finalization.summary.fact_rules import stated_name
 from gateway.history.live_events import CallEvents
+from gateway.memory.access import MemoryAccess
 from gateway.memory.identity import SpeakerTracker, identifier, same_person
-from gateway.memory.trust import MemoryAccess, PinResult, PinVerifier
+from gateway.memory.trust import PinResult, PinVerifier
 from gateway.session import VoiceSession
 
 PIN_REMOVED: Final = "[PIN removed]"

@@ -1,9 +1,9 @@
 """
-Something soft to hear while the agent thinks: a sound, or a short phrase. No clock, no socket: times are given.
+A soft sound or a short phrase while the agent thinks. No clock, no socket: times are given.
 
-The sound is sent a little at a time, so that hardly any is queued at the carrier when it has to stop. It is no part of
-an answer and is not counted in `Playback`. A phrase is said by the engine and comes back from it like an answer:
-`takes` and `saying` tell the two apart.
+The sound is sent in small pieces, so that little is queued at the carrier when it has to stop. It is not part of an
+answer and not counted in `Playout`. A phrase is said by the engine and comes back from it like an answer; `takes` and
+`saying` separate the two.
 """
 
 import enum
@@ -14,20 +14,20 @@ from typing import Final
 from gateway.audio import BYTES_PER_SECOND, FRAME_BYTES, seconds_of
 
 QUEUED_SECONDS: Final = 0.25
-"""The most of the sound that waits at the carrier: more than two ticks, less than anybody notices."""
+"""The most audio queued at the carrier: more than two ticks, too little to notice."""
 LONGEST_SECONDS: Final = 20.0
-"""After so long the sound itself would be a nuisance."""
+"""After this time the sound would annoy."""
 
 
 class _State(enum.Enum):
     QUIET = enum.auto()
-    WAITING = enum.auto()  # the caller has finished, and nothing was spoken yet
-    PLAYING = enum.auto()  # the sound was begun, and nothing was spoken yet
+    WAITING = enum.auto()  # the caller has finished, the answer has not begun
+    PLAYING = enum.auto()  # the sound plays, the answer has not begun
     SAYING = enum.auto()  # what the engine says next is our phrase
     OVER = enum.auto()
 
 
-# Asked for with every frame: to find one in its class takes longer than to compare it.
+# Compared for every frame: a module global is found faster than a member of the class.
 _QUIET, _WAITING, _PLAYING, _SAYING, _OVER = _State
 
 
@@ -35,8 +35,8 @@ class Filler:
     """
     Fills the time between the caller's turn and the answer, if it is longer than `after`.
 
-    Phrases are taken in turn, one for each turn of the caller. Where there are none the sound is repeated. `stop` is
-    called once for each time the sound was begun, and before anything else may sound.
+    Phrases are used in turn, one for each turn of the caller. Without phrases the sound is repeated. `stop` is called
+    once each time the sound has begun, before anything else may play.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Filler:
         self._queued_until = self._ends = 0.0
         self._unsaid = ""
 
-    # What happens in the call
+    # From the call
 
     def caller_finished(self, now: float) -> None:
         if self._state is _QUIET:
@@ -71,12 +71,12 @@ class Filler:
             self._due = now + self._after
 
     def caller_speaks(self) -> None:
-        """The caller speaks: what was playing stops, and a phrase that has not come yet will not come."""
+        """Stop what is playing, and do not wait for a phrase that has not arrived."""
         self._unsaid = ""
         self._hush()
 
     def agent_speaks(self) -> None:
-        """The answer is about to sound. Cheap, and safe to repeat; not to be called while `saying`."""
+        """The answer begins. Cheap, may be repeated; not to be called while `saying`."""
         self._hush()
 
     def call_over(self) -> None:
@@ -88,17 +88,17 @@ class Filler:
         if self._state is _WAITING and now >= self._due:
             self._begin(now)
         if self._state is _PLAYING:
-            self._call_events(now)
+            self._play_more(now)
 
-    # What the engine makes of a phrase
+    # From the engine
 
     @property
     def saying(self) -> bool:
-        """Whether the sound that comes from the engine is our phrase, and no part of an answer."""
+        """Whether the engine's audio is our phrase, and not part of an answer."""
         return self._state is _SAYING
 
     def takes(self, text: str) -> bool:
-        """The agent says this text. Whether it is our phrase, or the next sentence of it."""
+        """The agent says this text. Returns whether it is our phrase, or the next sentence of it."""
         if not self._unsaid.startswith(text):
             if self.saying:
                 self._state = _QUIET  # the answer came first, or follows
@@ -109,11 +109,9 @@ class Filler:
         return True
 
     def phrase_over(self) -> None:
-        """The agent has finished an utterance, or refused to say what it was told to."""
+        """The agent has finished an utterance, or the engine has refused our phrase."""
         if self.saying:
             self._state = _QUIET
-
-    # Itself
 
     def _begin(self, now: float) -> None:
         if phrase := next(self._phrases, ""):
@@ -125,8 +123,8 @@ class Filler:
             self._played = 0
             self._queued_until, self._ends = now, now + self._longest
 
-    def _call_events(self, now: float) -> None:
-        """Stay a little ahead of what is played. A carrier that has run dry goes on from now: it never catches up."""
+    def _play_more(self, now: float) -> None:
+        """Stay slightly ahead of playout. A carrier that has run dry continues from now."""
         self._queued_until = max(self._queued_until, now)
         wanted = min(now + QUEUED_SECONDS, self._ends) - self._queued_until
         frames = int(wanted * BYTES_PER_SECOND / FRAME_BYTES)

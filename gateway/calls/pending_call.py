@@ -17,7 +17,8 @@ from gateway.calls.outbound import OutboundCall, speaker
 from gateway.calls.recorder import FORMAT, CallRecorder
 from gateway.cluster.directory import CallRecord
 from gateway.history.call_log import RecoveredCall
-from gateway.memory.trust import MemoryAccess, TrustLevel
+from gateway.memory.access import MemoryAccess
+from gateway.memory.trust import TrustLevel
 from gateway.session import CallKey, VoiceSession, new_session_id
 from gateway.tools.loader import CallTools
 

@@ -1,28 +1,28 @@
 """
 How much of the agent's speech the caller has heard, by the carrier's marks. No clock, no socket.
 
-Positions count all bytes ever sent on the stream. A mark stands at the position after which it was sent; its echo
-says that everything before has been played, unless a clear flushed it.
+Positions count all bytes sent on the stream. The carrier echoes a mark when everything sent before it has been played,
+and also when a clear has flushed it.
 """
 
 from dataclasses import dataclass, field
 from typing import Final
 
 MARK_BYTES: Final = 3200
-"""Sound between two marks: 400 ms, about one word. What is heard is known this exactly."""
+"""Audio between two marks: 400 ms, about one word. This is how exactly playout is known."""
 
 _BYTES_PER_CHARACTER: Final = 530
-"""Speech at 15 characters a second; only to guess the length of a sentence whose sound is not all here yet."""
+"""Speech at 15 characters a second, to estimate the length of a sentence whose audio has not all arrived."""
 
 
 class Playout:
-    """The carrier's queue, as we know it."""
+    """The carrier's queue, as far as marks show it."""
 
     def __init__(self) -> None:
         self.sent = 0
         self.confirmed = 0
         self.marks_work = False
-        """Whether the carrier has ever echoed a mark. One that never does tells us nothing about what was heard."""
+        """Whether the carrier has ever echoed a mark. Without echoes playout is unknown."""
         self._pending: dict[str, int] = {}
         self._marked = 0
         self._count = 0
@@ -35,18 +35,18 @@ class Playout:
 
     @property
     def unmarked(self) -> bool:
-        """Whether sound was sent after the last mark."""
+        """Whether audio was sent after the last mark."""
         return self.sent > self._marked
 
     def next_mark(self) -> str:
-        """The name of a mark to send now."""
+        """The name of the mark to send now."""
         self._count += 1
         name = f"m{self._count}"
         self._pending[name] = self._marked = self.sent
         return name
 
     def mark_reached(self, name: str) -> bool:
-        """Take an echo. False if it says nothing: unknown, or flushed by a clear."""
+        """Process an echo. Returns False if it proves nothing: unknown, or flushed by a clear."""
         position = self._pending.pop(name, None)
         if position is None:
             return False
@@ -55,19 +55,19 @@ class Playout:
         return True
 
     def cleared(self) -> None:
-        """Everything queued was dropped. Its marks are echoed all the same, and prove nothing."""
+        """Everything queued was dropped. Its marks are still echoed, and prove nothing."""
         self._pending.clear()
         self._marked = self.sent
 
 
 @dataclass
 class AgentUtterance:
-    """One answer of the agent as it is being spoken: pieces of text, and the sound between them."""
+    """One answer while it is spoken: pieces of text, and the audio between them."""
 
     start: int
-    """Position of its first sound in the stream."""
+    """Position of its first byte in the stream."""
     pieces: list[tuple[int, str]] = field(default_factory=list)
-    """Text, with how many bytes of this answer had been sent when it came."""
+    """(bytes of this answer sent before the text arrived, text)"""
     sent: int = 0
     done: bool = False
 
@@ -80,12 +80,12 @@ class AgentUtterance:
 
     @property
     def pieces_have_sound(self) -> bool:
-        """Whether there was sound between any two of them. Of those that came together, one may have none yet."""
+        """Whether audio was sent between any two pieces. Pieces that arrive together may lack their audio."""
         offsets = [offset for offset, _ in self.pieces]
         return len(set(offsets)) == len(offsets)
 
     def split_at(self, heard_bytes: int) -> tuple[str, str]:
-        """The text up to what was heard, and the rest. A word that was begun counts as unheard."""
+        """The heard text and the rest. A word that was interrupted counts as unheard."""
         heard, unheard = [], []
         for start, end, text in self._spans():
             cut = _word_boundary(text, (heard_bytes - start) / max(end - start, 1))
@@ -95,10 +95,10 @@ class AgentUtterance:
 
     def _spans(self) -> list[tuple[int, int, str]]:
         """
-        Each piece with the sound that belongs to it.
+        Each piece with its range of bytes.
 
-        Usually text comes when its sound begins. Where sound came first (a greeting), or pieces came together, text
-        can't be told apart by position and is spread over the whole.
+        Usually text arrives when its audio begins. If audio came first (a greeting), or pieces came together, the
+        positions mean nothing and the text is spread over all audio.
         """
         if not self.pieces:
             return []

@@ -15,7 +15,8 @@ from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.endpoint_tokens import EndpointTokens, digest_of
 from gateway.llm.responder import Responder, hashed_caller
 from gateway.llm.turn_recall import Search, TurnRecall
-from gateway.memory.trust import MemoryAccess, MemoryChange, TrustLevel
+from gateway.memory.access import MemoryAccess, MemoryChange
+from gateway.memory.trust import TrustLevel
 from gateway.settings import Secret
 
 PATH: Final = "/v1/chat/completions"

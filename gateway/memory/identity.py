@@ -1,8 +1,8 @@
 """
-Who a caller is: under which name their memory is kept, and who of several people on one number is speaking.
+Caller identifiers, the keys of memory; and which of several people on one number is speaking.
 
-A number is kept as it is, in E.164. Any other identifier stands behind its source, so that nobody who can choose an
-identifier can choose somebody's number.
+A number is used as it is, in E.164. Any other identifier is prefixed with its source, so that it can never equal a
+number.
 """
 
 import re
@@ -18,24 +18,26 @@ from gateway.errors import SettingsError
 from gateway.telephony.phone_numbers import ANONYMOUS, caller_id
 
 MOST_CHARACTERS: Final = 200
-"""Of an identifier behind its source. What is longer is no identifier of a person."""
+"""Length limit of an identifier with its prefix; anything longer does not identify a person."""
 
 LONG_SILENCE: Final = 20.0
-"""After so many seconds without a word somebody else may have the phone, unless the settings say otherwise."""
+"""After this many seconds without speech another person may have the phone; a setting overrides it."""
 _MISHEARD: Final = 0.8
-"""Names as alike as this are one name that was understood differently: Ana Lopez, and Anna Lopes."""
+"""Names at least this similar are one name, transcribed differently: Ana Lopez and Anna Lopes."""
 
 _SOURCES: Final = ("sip_header", "integration_attribute", "state")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _DIGITS: Final = re.compile(r"\+\d+")
-# What systems send for a customer they don't know. Kept as an identifier, it would belong to all of these.
-_NOBODY: Final = frozenset({"", "0", "none", "null", "nil", "nan", "n/a", "undefined", "unknown", "anonymous", "guest"})
+# What systems send for an unknown customer. As an identifier it would merge all of them.
+_UNKNOWN: Final = frozenset(
+    {"", "0", "none", "null", "nil", "nan", "n/a", "undefined", "unknown", "anonymous", "guest"}
+)
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class IdentifierSource:
-    """Where an identifier comes from: the kind of place, and its name there."""
+    """Where an identifier comes from: sip_header, integration_attribute or state, and its name there."""
 
     kind: str
     name: str
@@ -47,25 +49,25 @@ class RepeatCallerSettings:
 
     analytics_enabled: bool = False
     state_keys: frozenset[str] = frozenset()
-    """What functions may keep of a caller from call to call."""
+    """What tools may store about a caller from call to call."""
     identifier_blacklist: tuple[str, ...] = ()
     """
-    Of whom nothing is recorded or read: identifiers as they come, or their beginnings with a * at the end. Without it,
-    digits of a number are its beginning, since no whole number is that of another, and so is what ends in a sign.
+    Callers about whom nothing is stored or read: identifiers, or prefixes that end in *. Digits after a + are a
+    prefix even without *, since no number is the beginning of another; so is an entry that ends in a punctuation mark.
     """
     identifier_source: IdentifierSource | None = None
-    """None: the caller's number, as wherever the source has nothing."""
+    """None: the caller's number, which is also used when the source has no value."""
     new_person_after: float = LONG_SILENCE
-    """Seconds without a word from the caller after which a new name is somebody else's."""
+    """Seconds without speech after which a new name belongs to another person."""
 
     @property
     def may_be_known_later(self) -> bool:
-        """Whether functions may find out in mid-call who the caller is."""
+        """Whether tools may identify the caller during the call."""
         return self.identifier_source is not None and self.identifier_source.kind == "state"
 
 
 def read_repeat_caller(table: Any, where: str) -> RepeatCallerSettings:
-    """The settings in a table; `where` names it for a person. Raises SettingsError."""
+    """Read the settings from a table; `where` names it in errors. Raises SettingsError."""
     if not isinstance(table, dict):
         raise SettingsError(f"{where} must be a table")
     if unknown := sorted(set(table) - set(_READERS)):
@@ -82,59 +84,59 @@ def identifier(
     state: Mapping[str, Any] = _NOTHING,
 ) -> str:
     """
-    Under which name this caller's memory is kept; ANONYMOUS for somebody of whom nothing is recorded or read.
+    The key of this caller's memory; ANONYMOUS if nothing may be stored or read.
 
-    `number` may be any spelling that a carrier sends, `sip_headers` has its names in lower case, `attributes` are
-    stream parameters and what an outbound call was given. `state` may change during a call, and the answer with it.
+    `number` is in any spelling of a carrier, `sip_headers` have lower-case names, `attributes` are stream parameters
+    and those of an outbound call. `state` may change during a call, and the result with it.
     """
     source = settings.identifier_source
     if source is not None:
         places = {"sip_header": sip_headers, "integration_attribute": attributes, "state": state}
         given = _text(places[source.kind].get(source.name))
         found = f"{source.kind}:{source.name}:{quote(given, safe='@+')}"
-        if given.casefold() not in _NOBODY and len(found) <= MOST_CHARACTERS:
+        if given.casefold() not in _UNKNOWN and len(found) <= MOST_CHARACTERS:
             return ANONYMOUS if _is_listed(given, settings.identifier_blacklist) else found
     found = caller_id(number)
     return ANONYMOUS if _is_listed(found, settings.identifier_blacklist) else found
 
 
 def is_identifier(text: str) -> bool:
-    """Whether this is a name under which a memory is kept that is no number's."""
+    """Whether this is a memory key other than a number."""
     kind, *rest = text.split(":", 2)
     return kind in _SOURCES and len(rest) == 2
 
 
 class SpeakerTracker:
     """
-    Who of the people on one number is speaking, as far as they say so.
+    Tracks which of the people on one number is speaking, by the names they give.
 
-    A name other than the one known, at the beginning of a call or after a long silence, is somebody else's: what is
-    remembered of the first person is locked for the rest of the call. In mid-talk it is a correction.
+    A different name at the beginning of a call or after a long silence is another person's: the first person's memory
+    is locked for the rest of the call. During a conversation it is a correction.
     """
 
     def __init__(self, known_name: str = "", *, silence: float = LONG_SILENCE) -> None:
         self.name = known_name
         self.locked = False
         self._silence = silence
-        self._maybe_another = True
+        self._may_be_another = True
         self._heard_at: float | None = None
 
     def heard(self, now: float, name: str = "") -> bool:
-        """The caller has spoken, and perhaps said their name. Whether that is somebody else's."""
+        """The caller has spoken and perhaps given a name. Returns whether it is another person's."""
         if self._heard_at is not None and now - self._heard_at >= self._silence:
-            self._maybe_another = True
+            self._may_be_another = True
         self._heard_at = now
         if not name:
             return False
-        is_another = self._maybe_another and not same_person(self.name, name)
+        is_another = self._may_be_another and not same_person(self.name, name)
         self.locked |= is_another
-        self._maybe_another = False
+        self._may_be_another = False
         self.name = name
         return is_another
 
 
 def same_person(known: str, given: str) -> bool:
-    """Whether two names may be one person's: one is part of the other (Ana, and Ana Lima), or they sound alike."""
+    """Whether two names may be one person's: one is part of the other (Ana, Ana Lima), or they are similar."""
     words, other_words = set(known.casefold().split()), set(given.casefold().split())
     if words <= other_words or other_words <= words:
         return True
@@ -142,13 +144,13 @@ def same_person(known: str, given: str) -> bool:
 
 
 def only_person(names: Iterable[str]) -> str:
-    """The one whom all of these names may be; empty for several people, or none."""
+    """The one person that all of these names may belong to; empty for several people, or none."""
     given = list(dict.fromkeys(filter(None, names)))
     return given[0] if given and all(same_person(given[0], name) for name in given) else ""
 
 
 def _text(value: object) -> str:
-    """An identifier as text in one spelling; empty where there is none."""
+    """The identifier in normalized spelling; empty if there is none."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return ""
     return unicodedata.normalize("NFC", str(value)).strip()
@@ -163,7 +165,7 @@ def _is_beginning(entry: str) -> bool:
     return not entry[-1].isalnum() or bool(_DIGITS.fullmatch(entry))
 
 
-# The keys of the table
+# Keys of the table
 
 
 def _flag(value: Any, where: str) -> bool:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, Protocol
 
 from gateway.engines.interface import FunctionCall
+from gateway.memory.access import MemoryAccess
 from gateway.memory.knowledge import Knowledge, rendered
-from gateway.memory.trust import MemoryAccess, TrustLevel
+from gateway.memory.trust import TrustLevel
 from gateway.tools.delegation import Delegate, DelegatedTask, Delegator
 from gateway.tools.module import DEFAULT_TIMEOUT
 from gateway.tools.schema import FunctionSchema

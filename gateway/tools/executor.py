@@ -17,7 +17,7 @@ import orjson
 from pydantic_core import to_jsonable_python
 
 from gateway.engines.interface import AgentFunction, FunctionCall
-from gateway.memory.trust import MemoryChange
+from gateway.memory.access import MemoryChange
 from gateway.metrics import FUNCTIONS
 from gateway.session import Turn, VoiceSession
 from gateway.tools.builtin import END_CALL, Builtin, transfer_schema

@@ -10,10 +10,11 @@ from typing import Final
 from gateway import prompts
 from gateway.agents import Agent
 from gateway.errors import StoreError
+from gateway.memory.access import MemoryAccess
 from gateway.memory.knowledge import Knowledge
 from gateway.memory.personas import PersonaStore
 from gateway.memory.state import CallerState, Value
-from gateway.memory.trust import MemoryAccess, TrustLevel
+from gateway.memory.trust import TrustLevel
 from gateway.tools import builtin
 from gateway.tools.builtin import Builtin, SearchMemory
 from gateway.tools.delegation import Delegate, DelegatedTask, Delegator

@@ -22,7 +22,7 @@ from gateway.engines.interface import (
     UserStartedSpeaking,
 )
 from gateway.errors import EngineRefused
-from gateway.memory.trust import MemoryAccess
+from gateway.memory.access import MemoryAccess
 from gateway.session import EndReason, Speaker, VoiceSession
 from gateway.tools.loader import CallTools
 from tests.fakes.call_parts import (

@@ -4,8 +4,9 @@ import pytest
 
 from gateway.agents import Agent
 from gateway.calls.caller_identity import PIN_REMOVED, CallerIdentity
+from gateway.memory.access import MemoryAccess, MemoryChange
 from gateway.memory.identity import IdentifierSource, RepeatCallerSettings
-from gateway.memory.trust import MemoryAccess, MemoryChange, TrustLevel, TrustPolicy
+from gateway.memory.trust import TrustLevel, TrustPolicy
 from gateway.session import VoiceSession
 from gateway.settings import Secret
 from tests.fakes.call_parts import FakeEvents, FakeMemory, FakeMemorySource

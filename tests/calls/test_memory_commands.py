@@ -5,7 +5,8 @@ import pytest
 
 from gateway.agents import Agent
 from gateway.calls.memory_commands import MemoryCommands
-from gateway.memory.trust import MemoryAccess, MemoryChange, TrustLevel
+from gateway.memory.access import MemoryAccess, MemoryChange
+from gateway.memory.trust import TrustLevel
 from gateway.session import VoiceSession
 from tests.fakes.call_parts import CALLER, FakeMemory, FakeMemorySource, make_records, make_transcript
 

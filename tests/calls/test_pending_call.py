@@ -7,7 +7,8 @@ from gateway.agents import Agent, AgentDirectory
 from gateway.calls.pending_call import PendingCall, pending_call_from_journal, pending_call_from_record
 from gateway.cluster.directory import CallRecord, CallState
 from gateway.history.call_log import RecoveredCall
-from gateway.memory.trust import MemoryAccess, TrustLevel
+from gateway.memory.access import MemoryAccess
+from gateway.memory.trust import TrustLevel
 from gateway.session import VoiceSession
 
 MAYA = Agent("maya", "You are Maya.")

@@ -12,7 +12,7 @@ from gateway.cluster.directory import CallDirectory
 from gateway.cluster.file_store import FileStore
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.responder_factory import ResponderFactory
-from gateway.memory.trust import MemoryAccess
+from gateway.memory.access import MemoryAccess
 from gateway.settings import Secret
 
 MAYA = Agent("maya", "You are Maya.\n{{memory}}")

@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 
 from gateway.engines.interface import FunctionCall
-from gateway.memory.trust import MemoryChange
+from gateway.memory.access import MemoryChange
 from gateway.session import VoiceSession
 from gateway.tools.builtin import Builtin
 from gateway.tools.executor import (
