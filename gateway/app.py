@@ -69,8 +69,9 @@ from gateway.telephony.phone_numbers import AllowList
 from gateway.telephony.rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.softphone import SoftphoneCodec
-from gateway.tools.delegation import Delegate, OpenClawAgent, Webhook
-from gateway.tools.loader import ToolLoader, ToolTimeouts, load_modules
+from gateway.tools.builtin import BuiltinSource, Delegation, KnowledgeSearch, MemorySearch
+from gateway.tools.delegation import Delegate, Delegator, OpenClawAgent, Webhook
+from gateway.tools.loader import NoState, ToolLoader, ToolTimeouts, load_modules
 from gateway.tools.module import ReloadingToolModule
 from gateway.web import chat_completions, documents, health, sessions
 from gateway.web.dashboard.call_pages import CallPages
@@ -460,28 +461,29 @@ async def _tool_loader(
     config: Config, resources: Resources, memory: MemoryServices | None, stack: contextlib.AsyncExitStack
 ) -> ToolLoader:
     folders = {agent.name: agent.knowledge for agent in config.agents if agent.knowledge is not None}
-    knowledge = None
+    builtins: list[BuiltinSource] = []
+    if memory is not None:
+        builtins.append(MemorySearch(memory.search))
     if folders:
         knowledge = await Knowledge.open(config.settings.data_dir / "knowledge.db", folders)
         stack.push_async_callback(knowledge.close)
         await stack.enter_async_context(running(knowledge.watch(config.timeouts.knowledge_check)))
+        builtins.append(KnowledgeSearch(knowledge))
 
-    def delegate(agent: Agent, caller: str) -> Delegate:
+    def delegate_for(agent: Agent, caller: str) -> Delegate:
         if upstream := config.text_agents.get(agent.text_agent):
             return OpenClawAgent(upstream, hashed_caller(agent.name, caller, config.admin_token))
         return Webhook(resources.http, agent.text_agent)
 
-    loader = ToolLoader(
+    delegator = Delegator()
+    stack.push_async_callback(delegator.close)
+    return ToolLoader(
         config.tool_modules,
-        personas=PersonaStore(resources.store),
-        state=CallerState(resources.store) if memory is not None else None,
-        search_memory=memory.search if memory is not None else None,
-        knowledge=knowledge,
-        delegate=delegate,
-        timeouts=config.timeouts.tools,
+        PersonaStore(resources.store),
+        CallerState(resources.store) if memory is not None else NoState(),
+        [*builtins, Delegation(delegator, delegate_for)],
+        config.timeouts.tools,
     )
-    stack.push_async_callback(loader.close)
-    return loader
 
 
 def _call_controls(settings: Settings, http: httpx.AsyncClient) -> dict[str, CallControl]:

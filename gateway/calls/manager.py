@@ -90,7 +90,7 @@ class CallManager:
         memory: MemoryServices | None,
         finalizer: FinalizationWorker,
         recordings: RecordingDirectory,
-        tool_loader: ToolLoader | None = None,
+        tool_loader: ToolLoader,
         agent_llms: ResponderFactory | None = None,
         cluster: ClusterNode | None = None,
         call_events: EventPublisher | None = None,
@@ -107,7 +107,7 @@ class CallManager:
         self._call_events = call_events or EventPublisher()
         self._levels = levels or LevelMeters()
         share = cluster.directory.said if cluster is not None else keep_local
-        self._resources = CallResources(memory, tool_loader or ToolLoader(), recordings, self._call_events, share)
+        self._resources = CallResources(memory, tool_loader, recordings, self._call_events, share)
         self._call_finisher = CallFinisher(finalizer, self._resources, self._call_events, cluster)
         self._call_table = CallTable()
         self._background_tasks = BackgroundTasks()

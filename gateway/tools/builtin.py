@@ -1,9 +1,10 @@
 """The gateway's own tools: their definitions, and the handlers of those that only look up or hand over."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, Literal, Protocol
 
+from gateway.agents import Agent
 from gateway.engines.interface import FunctionCall
 from gateway.memory.access import MemoryAccess
 from gateway.memory.knowledge import Knowledge, rendered
@@ -71,34 +72,66 @@ class Builtin:
     timeout: float = DEFAULT_TIMEOUT
 
 
+class BuiltinSource(Protocol):
+    """Provides builtins for the calls of an agent that is configured to have them."""
+
+    def builtins(self, agent: Agent, access: MemoryAccess) -> Iterable[Builtin]: ...
+
+
 class SearchMemory(Protocol):
     """Searches a caller's memory; returns text for the agent. `person` is one of several people on one number."""
 
     def __call__(self, agent: str, caller: str, text: str, *, person: str = "") -> Awaitable[str]: ...
 
 
-def search_memory(search: SearchMemory, agent: str, access: MemoryAccess) -> Builtin:
-    async def handler(call: FunctionCall, arguments: dict[str, Any]) -> str:
-        if not access.allows(TrustLevel.EVERYTHING):
-            return NOT_ALLOWED
-        return await search(agent, access.caller, arguments["query"], person=access.person) or NOTHING_FOUND
+class MemorySearch:
+    """`search_memory`, for callers who have a memory."""
 
-    return Builtin(SEARCH_MEMORY, handler)
+    def __init__(self, search: SearchMemory) -> None:
+        self._search = search
+
+    def builtins(self, agent: Agent, access: MemoryAccess) -> Iterable[Builtin]:
+        async def handler(call: FunctionCall, arguments: dict[str, Any]) -> str:
+            if not access.allows(TrustLevel.EVERYTHING):
+                return NOT_ALLOWED
+            found = self._search(agent.name, access.caller, arguments["query"], person=access.person)
+            return await found or NOTHING_FOUND
+
+        if access.caller or agent.repeat_caller.may_be_known_later:
+            yield Builtin(SEARCH_MEMORY, handler)
 
 
-def search_knowledge(knowledge: Knowledge, agent: str) -> Builtin:
-    async def handler(call: FunctionCall, arguments: dict[str, Any]) -> str:
-        return rendered(await knowledge.search(agent, arguments["query"])) or NOTHING_FOUND
+class KnowledgeSearch:
+    """`search_knowledge`, for agents with a folder of documents."""
 
-    return Builtin(SEARCH_KNOWLEDGE, handler)
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
+
+    def builtins(self, agent: Agent, access: MemoryAccess) -> Iterable[Builtin]:
+        async def handler(call: FunctionCall, arguments: dict[str, Any]) -> str:
+            return rendered(await self._knowledge.search(agent.name, arguments["query"])) or NOTHING_FOUND
+
+        if agent.knowledge is not None:
+            yield Builtin(SEARCH_KNOWLEDGE, handler)
 
 
-def delegate(delegator: Delegator, to: Delegate, schema: FunctionSchema, task: DelegatedTask) -> Builtin:
-    """A tool whose only argument becomes the text of `task`."""
+class Delegation:
+    """`spawn_task` and `message_agent`, for agents with a text agent. `delegate_for` finds it for a caller."""
 
-    async def handler(call: FunctionCall, arguments: dict[str, Any]) -> str:
-        [text] = arguments.values()
-        delegator.hand_over(to, replace(task, text=text))
-        return HANDED_OVER
+    def __init__(self, delegator: Delegator, delegate_for: Callable[[Agent, str], Delegate]) -> None:
+        self._delegator = delegator
+        self._delegate_for = delegate_for
 
-    return Builtin(schema, handler)
+    def builtins(self, agent: Agent, access: MemoryAccess) -> Iterable[Builtin]:
+        if agent.text_agent:
+            to = self._delegate_for(agent, access.caller)
+            yield self._builtin(SPAWN_TASK, to, DelegatedTask("task", agent.name, access.caller))
+            yield self._builtin(MESSAGE_AGENT, to, DelegatedTask("message", agent.name, access.caller))
+
+    def _builtin(self, schema: FunctionSchema, to: Delegate, task: DelegatedTask) -> Builtin:
+        async def handler(call: FunctionCall, arguments: dict[str, Any]) -> str:
+            [text] = arguments.values()
+            self._delegator.hand_over(to, replace(task, text=text))
+            return HANDED_OVER
+
+        return Builtin(schema, handler)
