@@ -19,6 +19,7 @@ from gateway.calls.call_end import MAY_GO_ON, NOT_TRANSFERRED, CallEnd
 from gateway.calls.call_leg import CallLeg
 from gateway.calls.caller_identity import CallerIdentity
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection
+from gateway.calls.filler import NO_FILLER
 from gateway.calls.memory_commands import MemoryCommands
 from gateway.calls.monitoring import CallMonitor
 from gateway.calls.playout import Playout
@@ -128,7 +129,7 @@ class Call:
             self._transcript,
             self.monitor,
             self.latency,
-            agent.config.filler,
+            agent.config.filler or NO_FILLER,
             self.say,
             timeouts.speech,
         )
@@ -265,8 +266,9 @@ class Call:
             case UserStartedSpeaking():
                 self._caller_speaking = True
                 self.latency.caller_spoke()
-                if self._speech.interrupt():
+                if (heard_ms := self._speech.interrupt()) is not None:
                     BARGE_INS.labels(self.session.carrier).inc()
+                    self._engine.truncate(heard_ms)
             case UserSaid(text):
                 self._caller_said(text)
             case AgentSaid(text):

@@ -245,6 +245,11 @@ class EngineConnection:
             self._log.info("late memory sent to the engine")
             self._call_events.publish("memory", **self._agent_context.memory_event)
 
+    def truncate(self, heard_ms: int) -> None:
+        """The caller interrupted the agent's last answer after this much of it."""
+        if self.session is not None:
+            self.session.truncate(heard_ms)
+
     def end_user_turn(self) -> None:
         if self.session is not None:
             self.session.end_user_turn()

@@ -8,15 +8,20 @@ answer and not counted in `Playout`. A phrase is said by the engine and comes ba
 
 import enum
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from gateway.agents import FillerSettings
 from gateway.audio import BYTES_PER_SECOND, FRAME_BYTES, seconds_of
 
 QUEUED_SECONDS: Final = 0.25
 """The most audio queued at the carrier: more than two ticks, too little to notice."""
 LONGEST_SECONDS: Final = 20.0
 """After this time the sound would annoy."""
+
+
+NO_FILLER: Final = FillerSettings(after=math.inf)
 
 
 class _State(enum.Enum):

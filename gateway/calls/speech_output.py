@@ -7,7 +7,6 @@ the next answer, and held back while the gateway answers in the engine's place. 
 
 import asyncio
 import contextlib
-import math
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -65,7 +64,7 @@ class SpeechOutput:
         transcript: Transcript,
         monitor: CallMonitor,
         latency: TurnLatencyTracker,
-        filler: FillerSettings | None,
+        filler: FillerSettings,
         say: Say,
         timeouts: SpeechTimeouts,
     ) -> None:
@@ -78,7 +77,6 @@ class SpeechOutput:
         self._say = say
         self._timeouts = timeouts
         self._loop = asyncio.get_running_loop()
-        filler = filler or FillerSettings(after=math.inf)
         self._filler = Filler(
             filler.after,
             bundled_sound(filler.sound) if filler.sound else None,
@@ -163,18 +161,18 @@ class SpeechOutput:
 
     # From the caller
 
-    def interrupt(self) -> bool:
-        """Barge-in: silence the agent. May be repeated. Returns whether part of an answer was not heard."""
+    def interrupt(self) -> int | None:
+        """Barge-in: silence the agent. May be repeated. Returns the played milliseconds of an answer it cut off."""
         if self._closed:
-            return False
+            return None
         self._filler.caller_speaks()
         self.replies.caller_speaks()
         self._carrier.send_clear()
-        cut_off = self._transcript.interrupted(self._loop.time())
+        heard_ms = self._transcript.interrupted(self._loop.time())
         self._playout.cleared()
         self._monitor.clear()
         self._gate_open = False
-        return cut_off
+        return heard_ms
 
     def turn_is_final(self, text: str, *, overridden: bool) -> None:
         """The caller's turn is complete. `overridden`: the gateway answers it, with `reply`."""

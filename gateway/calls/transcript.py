@@ -94,11 +94,12 @@ class Transcript:
         if self._answer is not None:
             self._answer.done = True
 
-    def interrupted(self, now: float) -> bool:
-        """Barge-in: what was not played by now never will be. Returns whether anything was not."""
+    def interrupted(self, now: float) -> int | None:
+        """Barge-in: what was not played by now never will be. Returns the played milliseconds if anything was not."""
         answer = self._answer
         if answer is None:
-            return False
+            return None
+        heard_bytes = min(max(self._heard_bytes(answer, now), 0), answer.sent)
         # Without any mark from the carrier, assume that it played what the engine had finished.
         assumed = answer.done and not self.playout.marks_work
         if not answer.done and self._is_played_out(answer, now):
@@ -106,7 +107,8 @@ class Transcript:
             self._close_answer(answer.sent)
         else:
             self._close_answer(None if assumed else self._heard_bytes(answer, now))
-        return bool(self.turns) and not self.turns[-1].heard
+        is_cut_off = bool(self.turns) and not self.turns[-1].heard
+        return heard_bytes * 1000 // BYTES_PER_SECOND if is_cut_off else None
 
     def go_off_record(self, off: bool) -> None:
         """From the next turn on nothing is kept, or everything is again."""

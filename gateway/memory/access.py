@@ -110,7 +110,7 @@ class MemorySource(Protocol):
     def can_erase(self) -> bool: ...
 
     def load(self, caller: str) -> MemoryLoader | None:
-        """Start to load a caller's memory. None if there is none, or if the call may not use it."""
+        """Start to load a caller's memory. None for a caller without memory, or if the call may not use it."""
 
     async def erase(self, caller: str) -> None:
         """Delete everything about a caller. Raises StoreError."""

@@ -52,7 +52,7 @@ class RepeatCallerSettings:
     """What tools may store about a caller from call to call."""
     identifier_blacklist: tuple[str, ...] = ()
     """
-    Callers about whom nothing is stored or read: identifiers, or prefixes that end in *. Digits after a + are a
+    Callers that are never stored or read: identifiers, or prefixes that end in *. Digits after a + are a
     prefix even without *, since no number is the beginning of another; so is an entry that ends in a punctuation mark.
     """
     identifier_source: IdentifierSource | None = None
@@ -150,7 +150,7 @@ def only_person(names: Iterable[str]) -> str:
 
 
 def _text(value: object) -> str:
-    """The identifier in normalized spelling; empty if there is none."""
+    """The identifier in normalized spelling; empty for a value that is no identifier."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         return ""
     return unicodedata.normalize("NFC", str(value)).strip()

@@ -146,7 +146,7 @@ class PinVerifier:
 
     def heard(self, text: str, *, question: str = "") -> PinResult | None:
         """
-        Look for an attempt in what the caller said after the agent's `question`. None if there is none.
+        Look for an attempt in the caller's answer to the agent's `question`. None if it contains no attempt.
 
         A number is an attempt if either of them calls it a PIN and it has the PIN's length. A shorter or longer one
         was misheard.

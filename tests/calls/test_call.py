@@ -129,6 +129,14 @@ async def test_barge_in_clears_queued_audio(line):
     assert line.stream.sent[-1] == "clear"
 
 
+async def test_engine_learns_how_much_was_heard(line):
+    line.engine.session.emit(AgentSaid("It is ready, and it has a new chain."))
+    line.engine.session.speak(b"\x01" * 16_000)
+    line.call.on_mark(line.stream.marks[0])
+    line.engine.session.emit(UserStartedSpeaking())
+    assert line.engine.session.truncated == [400]
+
+
 async def test_agent_can_hang_up(line):
     line.engine.session.emit(FunctionsRequested((FunctionCall("f1", "end_call", "{}"),)))
     await asyncio.sleep(0.01)

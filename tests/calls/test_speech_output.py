@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.agents import FillerSettings
+from gateway.calls.filler import NO_FILLER
 from gateway.calls.monitoring import CallMonitor
 from gateway.calls.playout import MARK_BYTES
 from gateway.calls.speech_output import APOLOGY_TEXT, CannedReplies, ReplyOverride, SpeechOutput, SpeechTimeouts
@@ -23,7 +24,7 @@ OURS = "Shall I forget that? Please say yes or no."
 class Line:
     """The output of one call, and what reaches the carrier and the engine."""
 
-    def __init__(self, *, filler: FillerSettings | None = None) -> None:
+    def __init__(self, *, filler: FillerSettings = NO_FILLER) -> None:
         self.stream = FakeStream()
         self.transcript = make_transcript()
         self.latency = TurnLatencyTracker(lambda timing: None)
@@ -59,7 +60,7 @@ async def test_interrupted_answer_is_cleared_and_not_heard():
     line = Line()
     line.agent_says("It is ready.", b"\x01" * 16_000)
     line.output.mark_played("m1")
-    assert line.output.interrupt()
+    assert line.output.interrupt() == 400
     assert line.stream.sent[-1] == "clear"
     assert not line.turns[-1].heard
     assert not line.output.play(AUDIO)
@@ -70,7 +71,7 @@ async def test_interruption_after_the_answer_cuts_nothing():
     line = Line()
     line.agent_says("It is ready.")
     line.carrier_plays_all()
-    assert not line.output.interrupt()
+    assert line.output.interrupt() is None
 
 
 @pytest.mark.parametrize("opens", ["open_gate", "new_session", "turn_is_final"])
@@ -88,7 +89,7 @@ async def test_nothing_is_played_after_the_end():
     line = Line()
     line.output.close()
     assert not line.output.play(AUDIO)
-    assert not line.output.interrupt()
+    assert line.output.interrupt() is None
     line.output.text("Too late.")
     assert (line.stream.sent, line.turns) == ([], [])
 

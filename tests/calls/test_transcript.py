@@ -77,7 +77,7 @@ def test_answer_that_was_played_out_is_whole() -> None:
     talk.playout.audio_sent(800)
     talk.playout.mark_reached(mark)
     talk.transcript.agent_said("five six", NOW)
-    assert talk.transcript.interrupted(0.2)
+    assert talk.transcript.interrupted(0.2) is not None
     assert talk.transcript.turns == [Turn(Speaker.AGENT, SENTENCE, NOW, unheard="five six")]
 
 
@@ -92,7 +92,7 @@ def test_sentence_whose_sound_did_not_come_is_not_heard() -> None:
 def test_played_out_is_judged_by_time_without_marks() -> None:
     talk = Talk()
     talk.speak(SENTENCE, 1600, now=10.0, done=False)
-    assert not talk.transcript.interrupted(10.3)
+    assert talk.transcript.interrupted(10.3) is None
     assert talk.transcript.turns == [Turn(Speaker.AGENT, SENTENCE, NOW)]
 
 

@@ -134,6 +134,7 @@ class FakeEngineSession:
         self.added: list[str] = []
         self.answers: list[tuple[str, str]] = []
         self.ended_turns = 0
+        self.truncated: list[int] = []
         self._events = events
 
     def emit(self, *events: EngineEvent) -> None:
@@ -160,7 +161,8 @@ class FakeEngineSession:
     def replace_settings(self, settings: AgentSettings) -> None:
         self.settings = settings
 
-    def truncate(self, heard_ms: int) -> None: ...
+    def truncate(self, heard_ms: int) -> None:
+        self.truncated.append(heard_ms)
 
     def end_user_turn(self) -> None:
         self.ended_turns += 1

@@ -1,4 +1,4 @@
-"""What callers ask of their memory aloud, in whole calls. Both carriers, both kinds of brain."""
+"""Memory commands in whole calls: both carriers, with the engine's language model and with the agent's own."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -35,7 +35,7 @@ unattested = "summaries"
 
 @pytest.fixture(params=["managed", "brain"])
 def mind(request: pytest.FixtureRequest) -> str:
-    """Who thinks for the agent; whoever it is says something wrong to every wish."""
+    """Whose language model answers; it says something wrong to every command."""
     kind: str = request.param
     return kind
 
@@ -108,15 +108,15 @@ def _places(folder: Path) -> DataLocations:
     return DataLocations(folder / "data", folder / "archive", folder / "recordings")
 
 
-async def test_what_is_known_is_told(stage: Stage) -> None:
+async def test_known_facts_are_listed(stage: Stage) -> None:
     await _call(stage, "My name is Ana Lopez.", "I prefer to be called in the morning.")
     await _call(stage, "What do you know about me?")
-    [told] = [line for line in _agent(stage.archives()[0] + stage.archives()[1]) if KNOWN in line]
-    assert "Is called Ana Lopez." in told and "Prefers to be called in the morning." in told
-    assert "language model" not in told
+    [listed] = [line for line in _agent(stage.archives()[0] + stage.archives()[1]) if KNOWN in line]
+    assert "Is called Ana Lopez." in listed and "Prefers to be called in the morning." in listed
+    assert "language model" not in listed
 
 
-async def test_nothing_known_is_said(stage: Stage) -> None:
+async def test_nothing_known_is_admitted(stage: Stage) -> None:
     await _call(stage, "What do you know about me?")
     assert _agent(await stage.archive())[1:] == ["I know nothing about you."]
 
@@ -134,7 +134,7 @@ async def test_forgotten_turn_is_nowhere(stage: Stage, tmp_path: Path) -> None:
     assert "Zanzibar" not in (await stage.document())["content"]
 
 
-async def test_wish_is_dropped_after_a_no(stage: Stage) -> None:
+async def test_command_is_dropped_after_a_no(stage: Stage) -> None:
     await _call(stage, "My sister moves to Zanzibar.", "Forget that.", "No, thanks.")
     archive = await stage.archive()
     assert "Zanzibar" in archive and "All right, I leave everything as it is." in archive
@@ -173,7 +173,7 @@ async def test_fresh_start_forgets_everything(stage: Stage, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("more_settings", [UNTRUSTED])
-async def test_doubtful_caller_wipes_out_nothing(stage: Stage) -> None:
+async def test_untrusted_caller_erases_nothing(stage: Stage) -> None:
     await _call(stage, "My name is Ana Lopez.")
     await _call(stage, "Start fresh.", "Yes.")
     assert "I'm sorry, I can't do that right now." in "".join(stage.archives())
