@@ -10,7 +10,7 @@ from gateway import prompts
 from gateway.agents import Agent
 from gateway.calls.transcript import Transcript
 from gateway.engines.interface import AgentFunction, AgentSettings, LlmEndpoint
-from gateway.memory.access import MemoryAccess, MemoryChange
+from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.facts import Fact
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pinned_topics import PinnedTopic
@@ -102,12 +102,12 @@ class AgentContext:
         self._topics = memory.pins if everything else []
         self._calls_given = len(self._calls) if self._access.allows(TrustLevel.SUMMARIES) else 0
 
-    def memory_changed(self, change: MemoryChange) -> None:
+    def memory_changed(self, change: AccessChange) -> None:
         """Drop a memory that may not be used any more. The receipt keeps what the engine was given."""
-        if change in (MemoryChange.CALLER_CHANGED, MemoryChange.CONTENT_CHANGED, MemoryChange.REVOKED):
+        if change in (AccessChange.CALLER_CHANGED, AccessChange.CONTENT_CHANGED, AccessChange.REVOKED):
             self._earlier_receipt = self.receipt
             self._calls, self._facts, self._topics, self._calls_given = [], [], [], 0
-            self._memory = self._access.memory if self._wants_memory and change is not MemoryChange.REVOKED else None
+            self._memory = self._access.memory if self._wants_memory and change is not AccessChange.REVOKED else None
             if self._memory is not None:
                 self._take(self._memory, self._memory.found())
 

@@ -46,7 +46,7 @@ from gateway.engines.interface import (
 from gateway.errors import EngineError, EngineRefused
 from gateway.history.call_log import Row
 from gateway.logs import CallLogger, call_name
-from gateway.memory.access import MemoryAccess, MemoryChange
+from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.session import EndReason, Turn, VoiceSession
 from gateway.telephony.media_stream import MediaStream
@@ -349,13 +349,13 @@ class Call:
 
     # Memory
 
-    def _memory_changed(self, change: MemoryChange) -> None:
+    def _memory_changed(self, change: AccessChange) -> None:
         match change:
-            case MemoryChange.LEVEL_RAISED:
+            case AccessChange.LEVEL_RAISED:
                 self._engine.send_late_memory()
-            case MemoryChange.REVOKED:
+            case AccessChange.REVOKED:
                 self._engine.replace_settings()
-            case MemoryChange.CALLER_CHANGED | MemoryChange.CONTENT_CHANGED:
+            case AccessChange.CALLER_CHANGED | AccessChange.CONTENT_CHANGED:
                 self._engine.replace_settings()
                 if not self._end.is_over:
                     self._work.append(self._tasks.create_task(self._send_late_memory(), name="memory"))

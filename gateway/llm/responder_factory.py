@@ -15,7 +15,7 @@ from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.endpoint_tokens import EndpointTokens, digest_of
 from gateway.llm.responder import Responder, hashed_caller
 from gateway.llm.turn_recall import Search, TurnRecall
-from gateway.memory.access import MemoryAccess, MemoryChange
+from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.trust import TrustLevel
 from gateway.settings import Secret
 
@@ -79,9 +79,9 @@ class ResponderFactory:
         prefix = parts.path.rpartition("/")[0].rpartition("/")[0]
         return f"{'http' if without_tls else 'https'}://{parts.netloc}{prefix}"
 
-    def memory_changed(self, call_llm: CallLlm, agent: Agent, change: MemoryChange) -> None:
+    def memory_changed(self, call_llm: CallLlm, agent: Agent, change: AccessChange) -> None:
         """Another person's memory, or none: only this node knows which, so no other node may look up any."""
-        if change in (MemoryChange.LEVEL_RAISED, MemoryChange.SPEAKER_CHANGED):
+        if change in (AccessChange.LEVEL_RAISED, AccessChange.SPEAKER_CHANGED):
             return
         call_llm.responder.forget()
         if self._directory is not None:

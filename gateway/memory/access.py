@@ -8,7 +8,7 @@ from gateway.memory.loader import MemoryLoader
 from gateway.memory.trust import TrustLevel
 
 
-class MemoryChange(enum.Enum):
+class AccessChange(enum.Enum):
     """A change of the memory that the agent of a live call may use."""
 
     LEVEL_RAISED = enum.auto()
@@ -42,12 +42,12 @@ class MemoryAccess:
         self.memory: MemoryLoader | None = None
         """What is being loaded for `caller`; None without memory."""
         self._source: MemorySource = NoMemory()
-        self._observers: list[Callable[[MemoryChange], None]] = []
+        self._observers: list[Callable[[AccessChange], None]] = []
 
     def allows(self, level: TrustLevel) -> bool:
         return self.level >= level and not (self.locked and level)
 
-    def subscribe(self, observer: Callable[[MemoryChange], None]) -> None:
+    def subscribe(self, observer: Callable[[AccessChange], None]) -> None:
         self._observers.append(observer)
 
     def open(self, source: "MemorySource") -> None:
@@ -74,31 +74,31 @@ class MemoryAccess:
 
     def raise_level(self, level: TrustLevel) -> None:
         self.level = max(self.level, level)
-        self._notify(MemoryChange.LEVEL_RAISED)
+        self._notify(AccessChange.LEVEL_RAISED)
 
     def change_caller(self, caller: str) -> None:
         self.caller = caller
         if self.memory is not None:
             self.memory.cancel()
         self.memory = self._source.load(caller)
-        self._notify(MemoryChange.CALLER_CHANGED)
+        self._notify(AccessChange.CALLER_CHANGED)
 
     def change_speaker(self) -> None:
         """Another person speaks; `name_speaker` follows."""
-        self._notify(MemoryChange.SPEAKER_CHANGED)
+        self._notify(AccessChange.SPEAKER_CHANGED)
 
     def name_speaker(self, name: str, *, locked: bool) -> None:
         """The person who speaks has given a name. `locked`: the memory of that name is closed in this call."""
         self.person = name
         if self.memory is not None and self.memory.person_is(name):
             self.locked = locked
-            self._notify(MemoryChange.CONTENT_CHANGED)
+            self._notify(AccessChange.CONTENT_CHANGED)
 
     def revoke(self) -> None:
         self.locked = True
-        self._notify(MemoryChange.REVOKED)
+        self._notify(AccessChange.REVOKED)
 
-    def _notify(self, change: MemoryChange) -> None:
+    def _notify(self, change: AccessChange) -> None:
         for observer in list(self._observers):
             observer(change)
 

@@ -17,7 +17,7 @@ import orjson
 from pydantic_core import to_jsonable_python
 
 from gateway.engines.interface import AgentFunction, FunctionCall
-from gateway.memory.access import MemoryChange
+from gateway.memory.access import AccessChange
 from gateway.metrics import FUNCTIONS
 from gateway.session import Turn, VoiceSession
 from gateway.tools.builtin import END_CALL, Builtin, transfer_schema
@@ -142,15 +142,15 @@ class ToolExecutor:
         self._breaker.reset()
         self._refresh_memory()
 
-    def memory_changed(self, change: MemoryChange) -> None:
+    def memory_changed(self, change: AccessChange) -> None:
         """Give tools the state that the caller's earlier calls have kept, or take it away."""
         match change:
-            case MemoryChange.LEVEL_RAISED:
+            case AccessChange.LEVEL_RAISED:
                 self._refresh_memory()
-            case MemoryChange.CALLER_CHANGED:
+            case AccessChange.CALLER_CHANGED:
                 self._conv.memory.clear()
                 self._refresh_memory()
-            case MemoryChange.SPEAKER_CHANGED | MemoryChange.REVOKED:
+            case AccessChange.SPEAKER_CHANGED | AccessChange.REVOKED:
                 self._load_memory = None
                 self._conv.memory.clear()
 

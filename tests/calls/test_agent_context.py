@@ -6,7 +6,7 @@ import pytest
 from gateway.agents import Agent
 from gateway.calls.agent_context import NO_NOTES, AgentContext
 from gateway.engines.interface import AgentFunction, HistoryMessage
-from gateway.memory.access import MemoryAccess, MemoryChange
+from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.facts import Fact
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pinned_topics import PinnedTopic
@@ -269,7 +269,7 @@ async def test_other_caller_has_other_memory():
     agent_context, access = make_context_with(FakeMemory("Ana", facts=[LIKING]))
     await agent_context.load_settings(LONG)
     access.memory = FakeMemory(calls=[BELL])
-    agent_context.memory_changed(MemoryChange.CALLER_CHANGED)
+    agent_context.memory_changed(AccessChange.CALLER_CHANGED)
     prompt = agent_context.settings().prompt
     assert "The bell is too quiet." in prompt and "Likes tea" not in prompt
 

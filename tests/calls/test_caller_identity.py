@@ -4,7 +4,7 @@ import pytest
 
 from gateway.agents import Agent
 from gateway.calls.caller_identity import PIN_REMOVED, CallerIdentity
-from gateway.memory.access import MemoryAccess, MemoryChange
+from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.identity import IdentifierSource, RepeatCallerSettings
 from gateway.memory.trust import TrustLevel, TrustPolicy
 from gateway.session import VoiceSession
@@ -19,7 +19,7 @@ class Line:
     """A call that notes how access to memory changes."""
 
     def __init__(self, *, memory: FakeMemory | None = None, **of_agent) -> None:
-        self.changes: list[MemoryChange] = []
+        self.changes: list[AccessChange] = []
         self.events = FakeEvents()
         self.session = VoiceSession(agent="maya", caller=NUMBER, carrier="twilio")
         self.access = MemoryAccess(TrustLevel.NAME, caller=NUMBER)
@@ -45,7 +45,7 @@ def test_words_are_written_as_they_are():
 
 def test_spoken_pin_is_not_written_down(with_pin):
     assert with_pin.says("4 7 1 1", question="What is your PIN?") == PIN_REMOVED
-    assert (with_pin.access.level, with_pin.changes) == (TrustLevel.EVERYTHING, [MemoryChange.LEVEL_RAISED])
+    assert (with_pin.access.level, with_pin.changes) == (TrustLevel.EVERYTHING, [AccessChange.LEVEL_RAISED])
 
 
 def test_wrong_pin_is_not_written_down_either(with_pin):
@@ -56,13 +56,13 @@ def test_wrong_pin_is_not_written_down_either(with_pin):
 def test_pin_may_be_pressed(with_pin):
     for second, digit in enumerate("4711"):
         with_pin.caller.digit_pressed(digit, float(second))
-    assert with_pin.changes == [MemoryChange.LEVEL_RAISED]
+    assert with_pin.changes == [AccessChange.LEVEL_RAISED]
 
 
 def test_another_name_has_its_own_memory():
     line = Line(memory=FakeMemory("Ana"))
     line.says("My name is Bernd.")
-    assert line.changes == [MemoryChange.SPEAKER_CHANGED, MemoryChange.CONTENT_CHANGED]
+    assert line.changes == [AccessChange.SPEAKER_CHANGED, AccessChange.CONTENT_CHANGED]
     assert (line.access.person, line.access.locked) == ("Bernd", False)
 
 
@@ -79,7 +79,7 @@ def test_tool_identifies_the_caller():
     line.caller.state_changed()
     assert (line.session.caller, line.session.number) == ("state:customer:7", NUMBER)
     assert line.events.written == [("identity", "state:customer:7", NUMBER)]
-    assert (line.changes, line.access.memory) == ([MemoryChange.CALLER_CHANGED], line.other)
+    assert (line.changes, line.access.memory) == ([AccessChange.CALLER_CHANGED], line.other)
     assert before.cancelled
 
 

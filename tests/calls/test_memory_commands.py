@@ -5,7 +5,7 @@ import pytest
 
 from gateway.agents import Agent
 from gateway.calls.memory_commands import MemoryCommands
-from gateway.memory.access import MemoryAccess, MemoryChange
+from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.trust import TrustLevel
 from gateway.session import VoiceSession
 from tests.fakes.call_parts import CALLER, FakeMemory, FakeMemorySource, make_records, make_transcript
@@ -33,7 +33,7 @@ class Line:
         self.source = FakeMemorySource(**source)
         self.source.memories[CALLER] = memory or FakeMemory()
         self.access.open(self.source)
-        self.changes: list[MemoryChange] = []
+        self.changes: list[AccessChange] = []
         self.access.subscribe(self.changes.append)
         agent = Agent("maya", "You are Maya.")
         self.commands = MemoryCommands(self.session, agent, self.transcript, self.access, timeout=8.0)
@@ -109,7 +109,7 @@ async def test_everything_is_erased_after_a_yes():
     await line.says("Forget everything about me.")
     assert line.source.erased == []
     await line.says("Yes.")
-    assert (line.source.erased, line.changes) == ([CALLER], [MemoryChange.REVOKED])
+    assert (line.source.erased, line.changes) == ([CALLER], [AccessChange.REVOKED])
     assert line.session.off_record and line.session.state == {}
     assert "My name is Ana." not in line.said
 

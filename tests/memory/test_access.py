@@ -1,6 +1,6 @@
 import pytest
 
-from gateway.memory.access import MemoryAccess, MemoryChange
+from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.trust import TrustLevel
 from tests.fakes.call_parts import FakeMemory, FakeMemorySource
 
@@ -20,8 +20,8 @@ def access(source: FakeMemorySource) -> MemoryAccess:
 
 
 @pytest.fixture
-def changes(access: MemoryAccess) -> list[MemoryChange]:
-    seen: list[MemoryChange] = []
+def changes(access: MemoryAccess) -> list[AccessChange]:
+    seen: list[AccessChange] = []
     access.subscribe(seen.append)
     return seen
 
@@ -52,20 +52,20 @@ def test_level_rises_and_never_falls(access, changes):
     access.raise_level(TrustLevel.EVERYTHING)
     access.raise_level(TrustLevel.NAME)
     assert access.level is TrustLevel.EVERYTHING
-    assert changes == [MemoryChange.LEVEL_RAISED] * 2
+    assert changes == [AccessChange.LEVEL_RAISED] * 2
 
 
 def test_other_caller_has_another_memory(access, source, changes):
     access.change_caller(BERND)
     assert (access.caller, access.memory) == (BERND, source.memories[BERND])
     assert source.memories[ANA].cancelled
-    assert changes == [MemoryChange.CALLER_CHANGED]
+    assert changes == [AccessChange.CALLER_CHANGED]
 
 
 def test_name_of_the_speaker_changes_the_content(access, changes):
     access.name_speaker("Bernd", locked=True)
     assert (access.person, access.locked) == ("Bernd", True)
-    assert changes == [MemoryChange.CONTENT_CHANGED]
+    assert changes == [AccessChange.CONTENT_CHANGED]
 
 
 def test_known_name_changes_nothing(access, changes):
@@ -76,7 +76,7 @@ def test_known_name_changes_nothing(access, changes):
 def test_revoked_memory_is_locked(access, changes):
     access.revoke()
     assert access.locked
-    assert changes == [MemoryChange.REVOKED]
+    assert changes == [AccessChange.REVOKED]
 
 
 def test_observers_see_the_change_in_effect_and_in_order(access):
@@ -91,7 +91,7 @@ def test_closed_access_has_no_observers_and_keeps_its_level(access, source, chan
     access.raise_level(TrustLevel.EVERYTHING)
     access.close()
     access.revoke()
-    assert changes == [MemoryChange.LEVEL_RAISED]
+    assert changes == [AccessChange.LEVEL_RAISED]
     assert source.memories[ANA].cancelled
     assert access.level is TrustLevel.EVERYTHING
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 
 from gateway.engines.interface import FunctionCall
-from gateway.memory.access import MemoryChange
+from gateway.memory.access import AccessChange
 from gateway.session import VoiceSession
 from gateway.tools.builtin import Builtin
 from gateway.tools.executor import (
@@ -574,11 +574,11 @@ async def test_state_of_earlier_calls_is_read_each_turn(lines):
 @pytest.mark.parametrize(
     ("change", "day"),
     [
-        (MemoryChange.LEVEL_RAISED, "Friday"),
-        (MemoryChange.CALLER_CHANGED, "Friday"),
-        (MemoryChange.CONTENT_CHANGED, "Monday"),
-        (MemoryChange.SPEAKER_CHANGED, "none"),
-        (MemoryChange.REVOKED, "none"),
+        (AccessChange.LEVEL_RAISED, "Friday"),
+        (AccessChange.CALLER_CHANGED, "Friday"),
+        (AccessChange.CONTENT_CHANGED, "Monday"),
+        (AccessChange.SPEAKER_CHANGED, "none"),
+        (AccessChange.REVOKED, "none"),
     ],
 )
 async def test_memory_of_tools_follows_access(lines, change, day):
