@@ -1,4 +1,4 @@
-"""Who may ask for a call's answers: the engine shows the bearer that was made for the call, and it dies with it."""
+"""Bearer tokens for the chat completions endpoint: one per call, valid until the call ends."""
 
 import hashlib
 import secrets
@@ -9,42 +9,42 @@ from typing import Final
 from gateway.llm.responder import Responder
 
 MOST_GUESTS: Final = 1000
-"""Calls of other nodes that were asked for here; the one that was longest not asked for is given up first."""
+"""Responders for calls of other nodes; the least recently used one is closed first."""
 
 Elsewhere = Callable[[str], Awaitable[Responder | None]]
-"""Somebody to think for the call of another node whose bearer has this digest; None if there is no such call."""
+"""Makes a responder for another node's call, by the digest of its bearer token; None if there is no such call."""
 
 
 class EndpointTokens:
-    """Only digests are kept, shared and looked up: how long that takes tells nothing about a bearer."""
+    """Stores, shares and looks up digests only, so that timing reveals nothing about a token."""
 
     def __init__(self, elsewhere: Elsewhere | None = None) -> None:
         self._elsewhere = elsewhere
-        self._thinkers: dict[str, Responder] = {}
+        self._responders: dict[str, Responder] = {}
         self._guests: OrderedDict[str, Responder] = OrderedDict()
 
     def open(self, responder: Responder) -> str:
-        """A bearer for one call. It is a secret."""
+        """A bearer token for one call. It is a secret."""
         bearer = secrets.token_urlsafe(32)
-        self._thinkers[digest_of(bearer)] = responder
+        self._responders[digest_of(bearer)] = responder
         return bearer
 
     def close(self, bearer: str) -> None:
-        """The call is over, and what is still being answered in it. May be repeated."""
-        if responder := self._thinkers.pop(digest_of(bearer), None):
+        """End the call's answers and invalidate its token. May be repeated."""
+        if responder := self._responders.pop(digest_of(bearer), None):
             responder.close()
 
     async def find(self, bearer: str) -> Responder | None:
         digest = digest_of(bearer)
-        if digest in self._thinkers or self._elsewhere is None or not bearer:
-            return self._thinkers.get(digest)
+        if digest in self._responders or self._elsewhere is None or not bearer:
+            return self._responders.get(digest)
         return self._guest(digest, await self._elsewhere(digest))
 
     def _guest(self, digest: str, found: Responder | None) -> Responder | None:
         """
-        The same for all requests of a call, as equal ones share their answer; None once the call is over.
+        One responder for all requests of a call, since equal requests share their answer; None once the call has ended.
 
-        Another one when the call is not of the same caller any more.
+        Replaced when the call turns out to be another caller's.
         """
         known = self._guests.pop(digest, None)
         if known is not None and (found is None or found.caller_key != known.caller_key):
@@ -58,5 +58,5 @@ class EndpointTokens:
 
 
 def digest_of(bearer: str) -> str:
-    """What may be kept and shared of a bearer."""
+    """The form of a token that may be stored and shared."""
     return hashlib.sha256(bearer.encode()).hexdigest()

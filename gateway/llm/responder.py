@@ -1,8 +1,8 @@
 """
-The agent's answers in one call, as its voice engine asks for them.
+Answers of an agent's language models in one call, as its voice engine requests them.
 
-An engine asks ahead of time, asks the same twice at once, and hangs up on answers it no longer wants. The caller in any
-case hears words: an upstream that is slow or fails is stood in for by the next, and its error is never read aloud.
+Engines send requests ahead of time, send the same request twice at once, and drop answers that they no longer need. The
+caller always hears an answer: if a model is slow or fails, the next one is asked, and errors are never spoken.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ from gateway.settings import Secret
 from gateway.text.spoken_text import LanguageRules, SpokenText, load_rules
 
 KEPT_SECONDS: Final = 1.0
-"""How long a complete answer serves those who ask the same again."""
+"""How long a complete answer is used for equal requests."""
 
 _log = logging.getLogger(__name__)
 
@@ -51,18 +51,18 @@ class LatencyObserver(Protocol):
 
 
 ReplyTo = Callable[[str], Awaitable[str]]
-"""What the call itself answers to these words of the caller; empty where that is the language model's affair."""
+"""Returns the call's own reply to these words of the caller; empty to let the language model answer."""
 
 
 def hashed_caller(agent: str, caller: str, secret: Secret) -> str:
-    """A name for this pair that shows nothing of the number, for upstreams that keep conversations; "" for nobody."""
+    """An opaque identifier of agent and caller, for providers that store conversations; "" for an unknown caller."""
     if not caller:
         return ""
     return hmac.new(secret.reveal().encode(), f"{agent} {caller}".encode(), hashlib.sha256).hexdigest()[:32]
 
 
 class Responder:
-    """Answers the questions of one call. `caller_key` is what upstreams may know of the caller: see `hashed_caller`."""
+    """Answers the requests of one call. `caller_key`: see `hashed_caller`."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class Responder:
     ) -> None:
         self.agent = agent
         self.usage = Usage(0, 0, 0)
-        """Of all answers that came to their end."""
+        """The sum over all complete answers."""
         self.caller_key = caller_key
         self._brain = brain
         self._memory = memory
@@ -90,14 +90,14 @@ class Responder:
 
     @property
     def opens(self) -> bool:
-        """Whether it greets in its own words."""
+        """Whether the greeting is its own."""
         return self._brain.opens
 
     def answer(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         """
-        Text that can be spoken and whole tool calls, perhaps Usage, and in any case Finished as the last event.
+        Speakable text and complete tool calls, possibly Usage, and always Finished as the last event.
 
-        Close it to drop it. Equal requests share one answer; its upstream is left when the last of them is dropped.
+        Close it to drop it. Equal requests share one answer; it is cancelled when the last of them is dropped.
         """
         return self._answer_to(request).read()
 
@@ -108,12 +108,12 @@ class Responder:
         self._reply_to = reply_to
 
     def forget(self) -> None:
-        """What was found in memory so far is somebody else's, or nobody's."""
+        """Drop the memory found so far: it is another person's, or was erased."""
         if self._memory is not None:
             self._memory.forget()
 
     def close(self) -> None:
-        """The call is over. Answers that are being read end here."""
+        """The call has ended: cancel its answers."""
         for answer in self._answers:
             answer.cancel()
         if self._memory is not None:
@@ -134,7 +134,7 @@ class Responder:
                 self.usage = _sum(self.usage, event)
             put(event)
 
-        if self._call:  # the engine asks from a connection of its own
+        if self._call:  # the engine's request arrives on a connection of its own
             concerns(self._call)
         if reply := await self._reply(request):
             put(TextDelta(reply))
@@ -145,7 +145,7 @@ class Responder:
         try:
             await race.run(await self._with_memory(request))
         except Exception:
-            # The edge of a request: the caller is told something all the same.
+            # The edge of a request: the caller gets an apology instead.
             _log.exception("answer failed", extra={"agent": self.agent})
         if not race.has_answered:
             put(TextDelta(self._brain.sorry))
@@ -163,13 +163,13 @@ class Responder:
         try:
             return replace(request, memory=await self._memory.about(_last_words(request)))
         except Exception as error:
-            # The edge of a request: an answer without memory is an answer all the same.
+            # The edge of a request: answer without memory.
             _log.warning("memory could not be searched", extra={"error": type(error).__name__}, exc_info=True)
             return request
 
 
 class _SharedAnswer:
-    """One answer and those who read it: each gets all of it, and when the last one has gone it is given up."""
+    """One answer with several readers: each gets all of it, and it is cancelled when the last one leaves."""
 
     def __init__(self, request: ChatRequest, make: Callable[[Put], Coroutine[Any, Any, None]]) -> None:
         self.request = request
@@ -197,7 +197,7 @@ class _SharedAnswer:
         finally:
             self._readers -= 1
             if not self._readers and not self._is_complete:
-                self.cancel()  # what is left of a complete one is its upstream's, to keep the connection
+                self.cancel()  # a complete one may go on reading its response, to keep the connection
 
     def cancel(self) -> None:
         self.is_dropped = True
@@ -220,16 +220,16 @@ class _SharedAnswer:
 
 
 class _FallbackRace:
-    """One question put to upstream after upstream, until one of them begins to answer."""
+    """One request to upstream after upstream, until one of them begins to answer."""
 
     def __init__(
         self, brain: AgentLlm, caller_key: str, put: Put, watch: LatencyObserver | None, longest_silence: float
     ) -> None:
         self.has_answered = False
         self.broke_off = False
-        """Whether what has been said is not the whole answer."""
+        """Whether the answer ended early."""
         self.stop = ""
-        """What ends the sentence that was said last."""
+        """The punctuation that the last sentence lacks."""
         self._brain = brain
         self._caller_key = caller_key
         self._put = put
@@ -243,7 +243,7 @@ class _FallbackRace:
 
     async def run(self, request: ChatRequest) -> None:
         brain = self._brain
-        patience = min(len(brain.upstreams), 2) * brain.first_token_seconds  # the second has had its chance, too
+        patience = min(len(brain.upstreams), 2) * brain.first_token_seconds  # the first two have had their time
         one_moment = asyncio.get_running_loop().call_later(patience, self._say_one_moment)
         try:
             with suppress(TimeoutError):
@@ -253,7 +253,7 @@ class _FallbackRace:
             one_moment.cancel()
 
     async def _ask_in_turn(self, tasks: asyncio.TaskGroup, request: ChatRequest) -> None:
-        """Each upstream when the one before has failed or takes too long; that one may still be the first to answer."""
+        """Ask the next upstream when one fails or is slow; a slow one may still be the first to answer."""
         for upstream in self._brain.upstreams:
             self._attempts.append(tasks.create_task(self._ask(upstream, request)))
             self._news.clear()
@@ -284,7 +284,7 @@ class _FallbackRace:
             self._lose()
 
     def _win(self) -> None:
-        """Whoever has something to say first goes on; the others are too late."""
+        """The first to produce output wins; the others are cancelled."""
         if self._winner is not None or self._patience.expired():
             return
         self._winner = asyncio.current_task()
@@ -297,7 +297,7 @@ class _FallbackRace:
                 attempt.cancel()
 
     def _lose(self) -> None:
-        """It has failed. One that had only begun to call a function was not heard: the next one may answer."""
+        """This attempt has failed. If it had only begun a tool call, nothing was spoken and the next may answer."""
         if self._winner is asyncio.current_task() and not self.has_answered:
             self._winner = None
             self._patience.reschedule(asyncio.get_running_loop().time() + self._longest_silence)
@@ -318,18 +318,18 @@ class _FallbackRace:
 
 class _SpokenAnswer:
     """
-    One upstream's answer: its text as a voice can say it, its tool calls when all of them are complete.
+    One upstream's answer: its text as speakable text, its tool calls once all of them are complete.
 
-    The engine can do nothing with half of a call, and must not be left with one if the upstream breaks off. A call of
-    something that is not among the tools would be the end of its session: such a call is left out.
+    An engine must not get part of a tool call if the upstream fails. A call of an unknown tool would end its session,
+    so such a call is dropped.
     """
 
     def __init__(self, rules: LanguageRules, known: frozenset[str] = frozenset()) -> None:
         self.has_begun = False
-        """Whether there is something to say or to do; marks and thoughts are neither."""
+        """Whether there is text to speak or a tool to call; Markdown and reasoning are neither."""
         self._text = SpokenText(rules)
         self._known = known
-        self._calls: dict[int, int | None] = {}  # their index and ours; None for one that is left out
+        self._calls: dict[int, int | None] = {}  # their index: our index, or None for a dropped one
         self._held: list[ChatEvent] = []
 
     def receive(self, event: ChatEvent) -> list[ChatEvent]:
@@ -356,7 +356,7 @@ class _SpokenAnswer:
             self._held.append(replace(call, index=index))
 
     def cut(self) -> list[ChatEvent]:
-        """No more comes: the text that was held back."""
+        """The answer ends here: the text that was held back."""
         return self._say(self._text.finish()) if self.has_begun else []
 
     def _say(self, text: str) -> list[ChatEvent]:
