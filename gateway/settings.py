@@ -5,16 +5,19 @@ All configuration, read once.
 precedence. Nothing else reads the environment; a package is given the values it needs, not the whole.
 """
 
+import dataclasses
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar, cast
 from urllib.parse import urlsplit
 
 import dotenv
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gateway.errors import SettingsError
+
+Table = TypeVar("Table")
 
 
 class Secret:
@@ -228,9 +231,25 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
         case "literal_error":
             choices = first["ctx"]["expected"].replace("''", "").replace("'", "").replace(" or ", ", ").strip(", ")
             problem = f"is {first['input']!r}; use one of: {choices}"
+        case "dict_type":
+            problem = "must be a table"
         case _:
             problem = "must be text in quotes"
     return ".".join(str(part) for part in first["loc"]), problem if problem.startswith((":", ".")) else f" {problem}"
+
+
+def read_table(kind: type[Table], table: Any, where: str) -> Table:
+    """Validate a table of gateway.toml against a dataclass. `where` names the table in the error."""
+    if not isinstance(table, dict):
+        raise SettingsError(f"{where} must be a table")
+    known = [field.name for field in dataclasses.fields(cast(Any, kind))]
+    if unknown := sorted(set(table) - set(known)):
+        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(sorted(known))}")
+    try:
+        return TypeAdapter(kind).validate_python(table)
+    except ValidationError as error:
+        key, problem = first_problem(error)
+        raise SettingsError(f"{where}.{key}{problem}") from None
 
 
 def _read_toml(path: Path) -> dict[str, Any]:

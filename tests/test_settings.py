@@ -1,10 +1,11 @@
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 import pytest
 
 from gateway.errors import SettingsError
-from gateway.settings import NAMES, Secret, Settings, load
+from gateway.settings import NAMES, Secret, Settings, load, read_table
 
 TWILIO = {"TWILIO_ACCOUNT_SID": "AC1", "TWILIO_AUTH_TOKEN": "twilio-secret"}
 TELNYX = {"TELNYX_API_KEY": "KEY1", "TELNYX_PUBLIC_KEY": "e30="}
@@ -215,6 +216,33 @@ def test_file_that_is_not_text_is_refused(tmp_path):
 def test_dotenv_that_is_not_text_is_refused(tmp_path):
     (tmp_path / ".env").write_bytes(b"HOST=\xff")
     assert problem({}, tmp_path) == ".env is not UTF-8 text; save it as such"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of gateway.toml."""
+
+    name: str = ""
+    options: dict[str, int] = field(default_factory=dict)
+
+
+def test_table_becomes_a_dataclass():
+    assert read_table(Table, {"name": "maya"}, "[agents.maya]") == Table("maya")
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("maya", "[agents.maya] must be a table"),
+        ({"nam": 1}, "[agents.maya]: unknown key nam; known are name, options"),
+        ({"name": 1}, "[agents.maya].name must be text in quotes"),
+        ({"options": 1}, "[agents.maya].options must be a table"),
+    ],
+)
+def test_mistake_in_a_table_names_the_place(table, message):
+    with pytest.raises(SettingsError) as raised:
+        read_table(Table, table, "[agents.maya]")
+    assert str(raised.value) == message
 
 
 # Secrets

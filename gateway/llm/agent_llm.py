@@ -21,7 +21,7 @@ from gateway.llm.openai import OpenAiUpstream, xai_upstream
 from gateway.llm.openclaw import OpenClawUpstream
 from gateway.llm.scripted import ScriptedUpstream
 from gateway.llm.turn_recall import RECALL_SECONDS
-from gateway.settings import Secret, is_url
+from gateway.settings import Secret, is_url, read_table
 from gateway.text.spoken_text import load_rules, spoken
 
 WARM_SECONDS: Final = 30.0  # servers and firewalls drop connections that are idle for a minute
@@ -32,7 +32,6 @@ _SCRIPT: Final = "script"
 _SCRIPT_RECALL_SECONDS: Final = 0.5
 """The script has nothing to say but what it remembers, so it waits longer."""
 _KNOWN: Final = "anthropic/MODEL, xai/MODEL, openclaw/AGENT, script, or a table with url and model"
-_TEXTS: Final = ("url", "model", "name", "api_key", "api_key_env")
 
 _Given = TypeVar("_Given")
 
@@ -172,23 +171,24 @@ def _needed(value: _Given | None, name: str, where: str) -> _Given:
     return value
 
 
+@dataclass(frozen=True, kw_only=True)
+class ServerEntry:
+    """A server with a chat completions API, such as Ollama, vLLM or llama.cpp. `options` are added to every request."""
+
+    url: str = ""
+    model: str = ""
+    name: str = ""
+    api_key: str = field(default="", repr=False)
+    api_key_env: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+
+
 def _compatible(table: Mapping[str, Any], keys: Mapping[str, Secret], where: str) -> OpenAiUpstream:
-    """Ollama, vLLM, llama.cpp and others. `options` are added to every request."""
-    if unknown := sorted(set(table) - {*_TEXTS, "options"}):
-        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(_TEXTS)}, options")
-    if wrong := [key for key in _TEXTS if not isinstance(table.get(key, ""), str)]:
-        raise SettingsError(f"{where}: {wrong[0]} must be text in quotes")
-    url, model, options = table.get("url", ""), table.get("model", ""), table.get("options", {})
-    if not (is_url(url, ("https", "http")) and model.strip()):
+    entry = read_table(ServerEntry, table, where)
+    if not (is_url(entry.url, ("https", "http")) and entry.model.strip()):
         raise SettingsError(f'{where} needs url and model, like url = "http://127.0.0.1:11434/v1", model = "qwen3"')
-    if not isinstance(options, dict):
-        raise SettingsError(f"{where}: options must be a table")
-    name = table.get("name") or urlsplit(url).hostname or ""
-    return OpenAiUpstream(name, url, model.strip(), _api_key(table, keys, where), options=options)
-
-
-def _api_key(table: Mapping[str, Any], keys: Mapping[str, Secret], where: str) -> Secret | None:
-    """None for a server that needs no key."""
-    if variable := table.get("api_key_env"):
-        return _needed(keys.get(variable), variable, where)
-    return Secret(table["api_key"]) if table.get("api_key") else None
+    api_key = Secret(entry.api_key) if entry.api_key else None  # many of these servers need none
+    if entry.api_key_env:
+        api_key = _needed(keys.get(entry.api_key_env), entry.api_key_env, where)
+    name = entry.name or urlsplit(entry.url).hostname or ""
+    return OpenAiUpstream(name, entry.url, entry.model.strip(), api_key, options=entry.options)

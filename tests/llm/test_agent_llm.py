@@ -101,11 +101,11 @@ NEEDS = 'needs url and model, like url = "http://127.0.0.1:11434/v1", model = "q
         ({"model": "qwen3"}, f" {NEEDS}"),
         ({**OLLAMA, "url": "127.0.0.1"}, f" {NEEDS}"),
         ({**OLLAMA, "model": " "}, f" {NEEDS}"),
-        ({**OLLAMA, "model": 3}, ": model must be text in quotes"),
-        ({**OLLAMA, "options": "fast"}, ": options must be a table"),
+        ({**OLLAMA, "model": 3}, ".model must be text in quotes"),
+        ({**OLLAMA, "options": "fast"}, ".options must be a table"),
         (
             {**OLLAMA, "key": "sk-secret"},
-            ": unknown key key; known are url, model, name, api_key, api_key_env, options",
+            ": unknown key key; known are api_key, api_key_env, model, name, options, url",
         ),
     ],
 )
