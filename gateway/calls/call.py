@@ -294,9 +294,8 @@ class Call:
             case SettingsApplied():
                 self._caller_speaking = False
                 self._speech.new_session()
-            case LatencyReported(stages):
-                stt, ttt, tts = map(stages.get, ("stt_latency", "ttt_text_latency", "tts_latency"))
-                self.latency.reported(stt=stt, ttt=ttt, tts=tts)
+            case LatencyReported(stt, llm, tts):
+                self.latency.reported(stt=stt, ttt=llm, tts=tts)
             case InjectionRefused():
                 self._speech.injection_refused()
             case EngineWarned(code):

@@ -169,7 +169,7 @@ class DeepgramSession:
         self._socket = None
         _set(self._welcome)
         for unknown in sorted(self._codec.unknown_types):
-            _log.info("engine sent a type we do not know", extra={"engine": self._codec.name, "type": unknown})
+            _log.info("engine sent an unknown type", extra={"engine": self._codec.name, "type": unknown})
         events, self._events = self._events, None
         if events is not None:
             events.on_engine_closed(self._error())

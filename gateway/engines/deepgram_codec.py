@@ -92,7 +92,7 @@ class DeepgramCodec:
             case "AgentAudioDone":
                 return [AgentAudioDone()]
             case "LatencyReport":
-                return [LatencyReported({k: float(v) for k, v in message.items() if isinstance(v, int | float)})]
+                return [_latency(message)]
             case "EndOfTurn":  # in no documentation, but sent by live servers since September 2026
                 return [TurnEnded()]
             case "Welcome":
@@ -232,6 +232,15 @@ def _function(function: AgentFunction) -> dict[str, Any]:
         # Flux calls functions before the end of the turn is certain; side effects have to wait for it.
         "defer_until_eot": not function.speculative,
     }
+
+
+def _latency(message: Mapping[str, Any]) -> LatencyReported:
+    """Deepgram sends one figure per message, the one of recognition several times a second."""
+    stt, llm, tts = (
+        float(value) if isinstance(value := message.get(name), int | float) else None
+        for name in ("stt_latency", "ttt_text_latency", "tts_latency")
+    )
+    return LatencyReported(stt, llm, tts)
 
 
 def _functions(message: Mapping[str, Any]) -> list[dict[str, Any]]:

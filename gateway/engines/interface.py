@@ -172,9 +172,14 @@ class InjectionRefused:
 
 @dataclass(frozen=True, slots=True)
 class LatencyReported:
-    """The engine's own latency measurements by stage, in seconds."""
+    """The engine's own measurements in seconds, as far as it reports them; not bound to a turn."""
 
-    stages: dict[str, float]
+    stt: float | None = None
+    """From the end of speech to its text."""
+    llm: float | None = None
+    """From the request to the model's first text."""
+    tts: float | None = None
+    """From the first text to the first audio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,4 +306,4 @@ class VoiceEngine(Protocol):
         """Fields for /health."""
 
     async def run(self) -> None:
-        """Background work for all sessions, until cancelled. Returns at once if there is none."""
+        """Background work for all sessions, until cancelled. May return at once."""

@@ -113,8 +113,9 @@ def _message(event: EngineEvent) -> dict[str, Any]:
             return {"type": "FunctionCallRequest", "functions": functions}
         case FunctionsCancelled(call_ids):
             return {"type": "FunctionCallCancelled", "functions": [{"id": call_id} for call_id in call_ids]}
-        case LatencyReported(stages):
-            return {"type": "LatencyReport", **stages}
+        case LatencyReported(stt, llm, tts):
+            figures = {"stt_latency": stt, "ttt_text_latency": llm, "tts_latency": tts}
+            return {"type": "LatencyReport", **{name: value for name, value in figures.items() if value is not None}}
         case EngineWarned(code):
             return {"type": "Warning", "code": code, "description": ""}
         case EngineFailed(code):

@@ -373,7 +373,7 @@ async def test_session_that_stops_answering_is_replaced(stage: Stage) -> None:
         first = stage.engine.session
         stage.connection.answer_due_since = asyncio.get_running_loop().time()
         await stage.ticks(5)
-        first.events.on_engine_event(LatencyReported({}))
+        first.events.on_engine_event(LatencyReported())
         await stage.ticks(TIMEOUTS.answer - 1)
         assert not first.is_closed
         await stage.ticks(2)

@@ -57,7 +57,7 @@ class Recorder:
         FunctionsCancelled(("f1",)),
         PromptUpdated(),
         InjectionRefused(),
-        LatencyReported({"tts_latency": 0.2}),
+        LatencyReported(0.1, None, 0.2),
         EngineWarned("SLOW_THINK_REQUEST"),
         EngineFailed("voice failed: URLError", retryable=True),
     ],
