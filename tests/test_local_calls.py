@@ -1,4 +1,4 @@
-"""Whole calls on the local engine: a real gateway, real ears and voices, and a simulated language model."""
+"""Whole calls on the local engine: a real gateway, real speech models, and a simulated language model."""
 
 import asyncio
 import itertools
@@ -25,7 +25,7 @@ async def llm():
 
 @pytest.fixture
 async def url(tmp_path, llm):
-    """A gateway whose agent thinks with the simulated language model, and takes one call at a time."""
+    """A gateway whose agent uses the simulated language model and takes one call at a time."""
     brain = f'{{ url = "{llm.url}/v1", model = "test", api_key = "test-key" }}'
     toml = f'[agents.maya]\ngreeting = "Hello."\nprompt = "prompts/maya.md"\nbrain = {brain}\n'
     (tmp_path / "gateway.toml").write_text(toml)
@@ -56,7 +56,7 @@ async def talk(url, *lines, caller=CALLER):
         await line.talk(person.speak, person.listen, speed=SPEED)
 
 
-async def test_a_language_model_answers_and_hangs_up(url, llm, tmp_path):
+async def test_language_model_answers_and_hangs_up(url, llm, tmp_path):
     llm.answers("It is ready.")  # to whatever was heard
     llm.answers(Answer(tools=(ToolCall("end_call"),)), when="bye")
     llm.answers("Goodbye, then.", when="say a short goodbye")
@@ -66,18 +66,18 @@ async def test_a_language_model_answers_and_hangs_up(url, llm, tmp_path):
     assert lines[1].startswith("CALLER: ")
 
 
-async def test_one_call_too_many_hears_that_lines_are_busy(url, tmp_path):
+async def test_second_caller_hears_that_all_lines_are_busy(url, tmp_path):
     async with phone_line(url, Secret(ADMIN), caller=CALLER) as line:
         quiet = [b"\xff" * 160] * 1000
         first = asyncio.create_task(line.talk(lambda: quiet.pop() if quiet else None, lambda _: None))
         await until(lambda: line.arrived_at)
-        await talk(url, "Is anybody there?", caller="+12025550144")
+        await talk(url, "Is this the workshop?", caller="+12025550144")
         assert await transcript(tmp_path) == f"AGENT: {BUSY}\n"
         quiet.clear()
         await first
 
 
-async def test_the_agent_falls_silent_when_the_caller_speaks(url, llm, tmp_path):
+async def test_agent_stops_when_the_caller_speaks(url, llm, tmp_path):
     llm.answers("One. " + "And then another thing happened. " * 20)
     async with phone_line(url, Secret(ADMIN), caller=CALLER) as line:
         frames = _interrupting(line, then=lambda: llm.answers("Of course."))
@@ -89,7 +89,7 @@ async def test_the_agent_falls_silent_when_the_caller_speaks(url, llm, tmp_path)
 
 
 def _interrupting(line, then):
-    """What a caller says who wants to hear a story, and then does not. `then` is called in between."""
+    """A caller who asks for a story and interrupts it. `then` is called before the interruption."""
 
     def waits(condition):
         noise = itertools.cycle(voices.line_noise(50))

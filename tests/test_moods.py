@@ -1,4 +1,4 @@
-"""Carriers repeat themselves, come out of order and leave things out: a call stays one call, and ends once."""
+"""Carriers repeat, reorder and omit messages: a call stays one call, and ends once."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ MOODS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "mood"), MOODS, ids=[f"{name} {' '.join(mood)}" for name, mood in MOODS])
-async def test_call_is_one_call_all_the_same(tmp_path: Path, name: str, mood: dict[str, Any]) -> None:
+async def test_call_is_one_call(tmp_path: Path, name: str, mood: dict[str, Any]) -> None:
     carrier = make_carrier(name)
     vars(carrier).update(mood)
     async with staged(tmp_path, carrier) as stage:
@@ -42,7 +42,7 @@ async def test_call_is_one_call_all_the_same(tmp_path: Path, name: str, mood: di
         )
 
 
-async def test_lost_frames_cost_no_others(tmp_path: Path) -> None:
+async def test_lost_frames_do_not_affect_others(tmp_path: Path) -> None:
     carrier = make_carrier("telnyx")
     carrier.lose_chunks = {2, 5}
     async with staged(tmp_path, carrier) as stage:

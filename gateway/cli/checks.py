@@ -21,6 +21,7 @@ import websockets.exceptions
 
 from gateway.agents import AgentDirectory
 from gateway.cluster.open import check_redis_url
+from gateway.engines.registry import SET_UP_ENGINE
 from gateway.errors import GatewayError
 from gateway.history import trace_export
 from gateway.history.stores import store_path
@@ -225,8 +226,7 @@ async def _engine(settings: Settings, net: _Net) -> list[CheckResult]:
 async def _local_engine(settings: Settings, net: _Net) -> list[CheckResult]:
     """Its packages and models, and the servers that listen or speak in their place."""
     if not model_files.are_installed():
-        todo = f"set DEEPGRAM_API_KEY, or run: {model_files.INSTALL}"
-        return [CheckResult("engine", CheckState.WRONG, "no voice engine, calls are refused", todo)]
+        return [CheckResult("engine", CheckState.WRONG, "no voice engine, calls are refused", SET_UP_ENGINE)]
     from gateway.speech.models import Models  # and with them arithmetic with sound
 
     try:

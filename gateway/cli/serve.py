@@ -21,6 +21,7 @@ from gateway.admin_token import admin_token
 from gateway.app import create_app
 from gateway.calls.manager import CallManager
 from gateway.cluster import supervisor
+from gateway.engines.registry import SET_UP_ENGINE
 from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
 from gateway.history.stores import open_stores
@@ -210,8 +211,7 @@ def _announce(loaded: Settings, listener: socket.socket, count: int) -> None:
     _log.info("gateway starts", extra={"url": f"http://{host}:{port}", "engine": loaded.engine, **several})
     _show_login(host, port, admin_token(loaded))
     if loaded.engine == "local" and not model_files.are_installed():
-        todo = f"set DEEPGRAM_API_KEY, or run: {model_files.INSTALL}"
-        _log.warning("no voice engine, every call will be refused", extra={"to_do": todo})
+        _log.warning("no voice engine, every call will be refused", extra={"to_do": SET_UP_ENGINE})
     if not loaded.twilio_auth_token and not loaded.telnyx_api_key:
         _log.warning("no carrier is set up; set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or the TELNYX_ ones")
     if not loaded.allowed_callers:

@@ -30,8 +30,12 @@ def make_engine(settings: Settings, connect: Connector, engines: Mapping[str, Ma
     return engines[settings.engine](settings, connect)
 
 
+SET_UP_ENGINE: Final = f"set DEEPGRAM_API_KEY, or run: {model_files.INSTALL}"
+"""What to do where no engine is set up."""
+
+
 class NoEngine:
-    """Stands in where no engine is set up; calls are refused before they reach it."""
+    """Where no engine is set up. Calls are refused before they reach it."""
 
     name = "not set up"
     has_llm = True

@@ -8,19 +8,19 @@ import pytest
 
 from gateway.calls.recorder import FORMAT, RecordingDirectory
 
-SOUND = bytes(range(160))
+AUDIO = bytes(range(160))
 
 
 @pytest.fixture
-def room(tmp_path):
-    room = RecordingDirectory(tmp_path / "calls")
-    yield room
-    room.close()
+def recordings(tmp_path):
+    recordings = RecordingDirectory(tmp_path / "calls")
+    yield recordings
+    recordings.close()
 
 
-def written(room, recorder):
-    """What stands in the recording, without its times."""
-    room.close()
+def written(recordings, recorder):
+    """The lines of the recording, without their times."""
+    recordings.close()
     lines = [orjson.loads(line) for line in recorder.path.read_bytes().splitlines()]
     return [{name: value for name, value in line.items() if name != "t"} for line in lines]
 
@@ -32,30 +32,30 @@ def frame(**fields):
 # What is written
 
 
-def test_notes_are_written(room):
-    recorder = room.record("one")
+def test_notes_are_written(recordings):
+    recorder = recordings.record("one")
     recorder.note("call", {"format": FORMAT, "agent": {"numbers": frozenset({"b", "a"})}})
-    assert written(room, recorder) == [
+    assert written(recordings, recorder) == [
         {"note": "call", "content": {"format": 1, "agent": {"numbers": ["a", "b"]}}},
     ]
 
 
-def test_discarded_recording_is_gone(room):
-    recorder = room.record("one")
+def test_discarded_recording_is_gone(recordings):
+    recorder = recordings.record("one")
     recorder.note("call", {})
     recorder.discard()
     recorder.note("ended", {})
-    room.close()
+    recordings.close()
     assert not recorder.path.exists()
 
 
-def test_frames_are_written_as_json(room):
-    recorder = room.record("one")
+def test_frames_are_written_as_json(recordings):
+    recorder = recordings.record("one")
     recorder.from_carrier(frame(event="dtmf", dtmf={"digit": "1"}))
     recorder.to_carrier(frame(event="clear"))
     recorder.from_engine(frame(type="Welcome"))
     recorder.to_engine(frame(type="KeepAlive"))
-    assert written(room, recorder) == [
+    assert written(recordings, recorder) == [
         {"from": "carrier", "frame": {"event": "dtmf", "dtmf": {"digit": "1"}}},
         {"to": "carrier", "frame": {"event": "clear"}},
         {"from": "engine", "frame": {"type": "Welcome"}},
@@ -63,50 +63,50 @@ def test_frames_are_written_as_json(room):
     ]
 
 
-def test_sound_that_came_in_is_whole(room):
-    recorder = room.record("one")
-    payload = base64.b64encode(SOUND).decode()
+def test_received_audio_is_recorded_whole(recordings):
+    recorder = recordings.record("one")
+    payload = base64.b64encode(AUDIO).decode()
     recorder.from_carrier(frame(event="media", media={"payload": payload}))
-    recorder.audio_from_engine(SOUND)
-    assert written(room, recorder) == [
+    recorder.audio_from_engine(AUDIO)
+    assert written(recordings, recorder) == [
         {"from": "carrier", "frame": {"event": "media", "media": {"payload": payload}}},
         {"from": "engine", "audio": payload},
     ]
 
 
-def test_sound_that_went_out_is_a_checksum(room):
-    recorder = room.record("one")
-    recorder.to_carrier(frame(event="media", media={"payload": base64.b64encode(SOUND).decode()}))
-    recorder.audio_to_engine(SOUND)
-    heard = {"bytes": 160, "crc": zlib.crc32(SOUND)}
-    assert written(room, recorder) == [{"to": "carrier", **heard}, {"to": "engine", **heard}]
+def test_sent_audio_is_recorded_as_a_checksum(recordings):
+    recorder = recordings.record("one")
+    recorder.to_carrier(frame(event="media", media={"payload": base64.b64encode(AUDIO).decode()}))
+    recorder.audio_to_engine(AUDIO)
+    checksum = {"bytes": 160, "crc": zlib.crc32(AUDIO)}
+    assert written(recordings, recorder) == [{"to": "carrier", **checksum}, {"to": "engine", **checksum}]
 
 
 @pytest.mark.parametrize("data, text", [(b"{not json", "{not json"), (b"\xff", "�"), (b"", "")])
-def test_frame_that_is_not_json_is_text(room, data, text):
-    recorder = room.record("one")
+def test_frame_that_is_not_json_is_text(recordings, data, text):
+    recorder = recordings.record("one")
     recorder.from_carrier(data)
-    assert written(room, recorder) == [{"from": "carrier", "text": text}]
+    assert written(recordings, recorder) == [{"from": "carrier", "text": text}]
 
 
-def test_secrets_are_left_out(room):
-    recorder = room.record("one")
+def test_secrets_are_left_out(recordings):
+    recorder = recordings.record("one")
     recorder.from_carrier(
         frame(event="start", start={"customParameters": {"Token": "hunter2"}, "x-telnyx-streaming-auth-token": "h2"})
     )
     recorder.to_engine(frame(agent={"think": [{"endpoint": {"url": "u", "headers": {"authorization": "hunter2"}}}]}))
     recorder.note("call", ({"authorization": "hunter2"},))
-    start, settings, note = written(room, recorder)
+    start, settings, note = written(recordings, recorder)
     assert start["frame"]["start"] == {"customParameters": {"Token": "…"}, "x-telnyx-streaming-auth-token": "…"}
     assert settings["frame"]["agent"]["think"] == [{"endpoint": {"url": "u", "headers": "…"}}]
     assert note["content"] == [{"authorization": "…"}]
 
 
-def test_times_count_from_the_start(room):
-    recorder = room.record("one")
+def test_times_count_from_the_start(recordings):
+    recorder = recordings.record("one")
     recorder.note("first", 1)
     recorder.note("second", 2)
-    room.close()
+    recordings.close()
     first, second = (orjson.loads(line)["t"] for line in recorder.path.read_bytes().splitlines())
     assert 0 <= first <= second < 30
 
@@ -114,54 +114,54 @@ def test_times_count_from_the_start(room):
 # Files
 
 
-def test_folder_and_file_are_private(room, tmp_path):
-    recorder = room.record("one")
+def test_folder_and_file_are_private(recordings, tmp_path):
+    recorder = recordings.record("one")
     recorder.note("call", {})
-    room.close()
+    recordings.close()
     assert recorder.path == tmp_path / "calls" / "one.jsonl"
     modes = [stat.S_IMODE(path.stat().st_mode) for path in (recorder.path.parent, recorder.path)]
     assert modes == [0o700, 0o600]
 
 
-def test_calls_do_not_mix(room):
-    first, second = room.record("one"), room.record("two")
+def test_calls_do_not_mix(recordings):
+    first, second = recordings.record("one"), recordings.record("two")
     first.note("call", 1)
     second.note("call", 2)
     first.close()
     second.note("ended", 2)
-    assert written(room, second) == [{"note": "call", "content": 2}, {"note": "ended", "content": 2}]
-    assert written(room, first) == [{"note": "call", "content": 1}]
+    assert written(recordings, second) == [{"note": "call", "content": 2}, {"note": "ended", "content": 2}]
+    assert written(recordings, first) == [{"note": "call", "content": 1}]
 
 
-def test_broken_recording_does_not_end_the_others(room, caplog):
-    first, second = room.record("no such folder/one"), room.record("two")
+def test_broken_recording_does_not_end_the_others(recordings, caplog):
+    first, second = recordings.record("no such folder/one"), recordings.record("two")
     for recorder in (first, second, first, second):
         recorder.note("call", 1)
-    assert written(room, second) == [{"note": "call", "content": 1}] * 2
+    assert written(recordings, second) == [{"note": "call", "content": 1}] * 2
     (record,) = caplog.records
     assert (record.getMessage(), record.file) == ("recording given up", "one.jsonl")
 
 
-def test_closing_writes_what_is_queued(room):
-    recorder = room.record("one")
+def test_closing_writes_what_is_queued(recordings):
+    recorder = recordings.record("one")
     for number in range(5000):
         recorder.note("call", number)
-    assert [line["content"] for line in written(room, recorder)] == list(range(5000))
+    assert [line["content"] for line in written(recordings, recorder)] == list(range(5000))
 
 
-def test_call_that_says_nothing_leaves_no_file(room):
-    recorder = room.record("one")
+def test_empty_recording_leaves_no_file(recordings):
+    recorder = recordings.record("one")
     recorder.close()
-    room.close()
+    recordings.close()
     assert not recorder.path.exists()
 
 
 def test_no_folder_means_no_recording():
     before = threading.active_count()
-    room = RecordingDirectory(None)
-    recorder = room.record("one")
+    recordings = RecordingDirectory(None)
+    recorder = recordings.record("one")
     recorder.from_carrier(b"")
     recorder.note("call", {})
     recorder.close()
     assert threading.active_count() == before
-    room.close()
+    recordings.close()

@@ -23,16 +23,16 @@ def cut(text, size=1):
         ("", []),
     ],
 )
-def test_text_is_cut_where_sentences_end(text, sentences):
+def test_text_is_split_at_sentence_ends(text, sentences):
     assert cut(text) == sentences
     assert cut(text, size=1000) == sentences
 
 
-def test_a_sentence_is_there_before_the_next_is_complete():
+def test_sentence_is_returned_before_the_next_is_complete():
     assert SentenceSplitter().feed("Hello there. I was just thin") == ["Hello there."]
 
 
-def test_a_sentence_without_end_is_cut_at_a_comma():
+def test_long_sentence_is_split_at_a_comma():
     text = "and then we went on " * 8 + "to the end, and " + "so on and so on " * 4
     assert cut(text)[0].endswith("the end,")
 

@@ -17,13 +17,13 @@ MESSAGES = st.lists(
 
 
 @given(MESSAGES, st.integers(1, 50))
-def test_messages_survive_any_cut(messages, size):
+def test_messages_may_be_split_anywhere(messages, size):
     stream = b"".join(message.encoded() for message in messages)
     reader = SpeechReader()
     read = [message for at in range(0, len(stream), size) for message in reader.feed(stream[at : at + size])]
     assert read == messages
 
 
-def test_what_is_no_message_is_refused():
+def test_other_data_is_refused():
     with pytest.raises(ValueError, match="too long"):
         SpeechReader().feed(b"Traceback (most recent call last):")
