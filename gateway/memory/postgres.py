@@ -22,20 +22,13 @@ from gateway.memory import document_table, postgres_index
 from gateway.memory.database import Connection, Migration, Schema
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.postgres_index import PostgresIndex
-from gateway.memory.postgres_pool import PostgresConnection, PostgresPool, Raw, Server
+from gateway.memory.postgres_pool import PostgresConnection, PostgresPool, PostgresServer, PostgresTimeouts, Raw
 from gateway.memory.store import EMBED_AFTER, MemoryStore, utc_now
 
 T = TypeVar("T")
 
-WATCH_SECONDS: Final = 5.0
-"""How soon it is known that the database is away, or back."""
-
 _READERS: Final = 4
 _WRITERS: Final = 2
-_READ_SECONDS: Final = 10.0
-_WRITE_SECONDS: Final = 30.0
-_CONFLICT_SECONDS: Final = 10.0  # how long a transaction is begun again
-_VACUUM_SECONDS: Final = 600.0
 _SCHEMA_LOCK: Final = 0x766F6963  # any number; the same for all nodes
 
 _OVERTAKEN: Final = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
@@ -70,12 +63,14 @@ class PostgresStore(MemoryStore):
         now: Callable[[], datetime] = utc_now,
         embedder: Embedder | None = None,
         embed_after: float = EMBED_AFTER,
+        timeouts: PostgresTimeouts = PostgresTimeouts(),
     ) -> None:
         tables = [_native(statement) for statement in (*document_table.SCHEMA, *schema)]
-        server = Server(url, lambda raw: _prepare(raw, tables, vectors=embedder is not None), _GREETING)
-        self._server = server
-        self._readers = PostgresPool(server, _READERS, "store reading")
-        self._writers = PostgresPool(server, _WRITERS, "store writing")
+        self._timeouts = timeouts
+        self._server = PostgresServer(
+            url, lambda raw: _prepare(raw, tables, vectors=embedder is not None), _GREETING, timeouts
+        )
+        self._pool = PostgresPool(self._server, readers=_READERS, writers=_WRITERS)
         super().__init__(PostgresIndex(vectors=embedder is not None), now, embedder, embed_after)
 
     @property
@@ -88,13 +83,13 @@ class PostgresStore(MemoryStore):
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         self._check_open()
-        done = await self._writers.do(lambda raw: _transact(raw, work), _WRITE_SECONDS)
+        done = await self._pool.write(lambda raw: _transact(raw, work, self._timeouts.conflict), self._timeouts.write)
         self._lacks_vectors.set()
         return done
 
     async def look(self, work: Callable[[Connection], T]) -> T:
         self._check_open()
-        return await self._readers.do(lambda raw: work(PostgresConnection(raw)), _READ_SECONDS)
+        return await self._pool.read(lambda raw: work(PostgresConnection(raw)), self._timeouts.read)
 
     async def ask(self, work: Callable[[Connection], T]) -> T:
         return await self.look(work)
@@ -108,7 +103,7 @@ class PostgresStore(MemoryStore):
                 _log.warning("the database is away, memory waits for it", extra={"reason": problem})
             elif before and not problem:
                 _log.info("the database is back")
-            await asyncio.sleep(WATCH_SECONDS)
+            await asyncio.sleep(self._timeouts.watch)
 
     async def _problem(self) -> str:
         try:
@@ -124,7 +119,7 @@ class PostgresStore(MemoryStore):
             raise StoreUnavailable("the shared store is closed")
 
     async def _disconnect(self) -> None:
-        await asyncio.gather(self._readers.close(), self._writers.close())
+        await self._pool.close()
 
     # Forgetting
 
@@ -133,18 +128,18 @@ class PostgresStore(MemoryStore):
 
     async def scrub(self) -> bool:
         try:
-            await self._writers.do(_vacuum, _VACUUM_SECONDS)
+            await self._pool.write(_vacuum, self._timeouts.vacuum)
         except StoreUnavailable:
             return False
         return True
 
     async def tables_holding(self, words: Sequence[str]) -> list[str]:
         self._check_open()
-        return await self._readers.do(lambda raw: _tables_holding(raw, words), _VACUUM_SECONDS)
+        return await self._pool.read(lambda raw: _tables_holding(raw, words), self._timeouts.vacuum)
 
 
-def _transact(raw: Raw, work: Callable[[Connection], T]) -> T:
-    deadline = time.monotonic() + _CONFLICT_SECONDS
+def _transact(raw: Raw, work: Callable[[Connection], T], patience: float) -> T:
+    deadline = time.monotonic() + patience
     while True:
         try:
             raw.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")

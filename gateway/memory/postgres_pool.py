@@ -1,9 +1,10 @@
 """
-Connections to PostgreSQL: some threads, each with one of its own, opened when there is work and again when it is lost.
+Runs blocking work on pooled PostgreSQL connections, off the event loop and with a time limit.
 
-psycopg blocks, which is what lets memory be written once for both databases: an asyncio driver would want each
-function twice. Nothing here waits for ever. Who finds the server away is told so at once for a second, so that work
-does not pile up behind it, and a server that stops answering has its connection cut.
+psycopg's blocking connections let memory be written once for both databases; its asyncio ones would need every function
+a second time. `psycopg_pool` opens, reuses and replaces the connections. This module adds what it lacks: a reason when
+the server can't be reached (the pool only logs it), failing fast for a moment after that, so that work does not pile
+up, and cutting the connection to a server that has stopped answering.
 """
 
 import asyncio
@@ -16,10 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, cast
 
 import psycopg
 from psycopg import errors
+from psycopg_pool import ConnectionPool, PoolTimeout
 
 from gateway.errors import StoreUnavailable
 from gateway.memory.database import Parameters, Rows
@@ -27,14 +30,29 @@ from gateway.memory.database import Parameters, Rows
 T = TypeVar("T")
 Raw = psycopg.Connection[Any]
 
-CONNECT_SECONDS: Final = 5
-_AWAY_SECONDS: Final = 1.0
-_CLOSING_SECONDS: Final = 5.0
 _NAMED: Final = re.compile(r"(?<![:\w]):([a-z_]+)")
+_FAILURE_CHECK_SECONDS: Final = 0.05  # how soon a job that waits for a connection notices that connecting failed
+
+
+@dataclass(frozen=True)
+class PostgresTimeouts:
+    """Durations in seconds."""
+
+    connect: int = 5
+    away: float = 1.0
+    """No new connection is tried for this long after one failed."""
+    watch: float = 5.0
+    """How often the watcher checks whether the server is there."""
+    read: float = 10.0
+    write: float = 30.0
+    conflict: float = 10.0
+    """How long a transaction that conflicts with another node's is tried again."""
+    vacuum: float = 600.0
+    close: float = 5.0
 
 
 class PostgresConnection:
-    """A Connection for the SQL that both databases know."""
+    """A Connection for the SQL that both databases share."""
 
     def __init__(self, raw: Raw) -> None:
         self._raw = raw
@@ -54,7 +72,7 @@ def _translated(statement: str) -> bytes:
 
 
 def _storable(parameters: Parameters) -> Any:
-    """PostgreSQL's text has every character but NUL."""
+    """PostgreSQL's text type can hold any character but NUL."""
     if isinstance(parameters, dict):
         return {name: _without_nul(value) for name, value in parameters.items()}
     return [_without_nul(value) for value in parameters]
@@ -64,61 +82,54 @@ def _without_nul(value: Any) -> Any:
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
-class PooledJob:
-    """What is done on a thread, and can be given up from another."""
-
-    def __init__(self) -> None:
-        self.is_given_up = False
-        self._connection: Raw | None = None
-
-    def uses(self, connection: Raw | None) -> None:
-        self._connection = connection
-        if self.is_given_up and connection is not None:
-            _cut(connection)
-
-    def give_up(self) -> None:
-        self.is_given_up = True
-        if self._connection is not None:
-            _cut(self._connection)
-
-
-class Server:
+class PostgresServer:
     """
-    The way to the server, and how it is.
+    Opens connections for the pool, and remembers why the last attempt failed.
 
-    `prepare` is done with the first connection that is made, `greeting` is said on each.
+    `prepare` runs on the first connection, the statement `greeting` on each.
     """
 
-    def __init__(self, url: str, prepare: Callable[[Raw], None], greeting: str) -> None:
+    def __init__(
+        self, url: str, prepare: Callable[[Raw], None], greeting: str, timeouts: PostgresTimeouts = PostgresTimeouts()
+    ) -> None:
+        self.timeouts = timeouts
         self.problem = ""
-        """Why the last connection could not be made; empty where it could."""
+        """Why the last connection could not be opened; empty if it could."""
         self._url = url
         self._prepare = prepare
         self._greeting = greeting.encode()
         self._is_prepared = False
-        self._preparing = threading.Lock()
-        self._away_until = 0.0
+        self._opening: Raw | None = None
+        self._failed_at = float("-inf")
 
-    def connect(self, job: PooledJob) -> Raw:
-        """On a thread. Raises StoreUnavailable."""
-        if time.monotonic() < self._away_until:
+    def check(self, *, since: float) -> None:
+        """Raise StoreUnavailable if connecting has failed since then, or a moment ago."""
+        if self._failed_at >= min(since, time.monotonic() - self.timeouts.away):
             raise StoreUnavailable(self.problem)
+
+    def connect(self, conninfo: str = "", **options: Any) -> Raw:
+        """Open a connection. Called by the pool on its worker thread, in place of `Connection.connect`."""
+        self.check(since=time.monotonic())
         try:
-            connection = self._connected(job)
+            connection = self._connect()
         except StoreUnavailable as error:
-            self.problem = str(error)
-            self._away_until = time.monotonic() + _AWAY_SECONDS
+            self.problem, self._failed_at = str(error), time.monotonic()
             raise
         self.problem = ""
         return connection
 
-    def _connected(self, job: PooledJob) -> Raw:
+    def cut_opening(self) -> None:
+        """End the wait for a server that has stopped answering while a connection was set up."""
+        if (connection := self._opening) is not None:
+            cut(connection)
+
+    def _connect(self) -> Raw:
         try:
             connection = psycopg.connect(
                 self._url,
                 autocommit=True,
                 client_encoding="utf8",
-                connect_timeout=CONNECT_SECONDS,
+                connect_timeout=self.timeouts.connect,
                 application_name="voice-gateway",
                 keepalives_idle=10,
                 keepalives_interval=5,
@@ -126,12 +137,11 @@ class Server:
             )
         except psycopg.Error as error:
             raise StoreUnavailable(f"can't reach PostgreSQL, see DATABASE_URL: {_reason(error)}") from error
-        job.uses(connection)
+        self._opening = connection
         try:
-            with self._preparing:
-                if not self._is_prepared:
-                    self._prepare(connection)
-                    self._is_prepared = True
+            if not self._is_prepared:
+                self._prepare(connection)
+                self._is_prepared = True
             connection.execute(self._greeting)
         except psycopg.Error as error:
             connection.close()
@@ -139,81 +149,129 @@ class Server:
         except StoreUnavailable:
             connection.close()
             raise
+        finally:
+            self._opening = None
         return connection
 
 
+class _Job:
+    """Work on a thread that another thread can give up."""
+
+    def __init__(self) -> None:
+        self.is_given_up = False
+        self._connection: Raw | None = None
+        self._changing = threading.Lock()
+
+    def uses(self, connection: Raw | None) -> None:
+        with self._changing:
+            self._connection = connection
+            if self.is_given_up and connection is not None:
+                cut(connection)
+
+    def give_up(self) -> bool:
+        """Returns whether the job had a connection, which is cut."""
+        with self._changing:
+            self.is_given_up = True
+            if self._connection is not None:
+                cut(self._connection)
+            return self._connection is not None
+
+
 class PostgresPool:
-    """Threads that work on connections; `close` them."""
+    """
+    Threads that run blocking work on pooled connections; `close` it. All methods raise StoreUnavailable.
 
-    def __init__(self, server: Server, count: int, name: str) -> None:
+    Reads and writes have threads of their own, so that a live call never waits for finalization.
+    """
+
+    def __init__(self, server: PostgresServer, *, readers: int, writers: int) -> None:
         self._server = server
-        self._threads = ThreadPoolExecutor(count, name)
-        self._own = threading.local()
-        self._connections: set[Raw] = set()
+        self._size = readers + writers
+        self._connections: ConnectionPool[Raw] = ConnectionPool(
+            connection_class=cast("type[Raw]", server),  # the pool calls its `connect`, and nothing else
+            min_size=0,
+            max_size=self._size,
+            open=False,
+            reconnect_timeout=0,
+            num_workers=1,
+        )
+        self._readers = ThreadPoolExecutor(readers, "store reading")
+        self._writers = ThreadPoolExecutor(writers, "store writing")
+        self._jobs: set[_Job] = set()
 
-    async def do(self, work: Callable[[Raw], T], seconds: float) -> T:
-        """
-        Do `work` with a connection, on a thread, within so many seconds. Raises StoreUnavailable.
+    async def read(self, work: Callable[[Raw], T], seconds: float) -> T:
+        """Run `work`, with a limit on the time it takes as a whole."""
+        return await self._do(self._readers, work, seconds)
 
-        It is done again when the connection turns out to have been lost since it was last used.
-        """
-        job = PooledJob()
-        try:
-            async with asyncio.timeout(seconds):
-                return await asyncio.get_running_loop().run_in_executor(self._threads, self._work, work, job)
-        except TimeoutError:
-            job.give_up()
-            raise StoreUnavailable("PostgreSQL does not answer", answer_lost=True) from None
+    async def write(self, work: Callable[[Raw], T], seconds: float) -> T:
+        return await self._do(self._writers, work, seconds)
 
     async def close(self) -> None:
-        job = asyncio.get_running_loop().run_in_executor(None, self._threads.shutdown)
-        _, unfinished = await asyncio.wait({job}, timeout=_CLOSING_SECONDS)
-        for connection in tuple(self._connections):
-            if unfinished:
-                _cut(connection)
-            else:
-                connection.close()
-        await job
+        """Finish the work under way. What takes too long is cut off."""
+        loop = asyncio.get_running_loop()
+        shutdowns = {loop.run_in_executor(None, threads.shutdown) for threads in (self._readers, self._writers)}
+        _, unfinished = await asyncio.wait(shutdowns, timeout=self._server.timeouts.close)
+        if unfinished:
+            for job in tuple(self._jobs):
+                job.give_up()
+            self._server.cut_opening()
+            await asyncio.wait(unfinished)
+        await asyncio.to_thread(self._connections.close)
 
-    def _work(self, work: Callable[[Raw], T], job: PooledJob) -> T:
-        while True:
-            connection, is_new = self._connection(job)
+    async def _do(self, threads: ThreadPoolExecutor, work: Callable[[Raw], T], seconds: float) -> T:
+        job = _Job()
+        self._jobs.add(job)
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.get_running_loop().run_in_executor(threads, self._work, work, job)
+        except TimeoutError:
+            if not job.give_up():
+                self._server.cut_opening()
+            raise StoreUnavailable("PostgreSQL does not answer", answer_lost=True) from None
+        finally:
+            self._jobs.discard(job)
+
+    # On a thread
+
+    def _work(self, work: Callable[[Raw], T], job: _Job) -> T:
+        for _ in range(self._size + 1):  # every pooled connection may have been lost since it was last used
+            connection = self._checked_out(job)
             job.uses(connection)
             try:
                 return work(connection)
             except psycopg.Error as error:
-                if isinstance(error, errors.ReadOnlySqlTransaction):  # it has become another server's standby
+                if isinstance(error, errors.ReadOnlySqlTransaction):  # the server has become a standby
                     connection.close()
-                if is_new or job.is_given_up or not connection.closed:
+                if job.is_given_up or not connection.closed:
                     raise StoreUnavailable(f"PostgreSQL failed: {_kind(error)}") from error
             finally:
                 job.uses(None)
+                self._connections.putconn(connection)
+        raise StoreUnavailable("PostgreSQL closed every connection")
 
-    def _connection(self, job: PooledJob) -> tuple[Raw, bool]:
-        """This thread's, and whether it was made just now."""
-        known: Raw | None = getattr(self._own, "connection", None)
-        if known is not None and not known.closed:
-            return known, False
-        if known is not None:
-            self._connections.discard(known)
-        self._own.connection = made = self._server.connect(job)
-        self._connections.add(made)
-        return made, True
+    def _checked_out(self, job: _Job) -> Raw:
+        began = time.monotonic()
+        self._connections.open()
+        while not job.is_given_up:
+            self._server.check(since=began)
+            with contextlib.suppress(PoolTimeout):
+                return self._connections.getconn(_FAILURE_CHECK_SECONDS)
+        raise StoreUnavailable("PostgreSQL does not answer")
 
 
-def _cut(connection: Raw) -> None:
-    """Whoever waits for the server on this connection waits no longer. Nothing else may be done from another thread."""
+def cut(connection: Raw) -> None:
+    """Shut down the socket of a connection that another thread waits on; libpq allows nothing else across threads."""
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as wire:
         wire.shutdown(socket.SHUT_RDWR)
 
 
 def _reason(error: psycopg.Error) -> str:
-    """Why there is no connection. A URL that can't be read is not quoted: there may be a password in it."""
+    """Why connecting failed. A URL that can't be parsed is not quoted: it may contain a password."""
     if isinstance(error, psycopg.ProgrammingError):
         return "it is no address; write it like postgresql://user:password@host:5432/name"
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def _kind(error: psycopg.Error) -> str:
-    """What went wrong. The server's own words may quote what was stored."""
+    """The type of an error. The server's message may quote stored text."""
     return type(error).__name__

@@ -7,14 +7,12 @@ import pytest
 
 from gateway.errors import StoreUnavailable
 from gateway.history.stores import MEMORY_SCHEMA
-from gateway.memory import postgres_pool
 from gateway.memory.documents import NewDocument
 from gateway.memory.embeddings import minilm
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.postgres import PostgresStore
-from gateway.memory.postgres_pool import PooledJob, PostgresPool, Server
 from tests.memory.stores import PostgresGround
-from tests.stage import PATIENCE, until_it
+from tests.stage import until_it
 
 ANA = ("agent:maya", "caller:+12025550101")
 
@@ -169,73 +167,6 @@ async def test_server_that_comes_back_is_used_again(mortal_postgres):
     assert (await store.append(kept.id, "red pan")).content == "blue kettle\nred pan"
     assert [hit.document.id for hit in await store.query("pan", limit=1, tags=ANA)] == [kept.id]
     await store.close()
-
-
-async def test_server_that_does_not_answer_is_given_up(postgres):
-    lines = PostgresPool(Server(postgres.url, lambda raw: None, "SELECT 1"), 1, "test")
-    try:
-        await lines.do(lambda raw: None, PATIENCE)
-        with pytest.raises(StoreUnavailable) as raised:
-            await lines.do(lambda raw: raw.execute("SELECT pg_sleep(600)"), 1)
-        assert str(raised.value) == "PostgreSQL does not answer" and raised.value.answer_lost
-        assert await lines.do(lambda raw: raw.execute("SELECT 2").fetchone(), PATIENCE) == (2,)
-    finally:
-        await lines.close()
-
-
-async def test_server_that_stops_in_the_middle_of_making_tables_is_given_up(postgres):
-    """Who waits for the tables waits no longer than that either."""
-    waits = [600, 0]
-    server = Server(postgres.url, lambda raw: raw.execute("SELECT pg_sleep(%s)", (waits.pop(0),)), "SELECT 1")
-    lines = PostgresPool(server, 2, "test")
-    try:
-        with pytest.raises(StoreUnavailable, match="does not answer"):
-            await lines.do(lambda raw: None, 1)
-
-        async def is_back():
-            try:
-                return await lines.do(lambda raw: raw.execute("SELECT 2").fetchone(), PATIENCE)
-            except StoreUnavailable:
-                return None
-
-        assert await until_it(is_back) == (2,)
-    finally:
-        await lines.close()
-
-
-async def test_work_that_was_given_up_is_not_done_again(postgres):
-    lines = PostgresPool(Server(postgres.url, lambda raw: None, "SELECT 1"), 1, "test")
-    tries = []
-
-    def work(raw):
-        tries.append(raw)
-        raw.execute("SELECT pg_sleep(600)")
-
-    try:
-        await lines.do(lambda raw: None, PATIENCE)
-        with pytest.raises(StoreUnavailable):
-            await lines.do(work, 1)
-        await lines.do(lambda raw: None, PATIENCE)
-        assert len(tries) == 1
-    finally:
-        await lines.close()
-
-
-async def test_server_that_is_away_is_not_asked_for_a_moment(monkeypatch):
-    """A host that swallows packets would hold up every thread for as long as a connection may take."""
-    monkeypatch.setattr(postgres_pool, "_AWAY_SECONDS", PATIENCE)
-    asked = []
-
-    class Away(Server):
-        def _connected(self, job):
-            asked.append(job)
-            raise StoreUnavailable("away")
-
-    server = Away("", lambda raw: None, "")
-    for _ in range(3):
-        with pytest.raises(StoreUnavailable, match="away"):
-            server.connect(PooledJob())
-    assert len(asked) == 1
 
 
 async def test_errors_quote_nothing_that_was_stored(ground):
