@@ -183,13 +183,6 @@ def is_running(pid):
     return state != "Z"
 
 
-def test_other_file_is_refused(tmp_path):
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b"not the model")
-    with pytest.raises(ValueError, match="the embedding model is not the file it should be"):
-        minilm.MiniLM(path)
-
-
 def test_nearest_part_of_each_document_counts():
     def stored(*axes):
         return b"".join(np.eye(1, 384, axis, dtype="<f4").tobytes() for axis in axes)
