@@ -56,11 +56,11 @@ from gateway.memory.agent_notes import CallerNotes
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.facts import FactStore
 from gateway.memory.knowledge import Knowledge
+from gateway.memory.memory_log import Retention
 from gateway.memory.personas import PersonaStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.recall import Recall
 from gateway.memory.remem_client import RememClient, connect_remem
-from gateway.memory.retention import Retention
 from gateway.memory.state import CallerState
 from gateway.memory.store import MemoryStore
 from gateway.memory.visible_documents import VisibleDocuments

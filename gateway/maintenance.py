@@ -15,8 +15,8 @@ from gateway.finalization.summary.summarizer import Summarizer
 from gateway.history.call_log import CallLog, Cursor
 from gateway.history.erasure import Eraser
 from gateway.memory.facts import FactStore
+from gateway.memory.memory_log import Retention
 from gateway.memory.pinned_topics import PinnedTopicStore
-from gateway.memory.retention import Retention
 
 HOUR: Final = 3600.0
 DAY: Final = 24 * HOUR

@@ -26,8 +26,8 @@ from gateway.history.call_log import FILE_NAME, erase_calls, live_sessions, logg
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.llm.responder import hashed_caller
 from gateway.memory.database import Connection
+from gateway.memory.documents import carrying
 from gateway.memory.facts import FactStore
-from gateway.memory.index import carrying
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import RememClient
 from gateway.memory.sqlite import SqliteStore

@@ -3,8 +3,8 @@ The database interface that memory is written against: a blocking connection, an
 
 Facts, state, personas, finished calls and the search are plain functions of a Connection that a store runs off the
 event loop: `run` for a transaction, `look` for reads. The embedded store passes sqlite3's own connection, the shared
-store a wrapper around psycopg's that translates parameters. Full text and vectors differ between the two; each has its
-own Index (`index.py`).
+store a wrapper around psycopg's that translates parameters. Full text and vectors differ between the two; each has an
+Index of its own.
 
 To add a table:
 - give its module a SCHEMA of `CREATE ... IF NOT EXISTS` statements and list it in `history/stores.py`; a store creates
@@ -12,15 +12,22 @@ To add a table:
 - types are TEXT, INTEGER (32 bits), REAL and BLOB; an automatic key is `number INTEGER PRIMARY KEY`;
 - times are text of one width, so that text order is time order; structured values are JSON, encoded in Python;
 - parameters are `?` or `:name`; use `INSERT ... ON CONFLICT` instead of `INSERT OR ...`; name every subquery in FROM;
-- no `rowid`, PRAGMA or JSON function; find documents by tag with `index.carrying`;
+- no `rowid`, PRAGMA or JSON function; find documents by tag with `documents.carrying`;
 - a function given to `run` may run twice, after a conflict with another node: it must change nothing but the database;
 - a table that replaces an earlier one copies its rows with a Migration, listed after it in SCHEMA;
 - say in `history/erasure.py` how a caller is erased from it. `forget --verify` searches every table anyway.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from gateway.memory.embeddings.vectors import Vectors
+
+NARROW_SCOPE: Final = 5000
+"""Documents. All documents of a narrow scope are ranked; in a wider one only those that share most words are."""
+MOST_CANDIDATES: Final = 200
 
 Parameters = Sequence[Any] | Mapping[str, Any]
 
@@ -62,3 +69,54 @@ class Connection(Protocol):
     def execute(self, statement: str, parameters: Parameters = ..., /) -> Rows: ...
 
     def executemany(self, statement: str, parameters: Iterable[Sequence[Any]], /) -> object: ...
+
+
+MemberRow = Sequence[Any]
+"""A document's tags, key, number of characters, metadata, time of creation, and vectors or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unembedded:
+    """A document without vectors."""
+
+    key: int
+    content: str
+
+
+class Index(Protocol):
+    """Finds documents by tag, word and vector: the part of a store that is written once per database."""
+
+    # Search. Words consist of letters and digits.
+
+    def state(self, connection: Connection, tags: tuple[str, ...]) -> Hashable | None:
+        """A value that changes with every document that has all tags; None for a wide scope."""
+
+    def members(self, connection: Connection, tags: tuple[str, ...]) -> Iterable[MemberRow]:
+        """The documents of a narrow scope, and possibly others."""
+
+    def having(self, connection: Connection, tags: tuple[str, ...], words: Sequence[str]) -> dict[str, list[int]]:
+        """For each word, the documents of a narrow scope that contain it, and possibly others."""
+
+    def candidates(
+        self, connection: Connection, tags: tuple[str, ...], words: Sequence[str], near: "Vectors | None"
+    ) -> Iterable[tuple[float, MemberRow]]:
+        """The likeliest documents of a wide scope, or of the whole store, each with its score by words, or 0."""
+
+    def newest(self, connection: Connection, tags: tuple[str, ...], limit: int) -> list[int]:
+        """Keys of the last documents with every tag, newest first."""
+
+    def purge(self, connection: Connection) -> None:
+        """Remove the words of deleted documents from the index, in the transaction that deleted them."""
+
+    # Vectors
+
+    def has_vectors(self, connection: Connection) -> bool: ...
+
+    def renew_vectors(self, connection: Connection) -> None:
+        """Mark documents whose vectors another model made as unembedded."""
+
+    def missing_vectors(self, connection: Connection, wanted: Sequence[int], limit: int) -> list[Unembedded]:
+        """Some documents without vectors: those that are wanted, else the newest."""
+
+    def keep_vectors(self, connection: Connection, made: Iterable[tuple[Unembedded, bytes]]) -> None:
+        """Store the vectors of documents whose content is still the same."""

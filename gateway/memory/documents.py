@@ -1,14 +1,41 @@
-"""Documents and the store that keeps them, as every other room sees it."""
+"""Documents, the interface of a store that keeps them, and the table that ours are in."""
 
+import hashlib
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import MAXYEAR, MINYEAR, UTC, datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+import orjson
+
+from gateway.errors import DocumentNotFound
+from gateway.memory.database import Connection
+
+SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS documents (
+        key INTEGER PRIMARY KEY,
+        id TEXT NOT NULL UNIQUE,
+        title TEXT NOT NULL,
+        content TEXT NOT NULL,
+        source TEXT NOT NULL,
+        tags TEXT NOT NULL,
+        scope TEXT NOT NULL,
+        created_at TEXT NOT NULL,
+        updated_at TEXT NOT NULL,
+        metadata TEXT NOT NULL,
+        source_id TEXT NOT NULL)""",
+    "CREATE UNIQUE INDEX IF NOT EXISTS documents_by_source ON documents (source_id) WHERE source_id <> ''",
+    "CREATE INDEX IF NOT EXISTS documents_by_age ON documents (created_at, key)",
+)
+
+_FIELDS: Final = "id, title, content, source, tags, created_at, updated_at, metadata, source_id"
+_MOST_PARAMETERS: Final = 500  # a statement may have about a thousand
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One stored document. Times are aware and in UTC."""
+    """A stored document. Times are aware and in UTC."""
 
     id: str
     title: str
@@ -24,10 +51,10 @@ class Document:
 @dataclass(frozen=True, slots=True)
 class NewDocument:
     """
-    What is given to create a document.
+    A document to create.
 
-    `source_id` names the thing it tells of, at its origin: a store keeps one document for each. Without
-    `created_at` it is the moment of storing.
+    `source_id` identifies its subject at its origin, such as a call: a store keeps one document for each. Without
+    `created_at` the time of storing is used.
     """
 
     title: str
@@ -41,7 +68,7 @@ class NewDocument:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A document that a query found. Scores are tiny; they rank and mean nothing else."""
+    """A document that a query found. Scores are tiny; they only rank."""
 
     document: Document
     snippet: str
@@ -52,27 +79,27 @@ class DocumentStore(Protocol):
     """Keeps documents. All methods raise StoreUnavailable; those that take an id raise DocumentNotFound."""
 
     async def create(self, new: NewDocument) -> Document:
-        """Keep a new document, or return the one already kept under the same `source_id`."""
+        """Store a new document, or return the one that has the same `source_id`."""
 
     async def get(self, document_id: str) -> Document: ...
 
     async def replace(self, document_id: str, content: str, *, title: str | None = None) -> Document:
-        """Give it other content; the title stays when none is given, the tags always."""
+        """Replace the content, and the title if one is given. The tags stay."""
 
     async def append(self, document_id: str, content: str) -> Document:
-        """Put `content` after what is there, on a new line."""
+        """Add `content` at the end, on a new line."""
 
     async def delete(self, document_id: str) -> None: ...
 
     async def query(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
-        """The documents nearest to `text` that carry every one of `tags`, best first."""
+        """The documents nearest to `text` among those with every one of `tags`, best first."""
 
     async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
-        """The last documents that carry every one of `tags`, newest first."""
+        """The last documents with every one of `tags`, newest first."""
 
 
 def parse_tags(value: object) -> tuple[str, ...]:
-    """Tags from a comma separated string or a list: trimmed, none empty, none twice, in order; else ValueError."""
+    """Tags from a comma-separated string or a list, trimmed and unique, in order. Raises ValueError."""
     if value is None:
         return ()
     items = value.split(",") if isinstance(value, str) else value
@@ -82,15 +109,15 @@ def parse_tags(value: object) -> tuple[str, ...]:
 
 
 def wire_time(time: datetime) -> str:
-    """A time in UTC as clients of the store read it."""
+    """A time in UTC, as the HTTP API writes it."""
     return time.isoformat().replace("+00:00", "Z")
 
 
 def parse_time(text: str) -> datetime:
     """
-    An ISO 8601 time as UTC; one without an offset is UTC already. ValueError otherwise.
+    An ISO 8601 time as UTC; one without an offset is taken as UTC. Raises ValueError.
 
-    So for the first and last year there is, which not every zone's clock can show: they are written for no time at all.
+    The first and the last year are refused: programs write them for "no time", and not every time zone can show them.
     """
     try:
         time = datetime.fromisoformat(text)
@@ -100,3 +127,105 @@ def parse_time(text: str) -> datetime:
     if time.year in (MINYEAR, MAXYEAR):
         raise ValueError("not an ISO 8601 time that a clock can show")
     return time
+
+
+# Tags
+
+
+def token(tag: str) -> str:
+    """A tag as the search index holds it: a number, which no stemmer changes. So a tag is data, never a pattern."""
+    return str(int.from_bytes(hashlib.blake2b(tag.encode(), digest_size=16).digest(), "big"))
+
+
+def index_text(tags: Sequence[str]) -> str:
+    """Tags as the search index, and the column `scope`, hold them."""
+    return " ".join(map(token, tags))
+
+
+def carries(own_tags: str, tags: Sequence[str]) -> bool:
+    """Whether a document with the stored value `own_tags` has all of `tags`."""
+    return set(tags) <= set(orjson.loads(own_tags))
+
+
+def carrying(*tags: str) -> tuple[str, tuple[str, ...]]:
+    """A condition for documents with every tag, and its parameters. It scans the table."""
+    condition = " AND ".join(["' ' || scope || ' ' LIKE ?"] * len(tags))
+    return condition, tuple(f"% {token(tag)} %" for tag in tags)
+
+
+# In a transaction
+
+
+def create_document(connection: Connection, new: NewDocument, now: datetime) -> Document:
+    """Store a new document, or return the one that has the same `source_id`."""
+    if new.source_id and (existing := find_document(connection, "source_id = ?", new.source_id)):
+        return existing
+    document_id = str(uuid.uuid4())
+    connection.execute(
+        f"INSERT INTO documents ({_FIELDS}, scope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            document_id,
+            new.title,
+            new.content,
+            new.source,
+            orjson.dumps(list(dict.fromkeys(new.tags))).decode(),
+            time_text(new.created_at or now),
+            time_text(now),
+            orjson.dumps(new.metadata).decode(),
+            new.source_id,
+            index_text(new.tags),
+        ),
+    )
+    return get_document(connection, document_id)
+
+
+def replace_document(
+    connection: Connection, document_id: str, content: str, title: str | None, now: datetime
+) -> Document:
+    connection.execute(
+        "UPDATE documents SET content = ?, title = coalesce(?, title), updated_at = ? WHERE id = ?",
+        (content, title, time_text(now), document_id),
+    )
+    return get_document(connection, document_id)
+
+
+def find_documents(connection: Connection, keys: Sequence[int]) -> list[tuple[int, Document]]:
+    """The documents that still exist, in the order of `keys`."""
+    found: dict[int, Document] = {}
+    for first in range(0, len(keys), _MOST_PARAMETERS):
+        some = keys[first : first + _MOST_PARAMETERS]
+        marks = ", ".join("?" * len(some))
+        rows = connection.execute(f"SELECT key, {_FIELDS} FROM documents WHERE key IN ({marks})", some)
+        found |= {key: _document(row) for key, *row in rows}
+    return [(key, found[key]) for key in keys if key in found]
+
+
+def get_document(connection: Connection, document_id: str) -> Document:
+    if document := find_document(connection, "id = ?", document_id):
+        return document
+    raise DocumentNotFound(document_id)
+
+
+def find_document(connection: Connection, condition: str, value: str) -> Document | None:
+    row = connection.execute(f"SELECT {_FIELDS} FROM documents WHERE {condition}", (value,)).fetchone()
+    return _document(row) if row else None
+
+
+def time_text(time: datetime) -> str:
+    """A time in UTC with a fixed width, so that text order is time order."""
+    return time.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def _document(row: Sequence[str]) -> Document:
+    id_, title, content, source, tags, created_at, updated_at, metadata, source_id = row
+    return Document(
+        id=id_,
+        title=title,
+        content=content,
+        source=source,
+        tags=tuple(orjson.loads(tags)),
+        created_at=datetime.fromisoformat(created_at),
+        updated_at=datetime.fromisoformat(updated_at),
+        metadata=orjson.loads(metadata),
+        source_id=source_id,
+    )

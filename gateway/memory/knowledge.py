@@ -19,9 +19,7 @@ from typing import Final, Self
 
 from gateway.errors import StoreUnavailable
 from gateway.memory.database import Connection
-from gateway.memory.document_table import create_document
-from gateway.memory.documents import NewDocument
-from gateway.memory.index import carrying
+from gateway.memory.documents import NewDocument, carrying, create_document
 from gateway.memory.sqlite import SqliteStore
 
 MOST_FILE_BYTES: Final = 2_000_000

@@ -10,18 +10,16 @@ from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import orjson
 
 from gateway.memory.database import Connection, Migration
-from gateway.memory.document_table import create_document, time_text
-from gateway.memory.documents import Document, NewDocument
+from gateway.memory.documents import Document, NewDocument, carrying, create_document, time_text
 from gateway.memory.embeddings.embedder import MODEL
-from gateway.memory.index import carrying
 from gateway.memory.store import MemoryStore
 
 SCHEMA: Final = (
@@ -345,6 +343,25 @@ class MemoryLog(ABC, Generic[Item]):
             with suppress(KeyError, TypeError, ValueError):
                 found.append(read(document_id, content, datetime.fromisoformat(created_at), orjson.loads(metadata)))
         return found
+
+
+@dataclass(frozen=True)
+class Retention:
+    """How many days facts and topics are kept, for all agents or by agent; 0 keeps them for ever."""
+
+    days: int = 0
+    by_agent: Mapping[str, int] = field(default_factory=dict)
+
+    def oldest(self, agent: str, now: datetime) -> datetime | None:
+        """The time before which statements no longer count; None without a limit."""
+        days = self.by_agent.get(agent, self.days)
+        return now - timedelta(days=days) if days else None
+
+    def limits(self, now: datetime) -> list[tuple[datetime, Callable[[str], bool]]]:
+        """The arguments for `expire`: a time, and the agents it holds for."""
+        own = [(now - timedelta(days=days), agent.__eq__) for agent, days in self.by_agent.items() if days]
+        general = [(now - timedelta(days=self.days), lambda agent: agent not in self.by_agent)] if self.days else []
+        return [*own, *general]
 
 
 def is_current(document: Document, not_before: datetime | None = None) -> bool:

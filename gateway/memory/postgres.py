@@ -18,7 +18,7 @@ from typing import Final, TypeVar
 from psycopg import Error, OperationalError, errors, sql
 
 from gateway.errors import StoreUnavailable
-from gateway.memory import document_table, postgres_index
+from gateway.memory import documents, postgres_index
 from gateway.memory.database import Connection, Migration, Schema
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.postgres_index import PostgresIndex
@@ -65,7 +65,7 @@ class PostgresStore(MemoryStore):
         embed_after: float = EMBED_AFTER,
         timeouts: PostgresTimeouts = PostgresTimeouts(),
     ) -> None:
-        tables = [_native(statement) for statement in (*document_table.SCHEMA, *schema)]
+        tables = [_native(statement) for statement in (*documents.SCHEMA, *schema)]
         self._timeouts = timeouts
         self._server = PostgresServer(
             url, lambda raw: _prepare(raw, tables, vectors=embedder is not None), _GREETING, timeouts

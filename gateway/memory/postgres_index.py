@@ -11,10 +11,10 @@ import sys
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from gateway.memory.database import Connection
+from gateway.memory.database import MOST_CANDIDATES, NARROW_SCOPE, Connection, MemberRow, Unembedded
+from gateway.memory.documents import carries, token
 from gateway.memory.embeddings.embedder import MODEL
 from gateway.memory.embeddings.wordpiece import without_accents
-from gateway.memory.index import MOST_CANDIDATES, NARROW_SCOPE, MemberRow, Unembedded, carries, token
 
 if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import Vectors

@@ -17,10 +17,9 @@ from gateway.memory.agent_notes import newest_notes
 from gateway.memory.documents import Document, DocumentStore
 from gateway.memory.facts import Fact, FactStore
 from gateway.memory.identity import only_person, same_person
-from gateway.memory.memory_log import is_current
+from gateway.memory.memory_log import Retention, is_current
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
 from gateway.memory.remem_client import RememClient
-from gateway.memory.retention import Retention
 from gateway.memory.summary_parser import PastCall, read_call
 
 _CHARACTERS_PER_TOKEN: Final = 4

@@ -1,14 +1,13 @@
 """
-Search in a store: words by its index, meaning by stored vectors.
+Searching a store: by words through its index, by meaning through stored vectors.
 
-A query looks at its scope first and ranks only there, so its cost follows the size of the scope and not that of the
-store.
+A query ranks only the documents of its scope, so its cost depends on the size of the scope, not of the store.
 """
 
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
@@ -16,19 +15,26 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from gateway.memory import ranking
-from gateway.memory.database import Connection
+from gateway.memory.database import Connection, Index, MemberRow
+from gateway.memory.documents import carries
 from gateway.memory.embeddings.wordpiece import without_accents
-from gateway.memory.index import Index, MemberRow, carries
 
 if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import QueryEmbedding, VectorSpace
 
 _MOST_WORDS: Final = 64
 _MOST_QUERY_CHARACTERS: Final = 2000  # Remem's own clients cut here
-_MOST_REMEMBERED: Final = 20_000  # documents of scopes, about 30 MB of vectors
-_COMMON_WORD: Final = 0.1  # what a stop word or a sign adds to the meaning of a question; the rarest word adds 1
+_MOST_CACHED: Final = 20_000  # documents in cached scopes, about 30 MB of vectors
+_COMMON_WORD: Final = 0.1  # the weight of a stop word or a punctuation mark in a question; the rarest word has 1
 
-# They stand in nearly every document: costly to look up, and they say nothing about which one is meant.
+_SHORT_TEXT: Final = 240  # characters; a shorter text is one part
+_SHORTEST_PART: Final = 30
+_LONGEST_PART: Final = 500
+_MOST_PARTS: Final = 250
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+|\n+")
+_SNIPPET_CHARACTERS: Final = 500
+
+# Words of nearly every document: costly to look up, and useless for ranking.
 _STOP_WORDS: Final = frozenset(
     """a an and are as at be been but by can could did do does for from had has have he her him his how i if in is it
     its me my of on or our s she so t that the their them they this to was we were what when where which who whom
@@ -38,26 +44,26 @@ _STOP_WORDS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked. `reading` is missing where there is no model: then words decide alone."""
+    """A query. `reading` is None where there is no model: then words alone decide."""
 
     text: str
     reading: "QueryEmbedding | None" = None
 
     @property
     def words(self) -> list[str]:
-        """What to look for: plain words only, so nothing in a query can act as search syntax."""
+        """The words to look for. Plain words only, so that nothing in a query acts as search syntax."""
         words = dict.fromkeys(re.findall(r"[^\W_]+", self.text[:_MOST_QUERY_CHARACTERS].lower()))
         return ([word for word in words if word not in _STOP_WORDS] or list(words))[:_MOST_WORDS]
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """A document, by its key. One that is not `found` belongs to the scope, but nothing in it fits."""
+    """A document, by its key. One that is not `found` is in the scope but does not match."""
 
     key: int
     found: bool
     part: int | None
-    """Which part of its text is nearest to the question, where it has vectors."""
+    """The part of its text that is nearest to the question; None without vectors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +73,13 @@ class _Member:
     key: int
     size: int
     call: Hashable
-    """The call that it tells of."""
+    """The call that it is about."""
     created_at: str
     vectors: bytes | None
 
 
 class SearchScope:
-    """Some documents, in the order of storing."""
+    """Some documents, in the order they were stored."""
 
     def __init__(self, members: Iterable[_Member]) -> None:
         self.members = sorted(members, key=lambda member: member.key)
@@ -84,7 +90,7 @@ class SearchScope:
         self.without_vectors = [member.key for member in self.members if not member.vectors]
 
     def nearest(self, reading: "QueryEmbedding | None", weights: Mapping[str, float]) -> dict[int, tuple[float, int]]:
-        """Of each document with vectors the part nearest to the question, whose words weigh so much: cosine, part."""
+        """For each document with vectors, the cosine and number of the part nearest to the weighted question."""
         keys = [member.key for member in self.members if member.vectors]
         if reading is None or not keys:
             return {}
@@ -92,13 +98,13 @@ class SearchScope:
 
     @cached_property
     def space(self) -> "VectorSpace":
-        from gateway.memory.embeddings.vectors import VectorSpace  # takes a while, the first time
+        from gateway.memory.embeddings.vectors import VectorSpace  # numpy takes a while to import
 
         return VectorSpace([member.vectors for member in self.members if member.vectors])
 
 
 class SearchScopes:
-    """The narrow scopes looked at last, as long as nothing in them changes. Safe to use from several threads."""
+    """A cache of the narrow scopes used last, each valid until a document in it changes. Thread-safe."""
 
     def __init__(self, index: Index) -> None:
         self._index = index
@@ -106,7 +112,7 @@ class SearchScopes:
         self._changing = threading.Lock()
 
     def get(self, connection: Connection, tags: tuple[str, ...]) -> SearchScope | None:
-        """Of the documents that carry every tag; None where there are too many to rank them all."""
+        """The documents with every tag; None for a wide scope."""
         state = self._index.state(connection, tags)
         if state is None:
             return None
@@ -117,21 +123,21 @@ class SearchScopes:
         with self._changing:
             self._scopes[tags] = state, scope
             self._scopes.move_to_end(tags)
-            while sum(len(scope.members) for _, scope in self._scopes.values()) > _MOST_REMEMBERED:
+            while sum(len(scope.members) for _, scope in self._scopes.values()) > _MOST_CACHED:
                 self._scopes.popitem(last=False)
         return scope
 
 
 @dataclass(frozen=True, slots=True)
 class KeywordSearch:
-    """What the words of a question alone tell of a narrow scope: how much of them each document covers."""
+    """The result of a search by words in a narrow scope: how much of the question each document covers."""
 
     scope: SearchScope
     covered: Mapping[int, float]
     weights: Mapping[str, float]
 
     def ranked(self, question: Question) -> list[Match]:
-        """Every document of the scope, best first; of equals the newest."""
+        """Every document of the scope, best first; among equals the newest."""
         return _ranked(self.scope, self.covered, question, self.weights)
 
 
@@ -139,10 +145,10 @@ def look_up(
     connection: Connection, index: Index, scope: SearchScope, tags: tuple[str, ...], question: Question
 ) -> KeywordSearch:
     """
-    Look the words up, while the model still reads the question.
+    Search by words. Runs while the model still embeds the question.
 
-    How much a word says is counted in the scope alone. Counted over the whole store, as full text indexes do it,
-    strangers' documents would slow down and colour the search.
+    The rarity of a word is counted within the scope. Counted over the whole store, as full-text indexes do it, other
+    callers' documents would slow the search down and influence its result.
     """
     found = index.having(connection, tags, question.words)
     having = {word: [key for key in keys if key in scope.sizes] for word, keys in found.items()}
@@ -152,7 +158,7 @@ def look_up(
 
 
 def search_all(connection: Connection, index: Index, tags: tuple[str, ...], question: Question) -> list[Match]:
-    """Of a wide scope, or of the whole store, the likeliest documents, ranked like a scope."""
+    """The likeliest documents of a wide scope, or of the whole store, ranked like a narrow scope."""
     if not question.words:
         return []
     weights = dict.fromkeys(question.words, 1.0)
@@ -174,7 +180,7 @@ def _member(row: MemberRow, tags: tuple[str, ...]) -> _Member | None:
 
 
 def _weigher(weights: Mapping[str, float]) -> Callable[[str], float]:
-    """How much each word of a question, as the model writes it, adds to its meaning."""
+    """The weight of each word of a question, spelled as the model spells it."""
     plain_weights = {without_accents(word): weight for word, weight in weights.items()}
     return lambda word: plain_weights.get(word, _COMMON_WORD)
 
@@ -192,3 +198,41 @@ def _ranked(
 def _match(key: int, covered: Mapping[int, float], near: Mapping[int, tuple[float, int]]) -> Match:
     cosine, part = near.get(key, (0, None))
     return Match(key, found=key in covered or cosine >= ranking.NEAR, part=part)
+
+
+# Parts of a text
+
+
+def parts(text: str) -> list[str]:
+    """
+    Split a text into parts of about a sentence, one at least. Each gets a vector: one vector for a page is too vague.
+
+    The end of a very long text is left out.
+    """
+    if len(text) <= _SHORT_TEXT:
+        return [text]
+    found: list[str] = []
+    start = 0
+    for end in [*(match.end() for match in _SENTENCE_END.finditer(text)), len(text)]:
+        if end - start >= _SHORTEST_PART or end == len(text):
+            found += [text[place : min(place + _LONGEST_PART, end)] for place in range(start, end, _LONGEST_PART)]
+            start = end
+    return [part for part in map(str.strip, found) if part][:_MOST_PARTS] or [""]
+
+
+def snippet(content: str, words: Sequence[str], part: int | None) -> str:
+    """At most 500 characters of `content`: from the given part on, or where most of the words are."""
+    if len(content) <= _SNIPPET_CHARACTERS:
+        return content.strip()
+    start = _place_of_words(content, words) if part is None else content.find(parts(content)[part])
+    return content[start : start + _SNIPPET_CHARACTERS].strip()
+
+
+def _place_of_words(content: str, words: Sequence[str]) -> int:
+    pattern = re.compile(rf"\b(?:{'|'.join(words)})", re.IGNORECASE)
+    places = [match.start() for match in pattern.finditer(content)] if words else []
+    if not places:
+        return 0
+    best = max(places, key=lambda start: sum(start <= place < start + _SNIPPET_CHARACTERS for place in places))
+    line = content.rfind("\n", 0, best) + 1
+    return line if best - line <= 100 else best

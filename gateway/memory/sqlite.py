@@ -1,31 +1,97 @@
-"""The embedded store: one SQLite file with a full text index and, where there is a model, vectors."""
+"""
+The embedded store: one SQLite file with a full-text index (FTS5) and, where there is a model, vectors.
+
+Triggers keep the index in step: a stored or changed document is indexed at once and waits for vectors from then on; a
+deleted one takes both with it. One row holds the vectors of all parts of a document, concatenated.
+"""
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
+
+import orjson
 
 from gateway.errors import StoreUnavailable
-from gateway.memory import document_table, sqlite_index
-from gateway.memory.database import Connection, Migration, Schema
-from gateway.memory.embeddings.embedder import Embedder
-from gateway.memory.sqlite_index import SqliteIndex
+from gateway.memory import documents
+from gateway.memory.database import (
+    MOST_CANDIDATES,
+    NARROW_SCOPE,
+    Connection,
+    MemberRow,
+    Migration,
+    Schema,
+    Unembedded,
+)
+from gateway.memory.documents import carries, token
+from gateway.memory.embeddings.embedder import MODEL, Embedder
 from gateway.memory.store import EMBED_AFTER, MemoryStore, utc_now
+
+if TYPE_CHECKING:
+    from gateway.memory.embeddings.vectors import Vectors
 
 T = TypeVar("T")
 
-_SCHEMA: Final = (*document_table.SCHEMA, *sqlite_index.SCHEMA)
+_SCHEMA: Final = (
+    *documents.SCHEMA,
+    """CREATE TABLE IF NOT EXISTS document_tags (
+        tag TEXT PRIMARY KEY,
+        documents INTEGER NOT NULL) WITHOUT ROWID""",
+    """CREATE VIRTUAL TABLE IF NOT EXISTS document_words USING fts5(
+        title, content, scope, content='documents', content_rowid='key', tokenize='porter unicode61')""",
+    # FTS5 documentation, 4.4.3: triggers keep an external content table's index up to date.
+    """CREATE TRIGGER IF NOT EXISTS documents_inserted AFTER INSERT ON documents BEGIN
+        INSERT INTO document_words (rowid, title, content, scope)
+            VALUES (new.key, new.title, new.content, new.scope);
+        INSERT INTO document_tags SELECT value, 1 FROM json_each(new.tags) WHERE true
+            ON CONFLICT (tag) DO UPDATE SET documents = documents + 1;
+    END""",
+    """CREATE TRIGGER IF NOT EXISTS documents_deleted AFTER DELETE ON documents BEGIN
+        INSERT INTO document_words (document_words, rowid, title, content, scope)
+            VALUES ('delete', old.key, old.title, old.content, old.scope);
+        UPDATE document_tags SET documents = documents - 1 WHERE tag IN (SELECT value FROM json_each(old.tags));
+        DELETE FROM document_tags WHERE documents = 0;
+    END""",
+    """CREATE TRIGGER IF NOT EXISTS documents_updated AFTER UPDATE OF title, content ON documents BEGIN
+        INSERT INTO document_words (document_words, rowid, title, content, scope)
+            VALUES ('delete', old.key, old.title, old.content, old.scope);
+        INSERT INTO document_words (rowid, title, content, scope)
+            VALUES (new.key, new.title, new.content, new.scope);
+    END""",
+    # Filled, when it is created, with the documents of a store of an older version.
+    "CREATE TABLE IF NOT EXISTS unembedded_documents AS SELECT key FROM documents",
+    "CREATE UNIQUE INDEX IF NOT EXISTS unembedded_by_key ON unembedded_documents (key)",
+    """CREATE TABLE IF NOT EXISTS document_vectors (
+        key INTEGER PRIMARY KEY,
+        model TEXT NOT NULL,
+        vectors BLOB NOT NULL)""",
+    """CREATE TRIGGER IF NOT EXISTS vectors_missing AFTER INSERT ON documents BEGIN
+        INSERT OR IGNORE INTO unembedded_documents VALUES (new.key);
+    END""",
+    """CREATE TRIGGER IF NOT EXISTS vectors_outdated AFTER UPDATE OF content ON documents BEGIN
+        DELETE FROM document_vectors WHERE key = new.key;
+        INSERT OR IGNORE INTO unembedded_documents VALUES (new.key);
+    END""",
+    """CREATE TRIGGER IF NOT EXISTS vectors_deleted AFTER DELETE ON documents BEGIN
+        DELETE FROM document_vectors WHERE key = old.key;
+        DELETE FROM unembedded_documents WHERE key = old.key;
+    END""",
+)
+
+_MEMBER: Final = "d.tags, d.key, length(d.content), d.metadata, d.created_at, v.vectors"
+_WITH_VECTORS: Final = "JOIN documents d ON d.key = w.key LEFT JOIN document_vectors v ON v.key = d.key AND v.model = ?"
 
 
 class SqliteStore(MemoryStore):
     """
-    A DocumentStore in one file. Made by `open`. All SQL runs on two threads that the store owns, each with its own
-    connection: one for questions that wait for the model, one for everything else.
+    A DocumentStore in one file; made by `open`. All SQL runs on two threads that the store owns, each with its own
+    connection: one for queries that wait for the model, one for everything else.
 
-    A document is on disk when `create` returns: a killed process loses nothing. A power cut can take back the last
+    A document is on disk when `create` returns: a killed process loses nothing. A power failure can undo the last
     moments, always whole transactions.
     """
 
@@ -41,8 +107,8 @@ class SqliteStore(MemoryStore):
         self._path = path
         self._connection = connection
         self._thread = thread
-        self._asked: sqlite3.Connection | None = None
-        self._asking = ThreadPoolExecutor(max_workers=1, thread_name_prefix="questions")
+        self._query_connection: sqlite3.Connection | None = None
+        self._query_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="queries")
         super().__init__(SqliteIndex(), now, embedder, embed_after)
 
     @classmethod
@@ -55,7 +121,7 @@ class SqliteStore(MemoryStore):
         embedder: Embedder | None = None,
         embed_after: float = EMBED_AFTER,
     ) -> Self:
-        """Open the file, making it and its folder if need be. `schema` is for other tables that live in it."""
+        """Open the file, creating it and its folder if needed. `schema` is for other tables in it."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         try:
             loop = asyncio.get_running_loop()
@@ -74,19 +140,19 @@ class SqliteStore(MemoryStore):
         return False
 
     async def watch(self) -> None:
-        """There is nothing to see: it is a file."""
+        """Nothing to do: a file is always there."""
 
     async def run(self, work: Callable[[Connection], T]) -> T:
-        """No other process writes meanwhile."""
+        """Other processes wait until the transaction ends."""
         done = await self.look(lambda _: self._transact(work))
-        self._lacks_vectors.set()  # it may have made documents
+        self._lacks_vectors.set()  # the work may have created documents
         return done
 
     async def look(self, work: Callable[[Connection], T]) -> T:
         return await self._on(self._thread, lambda: work(self._connection))
 
     async def ask(self, work: Callable[[Connection], T]) -> T:
-        return await self._on(self._asking, lambda: self._answered(work))
+        return await self._on(self._query_thread, lambda: self._read_consistently(work))
 
     async def _on(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if not self._open:
@@ -96,14 +162,14 @@ class SqliteStore(MemoryStore):
         except sqlite3.Error as error:
             raise StoreUnavailable(f"the embedded store failed: {error}") from error
 
-    def _answered(self, work: Callable[[Connection], T]) -> T:
-        if self._asked is None:
-            self._asked = sqlite3.connect(self._path)
-        self._asked.execute("BEGIN")
+    def _read_consistently(self, work: Callable[[Connection], T]) -> T:
+        if self._query_connection is None:
+            self._query_connection = sqlite3.connect(self._path)
+        self._query_connection.execute("BEGIN")
         try:
-            return work(self._asked)
+            return work(self._query_connection)
         finally:
-            self._asked.rollback()
+            self._query_connection.rollback()
 
     def _transact(self, work: Callable[[Connection], T]) -> T:
         with self._connection:
@@ -112,16 +178,18 @@ class SqliteStore(MemoryStore):
 
     async def _disconnect(self) -> None:
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._asking, lambda: self._asked.close() if self._asked is not None else None)
+        await loop.run_in_executor(
+            self._query_thread, lambda: self._query_connection.close() if self._query_connection is not None else None
+        )
         await loop.run_in_executor(self._thread, self._connection.close)
-        for thread in (self._asking, self._thread):
+        for thread in (self._query_thread, self._thread):
             thread.shutdown(wait=False)
 
     async def overwrite_deleted(self) -> None:
         await self.look(lambda connection: connection.execute("PRAGMA secure_delete = ON").fetchall())
 
     async def scrub(self) -> bool:
-        return True  # it is a file under DATA_DIR, and whoever forgets sees to those
+        return True  # erasure rewrites the files under DATA_DIR itself
 
     async def tables_holding(self, words: Sequence[str]) -> list[str]:
         return []
@@ -129,8 +197,8 @@ class SqliteStore(MemoryStore):
 
 def _connect(path: Path, schema: Schema) -> sqlite3.Connection:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # SQLite gives its side files the mode of the main one. A file that is there must not be opened and closed: that
-    # would drop the locks that this process has on it, and whoever else closes it would take its log away.
+    # SQLite gives its side files the mode of the main file. Do not open and close the file here: that would drop this
+    # process's locks on it (POSIX advisory locks), and another process that closes it would then delete its WAL.
     path.touch(mode=0o600)
     path.chmod(0o600)
     connection = sqlite3.connect(path)
@@ -157,3 +225,107 @@ def _migrate(connection: sqlite3.Connection, migration: Migration) -> None:
         if connection.execute(query, (migration.table,)).fetchone():  # another process may have been faster
             for statement in migration.statements:
                 connection.execute(statement)
+
+
+class SqliteIndex:
+    """An Index in SQLite. Stateless."""
+
+    # Search
+
+    def state(self, connection: Connection, tags: tuple[str, ...]) -> Hashable | None:
+        if not tags or _rarest(connection, tags)[1] > NARROW_SCOPE:
+            return None
+        # The first number changes with other connections' writes, the second with ours.
+        assert isinstance(connection, sqlite3.Connection)
+        return connection.execute("PRAGMA data_version").fetchone()[0], connection.total_changes
+
+    def members(self, connection: Connection, tags: tuple[str, ...]) -> Iterable[MemberRow]:
+        return connection.execute(
+            f"""SELECT {_MEMBER} FROM (SELECT rowid AS key FROM document_words WHERE document_words MATCH ?) w
+                {_WITH_VECTORS}""",
+            (_scope_match(_rarest(connection, tags)[0]), MODEL),
+        )
+
+    def having(self, connection: Connection, tags: tuple[str, ...], words: Sequence[str]) -> dict[str, list[int]]:
+        scope_match = _scope_match(_rarest(connection, tags)[0])
+        query = "SELECT rowid FROM document_words WHERE document_words MATCH ?"
+        matches = {word: f"{scope_match} AND {_word_match(word)}" for word in words}
+        return {word: [key for (key,) in connection.execute(query, (match,))] for word, match in matches.items()}
+
+    def candidates(
+        self, connection: Connection, tags: tuple[str, ...], words: Sequence[str], near: "Vectors | None"
+    ) -> Iterable[tuple[float, MemberRow]]:
+        """By words alone: a search by vector would have to read every vector of the store."""
+        if not words:
+            return []
+        match = _word_match(*words)
+        rows = connection.execute(
+            f"""SELECT w.score, {_MEMBER} FROM (
+                    SELECT rowid AS key, -bm25(document_words, 1, 1, 0) AS score FROM document_words
+                    WHERE document_words MATCH ? ORDER BY score DESC LIMIT {MOST_CANDIDATES}) w {_WITH_VECTORS}""",
+            (f"{_scope_match(*tags)} AND {match}" if tags else match, MODEL),
+        )
+        return ((score, row) for score, *row in rows)
+
+    def newest(self, connection: Connection, tags: tuple[str, ...], limit: int) -> list[int]:
+        if self.state(connection, tags) is not None:
+            rows = connection.execute(
+                """SELECT d.key, d.tags FROM document_words w JOIN documents d ON d.key = w.rowid
+                    WHERE document_words MATCH ? ORDER BY d.created_at DESC, d.key DESC""",
+                (_scope_match(_rarest(connection, tags)[0]),),
+            )
+        else:
+            rows = connection.execute("SELECT key, tags FROM documents ORDER BY created_at DESC, key DESC")
+        return list(islice((key for key, own_tags in rows if carries(own_tags, tags)), limit))
+
+    def purge(self, connection: Connection) -> None:
+        """Rebuild the full-text index, which otherwise still contains a deleted document's words."""
+        connection.execute("INSERT INTO document_words (document_words) VALUES ('rebuild')")
+
+    # Vectors
+
+    def has_vectors(self, connection: Connection) -> bool:
+        return connection.execute("SELECT 1 FROM document_vectors LIMIT 1").fetchone() is not None
+
+    def renew_vectors(self, connection: Connection) -> None:
+        """Only the oldest row is checked: it is renewed last."""
+        row = connection.execute("SELECT model FROM document_vectors ORDER BY key LIMIT 1").fetchone()
+        if row is not None and row[0] != MODEL:
+            connection.execute(
+                "INSERT OR IGNORE INTO unembedded_documents SELECT key FROM document_vectors WHERE model <> ?", (MODEL,)
+            )
+
+    def missing_vectors(self, connection: Connection, wanted: Sequence[int], limit: int) -> list[Unembedded]:
+        statement = "SELECT d.key, d.content FROM unembedded_documents u JOIN documents d ON d.key = u.key"
+        rows = connection.execute(
+            f"{statement} WHERE u.key IN (SELECT value FROM json_each(?)) LIMIT ?",
+            (orjson.dumps(wanted).decode(), limit),
+        ).fetchall()
+        rows = rows or connection.execute(f"{statement} ORDER BY u.key DESC LIMIT ?", (limit,)).fetchall()
+        return [Unembedded(key, content) for key, content in rows]
+
+    def keep_vectors(self, connection: Connection, made: Iterable[tuple[Unembedded, bytes]]) -> None:
+        for document, vectors in made:
+            kept = connection.execute(
+                "INSERT OR REPLACE INTO document_vectors SELECT key, ?, ? FROM documents WHERE key = ? AND content = ?",
+                (MODEL, vectors, document.key, document.content),
+            )
+            if kept.rowcount:
+                connection.execute("DELETE FROM unembedded_documents WHERE key = ?", (document.key,))
+
+
+def _rarest(connection: Connection, tags: tuple[str, ...]) -> tuple[str, int]:
+    """The tag that the fewest documents have, and their number."""
+    counts = dict.fromkeys(tags, 0)
+    marks = ", ".join("?" * len(tags))
+    counts.update(connection.execute(f"SELECT tag, documents FROM document_tags WHERE tag IN ({marks})", tags))
+    return min(counts.items(), key=lambda item: item[1])
+
+
+def _scope_match(*tags: str) -> str:
+    return f"scope : ({' AND '.join(map(token, tags))})"
+
+
+def _word_match(*words: str) -> str:
+    quoted = " OR ".join(f'"{word}"' for word in words)
+    return f"{{title content}} : ({quoted})"

@@ -15,12 +15,19 @@ from typing import Final, TypeVar
 
 from gateway.errors import DocumentNotFound, StoreUnavailable
 from gateway.memory import search
-from gateway.memory.chunking import parts, snippet
-from gateway.memory.database import Connection
-from gateway.memory.document_table import create_document, find_document, find_documents, get_document, replace_document
-from gateway.memory.documents import Document, Hit, NewDocument
+from gateway.memory.database import Connection, Index, Unembedded
+from gateway.memory.documents import (
+    Document,
+    Hit,
+    NewDocument,
+    create_document,
+    find_document,
+    find_documents,
+    get_document,
+    replace_document,
+)
 from gateway.memory.embeddings.embedder import Embedder, PendingReading
-from gateway.memory.index import Index, Unembedded
+from gateway.memory.search import parts, snippet
 
 T = TypeVar("T")
 

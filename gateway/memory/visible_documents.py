@@ -11,9 +11,8 @@ from typing import Final
 
 from gateway.memory.documents import Document, Hit, NewDocument
 from gateway.memory.facts import FactStore
-from gateway.memory.memory_log import is_current
+from gateway.memory.memory_log import Retention, is_current
 from gateway.memory.pinned_topics import PinnedTopicStore
-from gateway.memory.retention import Retention
 from gateway.memory.store import MemoryStore
 
 _AGENT: Final = "agent:"

@@ -10,7 +10,7 @@ import pytest
 from gateway.errors import StoreUnavailable
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import CallerFact, FactStore
-from gateway.memory.memory_log import SCHEMA, is_current
+from gateway.memory.memory_log import SCHEMA, Retention, is_current
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.topic_projection import TopicNote
 from tests.calls.aftermath import CALLER, START, a_session
@@ -106,6 +106,29 @@ async def test_foreign_document_of_the_same_source_is_no_item(store, source):
     assert await FactStore(store).known("maya", CALLER, 9) == []
     assert await PinnedTopicStore(store).pinned("maya", CALLER) == []
     assert is_current(document, datetime.now(UTC))
+
+
+# Retention
+
+
+NOW = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
+
+
+def test_agent_has_its_own_word():
+    retention = Retention(90, {"maya": 7, "ben": 0})
+    assert retention.oldest("maya", NOW) == NOW - timedelta(days=7)
+    assert retention.oldest("ben", NOW) is None
+    assert retention.oldest("eve", NOW) == NOW - timedelta(days=90)
+
+
+def test_each_agent_is_expired_once():
+    limits = Retention(90, {"maya": 7, "ben": 0}).limits(NOW)
+    meant = {agent: [moment for moment, of in limits if of(agent)] for agent in ("maya", "ben", "eve")}
+    assert meant == {"maya": [NOW - timedelta(days=7)], "ben": [], "eve": [NOW - timedelta(days=90)]}
+
+
+def test_nothing_is_deleted_by_default():
+    assert Retention().limits(NOW) == []
 
 
 # A database of the version that had two logs

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
 from gateway.memory.documents import NewDocument
-from gateway.memory.memory_log import SCHEMA
+from gateway.memory.memory_log import SCHEMA, Retention
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicEvent, PinnedTopicStore
 from gateway.memory.recall import Recall, merged, render, render_known, render_pins
 from gateway.memory.remem_client import RememClient
-from gateway.memory.retention import Retention
 from gateway.memory.summary_parser import PastCall
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem, Fault

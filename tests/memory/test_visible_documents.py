@@ -4,9 +4,8 @@ import pytest
 
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import CallerFact, FactStore
-from gateway.memory.memory_log import SCHEMA
+from gateway.memory.memory_log import SCHEMA, Retention
 from gateway.memory.pinned_topics import PinnedTopicStore
-from gateway.memory.retention import Retention
 from gateway.memory.visible_documents import VisibleDocuments
 from tests.calls.aftermath import CALLER, START, a_session
 

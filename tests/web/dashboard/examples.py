@@ -15,8 +15,8 @@ from gateway.finalization.summary.call_summary import CallSummary
 from gateway.history.call_rows import CallRows
 from gateway.history.calls_table import CallsTable
 from gateway.history.stores import open_local_store
+from gateway.memory.documents import index_text
 from gateway.memory.facts import CallerFact, FactStore
-from gateway.memory.index import index_text
 from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerState
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
