@@ -1,4 +1,4 @@
-"""Notes that a text agent leaves about a caller, beside what calls have left: one memory for both."""
+"""Notes about callers that text agents store, in the same memory that calls use."""
 
 import textwrap
 from collections.abc import Awaitable, Callable, Sequence
@@ -9,11 +9,11 @@ from gateway.memory.facts import Fact
 
 SOURCE: Final = "note"
 _KIND: Final = "caller-note"
-_MOST_CHARACTERS: Final = 300  # of a note that is told without being asked for
+_MOST_CHARACTERS: Final = 300  # of a note in a prompt
 
 
 class CallerNotes:
-    """What is known of callers, for text agents. An empty caller or agent stands for all. Raises StoreError."""
+    """The memory of callers, for text agents. An empty caller or agent stands for all. Raises StoreError."""
 
     def __init__(self, store: DocumentStore, forget: Callable[[str, str], Awaitable[int]]) -> None:
         self._store = store
@@ -34,7 +34,7 @@ class CallerNotes:
 
 
 async def newest_notes(store: DocumentStore, agent: str, caller: str, limit: int) -> list[Fact]:
-    """The last notes for an agent about a caller, as facts that are told at the beginning of a call."""
+    """The last notes for an agent about a caller, as facts for the prompt."""
     notes = await store.newest(tags=(_KIND, *_tags(caller, agent)), limit=limit)
     return [_as_fact(note) for note in notes]
 

@@ -1,8 +1,7 @@
 """
-How two facts about one caller relate: the same again, a correction, or a contradiction.
+How two facts about one caller relate: a repeat, a correction, or a contradiction.
 
-By rules, in English, which are the tables below. In doubt two facts stand side by side: a fact shown twice does less
-harm than one that is lost.
+The rules, for English, are the tables below. In doubt both facts are kept: a duplicate does less harm than a loss.
 """
 
 import re
@@ -12,7 +11,7 @@ from typing import Final, Literal
 Relation = Literal["repeat", "correction", "contradiction"]
 
 SAME: Final = 0.6
-"""The share of words from which on two facts are about the same thing."""
+"""The share of common words from which two facts are about the same thing."""
 
 
 def _singular(word: str) -> str:
@@ -21,7 +20,7 @@ def _singular(word: str) -> str:
     return word[:-3] + "y" if word.endswith("ies") else word[:-1]
 
 
-# What a caller has one of: a new value takes the place of the old one.
+# What a caller has one of: a new value replaces the old one.
 _SLOTS: Final = tuple(
     (name, re.compile(pattern, re.IGNORECASE))
     for name, pattern in (
@@ -43,7 +42,7 @@ _SLOTS: Final = tuple(
     )
 )
 _SYNONYMS: Final = {"sms": "text", "message": "text", "mail": "email", "call": "phone", "telephone": "phone"}
-# Who prefers one of these does not prefer another.
+# Alternatives: preferring one of a line excludes the others.
 _CHOICES: Final = tuple(
     frozenset(choices.split())
     for choices in (
@@ -60,7 +59,7 @@ _NUMBER_WORDS: Final = frozenset("one two three four five six seven eight nine t
 _NEGATIVE: Final = re.compile(
     r"\b(?:not|no|never|nothing|without|cannot|dislikes?|hates?|avoids?|stopped|\w+n['’]t)\b", re.IGNORECASE
 )
-# What says how somebody stands to a thing, and not which thing it is; the type of a fact says it too.
+# Words that say how a caller relates to a thing, not which thing it is; the type of a fact says that too.
 _FILLERS: Final = frozenset(
     _singular(word)
     for word in """a about an and any are as at avoid be been by can cannot caller could dislike do does for from get
@@ -73,12 +72,12 @@ _SPLIT_NUMBER: Final = re.compile(r"(?<=\d)[\s().-]+(?=\d)")
 
 @dataclass(frozen=True, slots=True)
 class StatementReading:
-    """What a fact says, made ready to be compared. `rest` are its words without numbers and choices."""
+    """A fact prepared for comparison. `rest` are its words without numbers and choices."""
 
     text: str
     type: str
     slot: str
-    """What the caller has one of, and `words` are its value; empty for other facts."""
+    """What the caller has one of, with `words` as its value; empty for other facts."""
     words: frozenset[str]
     numbers: frozenset[str]
     choices: tuple[frozenset[str], ...]
@@ -96,7 +95,7 @@ class StatementReading:
 
 
 def relation(old: StatementReading, new: StatementReading) -> Relation | None:
-    """What `new` is to `old`; None where both may hold."""
+    """How `new` relates to `old`; None if both can be true."""
     if old.slot and new.slot:
         return _in_slots(old, new)
     if old.type != new.type:
@@ -107,7 +106,7 @@ def relation(old: StatementReading, new: StatementReading) -> Relation | None:
 def _in_slots(old: StatementReading, new: StatementReading) -> Relation | None:
     if old.slot != new.slot:
         return None
-    # Ana after Ana Diaz is nothing new; Ana Diaz after Ana is.
+    # "Ana" after "Ana Diaz" is a repeat; "Ana Diaz" after "Ana" is new.
     return "repeat" if new.words <= old.words else "correction"
 
 
@@ -116,7 +115,7 @@ def _by_words(old: StatementReading, new: StatementReading) -> Relation | None:
         if not new.is_negative and any(map(_differ, old.choices, new.choices)):
             return "contradiction"
         if _differ(old.numbers, new.numbers):
-            # Somebody may have two orders.
+            # A caller may have two orders.
             return None if new.type == "identifier" else "correction"
     if not old.words or _overlap(old.words, new.words) < SAME:
         return None
@@ -132,7 +131,7 @@ def _overlap(old: frozenset[str], new: frozenset[str]) -> float:
 
 
 def _slot(text: str) -> tuple[str, str]:
-    """The slot that a fact fills, and with what; both empty where it fills none."""
+    """The slot that a fact fills, and its value; both empty if it fills none."""
     for name, pattern in _SLOTS:
         if match := pattern.fullmatch(text):
             return name, match["value"]
@@ -145,5 +144,5 @@ def _words(text: str) -> list[str]:
 
 
 def _worded(word: str) -> str:
-    # A phone number comes with and without its country.
+    # Phone numbers come with and without the country code.
     return word[-10:] if word.isdigit() else _SYNONYMS.get(word, word)

@@ -1,7 +1,7 @@
 """
-What an agent can look up: a folder of text and Markdown files, cut into passages and searched like memory.
+The knowledge of agents: folders of text and Markdown files, split into passages and searched like memory.
 
-The passages live in a database of their own. A file changes there in one transaction: a search sees all of its old
+The passages are in a database of their own. A file is updated in one transaction: a search sees all of its old
 passages or all of its new ones.
 """
 
@@ -26,11 +26,11 @@ MOST_FILE_BYTES: Final = 2_000_000
 PASSAGE_CHARACTERS: Final = 800
 
 _MOST_PASSAGES: Final = 20
-_FOUND_SCORE: Final = 0.01  # the store fills up with what no word matched, and scores that ten times lower
+_FOUND_SCORE: Final = 0.01  # the store adds documents that do not match, with a tenth of this score
 _MARKDOWN: Final = (".md", ".markdown")
 _SUFFIXES: Final = (".txt", *_MARKDOWN)
 _HEADING: Final = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*?)(?:[ \t]+#+)?[ \t]*")
-_LONGEST_HEADING: Final = 200  # characters; a longer line is text, whatever it begins with
+_LONGEST_HEADING: Final = 200  # characters; a longer line is text
 _FENCE: Final = re.compile(r"\s*(?:`{3,}[^`]*$|~{3})")
 
 _SCHEMA: Final = (
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A piece of a file. `title` is the file and the headings above the piece, `source` the file in its folder."""
+    """A piece of a file. `title` is the file name and the headings above the piece, `source` the path in the folder."""
 
     title: str
     text: str
@@ -66,7 +66,7 @@ class _File:
 
 @dataclass(frozen=True, slots=True)
 class _Stamp:
-    """What tells, without reading it, that a file may have changed. The change time also knows of a chmod."""
+    """Shows, without reading the file, that it may have changed. The change time also covers a chmod."""
 
     modified_ns: int
     changed_ns: int
@@ -92,7 +92,7 @@ class _Section:
 
 
 class Knowledge:
-    """The folders of all agents, searchable. Made by `open`; `close` it. Raises StoreUnavailable."""
+    """The searchable folders of all agents. Made by `open`; `close` it. Raises StoreUnavailable."""
 
     def __init__(self, store: SqliteStore, folders: Mapping[str, Path]) -> None:
         self._store = store
@@ -103,31 +103,31 @@ class Knowledge:
 
     @classmethod
     async def open(cls, path: Path, folders: Mapping[str, Path]) -> Self:
-        """Open the database at `path`. `folders` holds a folder for each agent that has one. Nothing is read yet."""
+        """Open the database at `path`. `folders` holds a folder for each agent that has one. Reads no file yet."""
         return cls(await SqliteStore.open(path, schema=_SCHEMA), folders)
 
     async def close(self) -> None:
         await self._store.close()
 
     async def search(self, agent: str, text: str, limit: int = 5) -> list[Passage]:
-        """The agent's own passages that share words with `text`, best first. A refresh delays it by a file at most."""
+        """The agent's passages that match `text`, best first. A refresh delays it by one file at most."""
         hits = await self._store.query(text, limit=min(limit, _MOST_PASSAGES), tags=_tags(agent))
         documents = [hit.document for hit in hits if hit.score > _FOUND_SCORE]
         return [Passage(document.title, document.content, document.source) for document in documents]
 
     async def refresh(self) -> None:
-        """Take in what changed in the folders since the last time. Cheap when nothing did."""
+        """Index what changed in the folders since the last refresh. Cheap if nothing did."""
         async with self._refreshing:
             found = await asyncio.to_thread(_scan, self._folders)
             if found == self._seen:
                 return
             known = await self._store.run(_known)
             for file in (known.keys() | self._skipped.keys()) - found.keys():
-                await self._leave(file)
+                await self._remove(file)
             for file, now in found.items():
                 before = self._skipped.get(file)
                 if now.stamp != (before.stamp if before else known.get(file)):
-                    await self._take_in(file, now)
+                    await self._index(file, now)
             self._seen = found
 
     async def watch(self, seconds: float) -> None:
@@ -139,11 +139,11 @@ class Knowledge:
                 _log.warning("knowledge can't be refreshed", extra={"reason": str(error)})
             await asyncio.sleep(seconds)
 
-    async def _take_in(self, file: _File, found: _Found) -> None:
+    async def _index(self, file: _File, found: _Found) -> None:
         try:
             digest, passages = await asyncio.to_thread(_read, found.path, file.name)
         except FileNotFoundError:
-            return  # deleted since it was found; the next refresh lets it leave
+            return  # deleted since it was found; the next refresh removes it
         except OSError as error:
             await self._skip(file, found.stamp, error.strerror or type(error).__name__)
         except ValueError as problem:
@@ -153,35 +153,35 @@ class Knowledge:
             self._skipped.pop(file, None)
 
     async def _skip(self, file: _File, stamp: _Stamp, reason: str) -> None:
-        """Go on without this file; the log says so once, however often it changes."""
+        """Leave this file out. Logged once per reason, however often the file changes."""
         before = self._skipped.get(file)
         if before is None or before.reason != reason:
             _log.warning("knowledge file skipped", extra={"agent": file.agent, "file": file.name, "reason": reason})
-        await self._leave(file)
+        await self._remove(file)
         self._skipped[file] = _Skipped(stamp, reason)
 
-    async def _leave(self, file: _File) -> None:
+    async def _remove(self, file: _File) -> None:
         await self._store.run(lambda connection: _drop(connection, file))
         self._skipped.pop(file, None)
 
 
 def rendered(passages: Iterable[Passage], max_characters: int = 2500) -> str:
-    """The passages as text for an agent, each under its title; what is too much is cut off at the end."""
+    """The passages as text for an agent, each below its title, truncated at the end."""
     text = "\n\n".join(f"[{passage.title}]\n{passage.text}" for passage in passages)
     return text if len(text) <= max_characters else text[: max_characters - 1].rsplit(" ", 1)[0] + "…"
 
 
-# The folders
+# Files
 
 
 def _scan(folders: Mapping[str, Path]) -> dict[_File, _Found]:
-    """Every file that may hold knowledge. What can't be looked at is left out."""
+    """Every text file. Unreadable ones are left out."""
     found = {}
     for agent, folder in folders.items():
         root = Path(os.path.realpath(folder))
         for path in _text_files(root):
             if stamp := _stamp(path, root):
-                # Not every system's file names are Unicode; the database's are.
+                # File names may not be valid Unicode; text in the database must be.
                 name = os.fsencode(path.relative_to(root).as_posix()).decode(errors="replace")
                 found[_File(agent, name)] = _Found(path, stamp)
     return found
@@ -196,7 +196,7 @@ def _text_files(root: Path) -> Iterator[Path]:
 
 
 def _stamp(path: Path, root: Path) -> _Stamp | None:
-    """None for what is no file, or a link that leaves the folder."""
+    """None for anything but a regular file, and for links that leave the folder."""
     try:
         if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
             return None
@@ -209,7 +209,7 @@ def _stamp(path: Path, root: Path) -> _Stamp | None:
 
 
 def _read(path: Path, name: str) -> tuple[str, list[Passage]]:
-    """The file's digest and passages. OSError, or ValueError that says why it is of no use."""
+    """The file's digest and passages. Raises OSError, or ValueError with the reason why it can't be used."""
     with path.open("rb") as file:
         content = file.read(MOST_FILE_BYTES + 1)
     if len(content) > MOST_FILE_BYTES:
@@ -227,7 +227,7 @@ def _read(path: Path, name: str) -> tuple[str, list[Passage]]:
 
 
 def passages_of(name: str, text: str) -> list[Passage]:
-    """A file's text cut at its headings, and below them at paragraphs, into pieces of about 800 characters."""
+    """Split a file at its headings, and below them at paragraphs, into pieces of up to 800 characters."""
     lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
     sections = list(_sections(lines)) if name.lower().endswith(_MARKDOWN) else [_Section((), "\n".join(lines))]
     return [
@@ -242,7 +242,7 @@ def _sections(lines: Iterable[str]) -> Iterator[_Section]:
     body: list[str] = []
     fenced = False
     for line in lines:
-        fenced ^= bool(_FENCE.match(line))  # what looks like a heading in code is a comment
+        fenced ^= bool(_FENCE.match(line))  # in code, a line that looks like a heading is a comment
         heading = None if fenced or len(line) > _LONGEST_HEADING else _HEADING.fullmatch(line)
         if heading is None:
             body.append(line)
@@ -255,7 +255,7 @@ def _sections(lines: Iterable[str]) -> Iterator[_Section]:
 
 
 def _with_bare_headings(sections: Sequence[_Section]) -> Iterator[_Section]:
-    """A heading with nothing below it is a statement of its own: it becomes its body."""
+    """A heading without text below it is a statement of its own: it becomes the body."""
     for section, following in zip(sections, [*sections[1:], _Section((), "")], strict=True):
         depth = len(section.headings)
         if depth and not section.body and following.headings[:depth] != section.headings:
@@ -265,7 +265,7 @@ def _with_bare_headings(sections: Sequence[_Section]) -> Iterator[_Section]:
 
 
 def _pieces(body: str) -> Iterator[str]:
-    """Paragraphs, the long ones in parts."""
+    """The paragraphs, long ones in parts."""
     for paragraph in re.split(r"\n\s*\n", body.strip()):
         start = 0
         while len(paragraph) - start > PASSAGE_CHARACTERS:
@@ -276,7 +276,7 @@ def _pieces(body: str) -> Iterator[str]:
 
 
 def _break(paragraph: str, start: int) -> int:
-    """Where to cut: after a line, else a sentence, else a word."""
+    """Where to split: after a line, else a sentence, else a word."""
     half, end = start + PASSAGE_CHARACTERS // 2, start + PASSAGE_CHARACTERS
     for mark in ("\n", ". ", " "):
         if (place := paragraph.rfind(mark, half, end)) >= 0:
@@ -285,7 +285,7 @@ def _break(paragraph: str, start: int) -> int:
 
 
 def _packed(pieces: Iterable[str]) -> Iterator[str]:
-    """Neighbouring pieces together, as many as fit."""
+    """Join neighbouring pieces, as many as fit."""
     packed = ""
     for piece in filter(None, pieces):
         if packed and len(packed) + len(piece) + 2 > PASSAGE_CHARACTERS:
@@ -296,7 +296,7 @@ def _packed(pieces: Iterable[str]) -> Iterator[str]:
         yield packed
 
 
-# The database
+# Database
 
 
 def _tags(agent: str) -> tuple[str, str]:
@@ -309,7 +309,7 @@ def _known(connection: Connection) -> dict[_File, _Stamp]:
 
 
 def _keep(connection: Connection, file: _File, stamp: _Stamp, digest: str, passages: Iterable[Passage]) -> None:
-    """Put these passages in the place of the file's earlier ones, unless its content is the same."""
+    """Replace the file's passages, unless its content is the same."""
     row = connection.execute("SELECT digest FROM knowledge_files WHERE agent = ? AND name = ?", (file.agent, file.name))
     if row.fetchone() != (digest,):
         _drop(connection, file)

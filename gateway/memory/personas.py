@@ -1,7 +1,7 @@
 """
-Personas: typed memories of a person, an organisation or the agent itself, each under the domain `persona:NAME`.
+Personas: typed memories about a person, an organisation or the agent itself, each in the domain `persona:NAME`.
 
-In a prompt they stand as quoted data, like what is remembered of a caller: they tell, they do not command.
+In a prompt they are quoted as data, like the memory of a caller: information, not instructions.
 """
 
 import logging
@@ -21,7 +21,7 @@ from gateway.memory.store import MemoryStore
 MemoryType = Literal["identity", "preference", "philosophy", "constraint", "context", "interest"]
 
 MOST_MEMORIES: Final = 1000
-"""How many are loaded where nobody says."""
+"""The default limit of `load`."""
 MOST_CONTENT_CHARACTERS: Final = 4000
 MOST_FACTS: Final = 100
 """Of one memory."""
@@ -41,8 +41,8 @@ SCHEMA: Final = (
 _FIELDS: Final = "id, persona, memory_type, content, facts, at"
 _NAME: Final = re.compile(r"[a-z0-9_-]{1,64}")
 _CHARACTERS_PER_TOKEN: Final = 4
-# What an agent must know to be or to meet this persona comes first, what only colours it last.
-_TOLD_FIRST: Final = ("identity", "constraint", "preference", "context", "philosophy", "interest")
+# The order in a prompt: what the agent must know first, what only adds colour last.
+_ORDER: Final = ("identity", "constraint", "preference", "context", "philosophy", "interest")
 _MARKS: Final = frozenset("<>{}")
 
 _log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PersonaFact:
-    """One statement as subject, predicate and value. `source` says where it is known from."""
+    """A statement as subject, predicate and value. `source` is where it comes from."""
 
     subject: str
     predicate: str
@@ -61,7 +61,7 @@ class PersonaFact:
 
 @dataclass(frozen=True, slots=True)
 class PersonaMemory:
-    """What is known of a persona in one respect. The facts are those that the content sums up; most have none."""
+    """One memory of a persona. `facts` are those that the content sums up; most memories have none."""
 
     id: str
     persona: str
@@ -77,7 +77,7 @@ class PersonaMemory:
 
 @dataclass(frozen=True, slots=True)
 class Persona:
-    """One persona, as a list shows it."""
+    """A persona in a list."""
 
     name: str
     memory_count: int
@@ -88,7 +88,7 @@ class PersonaStore:
     """
     All personas, in a store that was opened with SCHEMA.
 
-    Raises StoreUnavailable, and ValueError, in one sentence, for a name or a memory that can't be.
+    Raises StoreUnavailable, and ValueError, in one sentence, for an invalid name or memory.
     """
 
     def __init__(self, store: MemoryStore, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
@@ -98,7 +98,7 @@ class PersonaStore:
     async def create(
         self, persona: str, memory_type: MemoryType, content: str = "", facts: Sequence[PersonaFact] = ()
     ) -> PersonaMemory:
-        """Add a memory to a persona, which need not exist yet. Facts without content are their own content."""
+        """Add a memory to a persona, which need not exist yet. Without content, the facts become the content."""
         _check_name(persona)
         if len(facts) > MOST_FACTS:
             raise ValueError(f"a memory holds at most {MOST_FACTS} facts; create several")
@@ -115,27 +115,27 @@ class PersonaStore:
 
     async def load(self, names: Collection[str], *, limit: int = MOST_MEMORIES) -> list[PersonaMemory]:
         """
-        What is known of these personas, in the order of names and then of time; nothing of one that nobody knows.
+        The memories of these personas, by name in the given order, then by time. Unknown personas have none.
 
-        Where there are more than `limit`, the older ones of the last names are left out.
+        Beyond `limit`, the older memories of the last names are left out.
         """
         for name in names:
             _check_name(name)
         return await self._load(names, limit)
 
     async def personas(self) -> list[Persona]:
-        """All of them, by name."""
+        """All personas, by name."""
         statement = "SELECT persona, count(*), max(at) FROM persona_memories GROUP BY persona ORDER BY persona"
         rows = await self._store.look(lambda connection: connection.execute(statement).fetchall())
         return [Persona(name, count, datetime.fromisoformat(at)) for name, count, at in rows]
 
     async def delete(self, persona: str) -> int:
-        """Forget everything of a persona; how many memories that was."""
+        """Delete a persona. Returns how many memories it had."""
         statement = "DELETE FROM persona_memories WHERE persona = ?"
         return await self._store.run(lambda connection: connection.execute(statement, (persona,)).rowcount)
 
     async def render(self, names: Collection[str], *, budget_tokens: int = 400) -> dict[str, str]:
-        """Each of these personas as text for a prompt; one that nobody knows is empty, and a line in the log."""
+        """Each persona as text for a prompt. An unknown one is empty, and logged."""
         rendered = {}
         for name in names:
             memories = await self._load([name], MOST_MEMORIES)
@@ -160,9 +160,9 @@ def domain_of(persona: str) -> str:
 
 def render(memories: Sequence[PersonaMemory], *, budget_tokens: int) -> str:
     """
-    One persona as text for a prompt: a line for each memory that fits, each line once.
+    A persona as text for a prompt: one line for each memory that fits, without duplicates.
 
-    Constraints and who it is come before what only colours it, newer before older. Empty where nothing fits.
+    Identity and constraints come before what only adds colour, newer before older. Empty if nothing fits.
     """
     if not memories:
         return ""
@@ -173,7 +173,7 @@ def render(memories: Sequence[PersonaMemory], *, budget_tokens: int) -> str:
     )
     foot = "</persona>"
     room = budget_tokens * _CHARACTERS_PER_TOKEN - len(head) - len(foot) - 1
-    ordered = [memory for kind in _TOLD_FIRST for memory in reversed(memories) if memory.memory_type == kind]
+    ordered = [memory for kind in _ORDER for memory in reversed(memories) if memory.memory_type == kind]
     lines: list[str] = []
     for line in dict.fromkeys(f"{memory.memory_type}: {_plain(memory.content)}" for memory in ordered):
         if len(line) < room:
@@ -183,7 +183,7 @@ def render(memories: Sequence[PersonaMemory], *, budget_tokens: int) -> str:
 
 
 def _plain(text: str) -> str:
-    """One line, without an invisible character, a placeholder, or anything like the marks around it."""
+    """One line, without invisible characters, placeholders, or anything like the markers around it."""
     hidden = {character for character in text if character in _MARKS or unicodedata.category(character)[0] in "CZ"}
     return " ".join(text.translate(dict.fromkeys(map(ord, hidden), " ")).split())
 
@@ -193,7 +193,7 @@ def _check_name(name: str) -> None:
         raise ValueError("a persona's name is up to 64 lower case letters a to z, digits, hyphens and underscores")
 
 
-# The table
+# Table
 
 
 def _insert(connection: Connection, memory: PersonaMemory) -> None:

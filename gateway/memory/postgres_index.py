@@ -1,9 +1,9 @@
 """
 The index of the shared store: words by tsvector, vectors by pgvector.
 
-Columns that PostgreSQL works out by itself keep words and tags in step with each document. A narrow scope is ranked
-whole, with the vectors of all its documents and the arithmetic of the embedded store: a filter over an HNSW index would
-miss some. That index, in scans that go on until they have enough, serves wide scopes and the whole store.
+Generated columns keep words and tags in step with each document. A narrow scope is ranked completely, with the vectors
+of all its documents and the same arithmetic as the embedded store: filtering an HNSW index would miss some. The HNSW
+index, with iterative scans, serves wide scopes and the whole store.
 """
 
 import array
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _VECTOR_BYTES: Final = 4 * 384
 
-# Stems like the embedded store's, without stop words: the search has its own.
+# Stems like the embedded store's. No stop words: the search has its own list.
 _WORDS: Final = """DO $$ BEGIN
     IF NOT EXISTS (SELECT FROM pg_ts_config WHERE cfgname = 'gateway_words' AND pg_ts_config_is_visible(oid)) THEN
         CREATE TEXT SEARCH DICTIONARY gateway_stems (TEMPLATE = snowball, Language = english);
@@ -31,13 +31,13 @@ _WORDS: Final = """DO $$ BEGIN
     END IF;
 END $$"""
 
-# Signs become spaces, since PostgreSQL's parser takes "jane@example.com" for one word and "-5" for another; marks on
-# letters go, as they do in the embedded store. A tsvector has room for a megabyte.
+# Punctuation becomes spaces, since PostgreSQL's parser takes "jane@example.com" and "-5" for one word each; accents are
+# removed, as in the embedded store. A tsvector is limited to one megabyte.
 _PLAIN_TEXT: Final = r"""regexp_replace(regexp_replace(
     normalize(lower(left(title || ' ' || content, 200000) COLLATE "{collation}"), NFD), '[\u0300-\u036F]+', '', 'g'),
     '[\u0001-\u002F\u003A-\u0040\u005B-\u0060\u007B-\u00BF\u2000-\u206F\u3000-\u303F]+', ' ', 'g')"""
 
-# Needs pgvector.
+# Requires pgvector.
 VECTOR_SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS document_vectors (
         key BIGINT NOT NULL REFERENCES documents ON DELETE CASCADE,
@@ -53,7 +53,7 @@ _OWN_VECTORS: Final = """(SELECT string_agg(substring(vector_send(v.vector) FROM
 
 
 def schema(*, collation: str) -> tuple[str, ...]:
-    """What is added to the table of documents. `collation` knows capital letters."""
+    """The additions to the table of documents. `collation` is one that handles capital letters."""
     text = _PLAIN_TEXT.format(collation=collation)
     return (
         _WORDS,
@@ -74,7 +74,7 @@ def schema(*, collation: str) -> tuple[str, ...]:
 
 
 class PostgresIndex:
-    """An Index in PostgreSQL. Without `vectors` it needs no pgvector."""
+    """An Index in PostgreSQL. pgvector is required only with `vectors`."""
 
     def __init__(self, *, vectors: bool) -> None:
         self._vectors = vectors
@@ -86,7 +86,7 @@ class PostgresIndex:
     # Search
 
     def state(self, connection: Connection, tags: tuple[str, ...]) -> Hashable | None:
-        """xmin is the transaction that wrote a row as it is: no row comes, goes or changes without another sum."""
+        """xmin is the transaction that last wrote a row, so the sum changes with every insert, update and delete."""
         if not tags:
             return None
         count, versions = connection.execute(
@@ -104,7 +104,7 @@ class PostgresIndex:
 
     def having(self, connection: Connection, tags: tuple[str, ...], words: Sequence[str]) -> dict[str, list[int]]:
         having: dict[str, list[int]] = {word: [] for word in words}
-        # The scope first: the index of words has every stranger's documents.
+        # The scope first: the index of words covers the documents of all callers.
         rows = connection.execute(
             """WITH scope AS MATERIALIZED (SELECT key, words FROM documents WHERE tokens @> ?),
                 question AS MATERIALIZED (SELECT place, plainto_tsquery('gateway_words', word) AS query
@@ -152,7 +152,7 @@ class PostgresIndex:
         return [key for key, own_tags in rows if carries(own_tags, tags)]
 
     def purge(self, connection: Connection) -> None:
-        """Nothing: an index points to rows, and those are gone."""
+        """Nothing to do: the index entries point to rows that are gone."""
 
     # Vectors
 
@@ -191,7 +191,7 @@ def _plain(words: Iterable[str]) -> list[str]:
 
 
 def _member(row: Sequence[object]) -> MemberRow:
-    """Vectors come as the network orders bytes; they are little-endian everywhere else."""
+    """Convert vectors from network byte order to little-endian, as they are everywhere else."""
     *known, vectors = row
     if isinstance(vectors, bytes):
         numbers = array.array("f", vectors)
@@ -201,7 +201,7 @@ def _member(row: Sequence[object]) -> MemberRow:
 
 
 def _vector_texts(vectors: bytes) -> Iterable[str]:
-    """Each vector as PostgreSQL reads it."""
+    """Each vector in pgvector's text format."""
     for first in range(0, len(vectors), _VECTOR_BYTES):
         numbers = array.array("f", vectors[first : first + _VECTOR_BYTES])
         if sys.byteorder == "big":

@@ -1,8 +1,8 @@
 """
-Which documents of a scope fit a question best, by words and by meaning. Arithmetic only.
+Scores the documents of a scope against a question, by words and by meaning. Arithmetic only.
 
-Both measures are absolute, so that they can be added: the share of the question's words that a document has, weighed
-by how rare they are in the scope, and the cosine of the two vectors. How old a document is does not count.
+Both measures are absolute, so that they can be added: the share of the question's words that a document contains,
+weighted by their rarity in the scope, and the cosine of the two vectors. The age of a document does not count.
 """
 
 import math
@@ -11,26 +11,25 @@ from itertools import pairwise
 from typing import Final
 
 NEAR: Final = 0.35
-"""A document that shares no word is found all the same if it is this near; of a hundred unrelated ones, one is."""
+"""The cosine from which a document matches without a common word; one unrelated document in a hundred reaches it."""
 
-_MEANING: Final = 1.5  # what nearness counts against words
-_CALL: Final = 0.4  # what the best document of a call lends to the others of it: an answer rarely stands alone
-_NEIGHBOUR: Final = 0.1  # the same for the two that were stored before and after
-_K1: Final = 1.2  # BM25's usual saturation, and a gentle preference for short documents
+_MEANING: Final = 1.5  # the weight of nearness relative to words
+_CALL: Final = 0.4  # the share of a call's best score that its other documents get: an answer is rarely one sentence
+_NEIGHBOUR: Final = 0.1  # the same for the documents stored directly before and after
+_K1: Final = 1.2  # BM25's usual saturation, and a slight preference for short documents
 _B: Final = 0.4
 
 
 def rarity(documents: int, having: int) -> float:
-    """BM25's weight of a word that `having` of so many documents have."""
+    """BM25's weight of a word that `having` out of `documents` contain."""
     return math.log(1 + (documents - having + 0.5) / (having + 0.5))
 
 
 def coverage(sizes: Mapping[int, int], places: Iterable[Sequence[int]]) -> dict[int, float]:
     """
-    For each document that has any of the words, what share of them it has: about 1 where it has them all.
+    For each document that contains any of the words, the weighted share that it contains: about 1 for all of them.
 
-    It is BM25. `places` holds for each word the documents that have it; a word counts once in a document, however
-    often it stands there.
+    This is BM25. `places` holds, for each word, the documents that contain it; repetitions in a document do not count.
     """
     average = max(sum(sizes.values()) / len(sizes), 1) if sizes else 1
     scores: dict[int, float] = {}
@@ -50,9 +49,9 @@ def fused(words: float, nearness: float) -> float:
 
 def lifted(scores: Sequence[float], calls: Sequence[Hashable]) -> list[float]:
     """
-    `scores` of documents in the order of storing, raised where others of the same call score high.
+    The scores of documents in stored order, raised where others of the same call score high.
 
-    What answers a question is often told in several sentences of one call, and only one of them has its words.
+    The answer to a question is often spread over several sentences of one call, and only one of them has its words.
     """
     best: dict[Hashable, float] = {}
     for score, call in zip(scores, calls, strict=True):

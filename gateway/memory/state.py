@@ -1,8 +1,8 @@
 """
-Key-value memory of one caller with one agent: a log of who set what, of which the newest entry per key counts.
+Key-value state of one caller with one agent: a log in which the newest entry of each key counts.
 
-A session writes once, at its end, all that it set, also what stood there already. So a repeated ending does no harm,
-and taking one session's entries out leaves what would stand there without it.
+A session writes all values that it set once, at its end, even unchanged ones. So a repeated write does no harm, and
+removing one session's entries leaves the state as it would be without that session.
 """
 
 import math
@@ -19,7 +19,7 @@ Scalar = str | int | float | bool
 Value = Scalar | dict[str, Scalar]
 
 MOST_KEYS: Final = 100
-"""Keys that one agent keeps about one caller."""
+"""Keys per agent and caller."""
 MOST_KEY_CHARACTERS: Final = 100
 MOST_VALUE_CHARACTERS: Final = 4000
 """Of a value as JSON."""
@@ -35,7 +35,7 @@ SCHEMA: Final = (
         at TEXT NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS caller_state_by_caller ON caller_state_log (agent, caller, key, at)",
     "CREATE INDEX IF NOT EXISTS caller_state_by_session ON caller_state_log (session_id)",
-    # Outlives what the session wrote, so that a late repeat can't bring back what was reverted or forgotten.
+    # Outlives the session's entries, so that a late retry can't bring back what was reverted or forgotten.
     """CREATE TABLE IF NOT EXISTS caller_state_saves (
         session_id TEXT NOT NULL,
         agent TEXT NOT NULL,
@@ -44,13 +44,13 @@ SCHEMA: Final = (
 
 
 class CallerState:
-    """What agents keep about their callers, in a store that was opened with SCHEMA. Raises StoreUnavailable."""
+    """The state that agents keep about callers, in a store that was opened with SCHEMA. Raises StoreUnavailable."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
     async def load(self, agent: str, caller: str) -> dict[str, Value]:
-        """The current value of every key, in the order of keys."""
+        """The current value of every key, ordered by key."""
         stored = await self._store.look(lambda connection: _current(connection, agent, caller))
         return {key: orjson.loads(value) for key, value in stored.items()}
 
@@ -58,10 +58,10 @@ class CallerState:
         self, agent: str, caller: str, values: Mapping[str, Value], *, session_id: str, now: datetime
     ) -> None:
         """
-        Keep what a session leaves behind, all of it or nothing; saving the same session again changes nothing.
+        Store the values that a session set, all or nothing. Saving the same session again changes nothing.
 
-        A session that is saved late does not overrule one with a later `now`. Raises ValueError for what `check_value`
-        refuses or too many keys.
+        A session that is saved late does not overwrite one with a later `now`. Raises ValueError for values that
+        `check_value` rejects, and for too many keys.
         """
         texts = {key: _json(check_value(key, value)) for key, value in values.items()}
         at = now.astimezone(UTC).isoformat(timespec="microseconds")  # one width, so that text order is time order
@@ -80,23 +80,23 @@ class CallerState:
         await self._store.run(work)
 
     async def drop(self, agent: str, caller: str, key: str) -> int:
-        """Delete one key, history too; how many entries that was."""
+        """Delete a key and its history. Returns how many entries there were."""
         statement = "DELETE FROM caller_state_log WHERE agent = ? AND caller = ? AND key = ?"
         return await self._store.run(lambda connection: connection.execute(statement, (agent, caller, key)).rowcount)
 
     async def forget(self, agent: str, caller: str) -> int:
-        """Delete everything kept about a caller, history too; how many entries that was."""
+        """Delete a caller's state and its history. Returns how many entries there were."""
         statement = "DELETE FROM caller_state_log WHERE agent = ? AND caller = ?"
         return await self._store.run(lambda connection: connection.execute(statement, (agent, caller)).rowcount)
 
     async def revert(self, session_id: str) -> int:
-        """Take back what a session wrote; how many entries that was. Earlier values count again."""
+        """Delete a session's entries; earlier values count again. Returns how many entries there were."""
         statement = "DELETE FROM caller_state_log WHERE session_id = ?"
         return await self._store.run(lambda connection: connection.execute(statement, (session_id,)).rowcount)
 
 
 def check_value(key: object, value: object) -> Value:
-    """The value, if it and its key can be kept; else ValueError, in one sentence that quotes neither."""
+    """The value, if it and its key can be stored. Raises ValueError, in one sentence that quotes neither."""
     _check_key(key)
     if isinstance(value, dict):
         for name, part in value.items():

@@ -1,8 +1,8 @@
 """
-The gateway's own store of documents, whatever the database under it.
+The gateway's own document store, independent of the database.
 
-A document is found by its words as soon as it is stored, by its meaning a little later: vectors are made in the
-background, for the newest documents first.
+A document is found by its words as soon as it is stored, and by its meaning a little later: vectors are made in the
+background, newest documents first.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from gateway.memory.search import parts, snippet
 T = TypeVar("T")
 
 EMBED_AFTER: Final = 2.0
-"""Seconds; whoever has just opened a store has other things to do."""
+"""Seconds before the first document is embedded, so that startup is not slowed down."""
 
 _FILL_SCORE: Final = 0.001
 _RETRY_SECONDS: Final = 10.0
-_LOOK_AGAIN_SECONDS: Final = 60.0  # for facts, and for what another node has stored and not come to
-_BATCH: Final = 8  # documents; each is in the search some 50 ms after the first of its batch was begun
+_CHECK_SECONDS: Final = 60.0  # how often to look for documents that another node stored without vectors
+_BATCH: Final = 8  # documents; each is searchable about 50 ms after the batch was started
 
 _log = logging.getLogger(__name__)
 
@@ -48,9 +48,9 @@ def utc_now() -> datetime:
 
 class MemoryStore(ABC):
     """
-    A DocumentStore in a database, which other tables share; `close` it.
+    A DocumentStore in a database that other tables share; `close` it.
 
-    With an embedder, which is the store's to close from then on, documents are also found by their meaning.
+    With an embedder, which the store then owns and closes, documents are also found by meaning.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class MemoryStore(ABC):
         self._scopes = search.SearchScopes(index)
         self._embedder = embedder
         self._has_vectors = False
-        self._wanted: list[int] = []  # documents that a query would have liked to know by meaning
+        self._wanted: list[int] = []  # documents that a query found without vectors
         self._lacks_vectors = asyncio.Event()
         self._embedding = asyncio.create_task(self._embed_all(embedder, embed_after)) if embedder else None
 
@@ -72,35 +72,33 @@ class MemoryStore(ABC):
     @property
     @abstractmethod
     def description(self) -> str:
-        """What database it is, for operators."""
+        """The kind of database, for operators."""
 
     @property
     @abstractmethod
     def is_away(self) -> bool:
-        """Whether the database could not be reached when it was last asked."""
+        """Whether the last attempt to reach the database failed."""
 
     @abstractmethod
     async def watch(self) -> None:
-        """Until cancelled, see whether the database is there, and have the log say when that changes."""
+        """Check the database until cancelled, and log when it goes away or comes back."""
 
     @abstractmethod
     async def run(self, work: Callable[[Connection], T]) -> T:
         """
-        Do `work` in one transaction, off the loop: all of it is kept, or nothing when it raises.
-
-        What `work` reads is still true when it writes, whoever else writes meanwhile.
+        Run `work` in one serializable transaction, off the event loop; it is rolled back when `work` raises.
         """
 
     @abstractmethod
     async def look(self, work: Callable[[Connection], T]) -> T:
-        """Do `work` that changes nothing. It waits for nobody who writes."""
+        """Run `work` that only reads, without waiting for writers."""
 
     @abstractmethod
     async def ask(self, work: Callable[[Connection], T]) -> T:
-        """The same for work that may wait for the model. Nobody waits for it, and what it reads is of one moment."""
+        """Run reading `work` that may wait for the model, in one snapshot, without delaying `look`."""
 
     async def close(self) -> None:
-        """Finish what is under way. Doing it twice does no harm."""
+        """Finish the work under way. Idempotent."""
         if self._open:
             self._open = False
             if self._embedder and self._embedding:
@@ -112,19 +110,19 @@ class MemoryStore(ABC):
     @abstractmethod
     async def _disconnect(self) -> None: ...
 
-    # Forgetting
+    # Erasure
 
     @abstractmethod
     async def overwrite_deleted(self) -> None:
-        """From here on, leave nothing of what is deleted, where the database can see to that."""
+        """Overwrite deleted rows from now on, where the database can."""
 
     @abstractmethod
     async def scrub(self) -> bool:
-        """Free the room of what was deleted; false when that can't be done now."""
+        """Free the space of deleted rows. Returns whether that was possible."""
 
     @abstractmethod
     async def tables_holding(self, words: Sequence[str]) -> list[str]:
-        """The tables that hold one of these words, in whatever case, other than in files under DATA_DIR."""
+        """The tables that contain one of these words, in any case, except files under DATA_DIR."""
 
     # Documents
 
@@ -163,7 +161,7 @@ class MemoryStore(ABC):
         return await self.look(lambda connection: self._newest(connection, tuple(tags), limit))
 
     async def by_source_ids(self, source_ids: Iterable[str]) -> list[Document]:
-        """The documents that were made of these; one that there is none of is left out."""
+        """The documents with these source ids, as far as they exist."""
         ids = list(source_ids)
 
         def work(connection: Connection) -> list[Document]:
@@ -180,7 +178,7 @@ class MemoryStore(ABC):
     # Search
 
     def _query(self, connection: Connection, text: str, limit: int, tags: tuple[str, ...]) -> list[Hit]:
-        """The model takes longest; the words are looked up meanwhile."""
+        """Search by words while the model, which takes longest, embeds the question."""
         pending = self._begin_reading(connection, text)
         by_words = self._by_words(connection, tags, search.Question(text))
         question = search.Question(text, pending.result() if pending is not None else None)
@@ -199,7 +197,7 @@ class MemoryStore(ABC):
         if scope is None:
             return None
         if self._has_vectors and len(scope.without_vectors) < len(scope.members):
-            _ = scope.space  # is made now, and not when the reading is there
+            _ = scope.space  # computed now, while the model works
         return search.look_up(connection, self.index, scope, tags, question)
 
     def _query_all(
@@ -210,7 +208,7 @@ class MemoryStore(ABC):
         return hits + self._fill(connection, tags, hits, limit) if tags else hits
 
     def _fill(self, connection: Connection, tags: tuple[str, ...], found: list[Hit], limit: int) -> list[Hit]:
-        """The newest of the scope, where words found too few: who asks about a caller gets what there is."""
+        """The newest documents of the scope, where words found too few: a query about a caller always gets results."""
         known = {hit.document.id for hit in found}
         others = self._newest(connection, tags, limit) if len(found) < limit else []
         fill = [Hit(document, snippet(document.content, (), None), _FILL_SCORE) for document in others]
@@ -223,19 +221,19 @@ class MemoryStore(ABC):
     # Vectors
 
     def _begin_reading(self, connection: Connection, text: str) -> PendingReading | None:
-        """No model is loaded before a document has vectors."""
+        """Start to embed a question. Loads no model before a document has vectors."""
         if self._embedder is None or not self._open:
             return None
         self._has_vectors = self._has_vectors or self.index.has_vectors(connection)
         return self._embedder.read(text) if self._has_vectors else None
 
     async def _embed_all(self, embedder: Embedder, after: float) -> None:
-        """Give documents their vectors, until cancelled or there is no model."""
+        """Embed documents until cancelled, or until there is no model."""
         await asyncio.sleep(after)
         problem = ""
         while True:
             try:
-                if await self.look(self.index.has_vectors):  # a question is likely, and should not wait for the model
+                if await self.look(self.index.has_vectors):  # a query is likely, and should not wait for the model
                     await embedder.warm_up()
                 else:
                     await embedder.get_ready()
@@ -250,12 +248,12 @@ class MemoryStore(ABC):
                 await asyncio.sleep(_RETRY_SECONDS)
 
     async def _embed_some(self, embedder: Embedder) -> bool:
-        """The next few documents, or wait until there are some; false without a model."""
+        """Embed the next few documents, or wait for some. Returns False without a model."""
         self._lacks_vectors.clear()
         documents = await self.look(lambda connection: self.index.missing_vectors(connection, self._wanted, _BATCH))
         if not documents:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_AGAIN_SECONDS):  # wait_for may swallow the cancellation on 3.11
+                async with asyncio.timeout(_CHECK_SECONDS):  # wait_for can swallow a cancellation on 3.11
                     await self._lacks_vectors.wait()
             return True
         made: list[tuple[Unembedded, bytes]] = []

@@ -1,8 +1,8 @@
 """
-Reading a call's document back.
+Parses the summary document of a call.
 
-The text may have been through a foreign store: cut short, without its line breaks, without tags. What can't be read
-is left empty; whose call it was is never guessed.
+The text may come back from a foreign store: truncated, without line breaks, without tags. Unreadable parts stay empty;
+the owner of a call is never guessed.
 """
 
 import re
@@ -29,7 +29,7 @@ _NOTHING: Final = frozenset({"", "-", "none", "n/a", "nothing", "(none)"})
 
 @dataclass(frozen=True, slots=True)
 class PastCall:
-    """What an earlier call came to. `caller_name` is empty when nobody said it."""
+    """The summary of an earlier call. `caller_name` is empty if no name was given."""
 
     session_id: str
     started_at: datetime
@@ -44,7 +44,7 @@ class PastCall:
 
 
 def read_call(document: Document) -> PastCall | None:
-    """The call that a document tells of; None when it names no session."""
+    """The call that a document is about; None if it names no session."""
     header = _header(document.content)
     session_id = header.get("Session") or document.source_id
     if not session_id.startswith(SESSION_PREFIX):
@@ -67,9 +67,9 @@ def read_call(document: Document) -> PastCall | None:
 
 def belongs_to(document: Document, agent: str, caller: str) -> bool | None:
     """
-    Whether a document is of this caller with this agent; None when it does not say.
+    Whether a document belongs to this caller with this agent; None if it does not say.
 
-    Its tags decide. Without them the lines under its heading do: the same lines further down may be somebody's words.
+    Its tags decide, or without tags the lines below its heading. The same lines further down may be a caller's words.
     """
     if scope := {tag for tag in document.tags if tag.startswith(("agent:", "caller:"))}:
         return scope == {f"agent:{agent}", f"caller:{caller}"}
@@ -80,7 +80,7 @@ def belongs_to(document: Document, agent: str, caller: str) -> bool | None:
 
 
 def _header(content: str) -> dict[str, str]:
-    """The `**Name:** value` entries between the heading and the first section; the first of a name counts."""
+    """The `**Name:** value` entries between the heading and the first section; the first entry of a name counts."""
     text = content.lstrip()
     if not text.startswith(_HEADING):
         return {}
@@ -101,7 +101,7 @@ def _sections(content: str) -> dict[str, str]:
 
 
 def _items(body: str) -> tuple[str, ...]:
-    """The points of a section that still stand: neither ticked off nor a way to say there are none."""
+    """The items of a section, without those that are ticked off or say that there are none."""
     points = (_BULLET.sub("", line).strip() for line in body.splitlines())
     return tuple(_OPEN.sub("", point) for point in points if not _DONE.match(point) and not _is_nothing(point))
 

@@ -1,8 +1,7 @@
 """
-Whether two names are of the same topic: by their words, in English, and by their meaning where there is a model.
+Whether two names mean the same topic: by their words, in English, and by their vectors where there is a model.
 
-The tables below are words, not knowledge. In doubt two topics stand side by side, unless all that tells one from others
-is in the name of the other.
+In doubt two topics are kept apart, unless all distinctive words of one name are in the other.
 """
 
 import re
@@ -14,13 +13,13 @@ if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import Vectors
 
 SAME_WORDS: Final = 0.6
-"""The share of words from which on two names are of the same topic."""
+"""The share of common words from which two names mean the same topic."""
 LIKE: Final = 0.75
-"""The cosine from which on two names that share a word mean the same. Kitchen and bathroom renovation have 0.70."""
+"""The cosine from which two names with a common word mean the same. Kitchen and bathroom renovation have 0.70."""
 ALIKE: Final = 0.85
-"""The same for names that share none."""
+"""The same for names without a common word."""
 
-# What kind of matter it is: of the first word in each line.
+# Words for the same kind of matter, on one line each; the first word stands for all.
 _KINDS: Final = {
     word: line.split()[0]
     for line in (
@@ -62,7 +61,7 @@ _FILLERS: Final = frozenset(
 
 @dataclass(frozen=True)
 class TopicName:
-    """What a topic is called, made ready to be compared. `meaning` is a vector of length 1, where there is one."""
+    """A topic's name prepared for comparison. `meaning` is its vector of length 1, or empty."""
 
     text: str
     meaning: bytes = b""
@@ -82,7 +81,7 @@ class TopicName:
 
     @cached_property
     def vector(self) -> "Vectors":
-        import numpy as np  # who has a vector has loaded it already, or can wait
+        import numpy as np  # slow to import, and not needed without vectors
 
         return np.frombuffer(self.meaning, "<f4")
 
@@ -92,10 +91,10 @@ class TopicName:
         if self.codes and other.codes and not self.codes & other.codes:
             return False
         needed = self._needed(other)
-        return not needed or self._likeness(other) >= needed
+        return not needed or self._similarity(other) >= needed
 
     def _needed(self, other: "TopicName") -> float:
-        """From which cosine on they are the same; 0 where words are enough."""
+        """The cosine from which they are the same; 0 if the words suffice."""
         shared = (self.words & other.words) - self.kinds
         kinds_differ = bool(self.kinds and other.kinds and not self.kinds & other.kinds)
         if not shared or kinds_differ:
@@ -104,7 +103,7 @@ class TopicName:
         overlap = len(self.words & other.words) / len(self.words | other.words)
         return 0.0 if own <= others or others <= own or overlap >= SAME_WORDS else LIKE
 
-    def _likeness(self, other: "TopicName") -> float:
+    def _similarity(self, other: "TopicName") -> float:
         if not self.meaning or len(self.meaning) != len(other.meaning):
             return 0.0
         return float(self.vector @ other.vector)

@@ -1,8 +1,8 @@
 """
-The store as its clients and text agents see it.
+The document store as HTTP clients and text agents see it.
 
-A search tells of no fact that was superseded, and of nothing that is too old to be told; what is deleted takes with it
-all that was said of it.
+A search leaves out superseded facts and everything past its retention. Deleting the document of a fact or topic also
+deletes the log entries behind it.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,11 +16,11 @@ from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.store import MemoryStore
 
 _AGENT: Final = "agent:"
-_MORE: Final = 20  # asked for in place of what is not to be told
+_MORE: Final = 20  # extra results, to replace hidden ones
 
 
 class VisibleDocuments:
-    """A DocumentStore over another, which was opened with the schemas of facts and pinned topics."""
+    """A DocumentStore over another, which was opened with the schema of the memory log."""
 
     def __init__(
         self, store: MemoryStore, retention: Retention, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)
@@ -33,9 +33,9 @@ class VisibleDocuments:
 
     async def query(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
         found, moment = [], self._now()
-        for more in (0, _MORE):  # nearly always all of it may be told
+        for more in (0, _MORE):  # nearly always nothing is hidden
             hits = await self._store.query(text, limit=limit + more, tags=tags)
-            found = [hit for hit in hits if self._is_shown(hit.document, moment)]
+            found = [hit for hit in hits if self._is_visible(hit.document, moment)]
             if len(found) == len(hits):
                 break
         return found[:limit]
@@ -60,7 +60,7 @@ class VisibleDocuments:
     async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
         return await self._store.newest(tags=tags, limit=limit)
 
-    def _is_shown(self, document: Document, now: datetime) -> bool:
+    def _is_visible(self, document: Document, now: datetime) -> bool:
         agent = next((tag.removeprefix(_AGENT) for tag in document.tags if tag.startswith(_AGENT)), "")
         oldest = self._retention.oldest(agent, now)
         return is_current(document, oldest)

@@ -1,8 +1,8 @@
 """
-Texts as vectors, off the event loop.
+Turns texts into vectors, off the event loop.
 
-Documents and queries have a thread each, so that no query waits for a long document. Both ask the same model, which is
-in a process of its own.
+Documents and queries have a thread each, so that no query waits for a long document. Both use the same model, which
+runs in a process of its own.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import QueryEmbedding
 
 MODEL: Final = "all-MiniLM-L6-v2 int8 8199be6f"
-"""Stands beside every stored vector: those of two models can't be compared. However it is multiplied, it is one."""
+"""Stored with every vector: those of two models can't be compared. The float32 and int8 graphs count as one model."""
 
-_PATIENCE: Final = 1.0
-_MOST_REMEMBERED: Final = 256
+_QUERY_SECONDS: Final = 1.0
+_MOST_CACHED: Final = 256
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Model(Protocol):
-    """Reads texts, one at a time for each method. Raises ModelGone when it is of no more use."""
+    """An embedding model. Each method handles one text at a time. Raises ModelGone when it can no longer be used."""
 
     def embed(self, text: str) -> bytes: ...
 
@@ -42,24 +42,24 @@ class Model(Protocol):
 
 class Embedder:
     """
-    Turns texts into vectors, with a model that is loaded when the first one comes; `close` it.
+    Turns texts into vectors with a model that is loaded for the first text; `close` it.
 
-    Without a usable model it answers None to everything, after one line in the log.
+    Without a usable model it logs one line and returns None for everything.
     """
 
     def __init__(self, load: Callable[[], Model] | None = None) -> None:
-        """`load` takes a second or more, on a thread; ModelGone if there is no model. By default, in a process."""
+        """`load` runs on a thread, may take seconds, and raises ModelGone. By default it starts a process."""
         self._loader = ModelLoader()
         self._load = load or self._loader
         self._model: Model | None = None
-        self._choosing = threading.Lock()
+        self._model_lock = threading.Lock()
         self._queries = ThreadPoolExecutor(1, "query embedding")
         self._documents = ThreadPoolExecutor(1, "document embedding")
-        self._remembered = functools.lru_cache(_MOST_REMEMBERED)(self._read)
+        self._cached_read = functools.lru_cache(_MOST_CACHED)(self._read)
         self._open = True
 
     def close(self) -> None:
-        """Take no more; what is under way is finished, and nobody waits for it. Doing it twice does no harm."""
+        """Accept no more texts, and unload the model in the background after those under way. Idempotent."""
         if self._open:
             self._open = False
             self._documents.submit(self._unload)
@@ -67,7 +67,7 @@ class Embedder:
             thread.shutdown(wait=False)
 
     async def get_ready(self) -> None:
-        """Do of the loading what takes from calls, while there are few of them."""
+        """Start the model's process early, since that takes CPU time from live calls."""
         if self._load is self._loader:
             await asyncio.get_running_loop().run_in_executor(self._documents, self._start)
 
@@ -77,23 +77,23 @@ class Embedder:
 
     async def embed(self, texts: Sequence[str]) -> bytes | None:
         """
-        The vectors of a document's parts, one after the other, as they are stored.
+        The vectors of a document's parts, concatenated as they are stored. None without a model.
 
-        The model reads them one by one: on one core, several at once take as long.
+        The model embeds them one by one: on one core, a batch takes as long.
         """
         return await asyncio.get_running_loop().run_in_executor(self._documents, self._embed, tuple(texts))
 
     def read(self, text: str) -> "PendingReading":
-        """Have a query read; nobody waits for it here."""
+        """Start to embed a query, without waiting for the result."""
         try:
-            return PendingReading(self._queries.submit(self._remembered, text))
-        except RuntimeError:  # it was closed meanwhile
+            return PendingReading(self._queries.submit(self._cached_read, text))
+        except RuntimeError:  # closed by another thread
             return PendingReading(None)
 
     # On the threads
 
     def _start(self) -> None:
-        with self._choosing, contextlib.suppress(ModelGone):  # whoever loads it will tell
+        with self._model_lock, contextlib.suppress(ModelGone):  # loading will report it
             if self._model is None:
                 self._loader.start()
 
@@ -107,34 +107,33 @@ class Embedder:
         return self._ask(lambda model: model.read(text))
 
     def _ask(self, question: Callable[[Model], _Answer]) -> _Answer:
-        """A model that was lost on the way is loaded again, once."""
-        model = self._chosen(instead_of=None)
+        """Ask the model. If its process has died, load it again, once."""
+        model = self._get_model(instead_of=None)
         try:
             return question(model)
         except ModelGone:
-            return question(self._chosen(instead_of=model))
+            return question(self._get_model(instead_of=model))
 
-    def _chosen(self, *, instead_of: Model | None) -> Model:
-        with self._choosing:
+    def _get_model(self, *, instead_of: Model | None) -> Model:
+        with self._model_lock:
             if self._model is None:
-                self._model = self._loaded()
+                self._model = self._load_model()
             elif self._model is instead_of and not isinstance(self._model, _NoModel):
                 _log.warning("embedding model was lost, and is loaded again")
                 self._model.close()
-                self._model = self._loaded()
+                self._model = self._load_model()
             return self._model
 
-    def _loaded(self) -> Model:
+    def _load_model(self) -> Model:
         try:
             return self._load()
         except ModelGone as error:
-            # Memory without vectors is still memory.
             _log.warning("no embedding model, the store searches by words alone", extra={"reason": str(error)})
             return _NoModel()
 
     def _unload(self) -> None:
         self._queries.shutdown(wait=True)
-        with self._choosing:
+        with self._model_lock:
             if self._model is not None:
                 self._model.close()
             self._loader.close()
@@ -142,25 +141,25 @@ class Embedder:
 
 
 class PendingReading:
-    """A query that the model reads at this moment."""
+    """A query that is being embedded."""
 
     def __init__(self, future: "Future[QueryEmbedding] | None") -> None:
         self._future = future
 
     def result(self) -> "QueryEmbedding | None":
-        """Waits. None also when it takes too long, as while the model is loaded: words alone can answer too."""
+        """Wait for the embedding. None without a model, or after a second, as while it loads: words alone will do."""
         try:
-            return self._future.result(_PATIENCE) if self._future is not None else None
+            return self._future.result(_QUERY_SECONDS) if self._future is not None else None
         except (TimeoutError, CancelledError, ModelGone):
             return None
 
 
 class _NoModel:
     def embed(self, text: str) -> bytes:
-        raise ModelGone("there is none")
+        raise ModelGone("no model")
 
     def read(self, text: str) -> "QueryEmbedding":
-        raise ModelGone("there is none")
+        raise ModelGone("no model")
 
     def close(self) -> None:
         pass

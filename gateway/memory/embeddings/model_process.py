@@ -1,9 +1,9 @@
 """
-The embedding model in a process of its own.
+Runs the embedding model in a process of its own.
 
-To load it, and to read a text with it, would hold up the event loop of the gateway: both keep the interpreter to
-themselves for tens of milliseconds. The process is started soon after the gateway, loads the model when the first text
-comes, and ends with the gateway.
+In the gateway's process, loading it and embedding a text would each block the event loop for tens of milliseconds,
+because onnxruntime holds the GIL. The process starts soon after the gateway, loads the model for the first text, and
+ends with the gateway.
 """
 
 import contextlib
@@ -20,20 +20,21 @@ if TYPE_CHECKING:
     from gateway.memory.embeddings.minilm import MiniLM
     from gateway.memory.embeddings.vectors import QueryEmbedding
 
-_ENDING_SECONDS: Final = 5.0
+_EXIT_SECONDS: Final = 5.0
 _LOAD: Final = "load"
 
 
 class ModelGone(Exception):
-    """The process has ended, or never began; says why."""
+    """The process has ended or could not start. The message says why."""
 
 
 class ModelLoader:
     """
-    Loads the model, each time it is called, in a process of its own. ModelGone if there is none.
+    Loads the model in a new process each time it is called. Raises ModelGone.
 
-    `start` starts the next process beforehand. That alone takes from calls on the same core: a process begins as
-    important as any other, and a thread that steps back can't come forward again, as the one for queries would have to.
+    `start` starts the next process ahead of time, because starting one takes CPU time from calls on the same core: it
+    begins with normal priority, and a thread that lowers its priority can't raise it again, as the query thread would
+    have to.
     """
 
     def __init__(self) -> None:
@@ -57,20 +58,20 @@ class ModelLoader:
 
 class ModelProcess:
     """
-    A model that reads elsewhere, once it is loaded. Raises ModelGone, from its making on.
+    The client of a model process. All methods, and the constructor, raise ModelGone.
 
-    Documents and queries have a line each, so that no query waits for a long document; each is one thread's to use.
+    Documents and queries have a pipe each, so that no query waits for a long document. One thread may use each pipe.
     """
 
     def __init__(self) -> None:
         self._queries, queries = Pipe()
         self._documents, documents = Pipe()
-        lines = (queries.fileno(), documents.fileno())
-        command = [sys.executable, "-m", __name__, *map(str, lines)]
+        pipes = (queries.fileno(), documents.fileno())
+        command = [sys.executable, "-m", __name__, *map(str, pipes)]
         try:
-            self._process = subprocess.Popen(command, pass_fds=lines, stdin=subprocess.DEVNULL, env=_environ())
+            self._process = subprocess.Popen(command, pass_fds=pipes, stdin=subprocess.DEVNULL, env=_environ())
         except OSError as error:
-            raise ModelGone(f"no process for it: {error}") from None
+            raise ModelGone(f"its process could not start: {error}") from None
         finally:
             queries.close()
             documents.close()
@@ -91,34 +92,28 @@ class ModelProcess:
         return reading
 
     def close(self) -> None:
-        """Its lines are cut, so that it ends."""
-        for line in (self._queries, self._documents):
-            line.close()
+        """Close the pipes, which ends the process."""
+        for pipe in (self._queries, self._documents):
+            pipe.close()
         try:
-            self._process.wait(_ENDING_SECONDS)
+            self._process.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
 
-    def _ask(self, line: "Connection[Any, Any]", text: str) -> Any:
+    def _ask(self, pipe: "Connection[Any, Any]", text: str) -> Any:
         try:
-            line.send(text)
-        except OSError:
-            raise ModelGone("its process has ended") from None
-        return self._receive(line)
-
-    def _receive(self, line: "Connection[Any, Any]") -> Any:
-        try:
-            return line.recv()
+            pipe.send(text)
+            return pipe.recv()
         except (EOFError, OSError):
             raise ModelGone("its process has ended") from None
 
 
 def _environ() -> dict[str, str]:
     """
-    With large pages, where the C library knows how.
+    The environment with huge pages switched on, where the C library supports them.
 
-    Each text goes through all of the weights; on a virtual machine much of the time went into finding their pages.
+    Every text reads all weights; on a virtual machine much of that time went into page table walks.
     """
     tunables = filter(None, [os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"])
     return {**os.environ, "GLIBC_TUNABLES": ":".join(tunables)}
@@ -128,18 +123,18 @@ def _environ() -> dict[str, str]:
 
 
 def main() -> None:
-    # Who stops a gateway may tell all its processes; this one is needed until the last call has ended.
+    # A signal may be sent to the whole process group; this process is needed until the last call has ended.
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(signal_number, signal.SIG_IGN)
-    queries, documents = (Connection(int(line)) for line in sys.argv[1:])
+    queries, documents = (Connection(int(pipe)) for pipe in sys.argv[1:])
     try:
-        queries.recv()  # to load it
+        queries.recv()  # the request to load the model
     except (EOFError, OSError):
         return
     try:
-        with ThreadPoolExecutor(1, initializer=_step_back) as loading:
+        with ThreadPoolExecutor(1, initializer=_lower_priority) as loading:
             model = loading.submit(_load).result()
-    except Exception as error:  # whatever a foreign runtime raises: told to those who wait
+    except Exception as error:  # whatever the runtime raises is reported to the client
         queries.send(str(error) or type(error).__name__)
         return
     queries.send("")
@@ -148,32 +143,32 @@ def main() -> None:
 
 
 def _load() -> "MiniLM":
-    from gateway.memory.embeddings import minilm  # takes a while
+    from gateway.memory.embeddings import minilm  # takes seconds to import
 
     return minilm.load()
 
 
 def _embed_documents(model: "MiniLM", documents: "Connection[Any, Any]") -> None:
-    _step_back()
+    _lower_priority()
     _serve(documents, model.embed)
 
 
-def _serve(line: "Connection[Any, Any]", work: Any) -> None:
-    """Until the line is cut."""
+def _serve(pipe: "Connection[Any, Any]", work: Any) -> None:
+    """Answer requests until the pipe is closed."""
     with contextlib.suppress(EOFError, OSError):
         while True:
-            line.send(work(line.recv()))
+            pipe.send(work(pipe.recv()))
 
 
-def _step_back() -> None:
+def _lower_priority() -> None:
     """
-    For everything else that wants the processor: calls are going on, and nobody waits long for this.
+    Run only when nothing else needs the processor: live calls come first.
 
-    However nice a thread is, it may finish its slice, in which the frames of all calls wait on its core: 4 ms were
-    seen. An idle one may not.
+    Even a thread with the highest nice value finishes its time slice, and the frames of all calls on its core wait for
+    that: up to 4 ms were measured. SCHED_IDLE is preempted at once.
     """
-    if sys.platform == "linux":  # elsewhere a thread has no policy of its own
-        with contextlib.suppress(OSError):  # it is a courtesy
+    if sys.platform == "linux":  # elsewhere the scheduling policy is not per thread
+        with contextlib.suppress(OSError):  # not essential
             os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 

@@ -1,8 +1,8 @@
 """
-Arithmetic with the vectors of texts: how near a question is to what is known.
+Arithmetic with the vectors of texts: how near a question is to stored documents.
 
-A vector is kept as 384 little-endian float32 of length 1. To import this module takes a while (numpy): only who has
-vectors does it, and never on the event loop.
+A vector is stored as 384 little-endian float32 of length 1. Importing this module takes a while (numpy): import it only
+where vectors are used, and never on the event loop.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,21 +13,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 _DIMENSIONS: Final = 384
-_COMMON_SHARE: Final = 0.5  # how much of what all vectors of a scope have in common is taken off
-_FEW_VECTORS: Final = 10  # below some such number, what they have in common is what they are about
+_COMMON_SHARE: Final = 0.5  # how much of the mean of all vectors of a scope is subtracted
+_FEW_VECTORS: Final = 10  # about as many have a mean that is their subject, not a common background
 
 Vectors = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class QueryEmbedding:
-    """A query as the model sees it: its words in order, each with the sum of its pieces' vectors."""
+    """An embedded query: its words in order, each with the sum of the vectors of its pieces."""
 
     words: tuple[str, ...]
     vectors: Vectors
 
     def pooled(self, weigh: Callable[[str], float]) -> Vectors:
-        """One vector of length 1, to which each word adds by its weight. The marks around the text are the word ''."""
+        """One vector of length 1, the weighted sum of the words. The markers around the text are the word ''."""
         weights = np.array([weigh(word) for word in self.words], np.float32)
         return normalised(weights @ self.vectors)
 
@@ -36,7 +36,7 @@ class VectorSpace:
     """The vectors of some documents. A document has one for each part of its text."""
 
     def __init__(self, stored: Sequence[bytes]) -> None:
-        """`stored`: for each document its vectors, one after the other."""
+        """`stored` holds, for each document, its vectors concatenated."""
         counts = [len(vectors) // (4 * _DIMENSIONS) for vectors in stored]
         self._firsts = np.cumsum([0, *counts[:-1]])
         every = np.frombuffer(b"".join(stored), "<f4").reshape(-1, _DIMENSIONS)
@@ -46,10 +46,10 @@ class VectorSpace:
 
     def nearest(self, question: Vectors) -> list[tuple[float, int]]:
         """
-        For each document the cosine between the question and its nearest part, and which part that is.
+        For each document, the cosine between the question and its nearest part, and the number of that part.
 
-        What all have in common, say the name of a caller in every fact, tells nothing about which one is meant: half
-        of it is taken off both sides.
+        What all documents have in common, such as a caller's name in every fact, does not tell them apart: half of it
+        is subtracted on both sides.
         """
         cosines = self._vectors @ normalised(question - self._common)
         if len(self._firsts) == len(cosines):

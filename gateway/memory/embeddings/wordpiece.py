@@ -1,8 +1,9 @@
 """
-Text as the numbers that an uncased BERT model reads.
+The WordPiece tokenizer of uncased BERT models.
 
 `bert_vocab.txt` beside this file is the vocabulary of bert-base-uncased (google-research/bert, Apache-2.0), which
-MiniLM shares. The rules are those of BERT's own tokenization.py.
+MiniLM uses too. The rules are those of BERT's tokenization.py. The `tokenizers` package does the same with 41 MB of
+dependencies.
 """
 
 import re
@@ -14,17 +15,17 @@ from pathlib import Path
 from typing import Final
 
 _VOCABULARY: Final = Path(__file__).with_name("bert_vocab.txt")
-_LONGEST_WORD: Final = 100  # characters; BERT knows no longer one
-# An ASCII sign that is no letter or digit is a word of its own, whatever Unicode calls it.
+_LONGEST_WORD: Final = 100  # characters; a longer word is unknown to BERT
+# Every ASCII character but letters and digits is a word of its own, whatever its Unicode category.
 _WORDS: Final = re.compile(r"[!-/:-@\[-`{-~]|[^\s!-/:-@\[-`{-~]+")
 _CHINESE: Final = re.compile("([\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0002fa1f])")
 
 
 class WordPiece:
-    """The tokenizer. Its vocabulary is read when the first text comes."""
+    """The tokenizer. Reads its vocabulary for the first text."""
 
     def encode(self, text: str, most: int) -> list[tuple[str, int]]:
-        """The words of `text`, each with a piece's number, `most` at most; the marks at both ends have no word."""
+        """The pieces of `text`, at most `most`, as (word, number); the markers at both ends have an empty word."""
         inner = ((word, number) for word in _words(text) for number in self._pieces(word))
         return [("", self._numbers["[CLS]"]), *islice(inner, most - 2), ("", self._numbers["[SEP]"])]
 
@@ -34,7 +35,7 @@ class WordPiece:
         return {token: number for number, token in enumerate(tokens)}
 
     def _pieces(self, word: str) -> list[int]:
-        """The longest piece that is known, then the longest that continues it, and so on."""
+        """The longest known piece, then the longest that continues it, and so on."""
         pieces: list[int] = []
         start = 0
         while start < len(word):
@@ -54,7 +55,7 @@ def without_accents(text: str) -> str:
 
 
 def _words(text: str) -> Iterator[str]:
-    """Words and single signs, in lower case and without accents."""
+    """Words and punctuation marks, in lower case and without accents."""
     spaced = _CHINESE.sub(r" \1 ", "".join(filter(_is_printable, text)))
     for word in _WORDS.findall(without_accents(spaced.lower())):
         yield from _split_at_punctuation(word)
