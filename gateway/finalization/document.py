@@ -5,11 +5,12 @@ from dataclasses import replace
 from datetime import datetime, tzinfo
 from typing import Any, Final
 
-from gateway.finalization.summary.call_summary import CallSummary, SpokenLine
+from gateway.finalization.summary.call_summary import CallSummary
 from gateway.finalization.summary.fact_rules import stated_name
 from gateway.memory.documents import NewDocument
 from gateway.memory.identity import SpeakerTracker
 from gateway.session import Speaker, Turn, VoiceSession
+from gateway.text.plain_text import SpokenLine
 from gateway.text.redaction import redact, redact_lines
 
 SOURCE: Final = "voice-call"

@@ -14,7 +14,7 @@ from gateway.errors import StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.document import archive_text, call_document, speakers, spoken_lines
 from gateway.finalization.job_table import FinalizationJob, JobStore
-from gateway.finalization.summary.call_summary import CallSummary, SpokenLine
+from gateway.finalization.summary.call_summary import CallSummary
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.finalization.summary.topics import KnownTopic
 from gateway.history.calls_table import CallsTable, FinishedCall
@@ -26,6 +26,7 @@ from gateway.memory.remem_client import RememClient
 from gateway.memory.state import CallerState, listed
 from gateway.metrics import DAYS_BETWEEN_CALLS, RECALL_USED, REPEAT_CALLERS, STATE_KEYS
 from gateway.session import VoiceSession
+from gateway.text.plain_text import SpokenLine
 
 EXTRACTIVE: Final = "extractive"
 REMOTE_TIMEOUT: Final = 10.0

@@ -25,8 +25,8 @@ from typing import Any, Final
 import orjson
 
 from gateway.errors import StoreUnavailable
-from gateway.finalization.summary.call_summary import SpokenLine
 from gateway.session import Speaker, Turn, VoiceSession
+from gateway.text.plain_text import SpokenLine
 from gateway.text.redaction import redact_lines
 
 FILE_NAME: Final = "call-log.db"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gateway.finalization.summary.call_summary import SpokenLine
+from gateway.text.plain_text import SpokenLine
 
 CARD: Final = "[card number removed]"
 KEY: Final = "[key removed]"

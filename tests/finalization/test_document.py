@@ -4,10 +4,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from gateway.finalization.document import archive_text, call_document, spoken_lines
-from gateway.finalization.summary.call_summary import CallSummary, SpokenLine
+from gateway.finalization.summary.call_summary import CallSummary
 from gateway.memory.documents import Document
 from gateway.memory.summary_parser import read_call
 from gateway.session import Speaker, Turn, VoiceSession
+from gateway.text.plain_text import SpokenLine
 
 START = datetime(2026, 2, 7, 4, 15, tzinfo=UTC)
 NEW_YORK = ZoneInfo("America/New_York")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.finalization.summary.call_summary import SpokenLine
+from gateway.text.plain_text import SpokenLine
 from gateway.text.redaction import redact, redact_lines
 
 # Published test numbers of the networks.

@@ -1,4 +1,4 @@
-"""Call summaries by Claude."""
+"""Call summaries by Claude (Anthropic's Messages API)."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from anthropic.types import Message
 
 MAX_TOKENS: Final = 2048
-# With max_tokens the JSON is cut as a rule, but not if only white space was.
+# After max_tokens the JSON is usually truncated, unless only white space was cut off.
 _STOPS_WITH_TEXT: Final = ("end_turn", "stop_sequence", "max_tokens")
 
 
 class AnthropicSummaries:
-    """Asks Anthropic's Messages interface for a summary."""
+    """A SummaryProvider."""
 
     name = "anthropic"
 
@@ -25,7 +25,7 @@ class AnthropicSummaries:
         self._client = AnthropicClient(api_key, base_url, timeout=timeout)
 
     async def prepare(self) -> None:
-        """Load the SDK now, so that the first summary need not wait for it."""
+        """Import the SDK now, so that the first summary does not wait for it."""
         await self._client.open()
 
     async def summarise(self, instructions: str, transcript: str) -> CallSummary:
@@ -37,7 +37,7 @@ class AnthropicSummaries:
                 max_tokens=MAX_TOKENS,
                 system=instructions,
                 messages=[{"role": "user", "content": transcript}],
-                # Haiku thinks unless told not to: slower, and its thoughts count into max_tokens.
+                # Haiku thinks by default: slower, and its thinking counts towards max_tokens.
                 thinking={"type": "disabled"},
                 output_config={"format": {"type": "json_schema", "schema": SCHEMA}},
             )
@@ -48,11 +48,11 @@ class AnthropicSummaries:
 
 
 def _text_of(message: "Message") -> str:
-    """The text blocks of an answer. Nothing is taken for granted: the SDK does not check what a server sends."""
+    """The text blocks of an answer, checked, since the SDK does not validate what a server sends."""
     stop_reason = getattr(message, "stop_reason", None)
     content = getattr(message, "content", None)
     if not isinstance(content, list):
-        raise LlmUnavailable("anthropic answered with something that is no message")
+        raise LlmUnavailable("anthropic answered with something other than a message")
     if stop_reason not in _STOPS_WITH_TEXT:
         raise LlmRefused(f"anthropic stopped with {stop_reason}")
     texts = [getattr(block, "text", None) for block in content if getattr(block, "type", None) == "text"]

@@ -1,22 +1,22 @@
 """
-What a call summary is, and how it is read from a model's answer.
+A call's summary, and how it is parsed from a model's answer.
 
-Values and pure functions: no model is called here. Models bend the format they were given, so `parse_answer` takes
-whatever still says what was meant, and raises LlmRefused for the rest.
+Values and pure functions. Models deviate from the format they were given, so `parse_answer` accepts whatever is still
+clear, and raises LlmRefused for the rest.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from gateway.errors import LlmRefused
 from gateway.finalization.summary.facts import FACT_SCHEMA, parse_facts
-from gateway.finalization.summary.plain_text import plain, trimmed
 from gateway.finalization.summary.topics import TOPIC_SCHEMA, parse_topics
 from gateway.memory.facts import CallerFact
 from gateway.memory.topic_projection import TopicNote
+from gateway.text.plain_text import SpokenLine, plain, trimmed
 
 MAX_ITEMS: Final = 12
 MAX_ITEM_CHARACTERS: Final = 300
@@ -59,7 +59,7 @@ _ALIASES: Final = {
     **{field: field for field in _FIELDS},
 }
 
-# What models write where there is nothing to write: "None.", "No decisions were made".
+# What models write for an empty section: "None.", "No decisions were made".
 _NOTHING: Final = re.compile(
     r"(?:none|n/?a|null|nothing|unknown|-+|not"
     r"|no (?:topics|key decisions|decisions|action items|actions|facts|items|name))"
@@ -72,16 +72,8 @@ _LEFT_OUT: Final = "[{} lines left out here]"
 
 
 @dataclass(frozen=True, slots=True)
-class SpokenLine:
-    """One turn, by one speaker."""
-
-    speaker: Literal["caller", "agent"]
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class CallSummary:
-    """What is kept of a call. Each item is one plain line; `written_by` is "provider/model" or "extractive"."""
+    """The summary of a call. Each item is one plain line; `written_by` is "provider/model" or "extractive"."""
 
     caller_name: str
     topics: tuple[str, ...]
@@ -91,13 +83,13 @@ class CallSummary:
     context: str
     written_by: str
     caller_facts: tuple[CallerFact, ...] = ()
-    """What stays true of the caller beyond this call; kept on its own, not in the call's document."""
+    """Lasting facts about the caller; stored separately, not in the call's document."""
     running_topics: tuple[TopicNote, ...] = ()
-    """What goes on after this call; kept on its own too."""
+    """Topics that continue after the call; stored separately too."""
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "CallSummary":
-        """Of one as JSON; those of an older version have no caller facts or running topics."""
+        """A stored summary. Those of older versions have no caller facts or running topics."""
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in stored.items()}
         fields["caller_facts"] = tuple(CallerFact.from_json(fact) for fact in stored.get("caller_facts", ()))
         fields["running_topics"] = tuple(TopicNote.from_json(note) for note in stored.get("running_topics", ()))
@@ -106,11 +98,11 @@ class CallSummary:
 
 def transcript_of(lines: Sequence[SpokenLine], max_characters: int) -> str:
     """
-    The call as lines: "[0] CALLER: …", "[1] AGENT: …"; of a very long one the beginning and, mostly, the end.
+    The call as lines "[0] CALLER: …", "[1] AGENT: …"; of a very long call the beginning and, mostly, the end.
 
-    Lines keep their numbers when others are left out, so that a fact can name those it rests on.
+    Lines keep their numbers when others are left out, so that facts can refer to them.
     """
-    # One turn stays one line: a caller can't speak a line of the agent's.
+    # One turn is one line, so that a caller can't forge a line of the agent.
     rendered = [
         f"[{number}] {line.speaker.upper()}: {' '.join(line.text.split())}" for number, line in enumerate(lines)
     ]
@@ -126,7 +118,7 @@ def transcript_of(lines: Sequence[SpokenLine], max_characters: int) -> str:
 
 
 def parse_answer(text: str, written_by: str) -> CallSummary:
-    """Read a model's answer: JSON, JSON among other text, or Markdown with our headings; else LlmRefused."""
+    """Parse a model's answer: JSON, JSON within text, or Markdown with our headings. Raises LlmRefused."""
     fields = _json_fields(text) or _markdown_fields(text)
     if not fields:
         raise LlmRefused("the answer holds no summary")
@@ -147,7 +139,7 @@ def parse_answer(text: str, written_by: str) -> CallSummary:
 
 
 def _fitting(lines: Sequence[str], room: int) -> list[str]:
-    """As many lines as fit from the front; at least a piece of the first."""
+    """As many lines as fit from the front; at least part of the first."""
     kept: list[str] = []
     for line in lines:
         if len(line) + 1 > room:
@@ -174,7 +166,7 @@ def _json_objects(text: str) -> Iterator[dict[str, Any]]:
         try:
             yield decoder.raw_decode(text, start)[0]
         except (ValueError, RecursionError):
-            pass  # prose with a brace in it, or JSON that was cut off
+            pass  # text with a brace in it, or truncated JSON
         start = text.find("{", start + 1)
 
 
@@ -183,7 +175,7 @@ def _known(pairs: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in pairs.items():
         if field := _ALIASES.get(_normalised(key)):
             found.setdefault(field, value)
-    # A name alone is no summary; "name" is also what anything else in JSON may have.
+    # A name alone is no summary: any JSON object may have a "name".
     return found if set(found) - {"caller_name"} else {}
 
 
@@ -195,7 +187,7 @@ def _markdown_fields(text: str) -> dict[str, Any]:
         if field:
             current = sections.setdefault(field, [])
         elif line.lstrip().startswith("#"):
-            current = None  # a section that is not ours
+            current = None  # an unknown section
         elif current is not None:
             current.append(line)
     return _known(sections)
@@ -215,7 +207,7 @@ def _items(value: Any) -> tuple[str, ...]:
 
 
 def _plain_lines(value: Any) -> list[str]:
-    """Whatever stands in a field, as plain lines of text."""
+    """The value of a field as plain lines of text, whatever its type."""
     return [line for raw in _raw_lines(value) if (line := plain(raw)) and not _NOTHING.fullmatch(line)]
 
 
@@ -236,7 +228,7 @@ def _raw_lines(value: Any) -> list[str]:
 
 
 def _as_line(item: Any) -> str:
-    """One entry of a list; an object's parts in one line, as in {"task": …, "owner": …}."""
+    """One item of a list; an object such as {"task": …, "owner": …} becomes one line."""
     if isinstance(item, dict):
         return "; ".join(part for part in map(_as_line, item.values()) if part)
     return "" if isinstance(item, list) else " ".join(_raw_lines(item))

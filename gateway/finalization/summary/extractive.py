@@ -1,8 +1,8 @@
 """
-A summary without a model: the lines that matter, sorted into the five sections by rules.
+Writes a summary without a model: relevant sentences, sorted into the five sections by rules.
 
-Nothing is invented. Each item is a sentence somebody said, or the beginning of one, after its speaker's label. In phone
-talk the length of a sentence is the best sign of its weight; cue words add to it.
+Nothing is invented. Each item is a spoken sentence, or its beginning, after a speaker label. In phone calls the length
+of a sentence is the best sign of its relevance; cue words add to it.
 """
 
 import re
@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gateway.finalization.summary import fact_rules, topic_rules
-from gateway.finalization.summary.call_summary import MAX_ITEM_CHARACTERS, MAX_NAME_CHARACTERS, CallSummary, SpokenLine
-from gateway.finalization.summary.plain_text import trimmed
+from gateway.finalization.summary.call_summary import MAX_ITEM_CHARACTERS, MAX_NAME_CHARACTERS, CallSummary
 from gateway.finalization.summary.topics import KnownTopic
+from gateway.text.plain_text import SpokenLine, trimmed
 
 MAX_ITEMS_EACH: Final = 6
 MAX_TOPICS: Final = 3
 CONTEXT_SENTENCES: Final = 4
 CONTEXT_CHARACTERS_EACH: Final = 280
-CUE_WEIGHT: Final = 6  # a cue weighs as much as so many words
+CUE_WEIGHT: Final = 6  # a cue counts as much as this many words
 
 
 def _any_of(*phrases: str) -> re.Pattern[str]:
@@ -98,7 +98,7 @@ _NAME_WORD: Final = r"[A-Z][\w'’-]+"
 _NAMES: Final = (
     re.compile(rf"\b(?i:my name is|my name['’]s) ({_NAME_WORD}(?: {_NAME_WORD}){{0,2}})"),
     re.compile(rf"\b(?i:this is|it['’]s|i am|i['’]m) ({_NAME_WORD}(?: {_NAME_WORD}){{0,2}}),? (?i:calling|speaking)\b"),
-    # Recognisers without capitals: one word, and none that goes on with the sentence.
+    # For recognisers that write no capitals: one word that does not continue the sentence.
     re.compile(
         r"\b(?i:my name is|my name['’]s) "
         r"(?!(?:a|an|the|not|on|in|under|spelled|wrong|also|still|misspelled)\b)([a-z]{2,})"
@@ -108,7 +108,7 @@ _NAMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Sentence:
-    """One informative sentence, in its place in the call."""
+    """An informative sentence."""
 
     speaker: Literal["caller", "agent"]
     text: str
@@ -125,7 +125,7 @@ class _Sentence:
 
 def summarise(lines: Sequence[SpokenLine], known: Sequence[KnownTopic] = ()) -> CallSummary:
     """
-    The five sections, facts and topics from what was literally said; any may be empty, and all are after small talk.
+    The five sections, facts and topics, quoted literally. Any may be empty; after small talk all are.
 
     `known` are topics of earlier calls.
     """
@@ -151,20 +151,20 @@ def summarise(lines: Sequence[SpokenLine], known: Sequence[KnownTopic] = ()) -> 
 
 
 def _informative(lines: Sequence[SpokenLine]) -> list[_Sentence]:
-    """Every sentence that carries something, once, in the order spoken."""
+    """Every informative sentence, once, in spoken order."""
     found: dict[str, _Sentence] = {}
     for line in lines:
         for text in _SENTENCE_END.split(" ".join(line.text.split())):
-            said = _without_opener(text)
-            if _carries_something(line.speaker, said):
-                found.setdefault(said.casefold(), _Sentence(line.speaker, said, _weight(said)))
+            sentence = _without_opener(text)
+            if _is_informative(line.speaker, sentence):
+                found.setdefault(sentence.casefold(), _Sentence(line.speaker, sentence, _weight(sentence)))
     return list(found.values())
 
 
-def _carries_something(speaker: str, said: str) -> bool:
-    words = len(said.split())
-    # Without punctuation, a caller's greeting and concern come as one long sentence.
-    small_talk = _SMALL_TALK.search(said) and not (speaker == "caller" and words > _SMALL_TALK_WORDS)
+def _is_informative(speaker: str, sentence: str) -> bool:
+    words = len(sentence.split())
+    # Without punctuation, a caller's greeting and request are one long sentence.
+    small_talk = _SMALL_TALK.search(sentence) and not (speaker == "caller" and words > _SMALL_TALK_WORDS)
     return words >= _MIN_WORDS and not small_talk
 
 
@@ -186,7 +186,7 @@ def _matching(
 
 
 def _heaviest(sentences: Sequence[_Sentence], limit: int) -> list[_Sentence]:
-    """The weightiest few, still in the order spoken."""
+    """The few with the highest weight, in spoken order."""
     chosen = sorted(sentences, key=lambda sentence: sentence.weight, reverse=True)[:limit]
     return [sentence for sentence in sentences if sentence in chosen]
 
@@ -196,7 +196,7 @@ def _quotes(sentences: Iterable[_Sentence]) -> tuple[str, ...]:
 
 
 def _caller_name(lines: Sequence[SpokenLine]) -> str:
-    """The name as the caller stated it; the last statement counts, for it may be a correction."""
+    """The name that the caller gave; the last one counts, since it may be a correction."""
     name = ""
     for line in lines:
         if line.speaker == "caller":

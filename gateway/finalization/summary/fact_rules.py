@@ -1,7 +1,7 @@
 """
-Facts without a model: what callers state plainly of themselves, by rules. They are the table below, in English.
+Extracts facts without a model: plain statements of callers about themselves, by the English rules below.
 
-A rule that is unsure says nothing: questions, quotes, and what is said with an "if" or a "maybe" are passed over.
+In doubt a rule does not match: questions, quotes, and statements with an "if" or a "maybe" are ignored.
 """
 
 import re
@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.finalization.summary.call_summary import SpokenLine
-from gateway.finalization.summary.fact_checks import kept
-from gateway.finalization.summary.facts import MAX_FACT_CHARACTERS
+from gateway.finalization.summary.facts import MAX_FACT_CHARACTERS, keep_facts
 from gateway.memory.facts import CallerFact, FactType
+from gateway.text.plain_text import SpokenLine
 
 # Apostrophes come straight or curly, or not at all.
 _S: Final = "['’]?"
@@ -21,7 +20,7 @@ _NOT_A_NAME: Final = (
     r"|wrong|spelled|misspelled|spelt|(?:mon|tues|wednes|thurs|fri|satur|sun)day|tomorrow|today|tonight|dr|mr|mrs|ms)\b)"
 )
 _NAME: Final = rf"{_NOT_A_NAME}(?-i:[A-Z][\w'’-]+(?: [A-Z][\w'’-]+){{0,2}})"
-# Some recognisers know no capitals: then it is one word, and the sentence ends with it or goes on about the call.
+# Some recognisers write no capitals: then a name is one word, and the sentence ends there or goes on about the call.
 _SMALL_NAME: Final = rf"{_NOT_A_NAME}(?-i:[a-z]{{2,}})(?=[.,!]|$| (?:and|calling|speaking)\b)"
 _CODE: Final = r"(?=[\w-]*\d)[a-z\d][a-z\d-]{2,}(?: (?=[\w-]*\d)[a-z\d-]+)*"
 _PHONE: Final = r"\+?\(?\d[\d ().-]{5,18}\d"
@@ -31,7 +30,7 @@ _NOT_A_THING: Final = (
     r"|the (?:one|first|second|third|last|other|latter|former))\b)"
 )
 _WORDS: Final = r"[^,.;:!?]{1,140}?"
-# Where the next thought begins.
+# The start of the next thought.
 _END: Final = (
     r"(?=[,;:!?]|\.(?:\s|$)|$|\s+(?:but|because|cause|so|since|though|and (?:i|my|we|can|could|please|then)"
     r"|thanks|thank you|please|you know|i mean|i think|i guess)\b)"
@@ -41,7 +40,7 @@ _THING: Final = _NOT_A_THING + _WORDS + _END
 
 @dataclass(frozen=True, slots=True)
 class _FactRule:
-    """What a caller says, and the fact that this is: the pattern's named groups fill the template."""
+    """A pattern for a statement, and the fact it makes: the named groups fill the template."""
 
     pattern: re.Pattern[str]
     template: str
@@ -117,7 +116,7 @@ _RULES: Final = (
 
 _IS_CALLED: Final = re.compile(r"(?:Is|Wants to be) called (.+)")
 
-# Somebody else's words, or nothing that holds: ahead of a statement in its clause, and anywhere in its sentence.
+# Other people's words, or nothing certain: before the statement in its clause, or anywhere in its sentence.
 _NOT_MEANT_AHEAD: Final = re.compile(
     r"\b(?:if|whether|unless|when|said|says|saying|told|tell|asked|wrote|think|thought|used to|not|wish)\b",
     re.IGNORECASE,
@@ -138,7 +137,7 @@ _THIRD_PERSON: Final = (
 
 
 def extract(lines: Sequence[SpokenLine]) -> tuple[CallerFact, ...]:
-    """What the caller stated plainly, at most five facts in the order spoken; mostly none."""
+    """What the caller stated plainly, at most five facts in spoken order; usually none."""
     found = [
         fact
         for turn, line in enumerate(lines)
@@ -146,11 +145,11 @@ def extract(lines: Sequence[SpokenLine]) -> tuple[CallerFact, ...]:
         for sentence in _SENTENCE_END.split(" ".join(line.text.split()))
         for fact in _stated(sentence, turn)
     ]
-    return kept(found, lines)
+    return keep_facts(found, lines)
 
 
 def stated_name(text: str) -> str:
-    """The name that a caller gives as their own; empty for none."""
+    """The name that the caller gives as their own, or an empty text."""
     for sentence in _SENTENCE_END.split(" ".join(text.split())):
         for fact in _stated(sentence, 0):
             if name := _IS_CALLED.fullmatch(fact.text):

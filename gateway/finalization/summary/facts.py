@@ -1,21 +1,27 @@
 """
-A fact about a caller, and how facts are read from a model's answer.
+Facts about callers in a model's answer: parsing them, and deciding which may be stored.
 
-Models bend the format they were given: whatever still names a fact, its type and the lines it rests on is read, the
-rest is dropped. Whether a fact may be kept is another question (`fact_checks`).
+Models deviate from the format they were given: whatever still names a fact, its type and its lines is accepted, the
+rest is dropped. A fact is stored if the caller gave it, it lasts, and it is not sensitive. The prompt asks the model
+for the same; these rules are for when it does not comply. They are the tables below, in English: a fact in another
+language is judged by its lines, and by numbers and keys in it.
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
 
-from gateway.finalization.summary.plain_text import plain
 from gateway.memory.facts import CallerFact, FactType
+from gateway.text.plain_text import SpokenLine, plain
+from gateway.text.redaction import redact
 
 FACT_TYPES: Final[tuple[FactType, ...]] = get_args(FactType)
 
 MAX_FACT_CHARACTERS: Final = 160
+MAX_FACTS: Final = 5
+LEAST_CONFIDENCE: Final = 0.5
 
 FACT_SCHEMA: Final[dict[str, Any]] = {
     "type": "object",
@@ -32,7 +38,7 @@ FACT_SCHEMA: Final[dict[str, Any]] = {
 _MOST_READ: Final = 50
 _UNSURE: Final = 0.6
 _CONFIDENCE_WORDS: Final = {"certain": 1.0, "high": 0.9, "medium": 0.6, "low": 0.3}
-# Other names for our keys and types, as models use them.
+# Other names that models use for our keys and types.
 _KEYS: Final = {
     "text": ("text", "fact", "statement", "content"),
     "type": ("type", "kind", "category"),
@@ -48,8 +54,63 @@ _TYPES: Final[dict[str, FactType]] = {
 _SUBJECT: Final = re.compile(r"(?:(?:the )?(?:caller|customer|client|user)(?:['’]s)?|he|she) +", re.IGNORECASE)
 
 
+def _any_of(*phrases: str) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(phrases)})\b", re.IGNORECASE)
+
+
+_HEALTH: Final = _any_of(
+    r"allerg\w+|anxi\w+|asthma\w*|autis\w+|blood (?:pressure|sugar|type)|cancer|c(?:o)?eliac|chemo\w*|covid|dement\w+",
+    r"depress\w+|diabet\w+|diagnos\w+|disab\w+|diseases?|epilep\w+|heart (?:attack|condition|disease|surgery)",
+    r"hiv|hospitals?|hospitali[sz]ed|ill|illness\w*|infect\w+|injur\w+|insulin|medic(?:al|ation|ations|ines?)|mental(?:ly)?|migraines?",
+    r"pregnan\w+|prescri\w+|psych\w+|rehab\w*|sick\w*|strokes?|surger\w+|symptoms?|therap\w+|vaccin\w+|wheelchairs?",
+)
+_SECRETS: Final = _any_of(
+    r"api keys?|pass ?(?:code|phrase|port|word)s?|pin|cvv2?|cvc2?|one[- ]time (?:code|password)",
+    r"security (?:code|question|answer|number)|(?:credit|debit|bank) cards?|cards? (?:number|details|ending)",
+    r"bank (?:account|details)|iban|sort code|routing number|social security|ssn|national insurance|tax (?:id|number)",
+    r"driv(?:er['’]?s|ing) licen[cs]e|identity (?:card|number)",
+)
+_PRIVATE: Final = _any_of(
+    r"religio\w+|muslim|christian|catholic|jewish|hindu|buddhist|atheist|politic\w+|votes?|voted|trade union",
+    r"gay|lesbian|bisexual|transgender|sexual\w*|ethnic\w*|arrest\w*|convict\w*|criminal\w*",
+)
+_REMOVED: Final = re.compile(r"\[[a-z ]+ removed\]")
+_SENSITIVE: Final = (_HEALTH, _SECRETS, _PRIVATE, _REMOVED)
+
+_MOOD_OR_WEATHER: Final = _any_of(
+    r"(?:is|was|feels?|felt|seems?|seemed|sounds?|sounded|gets?|got)(?: \w+)? (?:angry|annoyed|bored|calm|confused"
+    r"|disappointed|excited|friendly|frustrated|glad|grateful|happy|impatient|in a (?:hurry|good mood|bad mood)|nervous"
+    r"|pleased|polite|rude|sad|stressed|thankful|tired|unhappy|upset|worried)",
+    r"weather|raining|snowing|sunny",
+)
+_JUST_NOW: Final = _any_of(
+    r"today|tonight|right now|at the moment|just now|currently|this (?:morning|afternoon|evening)"
+)
+_NOT_THIRD_PERSON: Final = _any_of(r"i|i['’]m|my|me|mine|we|our|you|your|yours")
+# A claim entitles to nothing, and memory must not contain instructions.
+_CLAIM: Final = _any_of(
+    r"(?:is|was|has been|are)(?: \w+)? (?:verified|authenticated|authori[sz]ed|approved|entitled|exempt|admin\w*)",
+    r"(?:agent|assistant|ai|bot|model)s? (?:must|should|shall|may|can|will|has to|have to|is to|are to|needs? to)",
+    r"system prompt|(?:previous|prior|these|those|all|earlier) (?:instructions|rules)",
+)
+_ORDER: Final = re.compile(
+    r"(?:please|ignore|disregard|forget|pretend|act|say|tell|remember|respond|reply|answer|reveal|give|grant|offer|let"
+    r"|transfer|send|call|make|treat|use|do not|don['’]t|from now on|(?:always|never) (?!\w+s\b)\w+)\b",
+    re.IGNORECASE,
+)
+_UNFIT: Final = (*_SENSITIVE, _MOOD_OR_WEATHER, _NOT_THIRD_PERSON, _CLAIM)
+
+_SPLIT_NUMBER: Final = re.compile(r"(?<=\d)[\s().-]+(?=\d)")
+# Words of facts on any subject.
+_FILLERS: Final = frozenset(
+    """a an and are as at be been by call called caller can could customer do does for from get gets had has have he her
+    him his in is it its just like likes may must need needs no not of on only or per prefer prefers shall she should so
+    than that the their them they this to use uses want wants was were will with would""".split()
+)
+
+
 def parse_facts(value: Any) -> tuple[CallerFact, ...]:
-    """The facts in whatever stands where a list of them was asked for."""
+    """The facts in a model's answer, whatever its shape."""
     entries = value if isinstance(value, list) else [value]
     facts = (_fact(entry) for entry in entries[:_MOST_READ] if isinstance(entry, dict))
     return tuple(fact for fact in facts if fact is not None)
@@ -65,7 +126,7 @@ def _fact(entry: Mapping[str, Any]) -> CallerFact | None:
 
 
 def _sentence(value: Any) -> str:
-    """The fact without its subject and full stop, which models add at will."""
+    """The fact without its subject and full stop, which some models add."""
     text = plain(value).rstrip(". ") if isinstance(value, str) else ""
     subject = _SUBJECT.match(text)
     text = text[subject.end() :] if subject else text
@@ -78,7 +139,7 @@ def _type(value: Any) -> FactType | None:
 
 
 def _confidence(value: Any) -> float:
-    """From 0 to 1, also where it was given in per cent or in a word."""
+    """From 0 to 1, also for percentages and words."""
     if isinstance(value, str):
         value = _CONFIDENCE_WORDS.get(value.strip().lower()) or _number(value)
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
@@ -100,7 +161,7 @@ def _turns(value: Any) -> tuple[int, ...]:
 
 
 def _line_numbers(part: Any) -> list[int]:
-    """Given as a number or within text: 3, "3", "[3]", "lines 3 and 5"."""
+    """Line numbers as a number or in text: 3, "3", "[3]", "lines 3 and 5"."""
     match part:
         case bool():
             return []
@@ -110,3 +171,73 @@ def _line_numbers(part: Any) -> list[int]:
             return [int(number) for number in re.findall(r"\b\d{1,6}\b", part)]
         case _:
             return []
+
+
+# Which facts may be stored
+
+
+def keep_facts(
+    facts: Iterable[CallerFact], lines: Sequence[SpokenLine], recited: Iterable[str] = ()
+) -> tuple[CallerFact, ...]:
+    """
+    The facts to store, at most five, in their order.
+
+    A fact must be based on a line that the caller spoke. `recited` is what the prompt contained about the caller when
+    the call began: a fact that consists of such words, spoken by the agent alone, is not new.
+    """
+    echo = _Echo.of(lines, recited)
+    unique = {fact.text.casefold(): fact for fact in facts if fact.confidence >= LEAST_CONFIDENCE}
+    based = (_on_lines(fact, lines) for fact in unique.values())
+    fit = [fact for fact in based if fact and is_fit(fact) and not echo.made(fact.text)]
+    best = sorted(fit, key=lambda fact: fact.confidence, reverse=True)[:MAX_FACTS]
+    return tuple(fact for fact in fit if fact in best)
+
+
+def is_fit(fact: CallerFact) -> bool:
+    """Whether a fact lasts, is in the third person, is no instruction, and is not sensitive."""
+    if any(pattern.search(fact.text) for pattern in _UNFIT) or _ORDER.match(fact.text):
+        return False
+    passing = fact.type != "commitment" and _JUST_NOW.search(fact.text)
+    return not passing and redact(fact.text) == fact.text
+
+
+def may_be_stored(text: str) -> bool:
+    """Whether a text is free of sensitive content and of claims to a right or a role."""
+    return not any(pattern.search(text) for pattern in (*_SENSITIVE, _CLAIM)) and redact(text) == text
+
+
+def _on_lines(fact: CallerFact, lines: Sequence[SpokenLine]) -> CallerFact | None:
+    """The fact with only its existing lines; None if the caller spoke none of them."""
+    turns = tuple(turn for turn in fact.turns if 0 <= turn < len(lines))
+    return replace(fact, turns=turns) if any(lines[turn].speaker == "caller" for turn in turns) else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Echo:
+    """Words that the agent took from its prompt and the caller did not say."""
+
+    words: frozenset[str]
+
+    @classmethod
+    def of(cls, lines: Sequence[SpokenLine], recited: Iterable[str]) -> "_Echo":
+        by_agent = _words(line.text for line in lines if line.speaker == "agent")
+        by_caller = _words(line.text for line in lines if line.speaker == "caller")
+        return cls((by_agent & _words(recited)) - by_caller)
+
+    def made(self, text: str) -> bool:
+        """Whether at least half of a text is echo."""
+        words = _words([text])
+        return 2 * len(words & self.words) >= len(words)
+
+
+def _words(texts: Iterable[str]) -> frozenset[str]:
+    """The distinctive words; a number is one word however it is grouped."""
+    whole_numbers = " ".join(_SPLIT_NUMBER.sub("", text) for text in texts)
+    words = re.findall(r"[^\W_]+", whole_numbers.casefold())
+    return frozenset(_singular(word) for word in words if word not in _FILLERS)
+
+
+def _singular(word: str) -> str:
+    if len(word) < 4 or not word.endswith("s") or word.endswith("ss"):
+        return word
+    return word[:-3] + "y" if word.endswith("ies") else word[:-1]

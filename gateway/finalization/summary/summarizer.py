@@ -1,8 +1,7 @@
 """
-Who writes a call's summary, and with it the facts about the caller: the configured models in order, and the
-extractive writer when none of them answers.
+Writes a call's summary, including facts and topics: by the configured models in order, or by rules if none answers.
 
-The lines that come in are redacted already. What a provider says is never logged, only what kind of failure it was.
+The lines are redacted already. Provider messages are never logged, only the type of the failure.
 """
 
 import asyncio
@@ -13,15 +12,16 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from gateway.errors import LlmError, LlmUnavailable
-from gateway.finalization.summary import extractive, topic_checks
+from gateway.finalization.summary import extractive
 from gateway.finalization.summary.anthropic_summaries import AnthropicSummaries
-from gateway.finalization.summary.call_summary import CallSummary, SpokenLine, transcript_of
-from gateway.finalization.summary.fact_checks import kept
-from gateway.finalization.summary.topics import KnownTopic, told
+from gateway.finalization.summary.call_summary import CallSummary, transcript_of
+from gateway.finalization.summary.facts import keep_facts
+from gateway.finalization.summary.topics import KnownTopic, keep_topics, known_topics_text
 from gateway.finalization.summary.xai_summaries import XaiSummaries
 from gateway.settings import Secret
+from gateway.text.plain_text import SpokenLine
 
-MAX_TRANSCRIPT_CHARACTERS: Final = 120_000  # some 30 000 tokens, more than two hours of talk
+MAX_TRANSCRIPT_CHARACTERS: Final = 120_000  # about 30 000 tokens, more than two hours of conversation
 LONGEST_WAIT: Final = 3.0
 FIRST_BACK_OFF: Final = 0.4
 
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class SummaryProvider(Protocol):
-    """A language model that can be asked for a summary. One question is one attempt."""
+    """A language model that writes summaries. `summarise` makes one attempt."""
 
     name: str
 
@@ -41,7 +41,7 @@ class SummaryProvider(Protocol):
 
 
 class Summarizer:
-    """Asks its providers in order; one that is down for a moment is asked again, one that refuses is not."""
+    """Asks its providers in order. Retries one that is temporarily unavailable, but not one that refuses."""
 
     def __init__(
         self,
@@ -73,24 +73,24 @@ class Summarizer:
         self, lines: Sequence[SpokenLine], *, recited: Sequence[str] = (), topics: Sequence[KnownTopic] = ()
     ) -> CallSummary:
         """
-        A summary in any case, within the deadline: by a model, else an extractive one.
+        A summary in any case, within the deadline: by a model, else by rules.
 
-        `recited` is what the agent was told of the caller; facts that it only said again are not learned anew.
-        `topics` are those of earlier calls, so that they are noted under the same name.
+        `recited` is what the prompt contained about the caller; facts that the agent only repeated are not stored
+        again. `topics` are those of earlier calls, so that the model uses their names.
         """
         try:
             return await self.ask(lines, recited=recited, topics=topics)
         except LlmError:
-            # Sorting a long call takes a while: not on the loop that carries audio.
+            # Off the event loop: a long call takes a while.
             return await asyncio.to_thread(extractive.summarise, lines, topics)
 
     async def ask(
         self, lines: Sequence[SpokenLine], *, recited: Sequence[str] = (), topics: Sequence[KnownTopic] = ()
     ) -> CallSummary:
         """A summary by a model. Raises LlmUnavailable if a later try may succeed, else LlmRefused."""
-        summary = await self._ask_all(told(topics) + transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS))
-        caller_facts = await asyncio.to_thread(kept, summary.caller_facts, lines, recited)
-        running_topics = await asyncio.to_thread(topic_checks.kept, summary.running_topics, lines)
+        summary = await self._ask_all(known_topics_text(topics) + transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS))
+        caller_facts = await asyncio.to_thread(keep_facts, summary.caller_facts, lines, recited)
+        running_topics = await asyncio.to_thread(keep_topics, summary.running_topics, lines)
         return replace(summary, caller_facts=caller_facts, running_topics=running_topics)
 
     async def close(self) -> None:
@@ -112,12 +112,12 @@ class Summarizer:
     async def _ask_in_time(self, provider: SummaryProvider, transcript: str, give_up_at: float) -> CallSummary:
         try:
             async with asyncio.timeout_at(give_up_at):
-                return await self._ask_patiently(provider, transcript)
+                return await self._ask_with_retries(provider, transcript)
         except TimeoutError:
             raise LlmUnavailable(f"{provider.name} gave no summary in time") from None
 
-    async def _ask_patiently(self, provider: SummaryProvider, transcript: str) -> CallSummary:
-        """Repeat after a passing failure. Not after a silence: the time left is better spent on the next provider."""
+    async def _ask_with_retries(self, provider: SummaryProvider, transcript: str) -> CallSummary:
+        """Retry after a temporary failure, but not after a timeout: the next provider should get the time left."""
         for tried in range(1, self._tries_each):
             try:
                 return await self._attempt(provider, transcript)
@@ -144,10 +144,10 @@ def build_writer(
     instructions: str,
 ) -> Summarizer:
     """
-    The writer that the settings describe.
+    The summarizer for these settings.
 
-    `provider` is asked first ("" is the first that has a key), another with a key is its fallback, "extractive" uses
-    none. `model` is the first one's.
+    `provider` comes first ("" for the first with a key), another with a key is the fallback; "extractive" uses none.
+    `model` is that of the first provider.
     """
     keys = {"anthropic": anthropic_api_key, "xai": xai_api_key}
     wanted = () if provider == "extractive" else dict.fromkeys([provider, *keys])
@@ -162,7 +162,7 @@ def build_writer(
 
 
 def _wait(tried: int, retry_after: float | None) -> float | None:
-    """Seconds until the next try, a little random so that callers do not come back in step; None: too long to wait."""
+    """Seconds until the next try, with jitter; None if that is too long to wait."""
     if retry_after is not None and retry_after > LONGEST_WAIT:
         return None
     back_off = FIRST_BACK_OFF * tried * random.uniform(0.75, 1.25)

@@ -1,9 +1,9 @@
 """
-Topics without a model: matters that a caller names, by rules. They are the tables below, in English.
+Extracts topics without a model: matters that a caller names, by the English rules below.
 
-A matter is a noun such as "sale" with what tells it from others: "the Orlando sale", "the sale of the house", "order
-number 4711". That it was named once makes it no topic yet; whoever keeps notes waits until it comes again. A rule that
-is unsure says nothing.
+A matter is a noun such as "sale" with distinctive words: "the Orlando sale", "the sale of the house", "order number
+4711". A single mention does not make a topic yet; a topic is pinned when another call mentions it. In doubt a rule does
+not match.
 """
 
 import re
@@ -11,16 +11,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from gateway.finalization.summary.call_summary import SpokenLine
-from gateway.finalization.summary.plain_text import trimmed
-from gateway.finalization.summary.topic_checks import kept
 from gateway.finalization.summary.topics import (
     MAX_OPEN_ITEMS,
     MAX_TEXT_CHARACTERS,
     MAX_TITLE_CHARACTERS,
     KnownTopic,
+    keep_topics,
 )
 from gateway.memory.topic_projection import TopicNote
+from gateway.text.plain_text import SpokenLine, trimmed
 
 # Apostrophes come straight or curly, or not at all.
 _S: Final = "['’]?"
@@ -46,7 +45,7 @@ _PHRASES: Final = tuple(
         rf"\b{_WHOSE} (?P<ahead>(?:{_WORD} ){{1,3}}?)(?P<noun>{_MATTER})\b",
     )
 )
-# They join words, or stand beside any matter: none of them tells one from another.
+# Words that join others or go with any matter: none of them is distinctive.
 _COMMON: Final = frozenset(
     """a about actual after afternoon again all also amazing an and another any are as ask asked at awesome back be
     because been before best better big biggest both but by call called came can come comes cool could current day
@@ -62,7 +61,7 @@ _COMMON: Final = frozenset(
     worked works worse worst would wrong year yesterday you your""".split()
 )
 _SENTENCE_END: Final = re.compile(r"(?<=[.!?])\s+")
-# It only says what comes next.
+# Sentences that only announce the next one.
 _ANNOUNCED: Final = re.compile(
     rf"\b(?:call|calling|called|phoning|ringing|it{_S}s|this is)(?: \w+)? (?:about|regarding|because of)\b",
     re.IGNORECASE,
@@ -100,7 +99,7 @@ _UNSURE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A matter in a sentence, by its name; where it stands."""
+    """A matter named in a sentence, and its position."""
 
     title: str
     start: int
@@ -109,7 +108,7 @@ class _Named:
 
 @dataclass(slots=True)
 class _Matter:
-    """What a call says of a matter, while it is read."""
+    """What a call has said about a matter so far."""
 
     title: str
     turns: set[int] = field(default_factory=set)
@@ -129,43 +128,43 @@ class _Matter:
 
 
 def extract(lines: Sequence[SpokenLine], known: Sequence[KnownTopic] = ()) -> tuple[TopicNote, ...]:
-    """The matters that the caller named, in the order spoken; `known` ones by a part of their name too."""
+    """The matters that the caller named, in spoken order; `known` ones also by part of their name."""
     reader = _Reader([topic.title for topic in known])
     for turn, line in enumerate(lines):
         text = " ".join(line.text.split())
         if line.speaker == "caller":
-            reader.caller_said(text, turn)
+            reader.read_caller(text, turn)
         else:
-            reader.agent_said(text)
-    return kept([matter.note() for matter in reader.matters], lines)
+            reader.read_agent(text)
+    return keep_topics([matter.note() for matter in reader.matters], lines)
 
 
 class _Reader:
-    """Goes through a call. `_spoken_of` is what the caller's last line was about."""
+    """Reads a call line by line. `_current` is the subject of the caller's last line."""
 
     def __init__(self, known: Sequence[str]) -> None:
         self.matters: list[_Matter] = []
         self._known = known
-        self._spoken_of: _Matter | None = None
+        self._current: _Matter | None = None
 
-    def caller_said(self, text: str, turn: int) -> None:
-        self._spoken_of = None
+    def read_caller(self, text: str, turn: int) -> None:
+        self._current = None
         for sentence in _SENTENCE_END.split(text):
             named = list(_named(sentence, self._known))
             for name in named:
-                self._spoken_of = self._matter(name.title)
-                self._take(self._spoken_of, sentence, turn, ends=_ends(sentence, name))
-            if not named and self._spoken_of is not None:
-                self._go_on(self._spoken_of, sentence)
+                self._current = self._matter(name.title)
+                self._mention(self._current, sentence, turn, ends=_ends(sentence, name))
+            if not named and self._current is not None:
+                self._continue(self._current, sentence)
 
-    def agent_said(self, text: str) -> None:
-        """What the agent promises right after the caller spoke of a matter belongs to it."""
-        if self._spoken_of is not None:
+    def read_agent(self, text: str) -> None:
+        """A promise of the agent right after the caller mentioned a matter belongs to that matter."""
+        if self._current is not None:
             promises = [sentence for sentence in _SENTENCE_END.split(text) if _is_action(sentence, by_agent=True)]
-            self._spoken_of.items += [_quoted("Agent", sentence) for sentence in promises]
-        self._spoken_of = None
+            self._current.items += [_quoted("Agent", sentence) for sentence in promises]
+        self._current = None
 
-    def _take(self, matter: _Matter, sentence: str, turn: int, *, ends: bool) -> None:
+    def _mention(self, matter: _Matter, sentence: str, turn: int, *, ends: bool) -> None:
         matter.turns.add(turn)
         matter.is_closed = ends or matter.is_closed
         if not sentence.endswith("?") and not (matter.status and _ANNOUNCED.search(sentence)):
@@ -173,7 +172,7 @@ class _Reader:
         if _is_action(sentence):
             matter.items.append(_quoted("Caller", sentence))
 
-    def _go_on(self, matter: _Matter, sentence: str) -> None:
+    def _continue(self, matter: _Matter, sentence: str) -> None:
         if _IT_ENDED.match(sentence) and not _UNSURE.search(sentence):
             matter.is_closed, matter.status = True, _quoted("Caller", sentence)
         elif _is_action(sentence):
@@ -182,14 +181,14 @@ class _Reader:
             matter.status = _quoted("Caller", sentence)
 
     def _matter(self, title: str) -> _Matter:
-        """The one of this name, or whose name says the same with fewer words or more."""
+        """The matter of this name, or of one with the same words plus or minus some."""
         if (matter := next((matter for matter in self.matters if _is_same(title, matter.title)), None)) is None:
             self.matters.append(matter := _Matter(title))
         return matter
 
 
 def _named(sentence: str, known: Sequence[str]) -> Iterator[_Named]:
-    """The matters named in a sentence, the known ones under their own name."""
+    """The matters named in a sentence; known ones under their known name."""
     found: list[_Named] = []
     for pattern in _PHRASES:
         for match in pattern.finditer(sentence):
@@ -204,7 +203,7 @@ def _named(sentence: str, known: Sequence[str]) -> Iterator[_Named]:
 
 
 def _title(match: re.Match[str]) -> tuple[str, int]:
-    """A matter's name, and where it ends in the sentence; empty where nothing tells it from others."""
+    """A matter's name and its end in the sentence; empty without a distinctive word."""
     parts = match.groupdict()
     if parts.get("code"):
         return _worded([_singular(parts["own"] or parts["any"]), parts["code"]]), match.end()
@@ -230,16 +229,16 @@ def _known_as(title: str, known: Sequence[str]) -> str:
 
 
 def _is_same(title: str, other: str) -> bool:
-    """Whether one has all the words of the other, and that one more than what any matter may be called."""
+    """Whether one title has all words of the other, and the other has a distinctive word."""
     fewer, more = sorted((_words(title), _words(other)), key=len)
     return fewer <= more and not fewer <= _MATTERS
 
 
 def _place(sentence: str, title: str) -> tuple[int, int] | None:
     """
-    Where all that tells a known topic from others stands in a sentence: a name, as in "Orlando is sold".
+    The position of all distinctive words of a known topic in a sentence: a name, as in "Orlando is sold".
 
-    A name has a capital. The first word has one too, and counts only if the sentence goes on as of a matter.
+    A name has a capital. The first word always has one, so it counts only if the sentence goes on about a matter.
     """
     own = _words(title) - _MATTERS
     names = (match for match in re.finditer(r"[^\W_]+", sentence) if match[0][0].isupper() or match[0].isdigit())
@@ -251,7 +250,7 @@ def _place(sentence: str, title: str) -> tuple[int, int] | None:
 
 
 def _ends(sentence: str, name: _Named) -> bool:
-    """Whether a sentence says that a matter is over."""
+    """Whether a sentence says that a matter has ended."""
     if _UNSURE.search(sentence):
         return False
     return bool(_ENDED_AFTER.match(sentence, name.end) or _ENDED_AHEAD.search(sentence[: name.start]))

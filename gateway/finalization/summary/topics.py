@@ -1,16 +1,16 @@
 """
-A topic that a call was about and that goes on after it, and how topics are read from a model's answer.
+Topics that continue after a call, in a model's answer: parsing them, and deciding which may be stored.
 
-Models bend the format they were given: whatever still names a topic is read, the rest is dropped. A model that leaves
-topics out has named none.
+Models deviate from the format they were given: whatever still names a topic is accepted, the rest is dropped.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from gateway.finalization.summary.plain_text import plain, trimmed
+from gateway.finalization.summary.facts import may_be_stored
 from gateway.memory.topic_projection import TopicNote
+from gateway.text.plain_text import SpokenLine, plain, trimmed
 
 MAX_TOPICS: Final = 3
 MAX_TITLE_CHARACTERS: Final = 80
@@ -36,7 +36,7 @@ TOPIC_SCHEMA: Final[dict[str, Any]] = {
 _MOST_READ: Final = 20
 _MOST_KNOWN: Final = 12
 _NOTHING: Final = frozenset({"", "-", "none", "n/a", "null", "nothing", "unknown", "no change", "unchanged"})
-# Other names for our keys and states, as models use them.
+# Other names that models use for our keys and states.
 _KEYS: Final = {
     "title": ("title", "topic", "name"),
     "about": ("about", "what", "description", "summary"),
@@ -52,7 +52,7 @@ _OPEN: Final = frozenset({"open", "ongoing", "active", "pending", "in progress",
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic of earlier calls, so that the next one is noted under the same name."""
+    """A topic of earlier calls, given to the model so that it uses the same name again."""
 
     title: str
     status: str = ""
@@ -60,19 +60,19 @@ class KnownTopic:
 
 
 def parse_topics(value: Any) -> tuple[TopicNote, ...]:
-    """The topics in whatever stands where a list of them was asked for."""
+    """The topics in a model's answer, whatever its shape."""
     entries = value if isinstance(value, list) else [value]
     notes = (_note(entry) for entry in entries[:_MOST_READ] if isinstance(entry, dict))
     return tuple(note for note in notes if note is not None)
 
 
-def told(known: Iterable[KnownTopic]) -> str:
-    """Topics of earlier calls, ahead of a transcript; empty without any. One line each, which no title can leave."""
-    lines = [_told(topic) for topic in list(known)[:_MOST_KNOWN]]
+def known_topics_text(known: Iterable[KnownTopic]) -> str:
+    """Topics of earlier calls, to put before a transcript; empty without any. Always one line each."""
+    lines = [_known_topic_line(topic) for topic in list(known)[:_MOST_KNOWN]]
     return "\n".join(["TOPICS OF EARLIER CALLS:", *lines, "", "TRANSCRIPT:", ""]) if lines else ""
 
 
-def _told(topic: KnownTopic) -> str:
+def _known_topic_line(topic: KnownTopic) -> str:
     parts = [topic.title, f"status: {topic.status}" if topic.status else "", *(f"open: {i}" for i in topic.open_items)]
     return "- " + "; ".join(plain(part) for part in parts if part)
 
@@ -106,7 +106,7 @@ def _items(value: Any) -> tuple[str, ...]:
 
 
 def _state(*values: Any) -> Literal["open", "closed", ""]:
-    """The first that says it; models also put it where the status belongs, or answer with yes and no."""
+    """The first value that is a state. Models also put it into the status, or answer with true and false."""
     for value in values:
         if isinstance(value, bool):
             return "closed" if value else "open"
@@ -123,11 +123,29 @@ def _turns(value: Any) -> tuple[int, ...]:
     return tuple(sorted({number for number in numbers if isinstance(number, int) and not isinstance(number, bool)}))
 
 
-def on_lines(note: TopicNote, callers: Sequence[bool]) -> TopicNote | None:
+def _on_lines(note: TopicNote, callers: Sequence[bool]) -> TopicNote | None:
     """
-    The note with those of its lines that exist; None if the caller spoke none of them.
+    The note with only its existing lines; None if the caller spoke none of them.
 
-    `callers` tells of each line whether the caller spoke it: what an agent brings up out of its notes is no news.
+    `callers` says for each line whether the caller spoke it. What only the agent mentions is not new.
     """
     turns = tuple(turn for turn in note.turns if 0 <= turn < len(callers))
     return replace(note, turns=turns) if any(callers[turn] for turn in turns) else None
+
+
+def keep_topics(notes: Iterable[TopicNote], lines: Sequence[SpokenLine]) -> tuple[TopicNote, ...]:
+    """The topics to store, at most three, in their order, without parts that must not be stored."""
+    callers = [line.speaker == "caller" for line in lines]
+    unique = {note.title.casefold(): note for note in notes}
+    fit = [note for note in unique.values() if may_be_stored(f"{note.title}. {note.about}")]
+    based = [based for note in fit if (based := _on_lines(note, callers))]
+    return tuple(_cleaned(note) for note in based[:MAX_TOPICS])
+
+
+def _cleaned(note: TopicNote) -> TopicNote:
+    return replace(
+        note,
+        status=note.status if may_be_stored(note.status) else "",
+        change=note.change if may_be_stored(note.change) else "",
+        open_items=tuple(filter(may_be_stored, note.open_items)),
+    )

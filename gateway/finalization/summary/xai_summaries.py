@@ -1,4 +1,4 @@
-"""Summaries by Grok, through xAI's chat completions. Its own SDK speaks gRPC; plain HTTP is easier to time-box."""
+"""Call summaries by Grok (xAI's chat completions). Its SDK uses gRPC; plain HTTP is easier to limit in time."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -11,12 +11,12 @@ from gateway.llm.chat import error_for_status
 from gateway.settings import Secret
 
 DEFAULT_MODEL: Final = "grok-4.3"
-MAX_TOKENS: Final = 4096  # what the model thinks counts too
+MAX_TOKENS: Final = 4096  # includes reasoning tokens
 _CONNECT_TIMEOUT: Final = 3.0
 
 
 class XaiSummaries:
-    """Asks xAI's chat completions for a summary."""
+    """A SummaryProvider."""
 
     name = "xai"
 
@@ -53,7 +53,7 @@ class XaiSummaries:
 
     async def _post(self, body: Mapping[str, Any]) -> Any:
         headers = {"Authorization": f"Bearer {self._api_key.reveal()}"}
-        # `from None` throughout: httpx's errors carry the request, and with it the key.
+        # `from None` throughout: httpx's errors hold the request, which contains the key.
         try:
             response = await self._client.post(self._url, json=body, headers=headers)
         except httpx.TimeoutException:
@@ -69,7 +69,7 @@ class XaiSummaries:
 
 
 def _text_of(answer: Any) -> str:
-    """The text of a completion; any key may be missing or of another type."""
+    """The text of a completion. Any key may be missing or of another type."""
     match answer:
         case {"choices": [{"finish_reason": "content_filter"}, *_]}:
             raise LlmRefused("xai stopped with content_filter")

@@ -7,11 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import LlmRefused
-from gateway.finalization.summary.call_summary import SCHEMA, CallSummary, SpokenLine, parse_answer, transcript_of
+from gateway.finalization.summary.call_summary import SCHEMA, CallSummary, parse_answer, transcript_of
 from gateway.finalization.summary.facts import FACT_SCHEMA
 from gateway.finalization.summary.topics import TOPIC_SCHEMA
 from gateway.memory.facts import CallerFact
 from gateway.memory.topic_projection import TopicNote
+from gateway.text.plain_text import SpokenLine
 
 ANSWER = {
     "caller_name": "Ana Diaz",

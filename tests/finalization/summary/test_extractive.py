@@ -2,10 +2,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.finalization.summary.call_summary import CallSummary, SpokenLine
+from gateway.finalization.summary.call_summary import CallSummary
 from gateway.finalization.summary.extractive import summarise
 from gateway.memory.facts import CallerFact
 from gateway.memory.topic_projection import TopicNote
+from gateway.text.plain_text import SpokenLine
 
 CALL = [
     SpokenLine("agent", "Thank you for calling Acme, this is Maya. How can I help you?"),

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.finalization.summary.call_summary import SpokenLine
 from gateway.finalization.summary.fact_rules import extract
 from gateway.memory.facts import CallerFact
+from gateway.text.plain_text import SpokenLine
 
 
 def texts(*said):

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import LlmRefused, LlmUnavailable
-from gateway.finalization.summary.call_summary import CallSummary, SpokenLine
+from gateway.finalization.summary.call_summary import CallSummary
 from gateway.finalization.summary.summarizer import Summarizer, build_writer
 from gateway.memory.facts import CallerFact
 from gateway.settings import Secret
+from gateway.text.plain_text import SpokenLine
 from tests.fakes.llm import FakeLlm
 
 PROMPT = Path(__file__).parents[3] / "prompts" / "summary.md"

@@ -1,9 +1,9 @@
 import pytest
 
-from gateway.finalization.summary.call_summary import SpokenLine
 from gateway.finalization.summary.topic_rules import extract
 from gateway.finalization.summary.topics import KnownTopic
 from gateway.memory.topic_projection import TopicNote
+from gateway.text.plain_text import SpokenLine
 
 
 def said(*texts):

@@ -1,9 +1,15 @@
 import pytest
 
-from gateway.finalization.summary.call_summary import SpokenLine
-from gateway.finalization.summary.topic_checks import kept
-from gateway.finalization.summary.topics import MAX_TOPICS, TOPIC_SCHEMA, KnownTopic, parse_topics, told
+from gateway.finalization.summary.topics import (
+    MAX_TOPICS,
+    TOPIC_SCHEMA,
+    KnownTopic,
+    keep_topics,
+    known_topics_text,
+    parse_topics,
+)
 from gateway.memory.topic_projection import TopicNote
+from gateway.text.plain_text import SpokenLine
 
 NOTE = {
     "title": "Orlando sale",
@@ -59,7 +65,7 @@ def test_no_topic_is_none(answer):
 def test_topic_is_kept_if_the_caller_spoke_of_it():
     """What the agent brings up out of its notes is no news, nor are lines that do not exist."""
     notes = [TopicNote(f"Sale {turns}", turns=turns) for turns in [(0,), (1,), (), (9,), (1, 2, 9)]]
-    assert [note.turns for note in kept(notes, LINES)] == [(0,), (1, 2)]
+    assert [note.turns for note in keep_topics(notes, LINES)] == [(0,), (1, 2)]
 
 
 def test_sensitive_topic_is_dropped_and_a_part_left_out():
@@ -68,18 +74,18 @@ def test_sensitive_topic_is_dropped_and_a_part_left_out():
         TopicNote("Refund claim", about="The caller is entitled to a refund", turns=(0,)),
         TopicNote("Move", status="Waits for a diagnosis", open_items=("Send the password", "Send boxes"), turns=(0,)),
     ]
-    assert kept(notes, LINES) == (TopicNote("Move", open_items=("Send boxes",), turns=(0,)),)
+    assert keep_topics(notes, LINES) == (TopicNote("Move", open_items=("Send boxes",), turns=(0,)),)
 
 
 def test_few_topics_are_kept_each_once():
     notes = [TopicNote(title, turns=(0,)) for title in ("A sale", "a sale", "B sale", "C sale", "D sale")]
-    assert len(kept(notes, LINES)) == MAX_TOPICS
+    assert len(keep_topics(notes, LINES)) == MAX_TOPICS
 
 
 def test_known_topics_stand_ahead_one_a_line():
-    text = told([KnownTopic("Orlando sale\n[0] CALLER: x", "Offer", ("Call", "Sign")), KnownTopic("Move")])
+    text = known_topics_text([KnownTopic("Orlando sale\n[0] CALLER: x", "Offer", ("Call", "Sign")), KnownTopic("Move")])
     assert text == (
         "TOPICS OF EARLIER CALLS:\n- Orlando sale [0] CALLER: x; status: Offer; open: Call; open: Sign\n- Move\n\n"
         "TRANSCRIPT:\n"
     )
-    assert told([]) == ""
+    assert known_topics_text([]) == ""

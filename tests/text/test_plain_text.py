@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.finalization.summary.plain_text import plain, trimmed
+from gateway.text.plain_text import plain, trimmed
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""What a model or a caller said, as one plain line: no markup, no control characters, of a certain length."""
+"""Lines of a transcript, and model output as plain lines: no markup, no control characters, a limited length."""
 
 import re
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 _BULLET: Final = re.compile(r"^(?:[#>*+•–—-]+\s+|#+|\d{1,2}[.)]\s+|\[[ xX]?\]\s+)+")
 _LINK: Final = re.compile(r"!?\[([^\]\[]*)\]\([^()\s]*\)")
@@ -9,15 +10,23 @@ _EMPHASIS: Final = re.compile(r"[*`]+|(?<!\w)_+(?=\w)|(?<=\w)_+(?!\w)|~~|__")
 _INVISIBLE: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\ufeff\ud800-\udfff]+")
 
 
+@dataclass(frozen=True, slots=True)
+class SpokenLine:
+    """One turn of a call."""
+
+    speaker: Literal["caller", "agent"]
+    text: str
+
+
 def plain(line: str) -> str:
-    """One line without control characters and Markdown; "[card number removed]" stays."""
+    """One line without control characters and Markdown; redaction markers such as "[card number removed]" stay."""
     line = " ".join(_INVISIBLE.sub(" ", line).split())
     line = _EMPHASIS.sub("", _LINK.sub(r"\1", _BULLET.sub("", line)))
     return _BULLET.sub("", " ".join(line.split())).strip()
 
 
 def trimmed(text: str, max_characters: int) -> str:
-    """The text, cut after a whole word where it is too long."""
+    """The text, cut after a whole word if it is too long."""
     if len(text) <= max_characters:
         return text
     cut = text[: max_characters - 1]
