@@ -8,14 +8,13 @@ they can change it. So any cut of a text into chunks gives the same words, and t
 
 import html
 import re
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property, lru_cache
-from importlib import resources
 from typing import Final
 
+from gateway.text.languages import load_language
 from gateway.text.spoken_joiner import SentenceJoint, SpokenJoiner
 
 WINDOW: Final = 200
@@ -188,13 +187,9 @@ class LanguageRules:
 
 @lru_cache(maxsize=64)
 def load_rules(language: str) -> LanguageRules:
-    """The rules for a language tag such as `en` or `de-AT`; for an unknown one those that only remove marks."""
-    tag = language.lower().replace("_", "-")
-    for name in (tag, tag.partition("-")[0]):
-        file = resources.files("gateway.text") / "languages" / f"{name}.toml"
-        if re.fullmatch("[a-z0-9-]+", name) and file.is_file():
-            return LanguageRules(**tomllib.loads(file.read_text(encoding="utf-8")))
-    return LanguageRules()
+    """The rules for a language tag such as `en` or `de-AT`; for an unknown language, rules that only remove markup."""
+    data = load_language(language)
+    return LanguageRules(**data["speech"]) if data else LanguageRules()
 
 
 def spoken(text: str, rules: LanguageRules) -> str:

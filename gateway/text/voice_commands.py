@@ -1,19 +1,19 @@
 """
 What a caller can ask of their memory aloud, understood without a language model.
 
-A command is a sentence of its own, one of the phrases in voice_commands.toml; the same words inside another sentence
+A command is a sentence of its own, one of the phrases in `languages/*.toml`; the same words inside another sentence
 are talk. What could do harm is asked back first, and only a plain yes to that very question makes it happen.
 """
 
 import enum
 import re
-import tomllib
 import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import resources
-from typing import Any, Final
+from typing import Final
+
+from gateway.text.languages import load_language
 
 CONFIRM_SECONDS: Final = 30.0
 """How long a question of ours can be answered."""
@@ -144,10 +144,9 @@ class _Phrases:
 
 @lru_cache(maxsize=64)
 def _load(language: str, name: str) -> _Phrases:
-    file = resources.files("gateway.text") / "voice_commands.toml"
-    languages = tomllib.loads(file.read_text(encoding="utf-8"))
-    tag = language.lower().replace("_", "-").partition("-")[0]
-    rules: dict[str, Any] = languages.get(tag, languages[_DEFAULT_LANGUAGE])
+    data = load_language(language) or load_language(_DEFAULT_LANGUAGE)
+    assert data is not None
+    rules = data["voice_commands"]
     names = [name] if name else []
     # Bounded: a caller who repeats a word for ever must not keep the expression busy for as long.
     before = f"(?:{_any_of([*rules['before'], *names])}){{0,6}}"

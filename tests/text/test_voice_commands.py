@@ -1,15 +1,14 @@
 import re
-import tomllib
-from importlib import resources
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.memory.trust import TrustLevel
+from gateway.text.languages import load_language
 from gateway.text.voice_commands import CONFIRM_SECONDS, CommandStep, VoiceCommandKind, VoiceCommands
 
-RULES = tomllib.loads((resources.files("gateway.text") / "voice_commands.toml").read_text(encoding="utf-8"))
+RULES = {language: load_language(language)["voice_commands"] for language in ("de", "en", "es", "fr")}
 
 SAID = {
     ("en", VoiceCommandKind.TELL_KNOWN): [
