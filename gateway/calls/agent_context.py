@@ -143,7 +143,7 @@ class AgentContext:
     @property
     def memory_seconds(self) -> float:
         """How long loading took, or has taken until now."""
-        return self._memory.so_long if self._memory is not None else 0.0
+        return self._memory.elapsed if self._memory is not None else 0.0
 
     @property
     def recorded_memory(self) -> dict[str, Sequence[PastCall | Fact | PinnedTopic]]:

@@ -1,4 +1,4 @@
-"""Loading what earlier calls left behind, from the moment the phone rings. The call never waits long for it."""
+"""Loads the memory of a caller while the phone rings. The call never waits long for it."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from gateway.memory.recall import MOST_FACTS, Recall, is_of, merged
 from gateway.memory.summary_parser import PastCall
 
 REMOTE_SECONDS: Final = 20.0
-"""A store that has not answered by then has nothing for this call."""
+"""A store that takes longer is ignored for this call."""
 
 _log = logging.getLogger(__name__)
 
@@ -22,10 +22,9 @@ T = TypeVar("T")
 
 class MemoryLoader:
     """
-    What is known of one caller to one agent: topics, facts and past calls of our own store at once, a remote store's
-    calls when they come.
+    Loads topics, facts and past calls of one caller with one agent from our own store, and calls from a remote one.
 
-    Owns four tasks; `cancel` ends them. A store that fails costs a log line, never the call.
+    Owns four tasks; `cancel` ends them. A failing store is logged and never affects the call.
     """
 
     def __init__(self, recall: Recall, *, agent: str, caller: str, limit: int) -> None:
@@ -35,28 +34,28 @@ class MemoryLoader:
         self._failures: list[str] = []
         self._loading = 4
         self.seconds: float | None = None
-        """How long loading took, once all have answered."""
+        """How long loading took; None while it goes on."""
         self._own = _task(self._loaded(lambda: recall.own_calls(agent, caller), "own"))
         self._remote = _task(self._loaded(lambda: recall.remote_calls(agent, caller), "remote"))
         self._facts = _task(self._loaded(lambda: recall.known_facts(agent, caller), "own"))
         self._pins = _task(self._loaded(lambda: recall.pinned_topics(agent, caller), "own"))
-        self._told: set[str] = set()
+        self._given: set[str] = set()
         self._person = ""
 
     async def by(self, seconds: float) -> list[PastCall]:
-        """What has been found within so many seconds."""
+        """The calls that are loaded within this time."""
         if seconds > 0:
             await asyncio.wait({self._own, self._remote, self._facts, self._pins}, timeout=seconds)
         return self.found()
 
     @property
     def facts(self) -> list[Fact]:
-        """What is known by now of whoever speaks."""
+        """The facts loaded so far about the person who speaks."""
         return [fact for fact in _found(self._facts) if is_of(fact.person, self.person)][:MOST_FACTS]
 
     @property
     def person(self) -> str:
-        """Who speaks, of those on one number: who said so, or the only one that is known. Empty for who knows."""
+        """The person who speaks: by the name they gave, or the only known person on the number. Empty if unknown."""
         return self._person or only_person(self._names)
 
     @property
@@ -65,17 +64,17 @@ class MemoryLoader:
         return list(filter(None, names))
 
     def person_is(self, name: str) -> bool:
-        """The caller has given this name. Whether that changes what is known; then nothing of it counts as told."""
+        """Set the person who speaks. Returns whether that changes the memory; if so, all of it counts as new."""
         before = self.facts, self.calls, self.pins
         self._person = name
         if (self.facts, self.calls, self.pins) == before:
             return False
-        self._told.clear()
+        self._given.clear()
         return True
 
     @property
     def calls(self) -> list[PastCall]:
-        """The calls of whoever speaks that are found by now, told or not."""
+        """The calls loaded so far of the person who speaks."""
         return [call for call in self._all_calls if is_of(call.caller_name, self.person)]
 
     @property
@@ -84,24 +83,24 @@ class MemoryLoader:
 
     @property
     def pins(self) -> list[PinnedTopic]:
-        """The pinned topics, by now: the number's, so they are told while it is one person's."""
+        """The topics loaded so far. They belong to the number, so they are used only if one person is known on it."""
         sole = only_person(self._names)
         is_theirs = not self._names or sole and same_person(sole, self._person or sole)
         return _found(self._pins) if is_theirs else []
 
     async def rest(self) -> list[PastCall]:
-        """What was too late for `by`, once all have answered."""
+        """The calls that were too late for `by`, once every store has answered."""
         await asyncio.wait({self._own, self._remote, self._facts, self._pins})
         return self.found()
 
     @property
-    def so_long(self) -> float:
-        """How long loading took, or has taken until now."""
+    def elapsed(self) -> float:
+        """How long loading took, or has taken so far."""
         return self.seconds if self.seconds is not None else self._loop.time() - self._began_at
 
     @property
     def outcome(self) -> str:
-        """What has become of it by now: loaded, late, or failed."""
+        """The state of loading: loaded, late, or failed."""
         if self._failures:
             return "failed"
         return "late" if self.seconds is None else "loaded"
@@ -119,7 +118,7 @@ class MemoryLoader:
             _log.warning("memory could not be loaded", extra={"store": store, "error": type(error).__name__})
             return []
         except Exception:
-            # The edge to what others have stored: whatever it is, the call goes on.
+            # Stored data may be anything; the call goes on in any case.
             self._failures.append(store)
             _log.exception("memory can't be read", extra={"store": store})
             return []
@@ -129,14 +128,14 @@ class MemoryLoader:
                 self.seconds = round(self._loop.time() - self._began_at, 4)
 
     def found(self) -> list[PastCall]:
-        """What has been found by now and was not given yet."""
-        new = [call for call in self.calls if call.session_id not in self._told]
-        self._told |= {call.session_id for call in new}
+        """The calls loaded so far that were not returned before."""
+        new = [call for call in self.calls if call.session_id not in self._given]
+        self._given |= {call.session_id for call in new}
         return new
 
 
 def _task(loading: Coroutine[Any, Any, list[T]]) -> asyncio.Task[list[T]]:
-    return asyncio.get_running_loop().create_task(loading, name="remembering")
+    return asyncio.get_running_loop().create_task(loading, name="load memory")
 
 
 def _found(task: asyncio.Task[list[T]]) -> list[T]:

@@ -1,8 +1,8 @@
 """
 A client for Remem, or for any store that speaks one of its dialects.
 
-Which one is found out: a create the plan's way first, and ingestion where that is not known. What comes back is read
-liberally and is never trusted to be of the caller asked for.
+The dialect is detected: a create as planned first, ingestion if the server does not know that. Responses are parsed
+liberally, and never trusted to belong to the requested caller.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ AFTER_CALL: Final = 10.0
 _MAX_ANSWER_BYTES: Final = 1_000_000
 _NOT_OFFERED: Final = (404, 405)
 _UNPROCESSABLE: Final = 422
-_TURNED_AWAY: Final = (408, 425, 429, 503)  # said before any work was done
+_TURNED_AWAY: Final = (408, 425, 429, 503)  # sent before any work was done
 _MOST_ASKED: Final = 100
-_MOST_READ: Final = 10  # documents fetched whole to see whose they are
+_MOST_READ: Final = 10  # documents fetched in full to find their owner
 _TITLE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\d \d{1,2}:\d\d [AP]M")
 _EPOCH: Final = datetime.fromtimestamp(0, UTC)
 
@@ -45,10 +45,10 @@ class RememClient:
     """
     Another store, reached over HTTP.
 
-    Every method takes the time it may use as a whole, in seconds. StoreUnavailable is worth another try, and
-    `answer_lost` says that a write may have been carried out: ask `find_by_session` before repeating it. That is so
-    for whatever happens once the request is on its way, and for every 5xx except 503, which like 429 turns a request
-    away unread. StoreRefused stays refused.
+    Every method takes a limit on its whole duration, in seconds. After StoreUnavailable a retry may succeed;
+    `answer_lost` means that a write may have been carried out: call `find_by_session` before repeating it. That holds
+    for any failure after the request was sent, and for every 5xx except 503, which like 429 rejects a request unread.
+    StoreRefused is final.
     """
 
     def __init__(self, base_url: str, api_key: Secret, http: httpx.AsyncClient) -> None:
@@ -60,19 +60,19 @@ class RememClient:
     # Writing
 
     async def store(self, new: NewDocument, *, timeout: float = AFTER_CALL) -> str:
-        """Create the document; its id, or an empty text where the server names none."""
-        async with _border(timeout, writes=True):
+        """Create the document. Returns its id, or an empty text if the server sends none."""
+        async with _translated_errors(timeout, writes=True):
             return _id(await self._create(new))
 
     async def replace(self, document_id: str, new: NewDocument, *, timeout: float = AFTER_CALL) -> str:
         """
-        Put `new` in the document's place; its id.
+        Replace the document. Returns its id.
 
-        A server without updates keeps the old text: giving it the document again could make a second one.
+        A server without updates keeps the old text: creating the document again could make a second one.
         """
         if not document_id or self._ingests:
             return document_id
-        async with _border(timeout, writes=True):
+        async with _translated_errors(timeout, writes=True):
             try:
                 return _id(await self._put(document_id, new)) or document_id
             except StoreRefused as refused:
@@ -81,8 +81,8 @@ class RememClient:
                 return document_id
 
     async def delete(self, document_id: str, *, timeout: float = AFTER_CALL) -> bool:
-        """Delete the document; false when it is not there, or the server deletes none."""
-        async with _border(timeout, writes=True):
+        """Delete the document. Returns false if it does not exist, or the server does not support deletion."""
+        async with _translated_errors(timeout, writes=True):
             try:
                 await self._ask("DELETE", _path_of(document_id), writes=True)
             except StoreRefused as refused:
@@ -119,7 +119,7 @@ class RememClient:
         except StoreRefused as refused:
             if refused.status != _UNPROCESSABLE or body["source"] == "api":
                 raise
-        # Remem lists the sources it knows; ours may not be among them.
+        # Remem accepts only known sources; ours may not be among them.
         metadata = body["metadata"] | {"source": body["source"]}
         return await self._ask("POST", path, body | {"source": "api", "metadata": metadata}, key=key, writes=True)
 
@@ -130,11 +130,11 @@ class RememClient:
 
     async def find_by_session(self, session_id: str, *, timeout: float = AFTER_CALL) -> str | None:
         """
-        The id of the session's document (empty where the server names none), or None when it has none.
+        The id of the session's document (empty if the server sends none), or None if there is no document.
 
-        An answer that does not say is none: StoreUnavailable.
+        Raises StoreUnavailable for an answer without results.
         """
-        async with _border(timeout, writes=False):
+        async with _translated_errors(timeout, writes=False):
             found = await self._query(session_id, limit=_MOST_READ)
             if found is None:
                 raise StoreUnavailable("remem answered a query without results")
@@ -145,23 +145,23 @@ class RememClient:
         return certain[0].id if certain else None
 
     async def past_calls(self, agent: str, caller: str, limit: int, *, timeout: float = IN_CALL) -> list[Document]:
-        """The last calls of this caller with this agent, newest first; nothing that can't be tied to both."""
+        """The last calls of this caller with this agent, newest first; only those that certainly belong to both."""
         deadline = asyncio.get_running_loop().time() + timeout
-        async with _border(timeout, writes=False):
+        async with _translated_errors(timeout, writes=False):
             found = await self._query(
                 f"voice call summary caller {caller} agent {agent}",
                 limit=min(limit * 10, _MOST_ASKED),
                 tags=("voice-session", f"agent:{agent}", f"caller:{caller}"),
             )
         ours = [document for document in found or () if belongs_to(document, agent, caller)]
-        unsaid = [document for document in found or () if belongs_to(document, agent, caller) is None]
-        wanted = sorted(ours, key=_age)[:limit] + unsaid[:_MOST_READ]
+        unknown = [document for document in found or () if belongs_to(document, agent, caller) is None]
+        wanted = sorted(ours, key=_age)[:limit] + unknown[:_MOST_READ]
         whole = await asyncio.gather(*(self._whole(document, until=deadline) for document in wanted))
         return sorted((document for document in whole if belongs_to(document, agent, caller)), key=_age)[:limit]
 
     async def _query(self, text: str, *, limit: int, tags: tuple[str, ...] = ()) -> list[Document] | None:
-        """What was found; None when the answer has no list of it."""
-        # All dialects' names at once: the wrong ones alone would mean the server's defaults. Scores are tiny.
+        """The results; None for an answer without a list of them."""
+        # The parameter names of all dialects: with unknown names alone the server would use its defaults.
         limits = {"limit": limit, "max_results": limit, "maxResults": limit, "minScore": 0}
         body: dict[str, Any] = {"text": text, "query": text, **limits, "mode": "fast"}
         if tags:
@@ -173,7 +173,7 @@ class RememClient:
         return [_document(result) for result in results if isinstance(result, dict)]
 
     async def _whole(self, document: Document, *, until: float | None = None) -> Document:
-        """The document with its full text, or as it is when that can't be had in time."""
+        """The document with its full text, or unchanged if that can't be fetched in time."""
         if not document.id:
             return document
         try:
@@ -183,10 +183,10 @@ class RememClient:
             return document
         return _completed(document, answer) if isinstance(answer, dict) else document
 
-    # The wire
+    # HTTP
 
     async def _ask(self, method: str, path: str, body: Any = None, *, key: str = "", writes: bool = False) -> Any:
-        """Send one request; the JSON of its answer, None when it has no body."""
+        """Send a request. Returns the JSON of the answer, None without a body."""
         headers = {"X-API-Key": self._api_key.reveal()}
         if key:
             headers["Idempotency-Key"] = key
@@ -196,7 +196,7 @@ class RememClient:
         request = self._http.build_request(
             method, self._base_url + path, content=content, headers=headers, timeout=None
         )
-        # A redirect would carry the key to wherever it points.
+        # Following a redirect would send the key to its target.
         response = await self._http.send(request, stream=True, follow_redirects=False)
         try:
             _check_status(response, writes=writes)
@@ -205,12 +205,12 @@ class RememClient:
             await response.aclose()
 
 
-# The border: foreign errors become ours, here and nowhere else
+# Errors of httpx become ours, here and nowhere else
 
 
 @asynccontextmanager
-async def _border(timeout: float, *, writes: bool) -> AsyncIterator[None]:
-    # `from None`: a library's message may quote the header that it did not like.
+async def _translated_errors(timeout: float, *, writes: bool) -> AsyncIterator[None]:
+    # `from None`: the message of an httpx error may quote a header.
     try:
         async with asyncio.timeout(timeout):
             yield
@@ -285,7 +285,7 @@ def _id(answer: Any) -> str:
 
 
 def _document(result: dict[str, Any]) -> Document:
-    """A query's result, whatever its dialect."""
+    """A query result of any dialect."""
     metadata = result["metadata"] if isinstance(result.get("metadata"), dict) else {}
     title = _text(result.get("title"))
     times = (_time(metadata.get("started_at")), _time(result.get("created_at")), _time_in_title(title))
@@ -304,7 +304,7 @@ def _document(result: dict[str, Any]) -> Document:
 
 
 def _completed(document: Document, answer: dict[str, Any]) -> Document:
-    """`document` with what the full one says; the result's own words where it is silent."""
+    """`document` completed with the fields of the full one, where it has them."""
     full = _document(answer)
     return replace(
         document,
@@ -343,7 +343,7 @@ def _time(value: Any) -> datetime | None:
 
 
 def _time_in_title(title: str) -> datetime | None:
-    """When the call began, to the minute: all that a store without dates of its own keeps of it."""
+    """The start of the call, to the minute: the only date that some stores keep."""
     match = _TITLE_TIME.search(title)
     try:
         return datetime.strptime(match[0], "%Y-%m-%d %I:%M %p").replace(tzinfo=UTC) if match else None

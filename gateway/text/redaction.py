@@ -1,8 +1,10 @@
 """
-Takes out of a transcript what must not be stored: card numbers, passwords, PINs, keys, social security numbers.
+Redacts secrets in a transcript: card numbers, passwords, PINs, keys, social security numbers.
 
-A transcript carries numbers as the caller spoke them, so a number here is a run of digits, spoken digits, or both, over
-pauses and over turns. Telephone and order numbers, dates, times and amounts stay. Rules are the tables at the top.
+A transcript has numbers as the caller spoke them, so a number here is a run of digits, spoken digits, or both, across
+pauses and turns. Telephone and order numbers, dates, times and amounts stay. The rules are the tables at the top.
+
+Our own code: presidio-analyzer 2.2.366 finds no number that is spoken digit by digit, which is how callers give them.
 """
 
 import re
@@ -19,7 +21,7 @@ PIN: Final = "[pin removed]"
 SECURITY_CODE: Final = "[security code removed]"
 SOCIAL_SECURITY: Final = "[social security number removed]"
 
-# Between two turns of one speaker. It counts as white space, so a number may run across it.
+# Between two turns of one speaker. It counts as white space, so a number can continue across it.
 _TURN: Final = "\x1e"
 _SPACE: Final = r"[^\S\x1e]"
 
@@ -50,7 +52,7 @@ _CARD_NETWORKS: Final = re.compile(
     r"|(?:5[06-8]|6\d)\d{11,17}"  # Maestro
 )
 _CUE_REACH: Final = 80
-# `(?<!\[)`: a marker of ours is no cue.
+# `(?<!\[)`: our own markers are no cues.
 _CARD_CUE: Final = re.compile(
     r"(?<!\[)\b(?:card|visa|master ?card|amex|american express|discover|debit)\b", re.IGNORECASE
 )
@@ -63,9 +65,9 @@ _LINK: Final = (
 _PIN_NAME: Final = r"(?:pin(?: code| number)?|passcode|pass code|access code)"
 _CVV_NAME: Final = r"(?:cvv2?|cvc2?|cv2|c\.? ?v\.? ?v\.?|security code|card verification (?:code|number))"
 _PASSWORD_NAME: Final = r"(?:pass ?words?|pass ?phrase|passcode)"
-# Found quickly; without one of these in reach there is no need to look closer.
+# A fast check; without a match nearby the slower patterns are not tried.
 _NAMES_SECRET: Final = re.compile(r"pin|pass|code|c.{0,2}v|verification", re.IGNORECASE)
-# What is said directly before a number that is a secret, and directly after one.
+# Words directly before and directly after a number that is a secret.
 _BEFORE_SECRET: Final = (
     (re.compile(rf"(?<!\[)\b{_CVV_NAME}{_LINK}", re.IGNORECASE), SECURITY_CODE),
     (re.compile(rf"(?<!\[)\b{_PIN_NAME}{_LINK}", re.IGNORECASE), PIN),
@@ -98,7 +100,7 @@ _NO_ANSWER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _RedactionRule:
-    """A pattern whose group `secret` is replaced; tried only where one of the signs (lower case) occurs at all."""
+    """A pattern whose group `secret` is replaced; tried only if one of the signs (lower case) occurs in the text."""
 
     marker: str
     pattern: re.Pattern[str]
@@ -160,7 +162,7 @@ _RULES: Final = (
     ),
 )
 
-# A turn that leaves the next one to say the secret: "What is your PIN?", "My password is".
+# A turn after which the next one contains the secret: "What is your PIN?", "My password is".
 _ASKS: Final = tuple(
     (
         re.compile(rf"(?<!\[)\b(?:{_ASKING}\b[^.?!\[\]]{{0,40}}\b{name}\b|{name}\s+(?:is|was)\W*$)", re.IGNORECASE),
@@ -177,7 +179,7 @@ _SHORT_ANSWER: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SpokenNumber:
-    """A number in a text, in words or in digits, and where it stands."""
+    """A number in a text, in words or digits, and its position."""
 
     digits: str
     start: int
@@ -188,19 +190,19 @@ _Finding = tuple[int, int, str]  # start, end, marker
 
 
 def redact(text: str) -> str:
-    """The text without secrets. Doing it again changes nothing."""
+    """The text without secrets. Idempotent."""
     while (cleaned := _redact_once(text)) != text:
         text = cleaned
     return text
 
 
 def spoken_numbers(text: str) -> list[SpokenNumber]:
-    """Every number in a text: "four seven oh" is 470, and so is "4-70"."""
+    """Every number in a text: "four seven oh" is 470, as is "4-70"."""
     return [SpokenNumber(_digits_of(run), run.start(), run.end()) for run in _RUN.finditer(text)]
 
 
 def redact_lines(lines: Sequence[SpokenLine]) -> list[SpokenLine]:
-    """A whole call without secrets, also those spoken over several turns or asked for by the other side."""
+    """A whole call without secrets, including those spoken over several turns or requested by the other side."""
     cleaned = list(lines)
     for speaker in ("caller", "agent"):
         places = [place for place, line in enumerate(lines) if line.speaker == speaker]
@@ -221,7 +223,7 @@ def _redact_once(text: str) -> str:
 
 
 def _redact_answer(question: str, answer: str) -> str:
-    """What was said to somebody who asked for a secret."""
+    """Redact the answer to a question for a secret."""
     if not _NAMES_SECRET.search(question):
         return answer
     marker = next((marker for pattern, marker in _ASKS if pattern.search(question)), None)
@@ -241,7 +243,7 @@ def _cut(text: str, findings: Sequence[_Finding]) -> str:
 
 
 def _judge(text: str, run: re.Match[str]) -> _Finding | None:
-    """What a run of numbers is, by its digits and by what stands around it."""
+    """Classify a run of numbers by its digits and the words around it."""
     pieces = list(_pieces(run))
     digits = "".join(piece.digits for piece in pieces)
     if len(digits) < 3:
@@ -256,7 +258,7 @@ def _judge(text: str, run: re.Match[str]) -> _Finding | None:
 
 
 def _marker_by_name(text: str, run: re.Match[str], before: str) -> str | None:
-    """What the words next to a number call it, where that is a secret."""
+    """The marker for a number that the words next to it call a secret."""
     if _NAMES_SECRET.search(before):
         for cue, marker in _BEFORE_SECRET:
             if cue.search(before):
@@ -265,14 +267,14 @@ def _marker_by_name(text: str, run: re.Match[str], before: str) -> str | None:
 
 
 def _card(text: str, run: re.Match[str], pieces: Sequence[SpokenNumber]) -> _Finding | None:
-    """A card number, and what follows it in the same breath: expiry date, security code."""
+    """A card number, and what directly follows it: expiry date, security code."""
     for first in range(len(pieces)):
         if _starts_card(pieces[first : first + 19]):
             return pieces[first].start, run.end(), CARD
     digits = "".join(piece.digits for piece in pieces)
     if not 13 <= len(digits) <= 19:
         return None
-    # Recognisers mishear digits, so a number that was called a card number is one without the check digit too.
+    # Recognisers mishear digits, so what is called a card number counts as one even if the check digit is wrong.
     called_card = _CARD_CUE.search(text, max(0, run.start() - _CUE_REACH), run.start())
     if called_card or (digits[0] in "23456" and _passes_luhn(digits)):
         return (*run.span(), CARD)
@@ -280,7 +282,7 @@ def _card(text: str, run: re.Match[str], pieces: Sequence[SpokenNumber]) -> _Fin
 
 
 def _starts_card(pieces: Sequence[SpokenNumber]) -> bool:
-    """Whether some pieces from the first on are a number of a known network with a right check digit."""
+    """Whether the first pieces are a number of a known card network with a valid check digit."""
     heads: set[str] = set()
     head = ""
     for piece in pieces:

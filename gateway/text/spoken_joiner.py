@@ -1,4 +1,4 @@
-"""What a voice says, put together from pieces: here the spaces, commas and full stops between them are settled."""
+"""Joins pieces of speech: decides about the spaces, commas and full stops between them."""
 
 from enum import Enum
 from typing import Final
@@ -9,23 +9,23 @@ _CLOSING: Final = ")]}\"'”’»"
 _PUNCTUATION: Final = ".,;:!?…。，；：！？、।؟"
 _NO_SPACE_BEFORE: Final = ".,;:!?)]}"
 _LONGEST_GAP: Final = 200
-_REMEMBERED: Final = 8  # characters: a stop looks for punctuation behind a few quotes and brackets
+_REMEMBERED: Final = 8  # characters; a full stop looks for punctuation before a few quotes and brackets
 
 
 class SentenceJoint(Enum):
-    """What was between the last word and the next, beside white space."""
+    """What was between the last word and the next, besides white space."""
 
     REMOVED = ""
     COMMA = ","
     BREAK = "."
-    """A full stop, but a comma where the sentence goes on."""
+    """A full stop, but a comma if the sentence goes on."""
 
 
 class SpokenJoiner:
-    """Collects what is said. What stands before a word is settled when the word comes."""
+    """Collects spoken text. What goes before a word is decided when the word arrives."""
 
     def __init__(self) -> None:
-        self._said: list[str] = []
+        self._output: list[str] = []
         self._end = ""
         # White space before the next word: exact, unless there is a joint.
         self._gap = ""
@@ -33,31 +33,31 @@ class SpokenJoiner:
 
     @property
     def left(self) -> str:
-        """The last character said, and a space if there is one now. Empty at the start of a line."""
+        """The last character, and a space if one follows it. Empty at the start of a line."""
         if not self._end or "\n" in self._gap:
             return ""
         return self._end[-1] + (" " if self._gap else "")
 
     def say(self, text: str) -> None:
-        """Say this as it stands."""
+        """Add text literally."""
         if self._joint is not None:
             text = self._joined(text, self._joint)
         body = text.rstrip(_SPACES)
         if body:
-            self._said.append(self._gap + body)
+            self._output.append(self._gap + body)
             self._end = (self._end + self._gap + body)[-_REMEMBERED:]
             self._gap = ""
         self._gap = (self._gap + text[len(body) :])[:_LONGEST_GAP]
 
     def say_apart(self, word: str) -> None:
-        """Say this with a space on both sides."""
+        """Add a word with a space on both sides."""
         if self.left and self.left not in _OPENING and not self._gap:
             self._gap = " "
         self.say(word)
         self._gap, self._joint = " ", SentenceJoint.REMOVED
 
     def leave_out(self) -> None:
-        """Something is left out here: its neighbours must not run together, and keep no more than one space."""
+        """Note an omission: its neighbours are separated by one space at most, and do not run together."""
         self._joint = self._joint or SentenceJoint.REMOVED
 
     def pause(self, joint: SentenceJoint) -> None:
@@ -67,39 +67,39 @@ class SpokenJoiner:
             self.leave_out()
 
     def end_line(self, *, full_stop: bool) -> None:
-        """The line ends; with a full stop, or as a paragraph, its last sentence does too."""
+        """End the line. With `full_stop`, or at the end of a paragraph, end the sentence too."""
         if full_stop or "\n" in self._gap or self._joint is SentenceJoint.BREAK:
             self._stop()
         self._gap = (self._gap.strip(_SPACES) + "\n")[:_LONGEST_GAP]
         self._joint = None
 
     def begin_item(self) -> None:
-        """A list item or the like starts on this line: what came before it is a sentence."""
+        """Start a list item on this line: the text before it is a sentence."""
         self._stop()
         self._gap = self._gap.replace(" ", "").replace("\t", "")
         self._joint = None
 
     def finish(self) -> None:
-        """No word comes any more."""
+        """End the text."""
         if self._joint is SentenceJoint.BREAK:
             self._stop()
         elif self._joint is None:
-            self._said.append(self._gap)
+            self._output.append(self._gap)
 
     def take(self) -> str:
-        """What was said since the last time."""
-        said = "".join(self._said)
-        self._said.clear()
-        return said
+        """The text since the last call."""
+        text = "".join(self._output)
+        self._output.clear()
+        return text
 
     def _stop(self) -> None:
         sentence = self._end.rstrip(_CLOSING + _SPACES)
         if sentence and sentence[-1] not in _PUNCTUATION:
-            self._said.append(".")
+            self._output.append(".")
             self._end = (self._end + ".")[-_REMEMBERED:]
 
     def _joined(self, text: str, joint: SentenceJoint) -> str:
-        """Settles the gap before a text and returns the rest of it; empty while only spaces have come."""
+        """Decide about the gap before a text. Returns the rest of the text; empty while it is only spaces."""
         words = text.lstrip(_SPACES)
         if words != text and not self._gap:
             self._gap = " "

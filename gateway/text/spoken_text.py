@@ -1,9 +1,9 @@
 """
-Turns a language model's text into what a voice can say, while it streams in.
+Turns a language model's text into text that a voice can speak, while it streams in.
 
-Markdown, tags and pictures go, lists and tables become sentences, addresses and symbols become words. What is said for
-a symbol is data, one file per language. A decision looks at `WINDOW` characters at most, and waits for them only while
-they can change it. So any cut of a text into chunks gives the same words, and the work grows with its length alone.
+Markdown, tags and emoji are removed, lists and tables become sentences, addresses and symbols become words. The words
+for symbols are data, one file per language. A decision depends on `WINDOW` characters at most, and waits for them only
+while they can change it. So the result does not depend on the chunks, and the time is linear in the length.
 """
 
 import html
@@ -18,12 +18,12 @@ from gateway.text.languages import load_language
 from gateway.text.spoken_joiner import SentenceJoint, SpokenJoiner
 
 WINDOW: Final = 200
-"""Characters that an unfinished mark can hold back; then it is taken as it stands."""
+"""The most characters that unfinished markup can hold back; then it is taken literally."""
 
 _TOP_LEVEL_DOMAINS: Final = frozenset(
     "com org net edu gov int info biz io ai app dev cloud shop eu uk de at ch fr es it nl be pl se ca au jp mx".split()
 )
-# Models think or call tools in these; none of it is for the caller.
+# Tags in which models think or call tools; the content is not for the caller.
 _HIDDEN_TAGS: Final = frozenset(
     "think thinking thought thoughts reasoning reflection scratchpad analysis script style"
     " tool_call tool_calls tool_use function function_call function_calls invoke".split()
@@ -38,7 +38,7 @@ _PICTURES: Final = (
     "\r\x0b\x0c\x1c-\x1f\x85\u2028\u2029©®™℠ℹ‼⁉〰〽㊗㊙\ufffc\ufffd"
     "\u20e3\u2300-\u23ff\u2500-\u27ef\u2b00-\u2bff\ufe00-\ufe0f\U0001f000-\U0001faff\U000e0000-\U000e0fff"
 )
-# Joins emoji, but in Indian scripts it belongs to the word.
+# Joins emoji; in Indic scripts it is part of a word.
 _JOINER: Final = r"\u200d(?<![\u0900-\u0dff].)"
 _UNSEEN: Final = "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f\xad\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff"
 
@@ -48,7 +48,7 @@ _URL: Final = rf"(?i:https?://(?:www\.)?|www\.)(?:[^\s/?#@<>]*+@)?+(?P<host>{_LA
 _DOMAIN: Final = rf"{_LABEL}(?:\.{_LABEL})++"
 _TARGET: Final = r"\((?:[^\s()]++|\([^\s()]*+\))*+(?:[ \t]++\"[^\"\n]*+\")?+[ \t]*\)"
 _TARGET_BEGUN: Final = r"\((?:[^\s()]++|\([^\s()]*+\)?+)*+(?:[ \t]++(?:\"[^\"\n]*+\"?+[ \t]*)?)?+"
-# A tag does not go on in the next sentence: "a <b and more. So" has none.
+# A tag does not extend into the next sentence: "a <b and more. So" contains none.
 _IN_TAG: Final = r"(?:[^<>\n.!?]|[.!?](?![ \t]))*+"
 
 # At the start of a line
@@ -65,7 +65,7 @@ _UNFINISHED_BLOCK: Final = re.compile(
     rf"(?:>|[-|:][-|: \t]*|(?:\*+|_+|=+)[ \t]*|\#{{1,6}}|[+{_BULLETS}{_DASHES}]|\[[ xX]?\]?|\d{{1,3}}[.)]?|`{{1,2}}"
     r"|`{3,}[^`\n]*|~+)\Z"
 )
-# Within a line: first what is complete in itself; then, after the words and symbols of the language, single marks
+# Within a line: first complete constructs; then, after the words and symbols of the language, single marks
 _CONSTRUCT: Final = re.compile(
     r"(?P<newline>\n)"
     r"|(?P<entity>&(?:\#\d+|\#[xX][0-9a-fA-F]+|[A-Za-z]+\d*);)"
@@ -104,7 +104,7 @@ _UNFINISHED: Final = (
     rf"|<(?:[^\s<>]*|/?[A-Za-z][\w:-]*[ \t]{_IN_TAG}|\|[^<>|\n]*\|?)"
     r"|(?i:https?://|www\.)[^\s/?#<>]*"
 )
-# Behind a host: punctuation belongs to the URL only where more of it follows
+# After a host: punctuation belongs to the URL only if more of the URL follows
 _URL_POINTS: Final = r".,;:!?'\")*_~"
 _URL_REST: Final = re.compile(rf"[{_URL_POINTS}]*[^\s{_URL_POINTS}<>\]|`]+")
 _UNFINISHED_URL: Final = re.compile(rf"[{_URL_POINTS}]*\Z")
@@ -115,10 +115,10 @@ _COMMENT_END: Final = re.compile("-->")
 @dataclass(frozen=True)
 class LanguageRules:
     """
-    What is said in one language for what can't be read aloud: the fields of its TOML file.
+    The words of one language for text that can't be read aloud: the table `speech` of its file.
 
-    The tables from `between_numbers` on give words for symbols, by what stands on both sides of the symbol. A symbol
-    without a word stays as it is, and so does an address where `dot` and `at` are empty, or a range without `to`.
+    The tables from `between_numbers` on give words for symbols, depending on both neighbours of the symbol. A symbol
+    without a word stays unchanged, and so do addresses without `dot` and `at`, and ranges without `to`.
     """
 
     code_left_out: str = ""
@@ -134,7 +134,7 @@ class LanguageRules:
     anywhere: Mapping[str, str] = field(default_factory=dict)
 
     def word_for(self, symbol: str, left: str, right: str) -> str | None:
-        """The word for a symbol. `left` and `right` are its neighbours, with the space between if there is one."""
+        """The word for a symbol. `left` and `right` are its neighbours, including a space in between."""
         before, after = left[-1:], right[:1]
         numbers = left.strip().isdecimal() and right.strip(" \t")[:1].isdecimal()
         table: Mapping[str, str] = {}
@@ -150,19 +150,19 @@ class LanguageRules:
             table = self.alone
         return table.get(symbol, self.anywhere.get(symbol))
 
-    def said_host(self, host: str) -> str:
+    def spoken_host(self, host: str) -> str:
         return host.replace(".", f" {self.dot} ") if self.dot else host
 
     @cached_property
     def symbols(self) -> Mapping[str, Sequence[str]]:
-        """All that have a word somewhere, the longest first, by their first character."""
+        """All symbols that have a word, by their first character, longest first."""
         numbers = {*self.between_numbers, *self.before_number, *self.after_number}
         symbols = sorted({*numbers, *self.before_word, *self.alone, *self.anywhere}, key=len, reverse=True)
         return {first: [symbol for symbol in symbols if symbol[0] == first] for first in {s[0] for s in symbols}}
 
     @cached_property
     def notable(self) -> re.Pattern[str]:
-        """Finds the next place that may not pass as it stands."""
+        """Finds the next place that may need a change."""
         symbols = "".join(re.escape(first) for first in self.symbols)
         words = (*_SCHEMES, *self.abbreviations)
         initials = "".join({initial for word in words for initial in (word[0].lower(), word[0].upper())})
@@ -172,14 +172,14 @@ class LanguageRules:
             r"|\.(?=[\w.]|\Z)"
             r"|[!?](?<=[!?].)"
             r"|!(?<![^\W_].)(?=\[|\Z)"
-            # A set comes first in each: what it does not hold is passed over quickly.
+            # Each alternative starts with a set, so that the engine skips other characters quickly.
             rf"|[{initials}](?<![^\W_].)(?<=(?=(?i:{_any_of(words)}|(?:{_beginnings(words)})\Z)).)"
         )
 
     @cached_property
     def unfinished(self) -> re.Pattern[str]:
-        """Matches at a notable place where more text can change what it is."""
-        # What is behind a symbol counts: one character, and another if that is a space.
+        """Matches at a notable place whose meaning depends on more text."""
+        # The character after a symbol matters, and the next one too if that is a space.
         symbols = _beginnings(f"{symbol} " for same_start in self.symbols.values() for symbol in same_start)
         words = _beginnings((*_SCHEMES, *self.abbreviations))
         return re.compile(rf"(?:{_UNFINISHED}|(?:{symbols})[ \t]?|(?i:{words}))\Z")
@@ -193,31 +193,31 @@ def load_rules(language: str) -> LanguageRules:
 
 
 def spoken(text: str, rules: LanguageRules) -> str:
-    """All of a text at once."""
+    """Convert a whole text."""
     speech = SpokenText(rules)
     return speech.feed(text) + speech.finish()
 
 
 class _Place(Enum):
-    """Where in the text the filter stands."""
+    """What the filter is reading."""
 
     LINE_START = auto()
     LINE = auto()
     URL = auto()
-    """Behind its host, in the part that nobody says."""
+    """After the host, in the part that is not spoken."""
     LEFT_OUT = auto()
-    """In code, hidden thoughts or a comment."""
+    """In code, hidden reasoning or a comment."""
 
 
 class SpokenText:
-    """The filter for one text. Feed it chunks as they come; each returns what can be said by now."""
+    """The filter for one text. Feed it chunks as they arrive; each call returns what can be spoken so far."""
 
     def __init__(self, rules: LanguageRules) -> None:
         self._rules = rules
         self._notable = rules.notable
         self._unfinished = rules.unfinished
         self._speech = SpokenJoiner()
-        # The last two characters that are done with, then those that wait.
+        # The last two processed characters, then the waiting ones.
         self._text = ""
         self._position = 0
         self._complete = False
@@ -237,13 +237,13 @@ class SpokenText:
         return self._speech.take()
 
     def finish(self) -> str:
-        """No more comes: what was held back."""
+        """End the text. Returns what was held back."""
         self._complete = True
-        said = self.feed("")
+        text = self.feed("")
         self._speech.finish()
-        return said + self._speech.take()
+        return text + self._speech.take()
 
-    # One step each; false where it has to wait for more text
+    # One step each; false if it has to wait for more text
 
     def _advance(self) -> bool:
         match self._place:
@@ -313,7 +313,7 @@ class SpokenText:
         self._resume_at = end
         self._place = _Place.LEFT_OUT
 
-    # What stands at the start of a line
+    # The start of a line
 
     def _say_block(self, block: re.Match[str]) -> None:
         match block.lastgroup:
@@ -337,7 +337,7 @@ class SpokenText:
     # Words and symbols of the language
 
     def _say_word(self) -> bool:
-        """Says the URL or abbreviation that starts here, if one does."""
+        """Speak the URL or abbreviation that starts here, if any."""
         if not self._text[self._position].isalpha():
             return False
         if url := self._match(_URL_START):
@@ -363,19 +363,19 @@ class SpokenText:
         return False
 
     def _say_host(self, host: str, after: str) -> None:
-        self._speech.say(self._rules.said_host(host))
+        self._speech.say(self._rules.spoken_host(host))
         if after in ("/", "?", "#", ":"):
             self._place = _Place.URL
 
     def _say_mailbox(self, box: str, host: str) -> None:
         if self._rules.at:
-            self._speech.say(self._rules.said_host(box))
+            self._speech.say(self._rules.spoken_host(box))
             self._speech.say_apart(self._rules.at)
-            self._speech.say(self._rules.said_host(host))
+            self._speech.say(self._rules.spoken_host(host))
         else:
             self._speech.say(f"{box}@{host}")
 
-    # Constructs: what is complete in itself. One without a case says nothing.
+    # Constructs: complete in themselves. One without a case is not spoken.
 
     def _say_construct(self, construct: re.Match[str]) -> None:
         match construct.lastgroup:
@@ -391,7 +391,7 @@ class SpokenText:
             case "link":
                 self._say_link(construct)
             case "mail":
-                # What is before the first dot of the mailbox is said already.
+                # The part before the first dot of the mailbox has been spoken already.
                 self._say_mailbox(construct["local"], construct["mail_host"])
             case "dotted" if construct[0].rpartition(".")[2] in _TOP_LEVEL_DOMAINS:
                 self._say_host(construct[0], _after(construct))
@@ -405,7 +405,7 @@ class SpokenText:
                 self._say_key()
 
     def _end_line(self, newline: re.Match[str]) -> None:
-        # A line that ends in bold is a heading.
+        # A line that ends in bold is treated as a heading.
         bold = newline.string.endswith(("**", "__"), 0, newline.start())
         self._speech.end_line(full_stop=self._in_item or bold)
         self._in_item = self._in_emphasis = self._in_formula = False
@@ -413,7 +413,7 @@ class SpokenText:
 
     def _say_entity(self, entity: re.Match[str]) -> None:
         character, after = html.unescape(entity[0]), _after(entity)
-        if character == entity[0]:  # none that exists
+        if character == entity[0]:  # unknown entity
             character, after = entity[0][:1], entity[0][1:2]
             self._position = entity.start() + 1
         word = self._rules.word_for(character, self._speech.left, after)
@@ -437,10 +437,10 @@ class SpokenText:
         if link["box"]:
             self._say_mailbox(link["box"], link["box_host"])
         else:
-            self._speech.say(self._rules.said_host(link["host"] or ""))
+            self._speech.say(self._rules.spoken_host(link["host"] or ""))
 
     def _pass_citation(self, citation: re.Match[str]) -> None:
-        # "[1]" behind a word names a source. On its own it may be a key to press.
+        # "[1]" after a word is a citation. On its own it may be a key to press.
         number_only = citation["number"] and not citation["source"]
         if number_only and not self._before.strip():
             self._position = citation.start() + 1
@@ -454,7 +454,7 @@ class SpokenText:
         else:
             self._speech.say("*")
 
-    # Marks: what they are depends on both sides. One without a case says nothing.
+    # Marks: their meaning depends on both sides. One without a case is not spoken.
 
     @property
     def _before(self) -> str:
@@ -473,7 +473,7 @@ class SpokenText:
                 self._in_item = True
             case "bracket" if self._before.isalnum() and _after(mark).isalnum():
                 self._speech.say(" ")
-            # Before a word it starts a command of a formula; in a path it stays.
+            # Before a word it starts a formula command; in a path it stays.
             case "backslash" if self._before.strip() and _after(mark).isalnum():
                 self._speech.say(mark[0])
             case "dollar":
@@ -488,11 +488,11 @@ class SpokenText:
                 self._speech.say(mark[0])
 
     def _say_stars(self, stars: re.Match[str]) -> None:
-        """Emphasis is not said; a product is: `2*3`, `a*b`, `2**8`, `f(x)*(y+1)`."""
+        """Emphasis is not spoken; a product is: `2*3`, `a*b`, `2**8`, `f(x)*(y+1)`."""
         before, after = self._before, _after(stars)
         factors = (before.isalnum() or before == ")") and (after.isalnum() or after == "(")
         powers = before.isdecimal() and after.isdecimal()
-        # Scripts without spaces have emphasis between two letters.
+        # In scripts without spaces, emphasis marks stand between letters.
         single = stars[0] == "*" and (before + after).isascii()
         if (factors and not self._in_emphasis and (single or powers)) or (single and before == after == " "):
             self._speech.say(stars[0])
@@ -500,7 +500,7 @@ class SpokenText:
             self._in_emphasis = not self._in_emphasis and not after.isspace()
 
     def _say_dash(self, dash: re.Match[str]) -> None:
-        """A hyphen or a minus stays, an en dash may mean a range, all else is a pause."""
+        """A hyphen or minus stays, an en dash may be a range, everything else is a pause."""
         line, after, left = dash["line"], _after(dash), self._speech.left
         spaced = dash[0] != line or not after.strip()
         numbers = left.strip().isdecimal() and after.isdecimal()
@@ -520,7 +520,7 @@ class SpokenText:
             self._speech.say(dash)
 
     def _say_dollar(self, dollar: re.Match[str]) -> None:
-        """An amount stays; the marks around a formula go."""
+        """An amount stays; the marks around a formula are removed."""
         before, after = self._before, _after(dollar)
         opens = (after.isalpha() or after == "\\") and not before.isalnum()
         closes = self._in_formula and before.strip()
@@ -541,7 +541,7 @@ def _tag_end(name: str) -> re.Pattern[str]:
 
 
 def _after(token: re.Match[str]) -> str:
-    """The character behind it, as far as the window shows."""
+    """The character after it, as far as it has arrived."""
     return token.string[token.end() : min(token.end() + 1, token.endpos)]
 
 
