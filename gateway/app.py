@@ -60,7 +60,7 @@ from gateway.memory.memory_log import Retention
 from gateway.memory.personas import PersonaStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.recall import Recall
-from gateway.memory.remem_client import RememClient, connect_remem
+from gateway.memory.remem_client import NoRemem, RememClient, connect_remem
 from gateway.memory.state import CallerState
 from gateway.memory.store import MemoryStore
 from gateway.memory.visible_documents import VisibleDocuments
@@ -452,8 +452,7 @@ def _memory(config: Config, resources: Resources, eraser: Eraser) -> MemoryServi
     if not settings.voice_session_enabled:
         return None
     limit = settings.voice_session_context_limit
-    facts, pins = FactStore(store), PinnedTopicStore(store)
-    recall = Recall(store, resources.remem, limit, facts=facts, pins=pins, retention=config.retention)
+    recall = Recall(store, resources.remem or NoRemem(), limit, config.retention)
     return MemoryServices(recall, limit, resources.log, eraser.forget_caller)
 
 

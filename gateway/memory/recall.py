@@ -14,12 +14,13 @@ from typing import Final
 
 from gateway.errors import StoreUnavailable
 from gateway.memory.agent_notes import newest_notes
-from gateway.memory.documents import Document, DocumentStore
+from gateway.memory.documents import Document
 from gateway.memory.facts import Fact, FactStore
 from gateway.memory.identity import only_person, same_person
 from gateway.memory.memory_log import Retention, is_current
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
-from gateway.memory.remem_client import RememClient
+from gateway.memory.remem_client import NoRemem, RememClient
+from gateway.memory.store import MemoryStore
 from gateway.memory.summary_parser import PastCall, read_call
 
 _CHARACTERS_PER_TOKEN: Final = 4
@@ -68,21 +69,14 @@ class Recall:
     """
 
     def __init__(
-        self,
-        own: DocumentStore,
-        remote: RememClient | None,
-        limit: int,
-        *,
-        facts: FactStore | None = None,
-        pins: PinnedTopicStore | None = None,
-        retention: Retention | None = None,
+        self, store: MemoryStore, remote: RememClient | NoRemem, limit: int, retention: Retention = Retention()
     ) -> None:
-        self._own = own
+        self._own = store
+        self._facts = FactStore(store)
+        self._pins = PinnedTopicStore(store)
         self._remote = remote
         self._limit = limit
-        self._facts = facts
-        self._pins = pins
-        self._retention = retention or Retention()
+        self._retention = retention
 
     async def known_facts(self, agent: str, caller: str) -> list[Fact]:
         """
@@ -90,8 +84,6 @@ class Recall:
 
         Includes the notes of text agents about the caller.
         """
-        if self._facts is None:
-            return []
         oldest = self._oldest(agent)
         facts = await self._facts.known(agent, caller, _ALL_FACTS, not_before=oldest)
         noted = await newest_notes(self._own, agent, caller, MOST_FACTS)
@@ -100,8 +92,6 @@ class Recall:
 
     async def pinned_topics(self, agent: str, caller: str) -> list[PinnedTopic]:
         """The topics for the prompt of a call. Raises StoreUnavailable."""
-        if self._pins is None:
-            return []
         return await self._pins.pinned(agent, caller, _MOST_PINS, not_before=self._oldest(agent))
 
     def _oldest(self, agent: str) -> datetime | None:
@@ -114,7 +104,7 @@ class Recall:
 
     async def remote_calls(self, agent: str, caller: str) -> list[PastCall]:
         """The calls in the remote store, newest first; the last minutes may be missing. Raises StoreError."""
-        if self._remote is None or not self._limit:
+        if not self._limit:
             return []
         # The call itself does not wait for this; late results are added to the prompt during the call.
         clock = asyncio.get_running_loop().time

@@ -205,6 +205,13 @@ class RememClient:
             await response.aclose()
 
 
+class NoRemem:
+    """Stands for a remote store where none is set up."""
+
+    async def past_calls(self, agent: str, caller: str, limit: int, *, timeout: float = IN_CALL) -> list[Document]:
+        return []
+
+
 # Errors of httpx become ours, here and nowhere else
 
 

@@ -11,7 +11,7 @@ from gateway.memory.documents import NewDocument
 from gateway.memory.memory_log import SCHEMA, Retention
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicEvent, PinnedTopicStore
 from gateway.memory.recall import Recall, merged, render, render_known, render_pins
-from gateway.memory.remem_client import RememClient
+from gateway.memory.remem_client import NoRemem, RememClient
 from gateway.memory.summary_parser import PastCall
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem, Fault
@@ -52,7 +52,7 @@ def sessions(calls):
 async def test_own_calls_are_the_last_ones(own):
     for day in (2, 4, 3, 1):
         await keep(own, f"voice-session:{day}", day=day)
-    calls = await Recall(own, None, 3).own_calls("maya", ANA)
+    calls = await Recall(own, NoRemem(), 3).own_calls("maya", ANA)
     assert sessions(calls) == ["voice-session:4", "voice-session:3", "voice-session:2"]
 
 
@@ -60,17 +60,17 @@ async def test_own_calls_are_of_this_pair(own):
     await keep(own, "voice-session:ana")
     await keep(own, "voice-session:ben", caller=BEN)
     await keep(own, "voice-session:sam", agent="sam")
-    assert sessions(await Recall(own, None, 3).own_calls("maya", ANA)) == ["voice-session:ana"]
+    assert sessions(await Recall(own, NoRemem(), 3).own_calls("maya", ANA)) == ["voice-session:ana"]
 
 
 async def test_other_documents_are_passed_over(own):
     await own.create(NewDocument("", "Ana likes tea", "caller-fact", ("agent:maya", f"caller:{ANA}")))
     await keep(own, "voice-session:1")
-    assert sessions(await Recall(own, None, 1).own_calls("maya", ANA)) == ["voice-session:1"]
+    assert sessions(await Recall(own, NoRemem(), 1).own_calls("maya", ANA)) == ["voice-session:1"]
 
 
 async def test_without_remote_there_are_none(own):
-    assert await Recall(own, None, 3).remote_calls("maya", ANA) == []
+    assert await Recall(own, NoRemem(), 3).remote_calls("maya", ANA) == []
 
 
 async def test_remote_calls_are_read(own):
@@ -275,9 +275,8 @@ async def test_pinned_topics_are_told_as_long_as_they_are_kept(own):
     now = datetime.now(UTC)
     await book.pin("maya", ANA, "Orlando sale", now=now - timedelta(days=40))
     await book.pin("maya", ANA, "Office move", now=now - timedelta(days=2))
-    recall = Recall(own, None, 3, pins=book, retention=Retention(30))
+    recall = Recall(own, NoRemem(), 3, Retention(30))
     assert [pin.title for pin in await recall.pinned_topics("maya", ANA)] == ["Office move"]
     assert await recall.pinned_topics("maya", BEN) == []
-    assert await Recall(own, None, 3).pinned_topics("maya", ANA) == []
     found = await recall.search("maya", ANA, "Orlando office sale move")
     assert len(found) == 1 and found[0].startswith("Pinned Topic — Office move")

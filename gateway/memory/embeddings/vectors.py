@@ -48,7 +48,7 @@ class VectorSpace:
         """
         For each document, the cosine between the question and its nearest part, and the number of that part.
 
-        What all documents have in common, such as a caller's name in every fact, does not tell them apart: half of it
+        What all documents have in common, such as a caller's name in every fact, does not distinguish them: half of it
         is subtracted on both sides.
         """
         cosines = self._vectors @ normalised(question - self._common)

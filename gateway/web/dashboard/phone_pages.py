@@ -17,9 +17,9 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from gateway.agents import Agent
-from gateway.memory.facts import FactStore
 from gateway.memory.identity import only_person
 from gateway.memory.recall import Recall, is_of
+from gateway.memory.remem_client import NoRemem
 from gateway.memory.store import MemoryStore
 from gateway.memory.summary_parser import PastCall
 from gateway.web.admin_json import RequestRejected
@@ -48,7 +48,7 @@ class PhonePages:
     ) -> None:
         self._entrance = entrance
         self._booth = booth
-        self._recall = Recall(store, None, MOST_CALLS, facts=FactStore(store))
+        self._recall = Recall(store, NoRemem(), MOST_CALLS)
         self._live = live
         self._envelope = envelope
         self._agents = [agent.name for agent in agents]
