@@ -209,7 +209,7 @@ class FakeMemory:
     """What is loaded about the people on one number: facts of one of them."""
 
     seconds = 0.0
-    so_long = 0.0
+    elapsed = 0.0
     outcome = "loaded"
 
     def __init__(self, person: str = "", *, facts: Sequence[Any] = (), calls: Sequence[Any] = ()) -> None:
