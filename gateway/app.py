@@ -93,8 +93,9 @@ from gateway.web.public_url import PublicUrl
 from gateway.web.softphone import SoftphoneEndpoint
 from gateway.web.telnyx import TelnyxWebhooks
 from gateway.web.twilio import TwilioWebhooks
-from gateway.websocket import picows, portable
+from gateway.websocket import picows
 from gateway.websocket.interface import Connector
+from gateway.websocket.port_mux import request_prefixes
 
 _log = logging.getLogger(__name__)
 
@@ -141,9 +142,10 @@ def create_app(
             resources = await open_resources(config, stack, is_worker=is_worker)
             services = await start_services(config, resources, stack)
             media = MediaEndpoint(services.manager, settings.carriers)
-            app.router.routes.extend(await routes(config, resources, services, media, stack))
+            app.router.routes.extend(await routes(config, resources, services, stack))
             yield {
                 "media_endpoint": media,
+                "media_prefixes": request_prefixes(CODECS),
                 "call_manager": services.manager,
                 "close_event_streams": resources.call_events.close,
             }
@@ -522,7 +524,7 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
 
 
 async def routes(
-    config: Config, resources: Resources, services: Services, media: MediaEndpoint, stack: contextlib.AsyncExitStack
+    config: Config, resources: Resources, services: Services, stack: contextlib.AsyncExitStack
 ) -> list[BaseRoute]:
     """Every route of the gateway."""
     settings, token, manager = config.settings, config.admin_token, services.manager
@@ -560,8 +562,6 @@ async def routes(
         *live.routes(),
         *health.routes(state, lambda: services.is_ready, metrics_text),
         *await _dashboard_routes(config, resources, services, live, softphone, read),
-        # Used where the server speaks WebSocket through ASGI; otherwise PortMux takes media sockets before ASGI.
-        *portable.routes(media, CODECS),
     ]
 
 

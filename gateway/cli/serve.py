@@ -28,9 +28,9 @@ from gateway.history.stores import open_stores
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.settings import Secret, Settings
 from gateway.speech import model_files
-from gateway.telephony.media_stream import MAX_FRAME_BYTES
 from gateway.websocket import picows, portable
-from gateway.websocket.port_mux import HttpProtocol, PortMux
+from gateway.websocket.interface import Connector
+from gateway.websocket.port_mux import PortablePortMux, PortMux
 
 SWITCH_SECONDS: Final = 0.0005
 ANSWER_SECONDS: Final = 5
@@ -39,6 +39,10 @@ KEEP_ALIVE_SECONDS: Final = 75
 """A connection that nobody uses. Proxies keep theirs for a minute: the side that closes first must not be ours, or a
 question of the engine may meet a connection that is just closing."""
 
+_SOCKETS: Final[dict[str, tuple[Connector, type[PortMux]]]] = {
+    "picows": (picows.connect, PortMux),
+    "websockets": (portable.connect, PortablePortMux),
+}
 _COMMON: Final[dict[str, Any]] = {
     "loop": "uvloop",
     "log_config": None,
@@ -56,7 +60,7 @@ def register(commands: Any) -> None:
     parser.add_argument("--port", help="where to listen (PORT)")
     parser.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that answer calls (1)")
     parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # of the socket that a worker shares with others
-    parser.add_argument("--sockets", choices=("picows", "websockets"), default="picows", help="who carries the audio")
+    parser.add_argument("--sockets", choices=_SOCKETS, default="picows", help="media WebSocket library (picows)")
     parser.set_defaults(run=run)
 
 
@@ -74,8 +78,8 @@ def run(options: argparse.Namespace) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     logs.set_up(loaded.log_format or ("text" if sys.stderr.isatty() else "json"), loaded.log_level)
     is_worker = options.fd is not None
-    make_config = _picows if options.sockets == "picows" else _websockets
-    server = DrainingServer(make_config(loaded, is_worker), drain_seconds=loaded.drain_seconds, is_worker=is_worker)
+    config = _server_config(loaded, options.sockets, is_worker)
+    server = DrainingServer(config, drain_seconds=loaded.drain_seconds, is_worker=is_worker)
     # Before it says that it is there: a Ctrl-C in the middle of these would be lost.
     _import_the_rest(server.config)
     _spare_the_living()
@@ -138,23 +142,10 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def _picows(loaded: Settings, is_worker: bool) -> uvicorn.Config:
-    """Signals, shutdown order and HTTP are uvicorn's; media sockets leave it at the front."""
-    app = create_app(loaded, connect=picows.connect, is_worker=is_worker)
-    return uvicorn.Config(app, http=PortMux, ws="none", **_COMMON)
-
-
-def _websockets(loaded: Settings, is_worker: bool) -> uvicorn.Config:
-    """uvicorn for everything."""
-    return uvicorn.Config(
-        create_app(loaded, connect=portable.connect, is_worker=is_worker),
-        http=HttpProtocol,
-        ws="websockets-sansio",
-        ws_max_size=MAX_FRAME_BYTES,
-        ws_ping_interval=None,
-        ws_per_message_deflate=False,
-        **_COMMON,
-    )
+def _server_config(loaded: Settings, sockets: str, is_worker: bool) -> uvicorn.Config:
+    """uvicorn handles signals, shutdown order and HTTP; PortMux takes media sockets out before HTTP."""
+    connect, http = _SOCKETS[sockets]
+    return uvicorn.Config(create_app(loaded, connect=connect, is_worker=is_worker), http=http, ws="none", **_COMMON)
 
 
 async def _look_at_store(loaded: Settings) -> None:

@@ -1,8 +1,8 @@
 """
-What a signed webhook says of the caller beside the number: who vouches for it (STIR/SHAKEN), and the SIP headers.
+What a signed webhook says about the caller besides the number: the STIR/SHAKEN attestation and the SIP headers.
 
-The verdict is read from the carrier's own fields alone. A SIP header may claim one too, but whoever places the call
-can write that.
+The attestation is read from the carrier's own fields only. A SIP header may claim one too, but the calling party can
+write anything there.
 """
 
 import enum
@@ -11,44 +11,44 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 _VERSTAT: Final = re.compile(r"TN-Validation-(?P<verdict>Passed|Failed)(?:-(?P<level>[ABC]))?(?P<suffix>-.*)?", re.I)
-_TWILIO_HEADER: Final = "SipHeader_"
+_TWILIO_HEADER: Final = "SipHeader_"  # the prefix of X- headers in webhooks of a SIP domain
 
 
 class Attestation(enum.StrEnum):
-    """How far the network vouches for the caller's number."""
+    """How far the originating carrier vouches for the caller's number (STIR/SHAKEN)."""
 
     FULL = "full"
-    """Level A: the carrier of origin knows its customer, and that the number is theirs."""
+    """Level A: the originating carrier knows its customer and the customer's right to the number."""
     PARTIAL = "partial"
-    """Level B: it knows its customer, but not whose number that is. Or level A, told by somebody in between."""
+    """Level B: it knows its customer, but not the right to the number. Or level A that was relayed."""
     GATEWAY = "gateway"
-    """Level C: it has only let the call into the network."""
+    """Level C: it only passed the call into the network."""
     FAILED = "failed"
-    """Somebody claimed a level, and the signature did not hold."""
+    """The call claimed a level, but its signature was invalid."""
     NONE = "none"
-    """No verdict. Usual for calls from abroad and by SIP: neither good nor bad."""
+    """No attestation. Normal for international and SIP calls."""
 
 
 _LEVELS: Final = {"A": Attestation.FULL, "B": Attestation.PARTIAL, "C": Attestation.GATEWAY}
 
 
 def twilio_attestation(form: Mapping[str, str]) -> Attestation:
-    """The verdict in Twilio's voice webhook, its `StirVerstat`."""
+    """From `StirVerstat` in Twilio's voice webhook (Twilio docs, "Trusted Calling with SHAKEN/STIR")."""
     match = _VERSTAT.fullmatch(form.get("StirVerstat", "").strip())
     if match is None:
         return Attestation.NONE
     if match["verdict"].lower() == "failed":
         return Attestation.FAILED
     attestation = _level(match["level"])
-    # "-Diverted" and "-Passthrough": the call was forwarded, or Twilio repeats what it was told.
+    # The suffixes "-Diverted" and "-Passthrough" mark a forwarded call and a verdict that Twilio did not verify itself.
     return Attestation.PARTIAL if attestation is Attestation.FULL and match["suffix"] else attestation
 
 
 def telnyx_attestation(payload: Mapping[str, Any]) -> Attestation:
-    """The verdict in the payload of Telnyx's `call.initiated`; a level that Telnyx did not check says nothing."""
+    """From the payload of Telnyx's `call.initiated`. A level that Telnyx did not validate counts as none."""
     attestation = _level(payload.get("shaken_stir_attestation"))
     if attestation is Attestation.NONE:
-        return attestation  # a call that nobody signed is not validated either
+        return attestation  # Telnyx reports unsigned calls as not validated, too
     match payload.get("shaken_stir_validated"):
         case True:
             return attestation
@@ -59,7 +59,7 @@ def telnyx_attestation(payload: Mapping[str, Any]) -> Attestation:
 
 
 def twilio_sip_headers(form: Mapping[str, str]) -> dict[str, str]:
-    """The custom headers of a call that came by SIP, names in lower case."""
+    """The custom headers of a SIP call, names in lower case."""
     return {
         name.removeprefix(_TWILIO_HEADER).lower(): value
         for name, value in form.items()

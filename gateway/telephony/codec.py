@@ -1,8 +1,9 @@
 """
-The carrier's dialect, without I/O: feed it frames, it returns events; ask it to send, it returns frames.
+The carrier's media stream protocol without I/O: receive a frame, get events; ask to send, get frames.
 
-Twilio and Telnyx speak the same words (`connected`, `start`, `media`, `mark`, `dtmf`, `stop`) in different grammars:
-the order of things lives here, the grammar in one subclass per carrier. Malformed text becomes RemoteProtocolError.
+Twilio and Telnyx send the same messages (`connected`, `start`, `media`, `mark`, `dtmf`, `stop`) with different fields.
+The order of messages is checked here; each carrier's subclass reads its fields. Malformed text raises
+RemoteProtocolError.
 """
 
 import binascii
@@ -28,7 +29,7 @@ Message = Mapping[str, Any]
 
 
 class StreamState(enum.Enum):
-    """A stream's life. It only ever moves down this list."""
+    """States of a stream. Transitions only go down this list."""
 
     CONNECTING = enum.auto()
     STREAMING = enum.auto()
@@ -36,37 +37,37 @@ class StreamState(enum.Enum):
 
 
 _STREAMING: Final = StreamState.STREAMING
-"""Looked up for every frame: to find it in its class takes as long as three comparisons."""
+"""A module constant, because enum member lookup for every frame costs as much as three comparisons."""
 
 
 class CarrierCodec(ABC):
-    """One media stream of one call, in the carrier's dialect."""
+    """One media stream of one call."""
 
     name: ClassVar[str]
 
     def __init__(self, token: str = "") -> None:
-        """`token` is the one the stream's address carried, for carriers that keep it there."""
+        """`token` is the stream token from the URL, for carriers that transport it there."""
         self.state = StreamState.CONNECTING
         self._url_token = token
 
-    # What the carrier sends
+    # Frames from the carrier
 
-    def hear(self, frame: bytes | str) -> bytes | None:
+    def receive_audio(self, frame: bytes | str) -> bytes | None:
         """
-        The sound in one text frame. None for any other frame, and nothing has happened then: it is for `receive`.
+        The audio in one text frame; None for any other frame, which must then go to `receive`.
 
-        Nearly every frame is sound, fifty a second of each call. This is their short way; `receive` hears the same.
+        A fast path: nearly every frame is audio, fifty a second per call. `receive` returns the same audio as an event.
         """
         try:
             message = orjson.loads(frame)
             if message["event"] == "media" and self.state is _STREAMING:
-                return self._plain_sound(message["media"])
+                return self._plain_audio(message["media"])
         except (AttributeError, KeyError, TypeError, ValueError):
-            pass  # `receive` tells what is wrong with it
+            pass  # `receive` reports the problem
         return None
 
     def receive(self, frame: bytes | str) -> list[CarrierEvent]:
-        """The events in one text frame. RemoteProtocolError if the carrier would not send it, or not now."""
+        """The events in one text frame. RemoteProtocolError if it is malformed or out of order."""
         message = self._parse(frame)
         match message["event"], self.state:
             case "media", StreamState.STREAMING:
@@ -82,39 +83,39 @@ class CarrierCodec(ABC):
             case "stop", StreamState.STREAMING:
                 return self.end(stopped=True)
             case "error", _:
-                return [self._complaint(message)]
+                return [self._error_reported(message)]
             case ("start" | "media" | "mark" | "dtmf" | "stop") as event, state:
                 raise RemoteProtocolError(self.name, f"sent {event!r} while {state.name.lower()}")
             case _:
-                return []  # "connected", and what carriers add: one we don't know must not end a call
+                return []  # "connected", and messages that carriers add later: an unknown one must not end a call
 
     def end(self, *, stopped: bool = False) -> list[CarrierEvent]:
-        """The stream is over, in good order or not. Returns what was held back; safe to repeat."""
+        """End the stream, after a `stop` or a lost socket. Returns events held back for reordering; safe to repeat."""
         if self.state is StreamState.STOPPED:
             return []
         self.state = StreamState.STOPPED
         held = self._held_back()
         return [*held, StreamStopped()] if stopped else held
 
-    # What we send
+    # Frames to the carrier
 
     @abstractmethod
     def send_audio(self, audio: bytes) -> list[bytes]:
-        """Frames that play this after what is queued. May keep a remainder too short to send alone."""
+        """Frames that append this audio to the carrier's play-out buffer. May keep a remainder too short to send."""
 
     def finish_audio(self) -> list[bytes]:
-        """Frames for what send_audio kept; an answer is complete."""
+        """Frames for the remainder that `send_audio` kept; called at the end of an answer."""
         return []
 
     @abstractmethod
     def send_mark(self, name: str) -> bytes:
-        """Ask to be told when everything sent so far has been played."""
+        """A mark: the carrier returns it when everything sent before it has been played."""
 
     @abstractmethod
     def send_clear(self) -> bytes:
-        """Drop what the carrier has queued but not yet played (the caller started to speak)."""
+        """Empty the carrier's play-out buffer (barge-in)."""
 
-    # The grammar of one carrier
+    # The fields of one carrier
 
     @abstractmethod
     def _started(self, message: Message, start: Message) -> StreamStarted: ...
@@ -123,18 +124,18 @@ class CarrierCodec(ABC):
     def _audio(self, media: Message) -> list[CarrierEvent]: ...
 
     @abstractmethod
-    def _plain_sound(self, media: Message) -> bytes | None:
-        """What `_audio` would return, if it is one event and needs no thought. May raise what a wrong type raises."""
+    def _plain_audio(self, media: Message) -> bytes | None:
+        """The audio, if `_audio` would return exactly that; else None. May raise for wrong types."""
 
     def _held_back(self) -> list[CarrierEvent]:
         return []
 
-    def _complaint(self, message: Message) -> CarrierErrorReported:
+    def _error_reported(self, message: Message) -> CarrierErrorReported:
         payload = message.get("payload")
         details = payload if isinstance(payload, dict) else {}
         return CarrierErrorReported(code=str(details.get("code", "")), title=str(details.get("title", "")))
 
-    # Reading, with blame
+    # Parsing
 
     def _parse(self, frame: bytes | str) -> Message:
         try:
@@ -165,7 +166,7 @@ class CarrierCodec(ABC):
 
     def _must_stream(self) -> None:
         if self.state is not _STREAMING:
-            raise LocalProtocolError(f"nothing can be sent to {self.name} while {self.state.name.lower()}")
+            raise LocalProtocolError(f"cannot send to {self.name} while {self.state.name.lower()}")
 
 
 def audio_events(audio: bytes) -> list[CarrierEvent]:

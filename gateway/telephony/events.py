@@ -1,11 +1,11 @@
-"""What a carrier can tell us, in one vocabulary for all of them. Frozen, named by what happened."""
+"""Events of a media stream, the same for all carriers."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStarted:
-    """The media stream is up. Which call it claims to be; the token still has to prove it."""
+    """The media stream began. The call id is a claim until the token is verified."""
 
     call_id: str
     stream_id: str
@@ -13,38 +13,38 @@ class StreamStarted:
     token: str = ""
     parameters: dict[str, str] = field(default_factory=dict)
     problem: str = ""
-    """Why its sound can't be used; empty where it can."""
+    """Why its audio can't be used; empty if it can."""
 
 
 @dataclass(frozen=True, slots=True)
 class AudioReceived:
-    """Sound from the caller: mu-law, 8000 Hz."""
+    """Audio from the caller: mu-law, 8000 Hz."""
 
     audio: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class MarkReached:
-    """A mark of ours was played, or flushed by a clear: the carrier does not say which."""
+    """A mark was played, or dropped by a clear. Neither carrier says which (Twilio docs, "Mark message")."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class DigitPressed:
-    """A key on the caller's phone."""
+    """The caller pressed a key (DTMF)."""
 
     digit: str
 
 
 @dataclass(frozen=True, slots=True)
 class StreamStopped:
-    """The carrier ended the stream in good order."""
+    """The carrier ended the stream with `stop`."""
 
 
 @dataclass(frozen=True, slots=True)
 class CarrierErrorReported:
-    """The carrier did not like something we sent; the stream goes on."""
+    """The carrier rejected a message; the stream continues. Only Telnyx reports this."""
 
     code: str
     title: str

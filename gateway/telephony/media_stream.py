@@ -26,9 +26,6 @@ START_SECONDS: Final = 5.0
 MOST_HELD: Final = 500
 """Frames kept while a `start` is judged: ten seconds of audio."""
 
-MAX_FRAME_BYTES: Final = 64 * 1024
-"""The largest message taken from a carrier: 20 ms of audio is 300 bytes, and nothing else is long."""
-
 MEASURED_FRAMES: Final = 50
 """Of so many frames one is timed: a second of sound."""
 
@@ -147,7 +144,7 @@ class MediaStream:
 
     def _take(self, data: bytes) -> None:
         call = self._call
-        if call is None or (audio := self._codec.hear(data)) is None:
+        if call is None or (audio := self._codec.receive_audio(data)) is None:
             self._take_other(data)
             return
         call.recorder.from_carrier(data)

@@ -1,7 +1,7 @@
 """
-The carriers' account interfaces: where the calls of a number go, and how to point it here.
+Points a phone number at this gateway, through the carriers' account APIs.
 
-Nothing is changed by looking; what `find` returns says what would be, and `apply` does it.
+`find` changes nothing; it returns the necessary changes, and `Redirection.apply` makes them.
 """
 
 import logging
@@ -15,7 +15,7 @@ from gateway.errors import CarrierRefused, SettingsError
 from gateway.settings import Secret
 
 APPLICATION: Final = "Voice Gateway"
-"""The name of the Call Control application that is made where a Telnyx number has none."""
+"""The name of the Call Control application created for a Telnyx number that has none."""
 
 _log = logging.getLogger(__name__)
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
@@ -23,7 +23,7 @@ _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 
 @dataclass(frozen=True)
 class NumberChange:
-    """One setting at a carrier, as it is and as it shall be."""
+    """One setting at a carrier, before and after."""
 
     what: str
     before: str
@@ -32,14 +32,14 @@ class NumberChange:
 
 @dataclass(frozen=True)
 class Redirection:
-    """What has to be changed for a number's calls to come here; nothing where they do."""
+    """The changes that route a number's calls to this gateway; empty if they already do."""
 
     number: str
     changes: tuple[NumberChange, ...]
     steps: tuple[Callable[[], None], ...] = field(default=(), repr=False)
 
     def apply(self) -> None:
-        """CarrierRefused at the first that the carrier does not take."""
+        """Raises CarrierRefused at the first change that the carrier refuses."""
         for step in self.steps if self.changes else ():
             step()
 
@@ -48,38 +48,38 @@ class TwilioAccount:
     """The numbers of a Twilio account, through Twilio's own library."""
 
     def __init__(self, *, api_url: str, account_sid: str, auth_token: Secret) -> None:
-        # Only here: the library takes a second to import, and only this command uses so much of it.
+        # Imported here because it takes a second and only `gateway setup` needs it.
         from twilio.rest import Client
 
         self._client: Any = Client(account_sid, auth_token.reveal(), http_client=_http_client(api_url))
 
     def find(self, number: str, *, webhook_url: str, status_url: str) -> Redirection:
-        """For this number, or the only one there is."""
-        found = self._asked(lambda: self._client.incoming_phone_numbers.list(limit=50, **_filter(number)))
+        """The changes for this number, or for the account's only number."""
+        found = self._request(lambda: self._client.incoming_phone_numbers.list(limit=50, **_filter(number)))
         one = _only(found, number, "Twilio", lambda entry: str(entry.phone_number))
         if one.trunk_sid:
-            raise SettingsError(f"{one.phone_number} belongs to a SIP trunk; take it out of it in the Twilio console")
+            raise SettingsError(f"{one.phone_number} belongs to a SIP trunk; remove it there in the Twilio console")
         wanted = {
             "voice_url": webhook_url,
             "voice_method": "POST",
             "status_callback": status_url,
             "status_callback_method": "POST",
-            "voice_application_sid": "",  # else Twilio asks that application and not us
+            "voice_application_sid": "",  # an application would take precedence over voice_url
         }
         before = {name: getattr(one, name) or "" for name in wanted}
         changes = tuple(
             NumberChange(name, before[name], after) for name, after in wanted.items() if before[name] != after
         )
-        return Redirection(one.phone_number, changes, (lambda: self._asked(lambda: one.update(**wanted)),))
+        return Redirection(one.phone_number, changes, (lambda: self._request(lambda: one.update(**wanted)),))
 
-    def _asked(self, ask: Callable[[], Any]) -> Any:
+    def _request(self, ask: Callable[[], Any]) -> Any:
         from twilio.base.exceptions import TwilioException, TwilioRestException
 
         try:
             return ask()
         except TwilioRestException as error:
             raise CarrierRefused("twilio", "the change", error.status, str(error.code or "")) from None
-        except TwilioException as error:  # of a list: the answer is among its arguments
+        except TwilioException as error:  # from `list`: the response is among its arguments
             status = next((one.status_code for one in error.args if hasattr(one, "status_code")), 0)
             raise CarrierRefused("twilio", "to list numbers", status) from None
         except httpx.HTTPError as error:
@@ -89,14 +89,14 @@ class TwilioAccount:
 
 
 class TelnyxAccount:
-    """The numbers of a Telnyx account. Their calls go to a Call Control application, and that one's events to us."""
+    """The numbers of a Telnyx account. A number belongs to a Call Control application, which has the webhook URL."""
 
     def __init__(self, *, api_url: str, api_key: Secret) -> None:
         self._url = api_url.rstrip("/")
         self._headers = {"Authorization": f"Bearer {api_key.reveal()}"}
 
     def find(self, number: str, *, webhook_url: str) -> Redirection:
-        """For this number, or the only one there is."""
+        """The changes for this number, or for the account's only number."""
         query = {"filter[phone_number]": number} if number else {}
         found = self._ask("GET", "/phone_numbers", params=query)
         one = _only(found, number, "Telnyx", lambda entry: str(entry["phone_number"]))
@@ -113,7 +113,7 @@ class TelnyxAccount:
         return Redirection(one["phone_number"], changes, (lambda: self._do("PATCH", path, body),))
 
     def _application(self, connection_id: str) -> dict[str, Any] | None:
-        """The number's Call Control application; None where its calls go elsewhere, or nowhere."""
+        """The number's Call Control application; None if it has another connection or none."""
         if not connection_id:
             return None
         try:
@@ -141,7 +141,7 @@ class TelnyxAccount:
         self._ask(method, path, json=body)
 
     def _ask(self, method: str, path: str, **options: Any) -> Any:
-        """The `data` of its answer."""
+        """Send a request and return the answer's `data`."""
         try:
             answer = httpx.request(method, self._url + path, headers=self._headers, timeout=_TIMEOUT, **options)
         except httpx.HTTPError as error:
@@ -176,7 +176,7 @@ def _telnyx_code(answer: httpx.Response) -> str:
 
 
 def _http_client(api_url: str) -> Any:
-    """The library's transport, at the address that the settings name."""
+    """A transport for Twilio's library that uses `api_url`."""
     from twilio.http import HttpClient
     from twilio.http.response import Response
 

@@ -1,4 +1,4 @@
-"""The carriers' REST interfaces, as far as a call needs them: dial, answer, reject, hang up, transfer."""
+"""The carriers' REST APIs for calls: dial, answer, reject, hang up, transfer."""
 
 import asyncio
 import contextlib
@@ -16,56 +16,56 @@ from gateway.telephony import twilio
 from gateway.telephony.telnyx import dial_command, stream_command, transfer_command
 
 RING_SECONDS: Final = 30
-"""How long somebody whom the caller is put through to may take to pick up. Twilio adds about 5."""
+"""How long a dialled number may ring. Twilio adds about 5 s (Twilio docs, "TwiML Voice: <Dial>", timeout)."""
 
 _TIMEOUT: Final = httpx.Timeout(5.0, connect=2.0)
-_PAUSES: Final = (0.2, 0.6)
-_STOPPING: Final = (0.1, 0.3, 0.6, 1.0)
-"""Before a stream is asked for in place of one that was to be stopped: that it is accepted does not make it done."""
+_RETRY_PAUSES: Final = (0.2, 0.6)
+_STOP_PAUSES: Final = (0.1, 0.3, 0.6, 1.0)
+"""Pauses between `streaming_stop` and each attempt to start a new stream: 200 means accepted, not done."""
 HANG_UP_PAUSES: Final = (0.2, 0.6, 1.5, 3.0)
-"""Before each further try to end a call that nothing else would end."""
+"""Pauses between attempts to end a Telnyx call. More than for other commands: nothing else would end the call."""
 _HANG_UP_TIMEOUT: Final = httpx.Timeout(2.0)
-_TELNYX_OVER: Final = frozenset({"90018", "90015"})
+# Telnyx docs, "Error codes".
+_TELNYX_ENDED: Final = frozenset({"90018", "90015"})  # call has already ended, invalid call control id
 _TELNYX_STREAM_IN_USE: Final = "90045"
-_TELNYX_NO_STREAM: Final = _TELNYX_OVER | {"90048"}
+_TELNYX_NO_STREAM: Final = _TELNYX_ENDED | {"90048"}
 
 
 class CallControl(Protocol):
-    """What a call's end, or its hand-over, needs of a carrier."""
+    """A carrier's REST API for one account."""
 
     stop_ends_call: ClassVar[bool]
-    """Whether the end of the media stream, told by the carrier, is the end of the call too."""
+    """Whether a `stop` on the media stream means that the call has ended."""
     asks_to_resume: ClassVar[bool]
-    """Whether the carrier asks by itself what to do with a call whose stream was lost. Else we ask for a new one."""
+    """Whether the carrier requests instructions when a stream is lost. Otherwise the gateway starts a new stream."""
 
     async def hang_up(self, call_id: str) -> None:
-        """End the call. One that is over already is a success; CarrierRefused when all tries failed."""
+        """End the call. Succeeds if it has already ended. CarrierRefused if all attempts failed."""
 
     async def is_alive(self, call_id: str) -> bool | None:
-        """Whether the caller is still there; None when the carrier does not say."""
+        """Whether the call is still live; None if the carrier does not answer."""
 
     async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
         """
-        Ask for a new media stream of a live call. CarrierRefused when there can't be one, StreamInUse: there is.
+        Start a new media stream of a live call. Raises CarrierRefused, or StreamInUse if the call still has a stream.
 
-        `replaces`: a stream that the carrier still has is known to be dead, and is stopped.
+        `replaces`: the existing stream is known to be dead and is stopped first.
         """
 
     async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
         """
-        Call an E.164 number from one of the account's; returns the call's id. CarrierRefused when it can't be done.
+        Call an E.164 number from a number of the account. Returns the call id. Raises CarrierRefused.
 
-        Webhooks tell what comes of it, and bring `order_id` along. `media_url` is where the call's media will come.
+        Webhooks report the outcome and contain `order_id`. `media_url` is the URL of the call's media stream.
         """
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
         """
-        Put the caller through to an E.164 number or a SIP address; the call's media stream ends.
+        Transfer the caller to an E.164 number or a SIP address; the call's media stream ends.
 
-        `caller_id` is what the other side is shown, a number of the account; empty leaves it to the carrier.
-        `media_url` is where the call's media came. On return the other side is being called, and webhooks tell what
-        came of it. CarrierRefused: the caller is still with the agent, unless the carrier carried it out and its
-        answer was lost.
+        The other side sees `caller_id`, a number of the account; if empty, the carrier chooses. `media_url` is the URL
+        of the call's media stream. On return the other side is being called; webhooks report the outcome. After
+        CarrierRefused the caller is still connected to the agent, unless the carrier's answer was lost.
         """
 
 
@@ -81,9 +81,9 @@ class TwilioControl:
         self._auth = httpx.BasicAuth(account_sid, auth_token.reveal())
 
     async def hang_up(self, call_id: str) -> None:
-        # A finished call is 404 (20404) or 400 (21220); both are seen, and both mean "already done".
-        over = frozenset({"404", "20404", "21220"})
-        await self._update(call_id, "hang-up", {"Status": "completed"}, over=over)
+        # A finished call gives 404 (20404) or 400 (21220) (Twilio docs, "Error and Warning Dictionary").
+        ended = frozenset({"404", "20404", "21220"})
+        await self._update(call_id, "hang-up", {"Status": "completed"}, ended=ended)
 
     async def is_alive(self, call_id: str) -> bool | None:
         url = f"{self._calls_url}/{quote(call_id, safe='')}.json"
@@ -94,7 +94,7 @@ class TwilioControl:
         return status in ("queued", "ringing", "in-progress") if isinstance(status, str) else None
 
     async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
-        raise CarrierRefused("twilio", "a new stream", 0, "it asks for one by itself")
+        raise CarrierRefused("twilio", "a new stream", 0, "it requests one itself")
 
     async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
         webhooks = _webhooks(media_url)
@@ -109,13 +109,12 @@ class TwilioControl:
         async def request() -> httpx.Response:
             return await self._http.post(f"{self._calls_url}.json", data=form, auth=self._auth, timeout=_TIMEOUT)
 
-        # Once: where the answer is lost their phone may ring already, and a second call would come after it.
-        call = await _command("twilio", "dial", request, over=frozenset(), code_of=_twilio_code, pauses=())
+        # No retry: if only the answer was lost, the phone is ringing already and would get a second call.
+        call = await _command("twilio", "dial", request, ended=frozenset(), code_of=_twilio_code, pauses=())
         return str(call.get("sid", ""))
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
-        # The webhooks stand beside the media. A document sent by REST has no address of its own for relative ones
-        # to start from (15004).
+        # Absolute URLs: TwiML sent by REST has no base URL for relative ones (error 15004).
         webhooks = _webhooks(media_url)
         document = twilio.dial(
             target,
@@ -124,7 +123,7 @@ class TwilioControl:
             resume_url=urljoin(webhooks, "resume"),
             status_url=urljoin(webhooks, "status"),
         )
-        # Once: where the answer is lost the first try may have taken effect, and a second would ring them anew.
+        # No retry: if only the answer was lost, the target is ringing already and would be called twice.
         await self._update(call_id, "transfer", {"Twiml": document}, pauses=())
 
     async def _update(
@@ -133,18 +132,18 @@ class TwilioControl:
         command: str,
         form: Mapping[str, str],
         *,
-        over: frozenset[str] = frozenset(),
-        pauses: tuple[float, ...] = _PAUSES,
+        ended: frozenset[str] = frozenset(),
+        pauses: tuple[float, ...] = _RETRY_PAUSES,
     ) -> None:
         async def request() -> httpx.Response:
             url = f"{self._calls_url}/{quote(call_id, safe='')}.json"
             return await self._http.post(url, data=dict(form), auth=self._auth, timeout=_TIMEOUT)
 
-        await _command("twilio", command, request, over=over, code_of=_twilio_code, pauses=pauses)
+        await _command("twilio", command, request, ended=ended, code_of=_twilio_code, pauses=pauses)
 
 
 class SoftphoneControl:
-    """The gateway's own phone: its media socket is the whole call."""
+    """The gateway's own softphone: the call ends with its media socket."""
 
     stop_ends_call: ClassVar[bool] = True
     asks_to_resume: ClassVar[bool] = False
@@ -156,21 +155,22 @@ class SoftphoneControl:
         return False
 
     async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
-        raise CarrierRefused("softphone", "a new stream", 0, "it can't be called")
+        raise CarrierRefused("softphone", "a new stream", 0, "it has no REST API")
 
     async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
-        raise CarrierRefused("softphone", "dial", 0, "it has no line to call on")
+        raise CarrierRefused("softphone", "dial", 0, "it has no phone line")
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
-        raise CarrierRefused("softphone", "transfer", 0, "it has no line to put the caller through on")
+        raise CarrierRefused("softphone", "transfer", 0, "it has no phone line")
 
 
 class TelnyxControl:
     """
-    Telnyx Call Control. A Telnyx call never ends because its socket did, so every way out passes `hang_up`.
+    Telnyx Call Control.
 
-    Command ids follow from the call: a repeated webhook, or another node, repeats the same command, and Telnyx
-    carries it out once.
+    A Telnyx call does not end with its media socket, so every exit path must call `hang_up`. Command ids are derived
+    from the call: a repeated webhook or another node sends the same command id, and Telnyx executes it once (Telnyx
+    docs, "Call Control: command_id").
     """
 
     stop_ends_call: ClassVar[bool] = False
@@ -200,14 +200,14 @@ class TelnyxControl:
         url = f"{self._api_url}/calls/{quote(call_id, safe='')}"
         answer = await _read(lambda: self._http.get(url, headers=self._headers, timeout=_TIMEOUT))
         call = answer.get("data") if answer is not None else {"is_alive": False}
-        told = call.get("is_alive") if isinstance(call, dict) else None
-        return told if isinstance(told, bool) else None
+        is_alive = call.get("is_alive") if isinstance(call, dict) else None
+        return is_alive if isinstance(is_alive, bool) else None
 
     async def restart_stream(self, call_id: str, *, stream_url: str, replaces: bool) -> None:
-        # A new id for each intention, also of a gateway that died and has forgotten the last: the same one would be
-        # ignored for a minute. No two streams have one token.
+        # Telnyx ignores a repeated command id for a minute, so each new stream needs a new one, even after a restart of
+        # the gateway. The hash of the URL is unique because each stream has its own token.
         intention = hashlib.blake2b(stream_url.encode(), digest_size=16).hexdigest()
-        for number, pause in enumerate((*_STOPPING, None)):
+        for number, pause in enumerate((*_STOP_PAUSES, None)):
             try:
                 return await self._start_stream(call_id, stream_url, f"{intention}-{number}")
             except StreamInUse:
@@ -215,13 +215,13 @@ class TelnyxControl:
                     raise
             if number == 0:
                 stop = {"command_id": f"stop-{intention}"}
-                await self._act(call_id, "streaming_stop", stop, over=_TELNYX_NO_STREAM)
+                await self._act(call_id, "streaming_stop", stop, ended=_TELNYX_NO_STREAM)
             await asyncio.sleep(pause)
 
     async def _start_stream(self, call_id: str, stream_url: str, intention: str) -> None:
         command = stream_command(stream_url=stream_url, command_id=f"stream-{intention}")
         try:
-            await self._act(call_id, "streaming_start", command, over=frozenset())
+            await self._act(call_id, "streaming_start", command, ended=frozenset())
         except CarrierRefused as refused:
             if refused.code == _TELNYX_STREAM_IN_USE:
                 raise StreamInUse("telnyx", "streaming_start", refused.status, refused.code) from None
@@ -241,41 +241,41 @@ class TelnyxControl:
                 f"{self._api_url}/calls", json=command, headers=self._headers, timeout=_TIMEOUT
             )
 
-        answer = await _command("telnyx", "dial", request, over=frozenset(), code_of=_telnyx_code)
+        answer = await _command("telnyx", "dial", request, ended=frozenset(), code_of=_telnyx_code)
         call = answer.get("data")
         return str(call.get("call_control_id", "")) if isinstance(call, dict) else ""
 
     async def _connection(self, number: str) -> str:
-        """The application that the number belongs to: it is the one whose webhooks come here."""
+        """The id of the number's Call Control application, whose webhooks this gateway receives."""
         query = {"filter[phone_number]": number}
 
         async def request() -> httpx.Response:
             url = f"{self._api_url}/phone_numbers"
             return await self._http.get(url, params=query, headers=self._headers, timeout=_TIMEOUT)
 
-        answer = await _command("telnyx", "phone_numbers", request, over=frozenset(), code_of=_telnyx_code)
+        answer = await _command("telnyx", "phone_numbers", request, ended=frozenset(), code_of=_telnyx_code)
         found = answer.get("data")
         numbers = found if isinstance(found, list) else []
         connections = [one.get("connection_id") for one in numbers if isinstance(one, dict)]
         if not any(connections):
-            raise CarrierRefused("telnyx", "dial", 0, "the number that is called from has no connection")
+            raise CarrierRefused("telnyx", "dial", 0, "the calling number has no connection")
         return str(next(filter(None, connections)))
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
-        # A new id for each intention: the agent may try the same number again.
+        # A new command id each time: the agent may transfer to the same number again.
         intention = uuid.uuid4()
         command = transfer_command(
             target, call_id=call_id, caller_id=caller_id, ring_seconds=RING_SECONDS, command_id=f"transfer-{intention}"
         )
-        await self._act(call_id, "transfer", command, over=frozenset())
-        # Afterwards, so that a refused transfer leaves the caller with the agent. To close the socket ends it as well.
+        await self._act(call_id, "transfer", command, ended=frozenset())
+        # Stop the stream afterwards, so that a refused transfer leaves the caller with the agent.
         with contextlib.suppress(CarrierRefused):
-            await self._act(call_id, "streaming_stop", {"command_id": f"stop-{intention}"}, over=_TELNYX_NO_STREAM)
+            await self._act(call_id, "streaming_stop", {"command_id": f"stop-{intention}"}, ended=_TELNYX_NO_STREAM)
 
     async def hang_up(self, call_id: str) -> None:
         command = {"command_id": f"hangup-{call_id}"}
-        over, pauses = _TELNYX_OVER | {"404"}, self._hang_up_pauses
-        await self._act(call_id, "hangup", command, over=over, pauses=pauses, timeout=_HANG_UP_TIMEOUT)
+        ended, pauses = _TELNYX_ENDED | {"404"}, self._hang_up_pauses
+        await self._act(call_id, "hangup", command, ended=ended, pauses=pauses, timeout=_HANG_UP_TIMEOUT)
 
     async def _act(
         self,
@@ -283,15 +283,15 @@ class TelnyxControl:
         action: str,
         body: Mapping[str, str | int],
         *,
-        over: frozenset[str] = _TELNYX_OVER,
-        pauses: tuple[float, ...] = _PAUSES,
+        ended: frozenset[str] = _TELNYX_ENDED,
+        pauses: tuple[float, ...] = _RETRY_PAUSES,
         timeout: httpx.Timeout = _TIMEOUT,
     ) -> None:
         async def request() -> httpx.Response:
             url = f"{self._api_url}/calls/{quote(call_id, safe='')}/actions/{action}"
             return await self._http.post(url, json=dict(body), headers=self._headers, timeout=timeout)
 
-        await _command("telnyx", action, request, over=over, code_of=_telnyx_code, pauses=pauses)
+        await _command("telnyx", action, request, ended=ended, code_of=_telnyx_code, pauses=pauses)
 
 
 async def _command(
@@ -299,14 +299,14 @@ async def _command(
     command: str,
     request: Callable[[], Awaitable[httpx.Response]],
     *,
-    over: frozenset[str],
+    ended: frozenset[str],
     code_of: Callable[[Any], str],
-    pauses: tuple[float, ...] = _PAUSES,
+    pauses: tuple[float, ...] = _RETRY_PAUSES,
 ) -> dict[str, Any]:
     """
-    Send a command and return what is answered, again after a passing fault, as long as there is a pause left.
+    Send a command and return the answer. Retries after each pause if the failure is temporary.
 
-    `over` are the codes, or statuses, of a call that has ended.
+    `ended` are the error codes or statuses of a call that has ended; they count as success.
     """
     refusal = CarrierRefused(carrier, command, 0, "no answer", retryable=True)
     for pause in (*pauses, None):
@@ -316,7 +316,7 @@ async def _command(
             refusal = CarrierRefused(carrier, command, 0, type(error).__name__, retryable=True)
         else:
             code = _code(response, code_of)
-            if response.is_success or over & {code, str(response.status_code)}:
+            if response.is_success or ended & {code, str(response.status_code)}:
                 return _body(response)
             retryable = response.status_code == 429 or response.status_code >= 500
             refusal = CarrierRefused(carrier, command, response.status_code, code, retryable=retryable)
@@ -327,13 +327,13 @@ async def _command(
 
 
 async def _read(request: Callable[[], Awaitable[httpx.Response]]) -> dict[str, Any] | None:
-    """A resource; an empty one when the carrier does not give it, None when it says that there is none."""
+    """A resource; empty if the carrier did not return it, None if it does not exist."""
     try:
         response = await request()
         answer = response.json() if response.is_success else {}
     except (httpx.HTTPError, ValueError):
         return {}
-    if response.status_code in (404, 422):  # 422 is Telnyx's for an id that it does not know any more
+    if response.status_code in (404, 422):  # Telnyx answers 422 for an id that has expired
         return None
     return answer if isinstance(answer, dict) else {}
 
@@ -347,7 +347,7 @@ def _body(response: httpx.Response) -> dict[str, Any]:
 
 
 def _webhooks(media_url: str) -> str:
-    """The address beside which a carrier's webhooks stand: that of its media."""
+    """The base URL of the carrier's webhooks: they share the path prefix of its media."""
     return media_url.replace("wss:", "https:", 1)
 
 

@@ -1,4 +1,4 @@
-"""Proof that a webhook comes from the carrier. Pure: the clock is an argument; SignatureRejected is the only no."""
+"""Webhook signatures. Without I/O: the time is an argument. An invalid signature raises SignatureRejected."""
 
 import binascii
 from base64 import b64decode
@@ -12,35 +12,40 @@ from twilio.request_validator import RequestValidator
 from gateway.errors import SettingsError, SignatureRejected
 
 TELNYX_TOLERANCE: Final = 300.0
-"""Seconds a Telnyx timestamp may be off, either way (the official library's figure)."""
+"""Seconds by which a Telnyx timestamp may deviate, as in Telnyx's own library."""
 _TIMESTAMP_DIGITS: Final = 12
 
 
 class _Values(dict[str, list[str]]):
-    """Form values as the official validator wants repeated names."""
+    """Form values in the shape that Twilio's validator expects for repeated names."""
 
     def getlist(self, name: str) -> list[str]:
         return self[name]
 
 
 def check_twilio(auth_token: str, url: str, form: Iterable[tuple[str, str]], headers: Mapping[str, str]) -> None:
-    """`url` is the public address as Twilio was given it; `form` must still hold blank values."""
-    if "algorithm=" in headers.get("x-twilio-webhooks-signature-settings", ""):  # without one it is the auth token's
+    """
+    Verify X-Twilio-Signature (Twilio docs, "Webhooks security").
+
+    `url` is the public URL as configured at Twilio. `form` must include blank values: Twilio signs them, too.
+    """
+    # Opt-in signatures with a shared key; without an algorithm the signature is the auth token's as usual.
+    if "algorithm=" in headers.get("x-twilio-webhooks-signature-settings", ""):
         raise SignatureRejected("twilio signed with a shared key, which this gateway does not have")
     values = _Values()
     for name, value in form:
         values.setdefault(name, []).append(value)
     signature = headers.get("x-twilio-signature", "")
     try:
-        is_right = RequestValidator(auth_token).validate(url, values, signature)
-    except ValueError:  # a forwarded host that is none
-        is_right = False
-    if not is_right:
+        is_valid = RequestValidator(auth_token).validate(url, values, signature)
+    except ValueError:  # the URL has an invalid host
+        is_valid = False
+    if not is_valid:
         raise SignatureRejected("twilio signature is missing or wrong; is PUBLIC_URL the address Twilio calls?")
 
 
 class TelnyxVerifier:
-    """Ed25519 over timestamp and raw body, with the account's public key."""
+    """Ed25519 over "timestamp|body" with the account's public key (Telnyx docs, "Webhook signing")."""
 
     def __init__(self, public_key: str) -> None:
         try:

@@ -1,11 +1,11 @@
-"""The gateway's own phone, in a browser or a terminal: it speaks Twilio's media dialect, and is nobody's customer."""
+"""The gateway's own softphone, in a browser or a terminal. It uses Twilio's media protocol without an account."""
 
 from typing import ClassVar, Final
 
 from gateway.telephony.twilio import TwilioCodec
 
 ACCOUNT: Final = "softphone"
-"""What stands in place of an account in its `start`."""
+"""The account id in its `start`."""
 
 
 class SoftphoneCodec(TwilioCodec):

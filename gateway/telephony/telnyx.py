@@ -1,4 +1,4 @@
-"""Telnyx: its media stream dialect, and its Call Control events and commands."""
+"""Telnyx: the media streaming protocol, Call Control webhooks and commands."""
 
 from base64 import b64decode, b64encode
 from binascii import a2b_base64
@@ -14,9 +14,9 @@ from gateway.telephony.codec import CarrierCodec, Message, audio_events, text_pa
 from gateway.telephony.events import CarrierEvent, StreamStarted
 
 REORDER_FRAMES: Final = 3
-"""How many later frames we hold back for a missing one: 60 ms, then we go on without it."""
+"""How many later frames to hold back for a missing one: 60 ms of audio. Then it counts as lost."""
 
-# "between 20 ms and 30 s per message" (Telnyx, media streaming, rtp mode)
+# "between 20 ms and 30 s per message" (Telnyx docs, "Media streaming over WebSockets", rtp mode)
 _MIN_BYTES: Final = FRAME_BYTES
 _MAX_BYTES: Final = 240_000
 
@@ -29,7 +29,12 @@ _NOT_PICKED_UP: Final = frozenset(
 
 
 class TelnyxCodec(CarrierCodec):
-    """Telnyx media streaming in `rtp` mode: snake_case, media perhaps out of order, no id in our messages."""
+    """
+    Media streaming in `rtp` mode (Telnyx docs, "Media streaming over WebSockets").
+
+    Media can arrive out of order ("the order of events is not guaranteed"); `chunk` gives the order. Messages to Telnyx
+    carry no stream id.
+    """
 
     name: ClassVar[str] = "telnyx"
 
@@ -80,18 +85,18 @@ class TelnyxCodec(CarrierCodec):
 
     def _audio(self, media: Message) -> list[CarrierEvent]:
         if media.get("track", "inbound") != "inbound":
-            return []  # our own sound, coming back
+            return []  # the agent's own audio
         audio = self._payload(media)
         if self._alaw:
             audio = alaw_to_mulaw(audio)
-        chunk = _whole_number(media.get("chunk"))
+        chunk = _chunk_number(media.get("chunk"))
         if chunk == self._next_chunk and not self._early:
             self._next_chunk += 1
             return audio_events(audio)
         return self._in_order(chunk, audio)
 
-    def _plain_sound(self, media: Message) -> bytes | None:
-        is_next = _whole_number(media.get("chunk")) == self._next_chunk and not self._early
+    def _plain_audio(self, media: Message) -> bytes | None:
+        is_next = _chunk_number(media.get("chunk")) == self._next_chunk and not self._early
         if self._alaw or not is_next or media.get("track", "inbound") != "inbound":
             return None
         audio = a2b_base64(media["payload"], strict_mode=True)
@@ -101,7 +106,7 @@ class TelnyxCodec(CarrierCodec):
         return audio
 
     def _in_order(self, chunk: int | None, audio: bytes) -> list[CarrierEvent]:
-        """Frames in the order of `chunk`. One that comes after its place was given up is too late to play."""
+        """Deliver frames in the order of `chunk`. Drop a frame that arrives after it was counted as lost."""
         if chunk is None:
             return audio_events(audio)
         if chunk < self._next_chunk:
@@ -125,8 +130,8 @@ def _media(audio: bytes) -> bytes:
     return b'{"event":"media","media":{"payload":"' + b64encode(audio) + b'"}}'
 
 
-def _whole_number(value: object) -> int | None:
-    """A chunk's number; None for what is none, or longer than those of a call can be."""
+def _chunk_number(value: object) -> int | None:
+    """A chunk number; None if it is not a number or impossibly long."""
     if isinstance(value, str) and value.isdecimal() and len(value) <= _CHUNK_DIGITS:
         return int(value)
     return value if isinstance(value, int) else None
@@ -154,7 +159,7 @@ class WebhookEvent:
 
     @property
     def stream_token(self) -> str:
-        """The token in the address of the stream that a streaming event is about; empty where it does not say."""
+        """The token in the stream URL of a streaming event; empty if the event has no URL."""
         given = self.payload.get("stream_params")
         details = given if isinstance(given, dict) else {}
         url = self.text("stream_url") or str(details.get("stream_url") or "")
@@ -162,7 +167,7 @@ class WebhookEvent:
 
     @property
     def attributes(self) -> dict[str, str]:
-        """What another program has given the call on its way: a JSON object as its `client_state`."""
+        """Attributes that another program attached to the call: a JSON object in `client_state`."""
         try:
             return text_parameters(orjson.loads(self._client_state))
         except ValueError:
@@ -171,23 +176,23 @@ class WebhookEvent:
     @property
     def transfer_of(self) -> str:
         """
-        The call that is being put through, where the event is about the leg to the other side; else empty.
+        The caller's call id if the event concerns the leg to a transfer target; else empty.
 
-        On that leg `call.answered` is the success. `call.hangup` before it is the failure: the caller's own leg is
-        alive and silent. `call.bridged` proves nothing: Telnyx lists it before the answer.
+        On that leg `call.answered` means success. `call.hangup` before it means failure: the caller's leg stays alive
+        and silent. `call.bridged` proves nothing: Telnyx's docs list it before the answer.
         """
         state = self._client_state
         return state.removeprefix(_TRANSFER) if state.startswith(_TRANSFER) else ""
 
     @property
     def order_id(self) -> str:
-        """Which order it was that this call was placed by; empty for a call that came in."""
+        """The id of the outbound call request; empty for an incoming call."""
         state = self._client_state
         return state.removeprefix(_ORDER) if state.startswith(_ORDER) else ""
 
     @property
     def not_picked_up(self) -> str:
-        """Why nobody has picked up, of a `call.hangup`; empty where somebody had."""
+        """Why a `call.hangup` came before an answer; empty if the call was answered."""
         cause = self.text("hangup_cause")
         return cause.replace("_", " ") if cause in _NOT_PICKED_UP else ""
 
@@ -200,7 +205,7 @@ class WebhookEvent:
 
 
 def read_webhook(body: bytes) -> WebhookEvent:
-    """The event in a webhook's body (API version 2). RemoteProtocolError if there is none."""
+    """The event in a webhook body (API version 2). RemoteProtocolError if the body has no event."""
     try:
         envelope = orjson.loads(body)
     except orjson.JSONDecodeError:
@@ -218,16 +223,16 @@ def read_webhook(body: bytes) -> WebhookEvent:
 
 def stream_command(*, stream_url: str, command_id: str) -> dict[str, str]:
     """
-    The parameters of `answer` and of `streaming_start`.
+    The parameters of `answer` and `streaming_start`: PCMU both ways, the caller's track only.
 
-    PCMU both ways, the caller's track only, our sound to the caller's own leg.
+    Target leg is `self`: the default, `opposite`, has no effect in a call with a single leg.
     """
     return {
         "command_id": command_id,
         "stream_url": stream_url,
         "stream_track": "inbound_track",
-        "stream_codec": "PCMU",  # without it we get the leg's own codec, A-law in much of the world
-        "stream_bidirectional_mode": "rtp",  # the default, mp3, swallows raw audio without a word
+        "stream_codec": "PCMU",  # the default is the codec of the phone leg, often A-law
+        "stream_bidirectional_mode": "rtp",  # the default, mp3, ignores raw audio without an error
         "stream_bidirectional_codec": "PCMU",
         "stream_bidirectional_target_legs": "self",
     }
@@ -236,7 +241,7 @@ def stream_command(*, stream_url: str, command_id: str) -> dict[str, str]:
 def transfer_command(
     target: str, *, call_id: str, caller_id: str, ring_seconds: int, command_id: str
 ) -> dict[str, str | int]:
-    """The parameters of `transfer`. Every event of the new leg carries the call's id back: see `transfer_of`."""
+    """The parameters of `transfer`. Every event of the new leg returns the call id: see `transfer_of`."""
     command: dict[str, str | int] = {
         "command_id": command_id,
         "to": target,
@@ -252,9 +257,9 @@ def dial_command(
     to: str, *, connection_id: str, caller_id: str, order_id: str, ring_seconds: int
 ) -> dict[str, str | int]:
     """
-    The parameters of `dial`. Every event of the call carries the order's id back: see `order_id`.
+    The parameters of `dial`. Every event of the call returns the request's id: see `order_id`.
 
-    Media is asked for when somebody has picked up, so that nothing is sent to a phone that rings.
+    The stream starts after the answer, so that no audio goes to a ringing phone.
     """
     return {
         "connection_id": connection_id,

@@ -1,4 +1,4 @@
-"""Twilio: its media stream dialect, the TwiML that tells it what to do, and what it tells of a transfer."""
+"""Twilio: the Media Streams protocol, TwiML, and the status of transferred calls."""
 
 from base64 import b64encode
 from binascii import a2b_base64
@@ -13,7 +13,11 @@ from gateway.telephony.events import CarrierEvent, StreamStarted
 
 
 class TwilioCodec(CarrierCodec):
-    """Twilio Media Streams, bidirectional: camelCase, and our messages carry the stream's id."""
+    """
+    Bidirectional Media Streams (Twilio docs, "Media Streams - WebSocket Messages").
+
+    Every message to Twilio carries the streamSid; Twilio drops one with a stale streamSid and only logs a warning.
+    """
 
     name: ClassVar[str] = "twilio"
 
@@ -52,17 +56,22 @@ class TwilioCodec(CarrierCodec):
 
     def _audio(self, media: Message) -> list[CarrierEvent]:
         if media.get("track", "inbound") != "inbound":
-            return []  # our own sound, coming back
+            return []  # the agent's own audio
         return audio_events(self._payload(media))
 
-    def _plain_sound(self, media: Message) -> bytes | None:
+    def _plain_audio(self, media: Message) -> bytes | None:
         if media.get("track", "inbound") != "inbound":
             return None
         return a2b_base64(media["payload"], strict_mode=True) or None
 
 
 def connect_stream(*, stream_url: str, resume_url: str, status_url: str, token: str) -> str:
-    """TwiML that answers the call and connects its media to us."""
+    """
+    TwiML that answers the call and opens its media stream.
+
+    The token is a `<Parameter>`: Twilio drops the query string of a stream URL. Twilio requests `resume_url` when the
+    stream has ended and the caller is still there (Twilio docs, "TwiML Voice: <Stream>").
+    """
     return _document(
         f"<Connect action={quoteattr(resume_url)}>"
         f'<Stream url={quoteattr(stream_url)} statusCallback={quoteattr(status_url)} statusCallbackMethod="POST">'
@@ -72,7 +81,7 @@ def connect_stream(*, stream_url: str, resume_url: str, status_url: str, token: 
 
 
 def reject(*, busy: bool = False) -> str:
-    """TwiML that refuses the call: not answered, not billed. Busy asks the caller to try again."""
+    """TwiML that rejects the call, which is then not billed. `busy` plays a busy tone."""
     return _document('<Reject reason="busy"/>' if busy else "<Reject/>")
 
 
@@ -83,10 +92,10 @@ def hang_up() -> str:
 
 def dial(target: str, *, caller_id: str, ring_seconds: int, resume_url: str, status_url: str) -> str:
     """
-    TwiML that puts the caller through to an E.164 number or a SIP address.
+    TwiML that connects the caller to an E.164 number or a SIP address.
 
-    `status_url` hears that the other side has picked up, `resume_url` that they are done with the caller, or never
-    came: it says what becomes of the caller then.
+    Twilio requests `status_url` when the other side answers, and `resume_url` when the other side has hung up or did
+    not answer; its response decides what happens to the caller.
     """
     noun = "Sip" if target.startswith(("sip:", "sips:")) else "Number"
     shown = f"callerId={quoteattr(caller_id)} " if caller_id else ""
@@ -98,12 +107,12 @@ def dial(target: str, *, caller_id: str, ring_seconds: int, resume_url: str, sta
 
 
 def picked_up(form: Mapping[str, str]) -> str:
-    """The call that is put through, where a status callback says that the other side has picked up; else empty."""
+    """The caller's call id if this status callback says that the transfer target answered; else empty."""
     return form.get("ParentCallSid", "") if form.get("CallStatus") == "in-progress" else ""
 
 
 def was_put_through(form: Mapping[str, str]) -> bool:
-    """Whether the other side of a `<Dial>` that is over had picked up. False too where there was no `<Dial>`."""
+    """Whether the transfer target of a finished `<Dial>` had answered. False without a `<Dial>`."""
     return form.get("DialCallStatus") in ("completed", "answered")
 
 

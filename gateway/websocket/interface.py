@@ -1,8 +1,8 @@
 """
-What the links need of a WebSocket, and nothing else, so that the implementation behind it can be exchanged.
+The WebSocket interface of media streams and engine connections, independent of the library behind it.
 
-Callbacks, not coroutines: a frame goes from one socket to the other inside one callback, with no queue and no task
-switch between. `send` never waits; what the peer does not take is buffered, and `buffered_bytes` tells how much.
+Callbacks instead of coroutines: a frame goes from one socket to the other inside one callback, without a queue or task
+switch. `send` never blocks; `buffered_bytes` is the amount that the peer has not read yet.
 """
 
 import functools
@@ -16,22 +16,22 @@ NORMAL: Final = 1000
 POLICY_VIOLATION: Final = 1008
 TOO_BIG: Final = 1009
 NO_STATUS: Final = 1005
-"""Never sent: the peer closed without a code."""
+"""Never on the wire: the peer closed without a code."""
 PING_SECONDS: Final = 10.0
-"""A client socket pings a peer that was silent so long, and gives it as long to answer."""
+"""A client socket sends a ping after this much silence and waits as long for the pong."""
 ABNORMAL: Final = 1006
-"""Never sent: what `on_closed` reports when the connection broke without a close frame."""
+"""Never on the wire: `on_closed` reports it when the connection broke without a close frame."""
 
 
 def handshake_refused(status: int) -> EngineRefused | EngineUnavailable:
-    """The error for an upgrade answered with this status: for good, or for now."""
+    """The error for a handshake answered with this status: permanent or temporary."""
     kind = EngineRefused if status in (401, 402, 403) else EngineUnavailable
     return kind(f"the engine answered the handshake with status {status}")
 
 
 @functools.cache
 def tls_context() -> ssl.SSLContext:
-    """For every client socket the same: reading the machine's certificates takes longer than a frame of audio."""
+    """Shared by all client sockets: loading the system's certificates takes longer than a frame of audio."""
     return ssl.create_default_context()
 
 
@@ -41,24 +41,24 @@ class Socket(Protocol):
     def send_text(self, data: bytes) -> None: ...
     def send_binary(self, data: bytes) -> None: ...
     def close(self, code: int = NORMAL) -> None:
-        """Say goodbye and disconnect. Safe to repeat; `on_closed` follows once."""
+        """Send a close frame and disconnect. Safe to repeat; `on_closed` follows once."""
 
     @property
     def buffered_bytes(self) -> int: ...
 
 
 class SocketOwner(Protocol):
-    """Who hears what arrives. Every method is called on the event loop and must return at once."""
+    """Receives the messages of one socket. Methods are called on the event loop and must return at once."""
 
     def on_open(self, socket: Socket) -> None: ...
     def on_text(self, data: bytes) -> None: ...
     def on_binary(self, data: bytes) -> None: ...
     def on_closed(self, code: int) -> None:
-        """The connection is gone, whoever ended it. Called once, last."""
+        """The connection has ended, from either side. Called once, last."""
 
 
-Door = Callable[[str, Mapping[str, str]], SocketOwner | int]
-"""Asked for each upgrade, with path (query included) and headers: who owns the socket, or the status of a refusal."""
+UpgradeHandler = Callable[[str, Mapping[str, str]], SocketOwner | int]
+"""Called for each upgrade with path and query, and headers. Returns the socket's owner or an HTTP status to refuse."""
 
 
 class Connector(Protocol):

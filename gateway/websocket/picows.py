@@ -1,4 +1,4 @@
-"""Sockets on picows, which parses frames in C: the default on both sides of a call."""
+"""WebSockets on picows, which parses frames in C: the default for media and engine connections."""
 
 import asyncio
 import logging
@@ -28,20 +28,20 @@ from gateway.websocket.interface import (
     NORMAL,
     PING_SECONDS,
     TOO_BIG,
-    Door,
     SocketOwner,
+    UpgradeHandler,
     handshake_refused,
     tls_context,
 )
 
 _HANDSHAKE_SECONDS: Final = 5.0
-_TEXT: Final = WSMsgType.TEXT  # asked for with every frame: to find one in its class takes longer than to compare it
+_TEXT: Final = WSMsgType.TEXT  # module constants: enum member lookup per frame costs more than the comparison
 _BINARY: Final = WSMsgType.BINARY
 _log = logging.getLogger("picows")
 
 
 class PicowsSocket(WSListener):
-    """One connection, and picows' listener for it."""
+    """One connection."""
 
     def __init__(self, owner: SocketOwner, max_bytes: int) -> None:
         self._owner = owner
@@ -51,7 +51,7 @@ class PicowsSocket(WSListener):
         self._parts_type = WSMsgType.TEXT
         self._close_code = ABNORMAL
 
-    # The link's side
+    # Called by the owner
 
     def send_text(self, data: bytes) -> None:
         if self._transport is not None:
@@ -71,7 +71,7 @@ class PicowsSocket(WSListener):
     def buffered_bytes(self) -> int:
         return self._transport.underlying_transport.get_write_buffer_size() if self._transport is not None else 0
 
-    # picows' side
+    # Called by picows
 
     def on_ws_connected(self, transport: WSTransport) -> None:
         self._transport = transport
@@ -96,13 +96,13 @@ class PicowsSocket(WSListener):
         self._owner.on_closed(self._close_code)
 
     def pause_writing(self) -> None:
-        """The peer reads slowly. Audio waits for nobody: the call's own watch on `buffered_bytes` decides."""
+        """Ignored: audio is never held back. The call checks `buffered_bytes` and drops a slow peer."""
 
     def resume_writing(self) -> None:
         """See pause_writing."""
 
     def _collect(self, frame: WSFrame) -> None:
-        """Put a fragmented message together; one that grows beyond the limit ends the connection."""
+        """Reassemble a fragmented message. Close the connection if it grows beyond the limit."""
         if frame.msg_type != WSMsgType.CONTINUATION:
             self._parts, self._parts_type = [], frame.msg_type
         self._parts.append(frame.get_payload_as_bytes())
@@ -128,7 +128,7 @@ async def connect(
                 websocket_handshake_timeout=timeout,
                 max_redirects=0,
                 ssl_context=tls_context() if url.startswith("wss:") else None,
-                enable_auto_ping=True,  # a peer that vanished without a word is noticed within 20 s
+                enable_auto_ping=True,  # detects a dead peer within 20 s
                 auto_ping_idle_timeout=PING_SECONDS,
                 auto_ping_reply_timeout=PING_SECONDS,
                 logger_name=_log,
@@ -146,25 +146,25 @@ def _number(code: Any) -> int:
     return int(code)
 
 
-def server_protocol(door: Door, *, max_bytes: int) -> asyncio.BufferedProtocol:
-    """The protocol for one incoming connection whose first bytes ask for an upgrade."""
+def server_protocol(upgrade: UpgradeHandler, *, max_bytes: int) -> asyncio.BufferedProtocol:
+    """The protocol for one incoming connection that begins with an upgrade request."""
 
     def listener(request: WSUpgradeRequest) -> PicowsSocket | WSUpgradeResponseWithListener:
         path = request.path.decode("latin-1")
-        answer = door(path, {name.lower(): value for name, value in request.headers.items()})
+        answer = upgrade(path, {name.lower(): value for name, value in request.headers.items()})
         if isinstance(answer, int):
             return WSUpgradeResponseWithListener(WSUpgradeResponse.create_error_response(answer), None)
         return PicowsSocket(answer, max_bytes)
 
     protocol: asyncio.BufferedProtocol = WSProtocol(
-        None,  # host and path are a client's
+        None,  # host and path: only for clients
         None,
         False,
         listener,
         _log,
-        True,  # an exception in a callback ends this connection, no other
+        True,  # an exception in a callback ends only this connection
         _HANDSHAKE_SECONDS,
-        False,  # no pings of our own: the call watches for silence
+        False,  # no automatic pings: the call has its own watchdog
         20,
         20,
         WSAutoPingStrategy.PING_WHEN_IDLE,

@@ -1,262 +1,247 @@
 """
-Sockets on `websockets` and on uvicorn's `websockets-sansio`: pure Python, the alternative to picows.
+WebSockets in pure Python, on the sans-I/O protocol of `websockets`: the fallback where picows has no wheel.
 
-These libraries speak in coroutines, so each connection has two tasks of its own: one reads and calls the owner, one
-empties the outbox that `send` fills. `gateway bench --compare` tells what that costs.
+Both sides of a connection are one asyncio protocol, which calls the owner directly, as picows does. It needs about a
+third more CPU per call than picows (`gateway bench --sockets websockets`).
 """
 
 import asyncio
-import contextlib
 import ssl
-from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Mapping
+from typing import Final, cast
 
-from starlette.responses import Response
-from starlette.routing import WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketDisconnected
-from websockets.asyncio.client import ClientConnection
-from websockets.asyncio.client import connect as open_connection
-from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request, Response
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
+from websockets.uri import parse_uri
 
 from gateway.errors import EngineUnavailable
 from gateway.websocket.interface import (
     ABNORMAL,
     NORMAL,
     PING_SECONDS,
-    Door,
     SocketOwner,
+    UpgradeHandler,
     handshake_refused,
     tls_context,
 )
 
-_GOODBYE_SECONDS: Final = 2.0
-"""A peer that has not taken what was queued, and our goodbye, by then is left."""
-
-Message = str | bytes
-
-
-class _Gone(Exception):
-    """The connection is over. `code` is the peer's reason, or what we closed it for."""
-
-    def __init__(self, code: int) -> None:
-        super().__init__(code)
-        self.code = code
+_HANDSHAKE_SECONDS: Final = 5.0
+_CLOSE_SECONDS: Final = 2.0
+"""How long the peer may take to answer a close frame and to read what was sent before it."""
 
 
-class _Wire(Protocol):
-    """A connection in coroutines. Every method raises _Gone when it is over."""
+class PortableSocket(asyncio.Protocol):
+    """One connection. The subclasses do the handshake of each side."""
 
-    async def receive(self) -> Message: ...
-    async def send(self, message: Message) -> None: ...
-    async def close(self, code: int) -> None: ...
+    def __init__(self, protocol: ClientProtocol | ServerProtocol) -> None:
+        self._protocol = protocol
+        self._transport: asyncio.Transport | None = None
+        self._owner: SocketOwner | None = None
+        self._parts: list[bytes] = []
+        self._parts_opcode = Opcode.TEXT
+        self._close_code: int | None = None
+        self._timer: asyncio.TimerHandle | None = None
 
-
-class QueuedSocket:
-    """One connection. `run` carries it from open to closed."""
-
-    def __init__(self, wire: _Wire, owner: SocketOwner) -> None:
-        self._wire = wire
-        self._owner = owner
-        # Unbounded, like picows' buffer: the call's own watch on `buffered_bytes` decides about a slow peer.
-        self._outbox: asyncio.Queue[Message | int] = asyncio.Queue()
-        self._unsent = 0
-        self._closing: int | None = None
-        self._writer: asyncio.Task[None] | None = None
-        self._life: asyncio.Task[None] | None = None
-
-    # The link's side
+    # Called by the owner
 
     def send_text(self, data: bytes) -> None:
-        self._put(data.decode())
+        if self._protocol.state is OPEN:
+            self._protocol.send_text(data)
+            self._flush()
 
     def send_binary(self, data: bytes) -> None:
-        self._put(data)
+        if self._protocol.state is OPEN:
+            self._protocol.send_binary(data)
+            self._flush()
 
     def close(self, code: int = NORMAL) -> None:
-        if self._closing is None:
-            self._closing = code
-            self._outbox.put_nowait(code)
-            asyncio.get_running_loop().call_later(_GOODBYE_SECONDS, self._give_up)
+        if self._protocol.state is OPEN:
+            self._close_code = code
+            self._protocol.send_close(code)
+            self._flush()
+            self._abort_after(_CLOSE_SECONDS)
 
     @property
     def buffered_bytes(self) -> int:
-        """What waits in the outbox; the transport below holds some 64 KiB more at most."""
-        return self._unsent
+        return self._transport.get_write_buffer_size() if self._transport is not None else 0
 
-    def _put(self, message: Message) -> None:
-        if self._closing is None:
-            self._unsent += len(message)
-            self._outbox.put_nowait(message)
+    # Called by the event loop
 
-    # Itself
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not subclass it
 
-    def start(self, life: Coroutine[Any, Any, None]) -> None:
-        """Run `life` as this socket's own task: a client's connection has nobody else to await it."""
-        self._life = asyncio.get_running_loop().create_task(life, name="socket")
+    def data_received(self, data: bytes) -> None:
+        self._protocol.receive_data(data)
+        self._process()
 
-    async def run(self) -> None:
-        """Carry messages both ways until the connection is gone, then tell the owner."""
-        code = ABNORMAL
-        reader = asyncio.create_task(self._read(), name="socket reader")
-        writer = self._writer = asyncio.create_task(self._write(), name="socket writer")
-        try:
-            await asyncio.wait({reader, writer}, return_when=asyncio.FIRST_COMPLETED)
-            code = self._closing if self._closing is not None else await reader
-        finally:
-            reader.cancel()
-            writer.cancel()
-            await asyncio.gather(reader, writer, return_exceptions=True)
-            self._owner.on_closed(code)
+    def eof_received(self) -> None:
+        self._protocol.receive_eof()
+        self._process()
 
-    async def _read(self) -> int:
-        """Give the owner what comes, up to the end. Returns the code of the end."""
-        try:
-            while True:
-                message = await self._wire.receive()
-                if self._closing is not None:
-                    continue
-                if isinstance(message, str):
-                    self._owner.on_text(message.encode())
-                else:
-                    self._owner.on_binary(message)
-        except _Gone as gone:
-            return gone.code
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._transport = None
+        owner, self._owner = self._owner, None
+        if owner is not None:
+            received = self._protocol.close_rcvd
+            peer_code = received.code if received is not None else ABNORMAL
+            owner.on_closed(self._close_code if self._close_code is not None else peer_code)
 
-    async def _write(self) -> None:
-        """Send what is queued, up to a goodbye."""
-        with contextlib.suppress(_Gone):
-            while not isinstance(message := await self._outbox.get(), int):
-                await self._wire.send(message)
-                self._unsent -= len(message)
-            await self._wire.close(message)
+    def _process(self) -> None:
+        for event in self._protocol.events_received():
+            if isinstance(event, Frame):
+                self._receive(event)
+            else:
+                self._on_handshake(event)
+        self._flush()
+        if self._protocol.close_expected() and self._close_code is None:
+            self._abort_after(_CLOSE_SECONDS)
 
-    def _give_up(self) -> None:
-        if self._writer is not None:
-            self._writer.cancel()
+    def _on_handshake(self, message: Request | Response) -> None:
+        raise NotImplementedError
+
+    def _opened(self, owner: SocketOwner) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._flush()
+        self._owner = owner
+        owner.on_open(self)
+
+    def _receive(self, frame: Frame) -> None:
+        """Deliver a message. `websockets` answers pings and enforces the size limit itself."""
+        if frame.opcode not in (Opcode.TEXT, Opcode.BINARY, Opcode.CONT) or self._close_code is not None:
+            return
+        if frame.opcode is not Opcode.CONT:
+            self._parts, self._parts_opcode = [], frame.opcode
+        self._parts.append(bytes(frame.data))
+        if frame.fin and self._owner is not None:
+            whole, self._parts = b"".join(self._parts), []
+            if self._parts_opcode is Opcode.TEXT:
+                self._owner.on_text(whole)
+            else:
+                self._owner.on_binary(whole)
+
+    def _flush(self) -> None:
+        if self._transport is not None:
+            for data in self._protocol.data_to_send():
+                if data:
+                    self._transport.write(data)
+                else:  # the protocol's end of stream
+                    self._transport.close()
+
+    def _abort_after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self._transport.abort)
 
 
 # The client
 
 
-class _Handshake(open_connection):
-    """A key is meant for one host: a redirect is a refusal."""
+class _ClientSocket(PortableSocket):
+    def __init__(self, protocol: ClientProtocol, headers: Mapping[str, str], owner: SocketOwner) -> None:
+        super().__init__(protocol)
+        self._headers = headers
+        self._future_owner = owner
+        self._is_alive = True
+        self.handshake: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    def process_redirect(self, exc: Exception) -> Exception:
-        return exc
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        assert isinstance(self._protocol, ClientProtocol)
+        request = self._protocol.connect()
+        request.headers.update(self._headers)
+        self._protocol.send_request(request)
+        self._flush()
 
+    def data_received(self, data: bytes) -> None:
+        self._is_alive = True
+        super().data_received(data)
 
-class _ClientWire:
-    def __init__(self, connection: ClientConnection) -> None:
-        self._connection = connection
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.handshake.done():
+            problem = self._protocol.handshake_exc or exc or ConnectionResetError("closed during the handshake")
+            self.handshake.set_exception(problem)
+        super().connection_lost(exc)
 
-    async def receive(self) -> Message:
-        try:
-            return await self._connection.recv()
-        except ConnectionClosed as closed:
-            raise _Gone(_code(closed)) from None
+    def _on_handshake(self, message: Request | Response) -> None:
+        if self.handshake.done():
+            return
+        if self._protocol.handshake_exc is not None:
+            self.handshake.set_exception(self._protocol.handshake_exc)
+            return
+        self.handshake.set_result(None)
+        self._opened(self._future_owner)
+        self._timer = asyncio.get_running_loop().call_later(PING_SECONDS, self._check_alive)
 
-    async def send(self, message: Message) -> None:
-        try:
-            await self._connection.send(message)
-        except ConnectionClosed as closed:
-            raise _Gone(_code(closed)) from None
-
-    async def close(self, code: int) -> None:
-        await self._connection.close(code)
+    def _check_alive(self) -> None:
+        """Ping a silent peer; disconnect if the ping stays unanswered. Detects a dead peer within 20 s."""
+        if self._protocol.state is not OPEN:
+            return
+        if self._is_alive:
+            self._is_alive = False
+            self._protocol.send_ping(b"")
+            self._flush()
+            self._timer = asyncio.get_running_loop().call_later(PING_SECONDS, self._check_alive)
+        elif self._transport is not None:
+            self._transport.abort()
 
 
 async def connect(
     url: str, headers: Mapping[str, str], owner: SocketOwner, *, max_bytes: int, timeout: float
-) -> QueuedSocket:
+) -> PortableSocket:
     """Open a client socket (a `Connector`)."""
+    uri = parse_uri(url)
+    socket: _ClientSocket | None = None
     try:
-        connection = await _Handshake(
-            url,
-            additional_headers=dict(headers),
-            compression=None,  # sound gains nothing from it
-            ssl=tls_context() if url.startswith("wss:") else None,
-            max_size=max_bytes,
-            open_timeout=timeout,
-            close_timeout=_GOODBYE_SECONDS,
-            ping_interval=PING_SECONDS,  # a peer that vanished without a word is noticed within 20 s
-            ping_timeout=PING_SECONDS,
-            proxy=None,
-        )
+        async with asyncio.timeout(timeout):
+            _, socket = await asyncio.get_running_loop().create_connection(
+                lambda: _ClientSocket(ClientProtocol(uri, max_size=max_bytes), headers, owner),
+                uri.host,
+                uri.port,
+                ssl=tls_context() if uri.secure else None,
+            )
+            await socket.handshake
     except InvalidStatus as refused:
         raise handshake_refused(refused.response.status_code) from None
     except (OSError, TimeoutError, WebSocketException, ssl.SSLError) as error:
+        if socket is not None and socket._transport is not None:
+            socket._transport.abort()
         raise EngineUnavailable(f"the engine can't be reached: {type(error).__name__}") from None
-    socket = QueuedSocket(_ClientWire(connection), owner)
-    owner.on_open(socket)
-    socket.start(_live(connection, socket))
     return socket
-
-
-async def _live(connection: ClientConnection, socket: QueuedSocket) -> None:
-    try:
-        await socket.run()
-    finally:
-        await connection.close()
-
-
-def _code(closed: ConnectionClosed) -> int:
-    return closed.rcvd.code if closed.rcvd is not None else ABNORMAL
 
 
 # The server
 
 
-class _ServerWire:
-    def __init__(self, websocket: WebSocket) -> None:
-        self._websocket = websocket
+class _ServerSocket(PortableSocket):
+    def __init__(self, upgrade: UpgradeHandler, max_bytes: int) -> None:
+        super().__init__(ServerProtocol(max_size=max_bytes))
+        self._upgrade = upgrade
 
-    async def receive(self) -> Message:
-        try:
-            message = await self._websocket.receive()
-        except WebSocketDisconnected:
-            raise _Gone(ABNORMAL) from None
-        if message["type"] == "websocket.disconnect":
-            # uvicorn says 1005 for a broken connection too; only a close frame comes with a reason.
-            raise _Gone(message["code"] if "reason" in message else ABNORMAL)
-        text: str | None = message.get("text")
-        data: bytes | None = message.get("bytes")
-        return text if text is not None else data or b""
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._abort_after(_HANDSHAKE_SECONDS)
 
-    async def send(self, message: Message) -> None:
-        kind = "text" if isinstance(message, str) else "bytes"
-        await self._tell({"type": "websocket.send", kind: message})
-
-    async def close(self, code: int) -> None:
-        await self._tell({"type": "websocket.close", "code": code})
-
-    async def _tell(self, message: dict[str, Any]) -> None:
-        try:
-            await self._websocket.send(message)
-        except (WebSocketDisconnect, RuntimeError):
-            # uvicorn calls it a misuse to send on a connection that it has closed for the peer's fault.
-            raise _Gone(ABNORMAL) from None
+    def _on_handshake(self, message: Request | Response) -> None:
+        assert isinstance(message, Request) and isinstance(self._protocol, ServerProtocol)
+        response = self._protocol.accept(message)
+        owner: SocketOwner | int = response.status_code
+        if response.status_code == 101:
+            owner = self._upgrade(message.path, {name.lower(): value for name, value in message.headers.raw_items()})
+            if isinstance(owner, int):
+                response = self._protocol.reject(owner, "")
+        self._protocol.send_response(response)
+        if not isinstance(owner, int):
+            self._opened(owner)
 
 
-def routes(door: Door, paths: Iterable[str]) -> list[WebSocketRoute]:
-    """Media sockets for a server that speaks WebSocket through ASGI. It sets the limit on a message's size."""
-
-    async def serve(websocket: WebSocket) -> None:
-        owner = door(_target(websocket), dict(websocket.headers))
-        if isinstance(owner, int):
-            await websocket.send_denial_response(Response(status_code=owner))
-            return
-        try:
-            await websocket.accept()
-        except OSError:  # gone already; the owner has been waiting since the door
-            owner.on_closed(ABNORMAL)
-            return
-        socket = QueuedSocket(_ServerWire(websocket), owner)
-        owner.on_open(socket)
-        await socket.run()
-
-    return [WebSocketRoute(path, serve) for path in paths]
-
-
-def _target(websocket: WebSocket) -> str:
-    query = websocket.scope["query_string"].decode("latin-1")
-    return websocket.url.path + (f"?{query}" if query else "")
+def server_protocol(upgrade: UpgradeHandler, *, max_bytes: int) -> asyncio.Protocol:
+    """The protocol for one incoming connection that begins with an upgrade request."""
+    return _ServerSocket(upgrade, max_bytes)

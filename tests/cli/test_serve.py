@@ -75,6 +75,7 @@ def _port(log: int) -> int:
     return int(found[1])
 
 
-@pytest.mark.parametrize("make_config", [serve._picows, serve._websockets])
-def test_unused_connections_outlive_a_proxys(tmp_path, make_config):
-    assert make_config(settings.load(environ(tmp_path), tmp_path), False).timeout_keep_alive > 60
+@pytest.mark.parametrize("sockets", ["picows", "websockets"])
+def test_idle_connections_outlive_a_proxys(tmp_path, sockets):
+    loaded = settings.load(environ(tmp_path), tmp_path)
+    assert serve._server_config(loaded, sockets, is_worker=False).timeout_keep_alive > 60

@@ -146,7 +146,7 @@ OTHERS = st.sampled_from(['{"event": "media", "media": []}', '{"event": "media"}
 
 def heard(codec: CarrierCodec, frame: str, *, short: bool) -> bytes:
     """All sound of a frame, with or without the short way."""
-    if short and (sound := codec.hear(frame)) is not None:
+    if short and (sound := codec.receive_audio(frame)) is not None:
         return sound
     try:
         return b"".join(event.audio for event in codec.receive(frame) if isinstance(event, AudioReceived))
@@ -167,9 +167,9 @@ def test_sound_is_the_same_by_the_short_way(carrier: Dialect, frames: list[tuple
 @CARRIERS
 def test_plain_sound_takes_the_short_way(carrier: Dialect) -> None:
     codec = carrier.streaming()
-    assert [codec.hear(carrier.media(SOUND, number)) for number in (1, 2, 3)] == [SOUND] * 3
+    assert [codec.receive_audio(carrier.media(SOUND, number)) for number in (1, 2, 3)] == [SOUND] * 3
 
 
 @CARRIERS
 def test_nothing_is_heard_by_the_short_way_before_start(carrier: Dialect) -> None:
-    assert carrier.codec().hear(carrier.media(SOUND)) is None
+    assert carrier.codec().receive_audio(carrier.media(SOUND)) is None

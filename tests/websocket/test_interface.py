@@ -1,4 +1,4 @@
-"""Both socket shells keep the same promises, as server and as client. The peer is the `websockets` library."""
+"""Both WebSocket implementations behave the same, as server and as client. The peer is the `websockets` library."""
 
 import asyncio
 import contextlib
@@ -6,8 +6,6 @@ import http
 import socket
 
 import pytest
-import uvicorn
-from starlette.applications import Starlette
 from websockets.asyncio.client import connect as dial
 from websockets.asyncio.server import serve as listen
 from websockets.exceptions import ConnectionClosed, InvalidStatus
@@ -19,7 +17,7 @@ MAX_BYTES = 4096
 
 
 class Echo:
-    """Sends back what it hears; remembers how it ended."""
+    """Sends back what it receives and records the close code."""
 
     def __init__(self):
         self.socket = None
@@ -41,34 +39,20 @@ class Echo:
 
 
 @contextlib.asynccontextmanager
-async def picows_server(door):
+async def serving(library, upgrade):
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: picows.server_protocol(door, max_bytes=MAX_BYTES), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: library.server_protocol(upgrade, max_bytes=MAX_BYTES), "127.0.0.1", 0)
     async with server:
         yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-@contextlib.asynccontextmanager
-async def uvicorn_server(door):
-    app = Starlette(routes=portable.routes(door, ["/media"]))
-    server = uvicorn.Server(
-        uvicorn.Config(app, ws="websockets-sansio", ws_max_size=MAX_BYTES, lifespan="off", log_config=None)
-    )
-    listener = socket.create_server(("127.0.0.1", 0))
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    yield f"ws://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    await serving
-
-
-SERVERS = pytest.mark.parametrize("serving", [picows_server, uvicorn_server], ids=["picows", "websockets"])
-CLIENTS = pytest.mark.parametrize("shell", [picows, portable], ids=["picows", "websockets"])
+LIBRARIES = pytest.mark.parametrize("library", [picows, portable], ids=["picows", "websockets"])
 
 
 @contextlib.asynccontextmanager
-async def visit(serving, owner):
+async def connected_peer(library, owner):
     """A connected peer of a served socket that belongs to `owner`."""
-    async with serving(lambda path, headers: owner) as url, dial(f"{url}/media", compression=None) as peer:
+    async with serving(library, lambda path, headers: owner) as url, dial(f"{url}/media", compression=None) as peer:
         yield peer
 
 
@@ -81,37 +65,37 @@ async def accept_one(peers, **options):
 
 
 @contextlib.asynccontextmanager
-async def opened(shell, owner):
-    """A socket opened by a shell, and the peer it reached."""
+async def opened(library, owner):
+    """A socket opened by the library, and its peer."""
     peers = asyncio.Queue()
     async with await accept_one(peers) as server:
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        opened = await shell.connect(url, {}, owner, max_bytes=MAX_BYTES, timeout=5)
+        opened = await library.connect(url, {}, owner, max_bytes=MAX_BYTES, timeout=5)
         yield opened, await peers.get()
         opened.close()
         await owner.ended.wait()
 
 
-@SERVERS
+@LIBRARIES
 @pytest.mark.parametrize("message", ['{"event":"media"}', b"\xff\x00\x7f"], ids=["text", "binary"])
-async def test_served_socket_keeps_message_kind(serving, message):
-    async with visit(serving, Echo()) as peer:
+async def test_served_socket_keeps_message_kind(library, message):
+    async with connected_peer(library, Echo()) as peer:
         await peer.send(message)
         assert await peer.recv() == message
 
 
-@SERVERS
-async def test_served_fragments_become_one_message(serving):
-    async with visit(serving, Echo()) as peer:
+@LIBRARIES
+async def test_served_fragments_become_one_message(library):
+    async with connected_peer(library, Echo()) as peer:
         await peer.send(["one ", "two ", "three"])
         assert await peer.recv() == "one two three"
 
 
-@SERVERS
+@LIBRARIES
 @pytest.mark.parametrize("message", ["x" * (MAX_BYTES + 1), ["x" * 3000, "x" * 3000]], ids=["whole", "fragments"])
-async def test_oversize_message_ends_socket(serving, message):
+async def test_oversize_message_ends_socket(library, message):
     owner = Echo()
-    async with visit(serving, owner) as peer:
+    async with connected_peer(library, owner) as peer:
         await peer.send(message)
         with pytest.raises(ConnectionClosed) as closed:
             await peer.recv()
@@ -120,19 +104,19 @@ async def test_oversize_message_ends_socket(serving, message):
     assert len(owner.closed) == 1
 
 
-@SERVERS
-async def test_peers_close_code_is_reported(serving):
+@LIBRARIES
+async def test_peers_close_code_is_reported(library):
     owner = Echo()
-    async with visit(serving, owner) as peer:
+    async with connected_peer(library, owner) as peer:
         await peer.close(1001)
         await owner.ended.wait()
     assert owner.closed == [1001]
 
 
-@SERVERS
-async def test_own_close_code_reaches_peer(serving):
+@LIBRARIES
+async def test_own_close_code_reaches_peer(library):
     owner = Echo()
-    async with visit(serving, owner) as peer:
+    async with connected_peer(library, owner) as peer:
         await peer.send("hello")
         await peer.recv()
         owner.socket.close(1008)
@@ -141,10 +125,10 @@ async def test_own_close_code_reaches_peer(serving):
     assert (peer.close_code, owner.closed) == (1008, [1008])
 
 
-@SERVERS
-async def test_served_socket_keeps_its_first_close_code(serving):
+@LIBRARIES
+async def test_served_socket_keeps_its_first_close_code(library):
     owner = Echo()
-    async with visit(serving, owner) as peer:
+    async with connected_peer(library, owner) as peer:
         await peer.send("hello")
         await peer.recv()
         owner.socket.close(1008)
@@ -154,10 +138,10 @@ async def test_served_socket_keeps_its_first_close_code(serving):
     assert (peer.close_code, owner.closed) == (1008, [1008])
 
 
-@SERVERS
-async def test_what_was_sent_precedes_close(serving):
+@LIBRARIES
+async def test_what_was_sent_precedes_close(library):
     owner = Echo()
-    async with visit(serving, owner) as peer:
+    async with connected_peer(library, owner) as peer:
         await peer.send("hello")
         await peer.recv()
         owner.socket.send_text(b"last words")
@@ -166,10 +150,10 @@ async def test_what_was_sent_precedes_close(serving):
         await owner.ended.wait()
 
 
-@SERVERS
-async def test_broken_connection_is_abnormal_once(serving):
+@LIBRARIES
+async def test_broken_connection_is_abnormal_once(library):
     owner = Echo()
-    async with visit(serving, owner) as peer:
+    async with connected_peer(library, owner) as peer:
         await peer.send("hello")
         await peer.recv()
         peer.transport.abort()
@@ -177,31 +161,31 @@ async def test_broken_connection_is_abnormal_once(serving):
     assert owner.closed == [1006]
 
 
-@SERVERS
-async def test_door_refuses_with_its_status(serving):
-    async with serving(lambda path, headers: 503) as url:
+@LIBRARIES
+async def test_upgrade_handler_refuses_with_its_status(library):
+    async with serving(library, lambda path, headers: 503) as url:
         with pytest.raises(InvalidStatus) as refused:
             await dial(f"{url}/media", compression=None)
     assert refused.value.response.status_code == 503
 
 
-@SERVERS
-async def test_door_sees_query_and_headers(serving):
+@LIBRARIES
+async def test_upgrade_handler_gets_query_and_headers(library):
     seen = []
 
-    def door(path, headers):
+    def upgrade(path, headers):
         seen.append((path, headers["x-known"]))
         return 404
 
-    async with serving(door) as url:
+    async with serving(library, upgrade) as url:
         with pytest.raises(InvalidStatus):
             await dial(f"{url}/media?token=a%2Fb", compression=None, additional_headers={"X-Known": "yes"})
     assert seen == [("/media?token=a%2Fb", "yes")]
 
 
-@CLIENTS
-async def test_opened_socket_talks_both_ways(shell):
-    async with opened(shell, Echo()) as (mine, peer):
+@LIBRARIES
+async def test_opened_socket_talks_both_ways(library):
+    async with opened(library, Echo()) as (mine, peer):
         mine.send_text(b"Settings")
         mine.send_binary(b"\xff\xff")
         assert [await peer.recv(), await peer.recv()] == ["Settings", b"\xff\xff"]
@@ -209,19 +193,19 @@ async def test_opened_socket_talks_both_ways(shell):
         assert await peer.recv() == b"\x01\x02"
 
 
-@CLIENTS
-async def test_engines_close_code_is_reported(shell):
+@LIBRARIES
+async def test_engines_close_code_is_reported(library):
     owner = Echo()
-    async with opened(shell, owner) as (_, peer):
+    async with opened(library, owner) as (_, peer):
         await peer.close(1011)
         await owner.ended.wait()
     assert owner.closed == [1011]
 
 
-@CLIENTS
-async def test_opened_socket_keeps_its_first_close_code(shell):
+@LIBRARIES
+async def test_opened_socket_keeps_its_first_close_code(library):
     owner = Echo()
-    async with opened(shell, owner) as (mine, peer):
+    async with opened(library, owner) as (mine, peer):
         mine.close(1008)
         mine.close(1011)
         await peer.wait_closed()
@@ -229,43 +213,43 @@ async def test_opened_socket_keeps_its_first_close_code(shell):
     assert (peer.close_code, owner.closed) == (1008, [1008])
 
 
-@CLIENTS
-async def test_lost_engine_is_abnormal_once(shell):
+@LIBRARIES
+async def test_lost_engine_is_abnormal_once(library):
     owner = Echo()
-    async with opened(shell, owner) as (_, peer):
+    async with opened(library, owner) as (_, peer):
         peer.transport.abort()
         await owner.ended.wait()
     assert owner.closed == [1006]
 
 
-@CLIENTS
+@LIBRARIES
 @pytest.mark.parametrize(
     ("status", "error"), [(401, EngineRefused), (503, EngineUnavailable), (302, EngineUnavailable)]
 )
-async def test_refused_handshake_is_translated(shell, status, error):
+async def test_refused_handshake_is_translated(library, status, error):
     def refuse(connection, request):
         return connection.respond(http.HTTPStatus(status), "no")
 
     async with await accept_one(asyncio.Queue(), process_request=refuse) as server:
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(error) as raised:
-            await shell.connect(url, {}, Echo(), max_bytes=MAX_BYTES, timeout=5)
+            await library.connect(url, {}, Echo(), max_bytes=MAX_BYTES, timeout=5)
     assert str(raised.value) == f"the engine answered the handshake with status {status}"
 
 
-@CLIENTS
-async def test_unreachable_engine_is_unavailable(shell):
+@LIBRARIES
+async def test_unreachable_engine_is_unavailable(library):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(EngineUnavailable):
-        await shell.connect(f"ws://127.0.0.1:{port}", {}, Echo(), max_bytes=MAX_BYTES, timeout=5)
+        await library.connect(f"ws://127.0.0.1:{port}", {}, Echo(), max_bytes=MAX_BYTES, timeout=5)
 
 
-@CLIENTS
-async def test_unread_sound_is_counted(shell):
-    """A peer that does not read is seen in `buffered_bytes`; sending to it never waits, nor does closing."""
+@LIBRARIES
+async def test_unread_audio_is_counted(library):
+    """`buffered_bytes` shows a peer that does not read; neither sending to it nor closing blocks."""
     owner = Echo()
-    async with opened(shell, owner) as (mine, peer):
+    async with opened(library, owner) as (mine, peer):
         peer.transport.pause_reading()
         while mine.buffered_bytes < 1_000_000:
             mine.send_binary(bytes(65536))
