@@ -416,7 +416,7 @@ class CallManager:
             return None
         logs.concerns(pending.session_id)
         if started.problem:  # another stream would be no better
-            _log.warning("carrier broke its protocol", extra={"carrier": link.carrier, "problem": started.problem})
+            _log.warning("carrier protocol error", extra={"carrier": link.carrier, "problem": started.problem})
             self._call_table.ended(key, self._now())
             self._stream_recovery.give_up(pending)
             return None

@@ -1,9 +1,10 @@
-"""The carrier's media socket and its codec, as one end of a call. Decides nothing about the conversation."""
+"""A call's media stream: the carrier's socket and its codec. Admits the stream; passes audio, marks and digits on."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from gateway.errors import RemoteProtocolError
@@ -20,14 +21,11 @@ from gateway.telephony.events import (
 )
 from gateway.websocket.interface import NORMAL, POLICY_VIOLATION, Socket
 
-START_SECONDS: Final = 5.0
-"""A socket that has not sent a valid `start` by then is closed."""
-
-MOST_HELD: Final = 500
-"""Frames kept while a `start` is judged: ten seconds of audio."""
+MAX_HELD_FRAMES: Final = 500
+"""Frames kept during admission: ten seconds of audio."""
 
 MEASURED_FRAMES: Final = 50
-"""Of so many frames one is timed: a second of sound."""
+"""One frame in this many is timed: one per second of audio."""
 
 _STREAMING: Final = StreamState.STREAMING
 
@@ -41,41 +39,61 @@ class CarrierRecorder(Protocol):
     def to_carrier(self, frame: bytes) -> None: ...
 
 
+@dataclass(frozen=True)
+class MediaTimeouts:
+    """Durations of a media stream, in seconds."""
+
+    start: float = 5.0
+    """A socket that has not sent a valid `start` by then is closed."""
+
+
+_TIMEOUTS: Final = MediaTimeouts()
+
+
 class MediaStreamEvents(Protocol):
-    """The call, as its carrier sees it."""
+    """The call: receives the events of its media stream."""
 
     @property
     def recorder(self) -> CarrierRecorder: ...
 
     name: str
-    """As the log has it."""
+    """The call's name in the log."""
 
     def on_caller_audio(self, audio: bytes) -> None: ...
     def on_mark(self, name: str) -> None: ...
     def on_digit(self, digit: str) -> None: ...
     def on_stream_stopped(self) -> None:
-        """The carrier ended the stream in good order."""
+        """The carrier sent `stop`."""
 
-    def on_stream_lost(self) -> None: ...
+    def on_stream_lost(self) -> None:
+        """The socket closed without a `stop`. The caller may still be there."""
 
 
 Admit = Callable[[StreamStarted, "MediaStream"], Awaitable[MediaStreamEvents | None]]
-"""Judges a `start`: the call it belongs to, or None for a stranger. May have to ask another machine."""
+"""Verifies a `start`. Returns its call, or None if the token is invalid. May have to ask another node."""
 
 
 class MediaStream:
-    """One media stream. Nothing passes before `admit` has let its `start` in."""
+    """One media stream. Frames before its admission are held back."""
 
-    def __init__(self, codec: CarrierCodec, admit: Admit, *, gone: Callable[["MediaStream"], None]) -> None:
+    def __init__(
+        self,
+        codec: CarrierCodec,
+        admit: Admit,
+        *,
+        gone: Callable[["MediaStream"], None],
+        timeouts: MediaTimeouts = _TIMEOUTS,
+    ) -> None:
         self._codec = codec
         self._admit = admit
         self._gone = gone
+        self._timeouts = timeouts
         self._socket: Socket | None = None
         self._call: MediaStreamEvents | None = None
         self._start_timer: asyncio.TimerHandle | None = None
-        self._judging: asyncio.Task[None] | None = None
+        self._admission: asyncio.Task[None] | None = None
         self._held: list[bytes] = []
-        self._complained = False
+        self._has_logged_problem = False
         self._frames = 0
 
     @property
@@ -86,7 +104,7 @@ class MediaStream:
     def buffered_bytes(self) -> int:
         return self._socket.buffered_bytes if self._socket is not None else 0
 
-    # The call's side
+    # Called by the call
 
     def send_audio(self, audio: bytes) -> None:
         if self._codec.state is _STREAMING:
@@ -94,7 +112,7 @@ class MediaStream:
                 self._send(frame)
 
     def play_filler(self, audio: bytes) -> None:
-        """Sound that fills a pause, whole frames of it. A recording is of the conversation, and has none of it."""
+        """Play filler audio, in whole frames. Recordings do not contain it."""
         if self._codec.state is _STREAMING and self._socket is not None:
             for frame in self._codec.send_audio(audio):
                 self._socket.send_text(frame)
@@ -104,7 +122,7 @@ class MediaStream:
             self._socket.send_text(self._codec.send_clear())
 
     def finish_audio(self) -> None:
-        """An answer is complete: send what was too short to go alone."""
+        """End of an answer: send the remainder that was too short for a frame."""
         if self._codec.state is _STREAMING:
             for frame in self._codec.finish_audio():
                 self._send(frame)
@@ -127,37 +145,37 @@ class MediaStream:
             if self._call is not None:
                 self._call.recorder.to_carrier(frame)
 
-    # The socket's side
+    # Called by the socket
 
     def on_open(self, socket: Socket) -> None:
         self._socket = socket
-        self._start_timer = asyncio.get_running_loop().call_later(START_SECONDS, self._no_start)
+        self._start_timer = asyncio.get_running_loop().call_later(self._timeouts.start, self._no_start)
 
     def on_text(self, data: bytes) -> None:
         self._frames += 1
         if self._frames % MEASURED_FRAMES:
-            self._take(data)
+            self._receive(data)
             return
         began = time.perf_counter()
-        self._take(data)
+        self._receive(data)
         ADDED_DELAY.labels("to engine", self.carrier).observe(time.perf_counter() - began)
 
-    def _take(self, data: bytes) -> None:
+    def _receive(self, data: bytes) -> None:
         call = self._call
         if call is None or (audio := self._codec.receive_audio(data)) is None:
-            self._take_other(data)
+            self._receive_other(data)
             return
         call.recorder.from_carrier(data)
         call.on_caller_audio(audio)
 
-    def _take_other(self, data: bytes) -> None:
-        if self._judging is not None:
+    def _receive_other(self, data: bytes) -> None:
+        if self._admission is not None:
             self._hold(data)
             return
         try:
             events = self._codec.receive(data)
         except RemoteProtocolError as error:
-            self._complain(error)
+            self._protocol_error(error)
             return
         if self._call is not None:
             self._call.recorder.from_carrier(data)
@@ -165,12 +183,12 @@ class MediaStream:
             self._deliver(event)
 
     def on_binary(self, data: bytes) -> None:
-        self._complain(RemoteProtocolError(self._codec.name, "sent a binary frame"))
+        self._protocol_error(RemoteProtocolError(self._codec.name, "sent a binary frame"))
 
     def on_closed(self, code: int) -> None:
-        self._forget_timer()
+        self._cancel_start_timer()
         self._socket = None
-        if self._judging is None:
+        if self._admission is None:
             self._end_stream()
 
     def _end_stream(self) -> None:
@@ -196,19 +214,19 @@ class MediaStream:
             case StreamStarted():
                 self._started(event)
             case CarrierErrorReported(code, title):
-                fields = {**self._whose, "carrier": self.carrier, "code": code, "title": title}
-                _log.warning("carrier complained", extra=fields)
+                fields = {**self._log_fields, "carrier": self.carrier, "code": code, "title": title}
+                _log.warning("carrier reported an error", extra=fields)
 
     def _started(self, started: StreamStarted) -> None:
-        self._forget_timer()
-        self._judging = asyncio.get_running_loop().create_task(self._judge(started), name="media admission")
+        self._cancel_start_timer()
+        self._admission = asyncio.get_running_loop().create_task(self._run_admission(started), name="media admission")
 
-    async def _judge(self, started: StreamStarted) -> None:
-        """Whose stream it is; what came meanwhile is delivered then, and a stream that ended meanwhile ends then."""
+    async def _run_admission(self, started: StreamStarted) -> None:
+        """Find the call, then deliver the frames held back, and the end if the socket has closed."""
         try:
             self._call = await self._admit(started, self)
         finally:
-            self._judging = None
+            self._admission = None
         held, self._held = self._held, []
         if self._call is None:
             self.close(POLICY_VIOLATION)
@@ -220,30 +238,30 @@ class MediaStream:
 
     def _hold(self, data: bytes) -> None:
         self._held.append(data)
-        if len(self._held) > MOST_HELD:
+        if len(self._held) > MAX_HELD_FRAMES:
             self._held.clear()
             self.close(POLICY_VIOLATION)
 
     def _no_start(self) -> None:
         WATCHDOG.labels("media socket without start").inc()
-        _log.warning("media socket sent no start", extra={"carrier": self.carrier, "seconds": START_SECONDS})
+        _log.warning("media socket sent no start", extra={"carrier": self.carrier, "seconds": self._timeouts.start})
         self.close(POLICY_VIOLATION)
 
-    def _complain(self, error: RemoteProtocolError) -> None:
-        """A stranger is shown the door; a call goes on without the frame, and the log hears of it once."""
-        if not self._complained:
-            self._complained = True
-            fields = {**self._whose, "carrier": error.peer, "problem": error.problem}
-            _log.warning("carrier broke its protocol", extra=fields)
+    def _protocol_error(self, error: RemoteProtocolError) -> None:
+        """Drop the frame of an admitted stream; close any other socket. Log once."""
+        if not self._has_logged_problem:
+            self._has_logged_problem = True
+            fields = {**self._log_fields, "carrier": error.peer, "problem": error.problem}
+            _log.warning("carrier protocol error", extra=fields)
         if self._call is None:
             self.close(POLICY_VIOLATION)
 
     @property
-    def _whose(self) -> dict[str, str]:
-        """What a log line says of the call; nothing of a stranger's socket."""
+    def _log_fields(self) -> dict[str, str]:
+        """The call's name, once the stream is admitted."""
         return {"call": self._call.name} if self._call is not None else {}
 
-    def _forget_timer(self) -> None:
+    def _cancel_start_timer(self) -> None:
         if self._start_timer is not None:
             self._start_timer.cancel()
             self._start_timer = None

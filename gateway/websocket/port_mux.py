@@ -16,7 +16,7 @@ from uvicorn.server import ServerState
 
 from gateway.websocket import picows, portable
 
-_REQUEST_LINE_SECONDS: Final = 10.0
+REQUEST_LINE_SECONDS: Final = 10.0
 MAX_FRAME_BYTES: Final = 64 * 1024
 """The largest message accepted from a carrier. 20 ms of audio is 300 bytes, and no other message is long."""
 
@@ -56,7 +56,7 @@ class PortMux(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not subclass it
-        self._timeout = asyncio.get_running_loop().call_later(_REQUEST_LINE_SECONDS, self._transport.abort)
+        self._timeout = asyncio.get_running_loop().call_later(REQUEST_LINE_SECONDS, self._transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_timeout()
