@@ -11,8 +11,8 @@ from tests.postgres_server import PostgresServer, running_postgres
 from tests.stage import Stage, make_carrier, staged
 from tests.virtual_time import VirtualTimeLoop
 
-# The same examples every time: whether a change passes is no matter of luck. HYPOTHESIS_PROFILE=searching looks for new
-# ones. How long one takes says something of the machine, not of the code.
+# The same examples in every run; HYPOTHESIS_PROFILE=searching looks for new ones. No deadline: the time of an example
+# depends on the machine.
 settings.register_profile("steady", deadline=None, derandomize=True)
 settings.register_profile("searching", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
@@ -24,16 +24,37 @@ def pytest_asyncio_loop_factories(item: pytest.Item) -> dict[str, Callable[[], a
     return {"virtual": VirtualTimeLoop} if is_virtual else {"real": asyncio.new_event_loop}
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """
+    Distribute tests one by one (`--dist loadgroup`), but keep those that share a fixture on one worker.
+
+    Session fixtures are shared too: a server or a model that only a few tests need is started on one worker. PostgreSQL
+    is the exception: it has so many tests that each worker runs its own server.
+    """
+    for item in items:
+        if group := _fixture_group(item):
+            item.add_marker(pytest.mark.xdist_group(group))
+
+
+def _fixture_group(item: pytest.Item) -> str:
+    definitions = [found[-1] for found in item._fixtureinfo.name2fixturedefs.values()]
+    if any(definition.scope == "module" for definition in definitions):
+        return item.nodeid.partition("::")[0]
+    own = (definition for definition in definitions if definition.func.__module__.startswith("tests."))
+    return next((one.argname for one in own if one.scope == "session" and one.argname != "postgres"), "")
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """One server for all tests; each has a schema of its own there."""
+    """One server per worker. Each test uses its own schema."""
     with running_postgres() as server:
         yield server
 
 
 @pytest.fixture
 def mortal_postgres(postgres: PostgresServer) -> Iterator[PostgresServer]:
-    """The same, for a test that kills it; the next one finds it alive."""
+    """The same for a test that kills it; it is restarted afterwards."""
     yield postgres
     postgres.kill()
     postgres.start()
@@ -41,7 +62,7 @@ def mortal_postgres(postgres: PostgresServer) -> Iterator[PostgresServer]:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
-    """Every test that asks for it runs once for each store."""
+    """Runs the test once for each store."""
     if request.param == "sqlite":
         return SqliteGround(tmp_path / "data" / "gateway.db")
     return PostgresGround(request.getfixturevalue("postgres"))
@@ -49,20 +70,20 @@ def ground(request: pytest.FixtureRequest, tmp_path: Path) -> Ground:
 
 @pytest.fixture(params=["twilio", "telnyx"])
 def carrier_name(request: pytest.FixtureRequest) -> str:
-    """Every test that asks for it runs once for each carrier."""
+    """Runs the test once for each carrier."""
     name: str = request.param
     return name
 
 
 @pytest.fixture
 async def stage(carrier_name: str, tmp_path: Path) -> AsyncIterator[Stage]:
-    """A gateway between a carrier that plays at once and an engine that does what it is told."""
+    """A gateway between a carrier without playback delay and a scripted engine."""
     async with staged(tmp_path, make_carrier(carrier_name)) as stage:
         yield stage
 
 
 @pytest.fixture
 async def held_stage(carrier_name: str, tmp_path: Path) -> AsyncIterator[Stage]:
-    """The same, but the phone plays only what the test lets it play."""
+    """The same, but the test controls how far the phone plays."""
     async with staged(tmp_path, make_carrier(carrier_name, hold_playback=True)) as stage:
         yield stage

@@ -2,18 +2,17 @@
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 
 from gateway import settings
 from gateway.app import Timeouts, create_app
 from gateway.engines.registry import ENGINES, MakeEngine
+from gateway.simulate.gateway_under_test import serve_on_loopback
 from gateway.websocket import picows
 from gateway.websocket.interface import Connector
 from gateway.websocket.port_mux import PortMux
@@ -53,22 +52,19 @@ async def running_gateway(
         engine = replace(timeouts.engine, memory=PATIENCE)
         timeouts = replace(timeouts, live_calls=live_calls, tools=tools, engine=engine, turn_recall=PATIENCE)
     app = create_app(settings.load(environ, folder), connect=connect, timeouts=timeouts, engines=engines)
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, http=PortMux, ws="none", log_config=None, access_log=False, lifespan="on")
-    server = uvicorn.Server(config)
-    serving = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        await until(lambda: server.started or serving.done())
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        await serving
-        listener.close()
+    async with serve_on_loopback(app, http=PortMux, ws="none", lifespan="on") as url:
+        yield url
 
 
 def patient_client(url: str = "", **options: Any) -> httpx.AsyncClient:
     """For requests to a gateway, which has all the time it needs; httpx gives five seconds."""
     return httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE, **options)
+
+
+async def in_time(awaitable: Awaitable[Any]) -> Any:
+    """Await something that must not hang."""
+    async with asyncio.timeout(PATIENCE):
+        return await awaitable
 
 
 async def until(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:

@@ -1,4 +1,4 @@
-"""A real gateway killed at every named point: each turn is kept once, each call has one document in each store."""
+"""A real gateway killed at every point: each turn is stored once, each call has one document in each store."""
 
 import asyncio
 import itertools
@@ -8,32 +8,32 @@ from pathlib import Path
 
 import pytest
 
+from tests.chaos.all_points import POINTS
 from tests.chaos.call import ScriptedCall
-from tests.chaos.catalogue import POINTS
+from tests.chaos.faulty_libc import COMPILER, MISSING
+from tests.chaos.faulty_peers import rows, write_lock
 from tests.chaos.lane import Job, LaneKind, Outcome, open_lane
-from tests.chaos.outside import rows, write_lock
 from tests.chaos.points import Point
 from tests.chaos.runner import Matrix, kind_for, play_lanes
-from tests.chaos.shim import COMPILER, MISSING
-from tests.chaos.verdict import Said, compare
+from tests.chaos.turn_check import Said, compare
 from tests.stage import until
 
 SEED = 3
 WORLDS = (("twilio", "forgetful"), ("telnyx", "plan"), ("twilio", "current"), ("telnyx", "both"))
 TURNS = """SELECT 1 FROM entries WHERE json_extract(entry, '$.event') = 'turn'"""
 MOST_A_LANE = {1: 9, 2: 5}
-"""Points that one lane of so many nodes plays; most of the time it waits, and others use the processor."""
+"""Points per lane, by number of nodes. A lane mostly waits, so many run in parallel."""
 
 
 @pytest.fixture(scope="module")
 def matrix() -> Matrix:
-    """Each point once. The lanes run side by side, which takes a tenth of the time."""
-    shares = list(_shares(point for point in POINTS.values() if COMPILER or not point.needs_shim))
+    """Each point once, with all lanes in parallel."""
+    shares = list(_shares(point for point in POINTS.values() if COMPILER or not point.needs_faulty_libc))
     return asyncio.run(play_lanes(shares, parallel=len(shares)))
 
 
 def _shares(points: Iterable[Point]) -> Iterable[tuple[LaneKind, list[Job]]]:
-    """Points that need the same, dealt out to as few lanes as will do."""
+    """Group points with the same needs into as few lanes as possible."""
     alike: dict[LaneKind, list[Point]] = {}
     for point in points:
         alike.setdefault(kind_for(point.name, "", ""), []).append(point)
@@ -48,7 +48,7 @@ def _shares(points: Iterable[Point]) -> Iterable[tuple[LaneKind, list[Job]]]:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_kill_loses_and_doubles_nothing(matrix: Matrix, point: str) -> None:
-    if POINTS[point].needs_shim and not COMPILER:
+    if POINTS[point].needs_faulty_libc and not COMPILER:
         pytest.skip(MISSING)
     [outcome] = [outcome for outcome in matrix.outcomes if outcome.point == point]
     assert outcome.problem == ""
@@ -62,8 +62,8 @@ def test_later_start_repeats_nothing(matrix: Matrix) -> None:
     assert matrix.problems == []
 
 
-async def test_full_disk_is_told_once(tmp_path: Path) -> None:
-    """Calls go on while nothing can be written, and the call log is written again when there is room."""
+async def test_full_disk_is_logged_once(tmp_path: Path) -> None:
+    """Calls continue while nothing can be written, and the call log is complete once the disk has room."""
     async with open_lane(LaneKind("telnyx", "both"), tmp_path) as lane:
         outcome = await lane.play(Job("disk full, then room", SEED))
         assert outcome.whole
@@ -102,35 +102,35 @@ async def _ended(playing: list[asyncio.Task[None]]) -> None:
     await asyncio.gather(*playing, return_exceptions=True)
 
 
-# The judge itself
+# The check itself
 
 SAID = [Said(1.0, "CALLER", "One."), Said(2.0, "AGENT", "Two."), Said(3.0, "CALLER", "Three.")]
-OUTCOME = Outcome("random", "twilio", 1, compare([], "", killed_at=0, lived_again_at=0), 1, 1, 1, 0.5)
+OUTCOME = Outcome("random", "twilio", 1, compare([], "", killed_at=0, restarted_at=0), 1, 1, 1, 0.5)
 
 
 def test_late_turn_may_be_missing() -> None:
-    kept = compare(SAID, "CALLER: One.\nAGENT: Two.\n", killed_at=3.05, lived_again_at=9)
+    kept = compare(SAID, "CALLER: One.\nAGENT: Two.\n", killed_at=3.05, restarted_at=9)
     assert (kept.due, kept.kept, kept.lost, kept.surplus) == (2, 2, (), "")
 
 
 def test_missing_turn_is_lost() -> None:
-    kept = compare(SAID, "CALLER: One.\nCALLER: Three.\n", killed_at=4, lived_again_at=9)
+    kept = compare(SAID, "CALLER: One.\nCALLER: Three.\n", killed_at=4, restarted_at=9)
     assert kept.lost == ("AGENT: Two.",)
 
 
 def test_turn_said_twice_is_surplus() -> None:
     archive = "CALLER: One.\nAGENT: Two. Two.\nCALLER: Three.\n"
-    assert compare(SAID, archive, killed_at=4, lived_again_at=9).surplus == "Two"
+    assert compare(SAID, archive, killed_at=4, restarted_at=9).surplus == "Two"
 
 
 def test_wrong_order_is_noticed() -> None:
-    kept = compare(SAID, "AGENT: Two.\nCALLER: One.\nCALLER: Three.\n", killed_at=4, lived_again_at=9)
+    kept = compare(SAID, "AGENT: Two.\nCALLER: One.\nCALLER: Three.\n", killed_at=4, restarted_at=9)
     assert (kept.lost, kept.surplus) == (("AGENT: Two.",), "Two")
 
 
 def test_same_words_said_too_late_before() -> None:
     said = [Said(1.0, "AGENT", "Hello."), Said(5.0, "AGENT", "Hello.")]
-    kept = compare(said, "AGENT: Hello.\n", killed_at=1.05, lived_again_at=4)
+    kept = compare(said, "AGENT: Hello.\n", killed_at=1.05, restarted_at=4)
     assert (kept.due, kept.kept, kept.surplus) == (1, 1, "")
 
 

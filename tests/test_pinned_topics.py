@@ -1,4 +1,4 @@
-"""Topics that run through several calls of a caller, and are told at the beginning of the next. Both carriers."""
+"""Topics across several calls of a caller, in the prompt of the next call. Both carriers."""
 
 import json
 from collections.abc import AsyncIterator

@@ -16,12 +16,12 @@ import httpx
 import pytest
 
 from gateway.metrics import SAMPLE_SECONDS
-from tests.chaos.outside import rows
+from tests.chaos.faulty_peers import rows
 from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.live import watching
 from tests.redis_server import RedisServer, running_redis
 from tests.stage import ADMIN, PUBLIC_URL, make_carrier, patient_client, until, until_it
-from tests.test_resume import GatewayProcess
+from tests.test_stream_recovery import GatewayProcess
 
 WORKERS = 3
 CALLERS = [f"+120255501{number}" for number in range(40, 52)]

@@ -77,17 +77,29 @@ class GatewayApi:
 
 
 class _EmbeddedServer(uvicorn.Server):
-    """A uvicorn server inside another program: leaves signals alone and reports when it has started."""
+    """A uvicorn server inside another program: leaves signals alone, reports its start and stops without polling."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
         self.start_tried = asyncio.Event()
+        self._stop_requested = asyncio.Event()
+
+    def stop(self) -> None:
+        self.should_exit = True
+        self._stop_requested.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             await super().startup(sockets)
         finally:
             self.start_tried.set()
+
+    async def main_loop(self) -> None:
+        ticks = 0
+        while not await self.on_tick(ticks):
+            ticks += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop_requested.wait(), 0.1)  # uvicorn's interval
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -107,5 +119,5 @@ async def serve_on_loopback(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
                 raise SettingsError("the server on loopback did not start")
             yield f"http://127.0.0.1:{listener.getsockname()[1]}"
         finally:
-            server.should_exit = True
+            server.stop()
             await serving

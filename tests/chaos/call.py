@@ -1,8 +1,8 @@
 """
-One scripted call, with a name for every moment in it.
+One scripted call in which every moment has a name.
 
-It stops for good at the moment it was told to: there the gateway is killed. Texts are unlike any other call's, so that
-the archive shows exactly which of them it has.
+It stops at a given moment, where the gateway is killed. Its texts are unique, so that the archive shows which of them
+were stored.
 """
 
 import asyncio
@@ -13,10 +13,9 @@ from typing import Any
 
 from websockets.exceptions import ConnectionClosed
 
-from tests.chaos.patience import LIMIT, until, wait_for_event
-from tests.chaos.verdict import Said, said_in
+from tests.chaos.turn_check import Said, said_in
 from tests.fakes.deepgram import Conversation, ConversationOver, FakeDeepgram
-from tests.stage import SOUND
+from tests.stage import PATIENCE, SOUND, in_time, until
 
 MOMENTS = (
     "ring",
@@ -37,7 +36,7 @@ _numbers = itertools.count(1)
 
 
 class ScriptedCall:
-    """A caller, an agent, and what they say to each other."""
+    """Caller and agent of one call."""
 
     def __init__(self, carrier: Any, engine: FakeDeepgram, *, caller: str, stop_at: str = "", pause: float = 0) -> None:
         self.carrier = carrier
@@ -51,8 +50,8 @@ class ScriptedCall:
         self._pause = pause
         self._reached = asyncio.Event()
         self._gone_on = asyncio.Event()
-        self.went_on = False
-        """Whether the conversation was taken up again after the kill."""
+        self.was_resumed = False
+        """Whether the conversation was resumed after the kill."""
         self.heard_after: float | None = None
         """Seconds from the carrier's new stream until the caller heard the agent again."""
         self._marks_before = self._echoes_before = self._bytes_before = 0
@@ -61,15 +60,15 @@ class ScriptedCall:
 
     @property
     def said(self) -> list[Said]:
-        """On every socket that the engine had since the call began, whoever asked for it."""
+        """Turns on every engine connection since the call began."""
         return [one for conversation in self.engine.conversations[self._past :] for one in said_in(conversation.log)]
 
     async def stopped(self) -> None:
-        """Until the call stands at its moment."""
-        await wait_for_event(self._reached.wait())
+        """Wait until the call has reached its moment."""
+        await in_time(self._reached.wait())
 
     def let_go(self, stop_at: str = "") -> None:
-        """On from where it stands, to another moment or to the end."""
+        """Continue to another moment, or to the end."""
         self._stop_at = stop_at
         self._reached.clear()
         self._gone_on.set()
@@ -78,7 +77,7 @@ class ScriptedCall:
     # Before the kill
 
     async def play(self) -> None:
-        """From ring to hangup. A gateway that dies ends it early."""
+        """Play the call from ring to hang-up. A gateway that dies ends it early."""
         with contextlib.suppress(ConnectionClosed, ConversationOver):
             await self._begin()
             await self._talk()
@@ -97,7 +96,7 @@ class ScriptedCall:
         finally:
             dialling.cancel()
         conversation = await self._next_conversation()
-        await conversation.configured(timeout=LIMIT)
+        await conversation.configured(timeout=PATIENCE)
         await self._reach("settings")
         await self._first_words(conversation, beyond=0)
         await self._reach("greeting")
@@ -115,17 +114,17 @@ class ScriptedCall:
         await self._reach("mark")
         marks = len(_marks(self.phone))
         await conversation.agent_says(self._line("There is more to say of"), done=False)
-        await conversation.send_conversation_text("assistant", self._line("Nobody ever hears of"))
+        await conversation.send_conversation_text("assistant", self._line("No caller ever hears of"))
         await self._heard(conversation, beyond=marks)
         await conversation.barge_in()
         await self._reach("barge-in")
         await conversation.end_turn(self._line("Wait, what about"))
         await self._reach("text after barge-in")
-        await conversation.call_functions(["look_it_up"], timeout=LIMIT)
+        await conversation.call_functions(["look_it_up"], timeout=PATIENCE)
         await self._reach("function call")
 
     async def _end(self) -> None:
-        """The caller hangs up in mid-sentence; the engine writes it down when nobody is there any more."""
+        """The caller hangs up while speaking; the engine sends the final text after the hang-up."""
         conversation = self.conversations[-1]
         marks = len(_marks(self.phone))
         await conversation.agent_says(self._line("I found"))
@@ -134,18 +133,18 @@ class ScriptedCall:
         stream = self.phone.stream
         hanging_up = asyncio.create_task(self.phone.hang_up())
         try:
-            await self.phone.until(lambda: stream is None or not stream.is_open, "stop", LIMIT)
+            await self.phone.until(lambda: stream is None or not stream.is_open, "stop", PATIENCE)
             await self._reach("stop")
             await conversation.end_turn(self._line("Goodbye and thanks for"))
             await self._reach("last words")
             await hanging_up
         finally:
-            await asyncio.wait({hanging_up})  # the caller's hand does not stop when the gateway dies
+            await asyncio.wait({hanging_up})  # the caller hangs up even if the gateway dies
 
-    # After it
+    # After the kill
 
     async def lost(self) -> None:
-        """The gateway is dead: what its stream had queued will never be played. Nothing new comes before this."""
+        """The gateway is dead: audio queued in its stream is lost. Called before the restart."""
         if self.phone is not None and self.phone.streams:
             await self.phone.streams[-1].ended.wait()
         await self._pass_over()
@@ -153,12 +152,12 @@ class ScriptedCall:
             self._marks_before, self._echoes_before = len(_marks(self.phone)), len(self.phone.marks_echoed)
             self._bytes_before = len(self.phone.heard_bytes)
 
-    async def go_on(self, *, patience: float) -> None:
-        """Where the call has a stream again, a few words more and a hangup."""
+    async def resume(self, *, timeout: float) -> None:
+        """If the call gets a new stream, exchange a few turns and hang up."""
         with contextlib.suppress(TimeoutError, ConnectionClosed, ConversationOver):
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(timeout):
                 conversation = await self._next_conversation()
-                await conversation.configured(timeout=LIMIT)
+                await conversation.configured(timeout=PATIENCE)
                 await self._hears_again()
                 await self._first_words(conversation, beyond=self._marks_before)
                 await conversation.user_says(self._line("You are back with"))
@@ -166,21 +165,21 @@ class ScriptedCall:
                 await conversation.agent_says(self._line("We go on with"))
                 await self._heard(conversation, beyond=marks)
                 await self.phone.hang_up()
-                self.went_on = True
+                self.was_resumed = True
 
     async def _hears_again(self) -> None:
-        await self.phone.until(lambda: len(self.phone.heard_bytes) > self._bytes_before, "sound", LIMIT)
+        await self.phone.until(lambda: len(self.phone.heard_bytes) > self._bytes_before, "sound", PATIENCE)
         self.heard_after = time.monotonic() - self.carrier.dialled_at
 
     async def leave(self) -> None:
-        """Whoever is still on the line hangs up."""
+        """Hang up if the call is still live."""
         if self.phone is not None and not self.phone.ended_by:
             await self.phone.hang_up()
 
-    # Itself
+    # Internal
 
     async def _next_conversation(self) -> Conversation:
-        """The engine's end of a living stream, or TimeoutError as soon as the call is over without one."""
+        """The engine's side of the live stream. TimeoutError if the call ends without one."""
         while True:
             with contextlib.suppress(TimeoutError):
                 conversation = await self.engine.next_conversation(timeout=0.1)
@@ -191,37 +190,37 @@ class ScriptedCall:
                 raise TimeoutError
 
     async def _pass_over(self) -> None:
-        """Sockets that have arrived at the engine and nobody asked for are nobody's."""
+        """Skip engine connections that no call has used."""
         with contextlib.suppress(TimeoutError):
             while True:
                 await self.engine.next_conversation(timeout=0)
 
     async def _first_words(self, conversation: Conversation, *, beyond: int) -> None:
         """
-        What the agent says of its own accord was heard, all of it.
+        Wait until the greeting was played completely.
 
-        It may not have begun when its settings are applied, and there is a mark after each of its sentences.
+        It may begin after SettingsApplied, and each of its sentences has a mark.
         """
-        await conversation.until(lambda: bool(conversation.sent("AgentAudioDone")), timeout=LIMIT)
+        await conversation.until(lambda: bool(conversation.sent("AgentAudioDone")), timeout=PATIENCE)
         spoken = sum(len(entry.frame) for entry in conversation.log if _is_speech(entry))
         phone = self.phone
         await phone.until(
-            lambda: len(phone.heard_bytes) >= self._bytes_before + spoken or phone.stream is None, "words", LIMIT
+            lambda: len(phone.heard_bytes) >= self._bytes_before + spoken or phone.stream is None, "words", PATIENCE
         )
         await self._heard(conversation, beyond=beyond)
 
     async def _heard(self, conversation: Conversation, *, beyond: int) -> None:
         """
-        The phone has played all there was, and the gateway knows: its echoes came before this sound.
+        Wait until the phone has played everything and the gateway has processed the marks.
 
-        `beyond` so many marks there is one that belongs to what was said last.
+        The last sentence has a mark after the first `beyond` marks.
         """
         phone = self.phone
         await until(lambda: not conversation.voice.locked())
-        await phone.until(lambda: self._all_echoed(beyond) or phone.stream is None, "echoes", LIMIT)
+        await phone.until(lambda: self._all_echoed(beyond) or phone.stream is None, "echoes", PATIENCE)
         before = len(conversation.heard)
         await phone.speak(SOUND)
-        await conversation.hears(before + len(SOUND), timeout=LIMIT)
+        await conversation.hears(before + len(SOUND), timeout=PATIENCE)
 
     def _all_echoed(self, beyond: int) -> bool:
         marks = len(_marks(self.phone))
@@ -249,7 +248,7 @@ def _is_speech(entry: Any) -> bool:
 
 
 def _pronounceable(number: int) -> str:
-    """A word for a number; digits might be taken for a card's and hidden."""
+    """A word for a number; digits could be redacted as a card number."""
     text = ""
     while number:
         number, syllable = divmod(number, 20)

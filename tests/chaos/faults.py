@@ -1,4 +1,4 @@
-"""Faults around a gateway that is killed only when it has noticed, or not at all: disk, clock, store, model, Redis."""
+"""Faults of disk, clock, store, model and Redis. The gateway is killed after it has noticed, or not at all."""
 
 import asyncio
 import contextlib
@@ -6,59 +6,59 @@ from collections.abc import AsyncIterator
 
 from gateway.cluster.directory import ALIVE_SECONDS, BEAT_SECONDS
 from tests.chaos.call import MOMENTS, ScriptedCall
-from tests.chaos.patience import until, until_it, wait_for_event
-from tests.chaos.points import Arrangement, Point, Surroundings
-from tests.chaos.shared import process_of
+from tests.chaos.points import Arrangement, KillContext, Point
+from tests.chaos.shared_redis import process_of
 from tests.fakes.remem import Fault
+from tests.stage import in_time, until, until_it
 
 
 @contextlib.asynccontextmanager
-async def _disk_full_then_room(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """No file may grow from the first words on; there is room again before the kill."""
+async def _disk_full_then_room(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The disk is full from the first turn on and has room again before the kill."""
     await call.stopped()
-    await around.turns_logged(call)
-    around.victim.may_write(1)
+    await context.turns_logged(call)
+    context.victim.may_write(1)
     call.let_go("function call")
     await call.stopped()
-    await until(lambda: around.logged("call log cannot be written"))
-    around.victim.may_write(-1)
-    await around.turns_logged(call)
+    await until(lambda: context.logged("call log cannot be written"))
+    context.victim.may_write(-1)
+    await context.turns_logged(call)
     yield
 
 
 @contextlib.asynccontextmanager
-async def _disk_full_at_the_end(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """There is no room for the whole ending; then there is. No kill."""
+async def _disk_full_at_the_end(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The disk is full during finalization, then has room. No kill."""
     await call.stopped()
-    around.victim.may_write(1)
+    context.victim.may_write(1)
     call.let_go()
-    await until(lambda: around.logged("ending step waits"))
-    around.victim.may_write(-1)
+    await until(lambda: context.logged("ending step waits"))
+    context.victim.may_write(-1)
     yield
 
 
 @contextlib.asynccontextmanager
-async def _disk_read_only_in_the_call(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """The file system refuses every write from the first words on, and takes them again before the kill."""
+async def _disk_read_only_in_the_call(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The disk is read-only from the first turn on and writable again before the kill."""
     await call.stopped()
-    await around.turns_logged(call)
-    around.faulty_libc.fails(read_only=True)
+    await context.turns_logged(call)
+    context.faulty_libc.fails(read_only=True)
     call.let_go("function call")
     await call.stopped()
-    await until(lambda: around.logged("call log cannot be written"))
-    around.faulty_libc.fails()
-    await around.turns_logged(call)
+    await until(lambda: context.logged("call log cannot be written"))
+    context.faulty_libc.fails()
+    await context.turns_logged(call)
     yield
 
 
 @contextlib.asynccontextmanager
-async def _disk_read_only_at_the_end(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """Nothing of the ending can be written; then it can. No kill."""
+async def _disk_read_only_at_the_end(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The disk is read-only during finalization, then writable. No kill."""
     await call.stopped()
-    around.faulty_libc.fails(read_only=True)
+    context.faulty_libc.fails(read_only=True)
     call.let_go()
-    await until(lambda: around.logged("ending step waits"))
-    around.faulty_libc.fails()
+    await until(lambda: context.logged("ending step waits"))
+    context.faulty_libc.fails()
     yield
 
 
@@ -66,22 +66,22 @@ async def _disk_read_only_at_the_end(around: Surroundings, call: ScriptedCall) -
 
 
 def _clock_jumps(hours: int) -> Arrangement:
-    """By hours in mid-call, and to the other side before its end. It is right again when the call is over."""
+    """The clock jumps by hours during the call and then in the other direction. It is right again after the call."""
 
     @contextlib.asynccontextmanager
-    async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
+    async def arrange(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
         try:
             await call.stopped()
-            around.faulty_libc.fails(seconds_ahead=hours * 3600)
+            context.faulty_libc.fails(seconds_ahead=hours * 3600)
             call.let_go("barge-in")
             await call.stopped()
-            around.faulty_libc.fails(seconds_ahead=-hours * 3600)
-            call.let_go("function call")  # where the gateway has something to say
+            context.faulty_libc.fails(seconds_ahead=-hours * 3600)
+            call.let_go("function call")  # where the gateway logs something
             await call.stopped()
-            await until(around.clock_is_off)
+            await until(context.clock_is_off)
             yield
         finally:
-            around.faulty_libc.fails()
+            context.faulty_libc.fails()
             call.let_go()
 
     return arrange
@@ -91,53 +91,53 @@ def _clock_jumps(hours: int) -> Arrangement:
 
 
 def _store_answers(fault: Fault) -> Arrangement:
-    """The first write fails this way; the gateway is killed while it waits to try again."""
+    """The first write fails; the gateway is killed while it waits to retry."""
 
     @contextlib.asynccontextmanager
-    async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-        around.remem.spoils.append(fault)
-        await until(lambda: around.logged("ending step"))
+    async def arrange(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+        context.remem.next_faults.append(fault)
+        await until(lambda: context.logged("ending step"))
         yield
 
     return arrange
 
 
 @contextlib.asynccontextmanager
-async def _store_turns_away(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """Too busy, then broken, then its answer is lost: tried until it succeeds, and no kill."""
-    around.remem.spoils.extend((Fault.TOO_MANY_REQUESTS, Fault.BROKEN, Fault.ANSWER_LOST))
-    await until(lambda: around.logged("ending step waits"))
+async def _store_fails_repeatedly(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """429, then 500, then the answer is lost: retried until it succeeds. No kill."""
+    context.remem.next_faults.extend((Fault.TOO_MANY_REQUESTS, Fault.BROKEN, Fault.ANSWER_LOST))
+    await until(lambda: context.logged("ending step waits"))
     yield
 
 
 @contextlib.asynccontextmanager
-async def _store_hangs(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """It takes the document and says nothing, until the gateway has given up on it. No kill."""
-    around.remem.hold = "after"
-    await until(lambda: around.logged("ending step waits"))
-    around.remem.let_go()
+async def _store_hangs(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The store takes the document and does not answer until the gateway times out. No kill."""
+    context.remem.hold = "after"
+    await until(lambda: context.logged("ending step waits"))
+    context.remem.let_go()
     yield
 
 
 def _model_fails(status: int) -> Arrangement:
-    """It says so until rules have written the summary; the gateway is killed before it asks again."""
+    """The model fails until the extractive summary is stored; the gateway is killed before it retries."""
 
     @contextlib.asynccontextmanager
-    async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-        around.model.fails(status, times=2, retry_after="1")
-        await until(lambda: around.logged("summary provider failed"))
-        await until(lambda: around.jobs("remote_version > 0"))
+    async def arrange(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+        context.model.fails(status, times=2, retry_after="1")
+        await until(lambda: context.logged("summary provider failed"))
+        await until(lambda: context.jobs("remote_version > 0"))
         yield
 
     return arrange
 
 
 @contextlib.asynccontextmanager
-async def _model_babbles(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """What it answers is no summary; it is asked again later. No kill."""
+async def _model_answers_nonsense(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The answer is not a summary; the gateway asks again later. No kill."""
     for text in ("<html>Welcome!</html>", '{"choices": []}'):
-        around.model.babbles(text)
-    await until(lambda: around.logged("summary provider failed"))
+        context.model.babbles(text)
+    await until(lambda: context.logged("summary provider failed"))
     yield
 
 
@@ -145,13 +145,13 @@ async def _model_babbles(around: Surroundings, call: ScriptedCall) -> AsyncItera
 
 
 def _redis_dies(*, next_moment: str, forgets: bool) -> Arrangement:
-    """Killed; the call goes on while it is away, or when it is back. Last words are not waited for so long."""
+    """Redis is killed; the call continues while it is down, or after its restart."""
 
     @contextlib.asynccontextmanager
-    async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
+    async def arrange(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
         await call.stopped()
-        async with around.shared_store.away(forgets=forgets):
-            if next_moment == MOMENTS[-1] or around.dice.random() < 0.5:
+        async with context.shared_store.away(forgets=forgets):
+            if next_moment == MOMENTS[-1] or context.rng.random() < 0.5:
                 call.let_go(next_moment)
                 await call.stopped()
         call.let_go()
@@ -161,10 +161,10 @@ def _redis_dies(*, next_moment: str, forgets: bool) -> Arrangement:
 
 
 @contextlib.asynccontextmanager
-async def _redis_away_for_long(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """So long that every node's sign of life is too old: nobody may be taken for dead when it is back."""
+async def _redis_away_for_long(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """Redis is down until every heartbeat has expired: no node may count as dead after its restart."""
     await call.stopped()
-    async with around.shared_store.away(forgets=False):
+    async with context.shared_store.away(forgets=False):
         await asyncio.sleep(ALIVE_SECONDS + 0.5)
     await asyncio.sleep(ALIVE_SECONDS)
     call.let_go()
@@ -172,27 +172,27 @@ async def _redis_away_for_long(around: Surroundings, call: ScriptedCall) -> Asyn
 
 
 def _redis_dies_in_the_ending(*, forgets: bool) -> Arrangement:
-    """Killed while the document is on the way; that it has arrived can't be written down."""
+    """Redis is killed while the document is sent; the completed step cannot be stored."""
 
     @contextlib.asynccontextmanager
-    async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-        around.remem.hold = around.dice.choice(("before", "after"))
-        await wait_for_event(around.remem.holding.wait())
-        await around.find_worker()
-        async with around.shared_store.away(forgets=forgets):
-            around.remem.hold = ""
-            around.remem.release.set()
-            await until(lambda: around.anybody_logged("ending step waits"))
+    async def arrange(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+        context.remem.hold = context.rng.choice(("before", "after"))
+        await in_time(context.remem.holding.wait())
+        await context.find_worker()
+        async with context.shared_store.away(forgets=forgets):
+            context.remem.hold = ""
+            context.remem.release.set()
+            await until(lambda: context.any_logged("ending step waits"))
         yield
 
     return arrange
 
 
 @contextlib.asynccontextmanager
-async def _redis_forgot_shortly_before(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """Redis comes back empty; the node is killed when it has had a moment to make itself and its call known again."""
+async def _redis_forgot_shortly_before(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """Redis comes back empty; the node is killed after it had time to publish itself and its call again."""
     await call.stopped()
-    async with around.shared_store.away(forgets=True):
+    async with context.shared_store.away(forgets=True):
         pass
     await asyncio.sleep(1.5 * BEAT_SECONDS)
     yield
@@ -202,10 +202,10 @@ async def _redis_forgot_shortly_before(around: Surroundings, call: ScriptedCall)
 
 
 @contextlib.asynccontextmanager
-async def _cut_off(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """The other node takes this one for dead. The caller speaks with it all the time. No kill."""
+async def _cut_off(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The other node considers this one dead while its call continues. No kill."""
     await call.stopped()
-    async with around.link.away():
+    async with context.link.away():
         call.let_go("function call")
         await call.stopped()
         await asyncio.sleep(ALIVE_SECONDS + 2 * BEAT_SECONDS)
@@ -214,44 +214,44 @@ async def _cut_off(around: Surroundings, call: ScriptedCall) -> AsyncIterator[No
 
 
 @contextlib.asynccontextmanager
-async def _cut_off_until_over(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """The call ends meanwhile, and the other node, which does not know all, makes its ending. No kill."""
+async def _cut_off_until_over(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The call ends while cut off; the other node, which lacks some turns, finalizes it. No kill."""
     await call.stopped()
-    await around.known(call)  # one that knows of no word would make none
-    async with around.link.away():
+    await context.known(call)  # without any turn it would not finalize the call
+    async with context.link.away():
         call.let_go()
-        await around.archived()
+        await context.archived()
     yield
 
 
 @contextlib.asynccontextmanager
-async def _cut_off_and_killed(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """What was said meanwhile is in the call log of the dead node alone."""
+async def _cut_off_and_killed(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The turns spoken while cut off are only in the dead node's call log."""
     await call.stopped()
-    async with around.link.away():
+    async with context.link.away():
         call.let_go("function call")
         await call.stopped()
-        await around.turns_logged(call)
+        await context.turns_logged(call)
         yield
-        await around.dead.wait()
+        await context.dead.wait()
 
 
 @contextlib.asynccontextmanager
-async def _cut_off_in_the_ending(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """Another node claims the ending while the document is on its way; it arrives after all. No kill."""
-    around.remem.hold = "before"
-    await wait_for_event(around.remem.holding.wait())
-    await around.find_worker()
-    former = around.victim
-    async with around.link.away():
+async def _cut_off_in_the_ending(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """Another node claims the job while the document is being sent; it arrives nevertheless. No kill."""
+    context.remem.hold = "before"
+    await in_time(context.remem.holding.wait())
+    await context.find_worker()
+    former = context.victim
+    async with context.link.away():
 
         async def claimed() -> bool:
-            return process_of(await around.shared_store.worker()) != former.pid
+            return process_of(await context.shared_store.worker()) != former.pid
 
         await until_it(claimed)
         await asyncio.sleep(0.5)
-        around.remem.hold = ""
-        around.remem.release.set()
+        context.remem.hold = ""
+        context.remem.release.set()
     yield
 
 
@@ -260,37 +260,41 @@ def _redis_points(forgets: bool) -> tuple[Point, ...]:
     places = (("ringing", "ring", "greeting"), ("mid-call", "user text", "mark"), ("stop", "stop", "last words"))
     return (
         *(
-            Point(name + where, _redis_dies(next_moment=then, forgets=forgets), stop_at=moment, nodes=2, spoils=True)
+            Point(name + where, _redis_dies(next_moment=then, forgets=forgets), stop_at=moment, nodes=2, no_kill=True)
             for where, moment, then in places
         ),
-        Point(name + "ending", _redis_dies_in_the_ending(forgets=forgets), nodes=2, spoils=True),
+        Point(name + "ending", _redis_dies_in_the_ending(forgets=forgets), nodes=2, no_kill=True),
     )
 
 
 FAULTS = (
     Point("disk full, then room", _disk_full_then_room, stop_at="user text"),
-    Point("disk full at the end", _disk_full_at_the_end, stop_at="function call", spoils=True),
-    Point("disk read-only in the call", _disk_read_only_in_the_call, stop_at="user text", needs_shim=True),
+    Point("disk full at the end", _disk_full_at_the_end, stop_at="function call", no_kill=True),
+    Point("disk read-only in the call", _disk_read_only_in_the_call, stop_at="user text", needs_faulty_libc=True),
     Point(
-        "disk read-only at the end", _disk_read_only_at_the_end, stop_at="function call", needs_shim=True, spoils=True
+        "disk read-only at the end",
+        _disk_read_only_at_the_end,
+        stop_at="function call",
+        needs_faulty_libc=True,
+        no_kill=True,
     ),
-    Point("clock jumps on and back", _clock_jumps(5), stop_at="user text", needs_shim=True),
-    Point("clock jumps back and on", _clock_jumps(-5), stop_at="user text", needs_shim=True, spoils=True),
+    Point("clock jumps on and back", _clock_jumps(5), stop_at="user text", needs_faulty_libc=True),
+    Point("clock jumps back and on", _clock_jumps(-5), stop_at="user text", needs_faulty_libc=True, no_kill=True),
     Point("store answers 429", _store_answers(Fault.TOO_MANY_REQUESTS)),
     Point("store answers 500", _store_answers(Fault.BROKEN)),
     Point("store answers a page", _store_answers(Fault.HTML)),
     Point("store redirects", _store_answers(Fault.REDIRECT)),
-    Point("store fails again and again", _store_turns_away, spoils=True),
-    Point("store hangs", _store_hangs, spoils=True),
+    Point("store fails again and again", _store_fails_repeatedly, no_kill=True),
+    Point("store hangs", _store_hangs, no_kill=True),
     Point("model answers 429", _model_fails(429), needs_llm=True),
     Point("model answers 500", _model_fails(500), needs_llm=True),
-    Point("model babbles", _model_babbles, needs_llm=True, spoils=True),
-    Point("Redis away for long", _redis_away_for_long, stop_at="user text", nodes=2, spoils=True),
+    Point("model babbles", _model_answers_nonsense, needs_llm=True, no_kill=True),
+    Point("Redis away for long", _redis_away_for_long, stop_at="user text", nodes=2, no_kill=True),
     Point("Redis forgot a moment ago", _redis_forgot_shortly_before, stop_at="user text", nodes=2),
-    Point("cut off in the call", _cut_off, stop_at="user text", nodes=2, spoils=True),
-    Point("cut off until the call is over", _cut_off_until_over, stop_at="user text", nodes=2, spoils=True),
-    Point("cut off and killed", _cut_off_and_killed, stop_at="user text", nodes=2, back_first=True),
-    Point("cut off in the ending", _cut_off_in_the_ending, nodes=2, spoils=True),
+    Point("cut off in the call", _cut_off, stop_at="user text", nodes=2, no_kill=True),
+    Point("cut off until the call is over", _cut_off_until_over, stop_at="user text", nodes=2, no_kill=True),
+    Point("cut off and killed", _cut_off_and_killed, stop_at="user text", nodes=2, restart_first=True),
+    Point("cut off in the ending", _cut_off_in_the_ending, nodes=2, no_kill=True),
     *_redis_points(forgets=False),
     *_redis_points(forgets=True),
 )

@@ -1,4 +1,4 @@
-"""One gateway, killed at every moment of the call and before and after every step of its ending."""
+"""One gateway, killed at every moment of a call and before and after every finalization step."""
 
 import asyncio
 import contextlib
@@ -7,189 +7,189 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from tests.chaos.call import MOMENTS, ScriptedCall
-from tests.chaos.outside import write_lock
-from tests.chaos.patience import until, wait_for_event
-from tests.chaos.points import Arrangement, Point, Surroundings
+from tests.chaos.faulty_peers import write_lock
+from tests.chaos.points import Arrangement, KillContext, Point
 from tests.fakes.remem import Fault
+from tests.stage import in_time, until
 
 
 def at_moment(moment: str) -> Point:
-    """The call stands still there."""
+    """Kill while the script is stopped at this moment."""
 
     @contextlib.asynccontextmanager
-    async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
+    async def arrange(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
         await call.stopped()
         yield
 
     return Point(moment, arrange, stop_at=moment)
 
 
-# The ending's steps
+# Finalization steps
 
 
 @contextlib.asynccontextmanager
-async def _before_begin(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """The call is over; its ending can't be written down."""
+async def _before_begin(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The call has ended; its job cannot be stored."""
     await call.stopped()
-    with write_lock(around.store):
+    with write_lock(context.store):
         call.let_go()
         await until(lambda: call.moment == "last words")
-        await around.known(call)
+        await context.known(call)
         yield
-        await around.dead.wait()
+        await context.dead.wait()
 
 
 @contextlib.asynccontextmanager
-async def _begun(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    around.remem.hold = "before"
-    await until(around.jobs)
+async def _begun(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    context.remem.hold = "before"
+    await until(context.jobs)
     yield
 
 
 @contextlib.asynccontextmanager
-async def _log_not_released(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """Everything is done, but the call log could not be written: both have the call."""
+async def _log_not_released(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """All steps are done, but the call log still has the call."""
     await call.stopped()
-    await around.turns_logged(call)
-    with write_lock(around.call_log):
+    await context.turns_logged(call)
+    with write_lock(context.call_log):
         call.let_go()
-        await until(lambda: around.jobs("remote_version > 0 AND archived"))
+        await until(lambda: context.jobs("remote_version > 0 AND archived"))
         yield
-        await around.dead.wait()
+        await context.dead.wait()
 
 
 @contextlib.asynccontextmanager
-async def _archived(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    around.remem.hold = "before"
-    await around.archived()
+async def _archived(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    context.remem.hold = "before"
+    await context.archived()
     yield
 
 
 @contextlib.asynccontextmanager
-async def _summary_asked(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """The language model is thinking."""
-    async with model_thinks(around, len(around.model.requests) + 1):
+async def _summary_asked(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The language model has not answered yet."""
+    async with model_held(context, len(context.model.requests) + 1):
         yield
 
 
 @contextlib.asynccontextmanager
-async def _summary_unrecorded(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """The language model has answered; that it has can't be written down."""
-    async with model_asked(around, len(around.model.requests) + 1):
-        with write_lock(around.store):
-            around.model.may_answer.set()
-            await around.model.idle()
+async def _summary_unrecorded(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The language model has answered; the result cannot be stored."""
+    async with model_asked(context, len(context.model.requests) + 1):
+        with write_lock(context.store):
+            context.model.may_answer.set()
+            await context.model.idle()
             await asyncio.sleep(0.1)
             yield
-            await around.dead.wait()
+            await context.dead.wait()
 
 
 @contextlib.asynccontextmanager
-async def _upgrade_asked(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """The model failed, rules wrote the summary, both stores have it; now the model is asked again."""
-    requests = await model_refuses(around)
-    async with model_thinks(around, requests + 1):
-        await until(lambda: around.jobs("remote_version > 0"))
+async def _upgrade_asked(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The model failed and both stores have the extractive summary; now the model is asked again."""
+    requests = await model_refuses(context)
+    async with model_held(context, requests + 1):
+        await until(lambda: context.jobs("remote_version > 0"))
         yield
 
 
 @contextlib.asynccontextmanager
-async def model_thinks(around: Surroundings, requests: int) -> AsyncIterator[None]:
-    """The model's so-manieth question gets no answer while the gateway lives."""
-    async with model_asked(around, requests):
+async def model_held(context: KillContext, requests: int) -> AsyncIterator[None]:
+    """Request number `requests` gets no answer before the kill."""
+    async with model_asked(context, requests):
         yield
-        await around.dead.wait()
+        await context.dead.wait()
 
 
 @contextlib.asynccontextmanager
-async def model_asked(around: Surroundings, requests: int) -> AsyncIterator[None]:
-    """The model has its so-manieth question, and answers when it is let."""
-    around.model.may_answer.clear()
+async def model_asked(context: KillContext, requests: int) -> AsyncIterator[None]:
+    """The model has received `requests` requests and answers after the block."""
+    context.model.may_answer.clear()
     try:
-        await wait_for_event(around.model.received(requests))
+        await in_time(context.model.received(requests))
         yield
     finally:
-        around.model.may_answer.set()
+        context.model.may_answer.set()
 
 
-async def model_refuses(around: Surroundings) -> int:
-    """The model refuses the first question; how many it has had by then."""
-    model = around.model
+async def model_refuses(context: KillContext) -> int:
+    """The model refuses the first request. Returns the number of requests so far."""
+    model = context.model
     requests = len(model.requests) + 1
     model.fails(401)
-    await wait_for_event(model.received(requests))
+    await in_time(model.received(requests))
     await model.idle()
     return requests
 
 
 @contextlib.asynccontextmanager
-async def _own_document(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    around.remem.hold = "before"
-    await until(lambda: around.jobs("document_id <> ''"))
+async def _own_document(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    context.remem.hold = "before"
+    await until(lambda: context.jobs("document_id <> ''"))
     yield
 
 
 def _remote(hold: Any) -> Arrangement:
     @contextlib.asynccontextmanager
-    async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-        around.remem.hold = hold
-        await wait_for_event(around.remem.holding.wait())
+    async def arrange(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+        context.remem.hold = hold
+        await in_time(context.remem.holding.wait())
         yield
 
     return arrange
 
 
 @contextlib.asynccontextmanager
-async def _remote_unrecorded(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """The remote store has answered; that it has can't be written down."""
-    around.remem.hold = "after"
-    await wait_for_event(around.remem.holding.wait())
-    with write_lock(around.store):
-        around.remem.release.set()
+async def _remote_unrecorded(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The remote store has answered; the completed step cannot be stored."""
+    context.remem.hold = "after"
+    await in_time(context.remem.holding.wait())
+    with write_lock(context.store):
+        context.remem.release.set()
         await asyncio.sleep(0.1)
         yield
-        await around.dead.wait()
+        await context.dead.wait()
 
 
 @contextlib.asynccontextmanager
-async def _remote_answer_lost(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """The document is there, its answer is not, and the gateway waits for its next try."""
-    before = len(around.remem.documents)
-    around.remem.spoils.append(Fault.ANSWER_LOST)
-    await until(lambda: len(around.remem.documents) > before)
+async def _remote_answer_lost(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The document is stored, the answer is lost, and the gateway waits to retry."""
+    before = len(context.remem.documents)
+    context.remem.next_faults.append(Fault.ANSWER_LOST)
+    await until(lambda: len(context.remem.documents) > before)
     yield
 
 
-# Told to stop
+# SIGTERM
 
 
 @contextlib.asynccontextmanager
-async def _draining(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """Told to stop with a caller on the line, and killed while it waits for the call's end."""
+async def _draining(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """SIGTERM during a call; killed while draining."""
     await call.stopped()
-    around.victim.send(signal.SIGTERM)
-    await until(lambda: around.logged("gateway drains"))
+    context.victim.send(signal.SIGTERM)
+    await until(lambda: context.logged("gateway drains"))
     yield
 
 
 @contextlib.asynccontextmanager
-async def _leaving(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """Told to stop when the call is over, and killed while its document is on the way."""
-    around.remem.hold = "before"
-    await wait_for_event(around.remem.holding.wait())
-    around.victim.send(signal.SIGTERM)
+async def _draining_in_finalization(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """SIGTERM after the call; killed while its document is being sent."""
+    context.remem.hold = "before"
+    await in_time(context.remem.holding.wait())
+    context.victim.send(signal.SIGTERM)
     await asyncio.sleep(0.1)
     yield
 
 
 @contextlib.asynccontextmanager
-async def _second_sigterm(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """Told to stop at once with a caller on the line: no kill, the process ends by itself."""
+async def _second_sigterm(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """A second SIGTERM during a call: the process exits by itself."""
     await call.stopped()
-    around.victim.send(signal.SIGTERM)
-    await until(lambda: around.logged("gateway drains"))
-    around.victim.send(signal.SIGTERM)
-    await around.victim.gone()
+    context.victim.send(signal.SIGTERM)
+    await until(lambda: context.logged("gateway drains"))
+    context.victim.send(signal.SIGTERM)
+    await context.victim.gone()
     yield
 
 
@@ -208,6 +208,6 @@ KILLS = (
     Point("remote answer lost", _remote_answer_lost),
     Point("upgrade asked", _upgrade_asked, needs_llm=True),
     Point("draining", _draining, stop_at="text after barge-in"),
-    Point("draining, ending", _leaving),
+    Point("draining, ending", _draining_in_finalization),
     Point("second SIGTERM", _second_sigterm, stop_at="text after barge-in"),
 )

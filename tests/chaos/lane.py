@@ -1,7 +1,7 @@
 """
-A lane: one gateway, or two that share Redis, with their own carrier, engine, stores and folder.
+A lane: one gateway, or two that share a Redis, with its own carrier, engine, stores and folder.
 
-It plays one call after the other. The process that comes up after one kill answers the next call.
+It plays one call after the other. The gateway restarted after a kill takes the next call.
 """
 
 import asyncio
@@ -16,20 +16,20 @@ from typing import Any
 
 import httpx
 
+from tests.chaos.all_points import POINTS
 from tests.chaos.call import MOMENTS, ScriptedCall
-from tests.chaos.catalogue import POINTS
-from tests.chaos.outside import CARRIERS, HoldingLlm, HoldingRemem, rows
-from tests.chaos.points import Point, Surroundings
+from tests.chaos.faulty_libc import FaultyLibc
+from tests.chaos.faulty_peers import CARRIERS, PausableLlm, PausableRemem, rows
+from tests.chaos.points import KillContext, Point
 from tests.chaos.process import GatewayProcess
-from tests.chaos.shared import SharedRedis
-from tests.chaos.shim import FaultyLibc
-from tests.chaos.verdict import RECEIVED_BEFORE, Kept, compare
+from tests.chaos.shared_redis import SharedRedis
+from tests.chaos.turn_check import RECEIVED_BEFORE, Kept, compare
 from tests.fakes.deepgram import FakeDeepgram
 from tests.link import Link, linked
 from tests.stage import ADMIN, PUBLIC_URL, until_it
 
 PATIENCE = 45.0
-"""A call that is not whole so many seconds after its end, or the kill, counts as lost. Longer than a token lives."""
+"""Seconds after which an incomplete call counts as lost. Longer than the lifetime of a stream token."""
 
 DIALECTS: dict[str, dict[str, Any]] = {
     "both": {},
@@ -38,39 +38,39 @@ DIALECTS: dict[str, dict[str, Any]] = {
     "current": {"face": "current", "shape": "current"},
     "current, forgetful": {"face": "current", "shape": "current", "honours_idempotency": False},
 }
-"""How the remote store speaks. Those that honour no idempotency key would keep a document twice."""
+"""Variants of the remote store. Those without idempotency keys would store a repeated document twice."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One kill to be. The seed decides what the point leaves open: the pause before it, and what the caller does."""
+    """One kill. The seed decides the pause before it and the caller's behaviour."""
 
     point: str
     seed: int
     patient: bool = False
-    """Whether it waits until what was said is kept: on a machine without power to spare that takes its time."""
+    """Wait until all turns are stored before the kill, which takes long on a busy machine."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was left of one call."""
+    """The result of one call."""
 
     point: str
     where: str
-    """Carrier and dialect, and the last moment of the script before a random kill."""
+    """Carrier and store variant, and the last moment of the script before a random kill."""
     seed: int
     words: Kept
     archives: int
     documents: int
     """In the remote store, which two nodes share."""
     own: int | None
-    """In the gateway's own store; with two nodes either may have it."""
+    """In the gateway's own store; None with two nodes, where either may have it."""
     seconds: float
-    """From the kill, or from the call's end where it went on, until everything was in its place."""
+    """From the kill, or from the end of a resumed call, until everything was stored."""
     heard_after: float | None = None
     """Seconds from the carrier's new stream until the caller heard the agent again."""
     silent: bool = False
-    """Whether the caller was left on a line where nothing happens."""
+    """Whether the caller was left on a dead line."""
     problem: str = ""
 
     @property
@@ -95,14 +95,14 @@ class LaneKind:
 
 @dataclass
 class Lane:
-    """Gateways and their world. Made by `open_lane`."""
+    """Gateways and their peers. Created by `open_lane`."""
 
     kind: LaneKind
     folder: Path
     carrier: Any
     engine: FakeDeepgram
-    remem: HoldingRemem
-    llm: HoldingLlm | None
+    remem: PausableRemem
+    llm: PausableLlm | None
     gateways: list[GatewayProcess]
     redis: SharedRedis | None
     links: list[Link]
@@ -110,46 +110,46 @@ class Lane:
     http: httpx.AsyncClient
     outcomes: list[Outcome] = field(default_factory=list)
     length: float = 0.0
-    """How long a call takes with its ending."""
+    """Seconds that a call takes with its finalization."""
 
     @property
     def gateway(self) -> GatewayProcess:
         return self.gateways[0]
 
     async def play(self, job: Job) -> Outcome:
-        """One call, its kill, what comes after, and the verdict."""
-        dice = random.Random(job.seed)
+        """Play one call, kill the gateway, resume the call, and check what was stored."""
+        rng = random.Random(job.seed)
         point = POINTS.get(job.point)
         caller = _caller(len(self.outcomes))
-        pause = 0.03 if point else dice.uniform(0.02, 0.15)
+        pause = 0.03 if point else rng.uniform(0.02, 0.15)
         stop_at = point.stop_at if point else ""
         call = ScriptedCall(self.carrier, self.engine, caller=caller, stop_at=stop_at, pause=pause)
-        self.carrier.asks_again = dice.random() < 0.5
+        self.carrier.asks_again = rng.random() < 0.5
         before = self.archives()
-        kill = await self._kill(call, point, dice, patient=job.patient)
-        silent = not await self._afterwards(call)
-        since = time.monotonic() if call.went_on else kill.since
-        outcome = await self._verdict(call, before, kill, since)
-        if point is not None and point.board_forgets and self.redis is not None:
+        kill = await self._kill(call, point, rng, patient=job.patient)
+        silent = not await self._after_kill(call)
+        since = time.monotonic() if call.was_resumed else kill.since
+        outcome = await self._check(call, before, kill, since)
+        if point is not None and point.redis_forgets and self.redis is not None:
             async with self.redis.away(forgets=True):
                 pass
-        problem = kill.problem or await self._all_back(call, before, kill, outcome)
+        problem = kill.problem or await self._restart_and_compare(call, before, kill, outcome)
         where = f"{self.kind.carrier}, {self.kind.dialect}" + ("" if point else f", after {call.moment or 'nothing'}")
         outcome = replace(outcome, point=job.point, where=where, seed=job.seed, silent=silent, problem=problem)
         self.outcomes.append(outcome)
         return outcome
 
     async def audit(self) -> list[str]:
-        """Kill and start everything once more: nothing may be done twice, nothing be left behind."""
+        """Kill and restart everything: nothing may be repeated or left over."""
         archives = self.archives()
         for gateway in self.gateways:
             gateway.kill()
         await self._start_dead()
-        problems = [] if await self._comes_to_rest() else ["calls or endings did not come to rest"]
+        problems = [] if await self._becomes_idle() else ["calls or finalization jobs did not finish"]
         await asyncio.sleep(0.3)
         if self.archives() != archives:
             problems.append("archives were written")
-        problems += await self._left_behind()
+        problems += await self._leftover_rows()
         for number, outcome in enumerate(self.outcomes):
             documents, own = self._remote_documents(_caller(number)), await self._own_documents(_caller(number))
             if documents != outcome.documents or own != (min(own, 1) if outcome.own is None else outcome.own):
@@ -166,8 +166,8 @@ class Lane:
             name = f"{last.point.replace(' ', '-')}-{last.seed}-node{number}.log"
             (folder / name).write_text("".join(gateway.log))
 
-    async def _left_behind(self) -> list[str]:
-        """Rows of calls and endings that are over. A node hears a little later what others have done for it."""
+    async def _leftover_rows(self) -> list[str]:
+        """Rows of finished calls and jobs. A node learns with a delay what others have done for it."""
         tables = (
             ("call-log.db", "live_calls"),
             ("call-log.db", "entries WHERE position IS NULL"),
@@ -189,52 +189,54 @@ class Lane:
 
     # The kill
 
-    async def _kill(self, call: ScriptedCall, point: Point | None, dice: random.Random, *, patient: bool) -> "_Kill":
-        """Play, kill, and see to it that there is a gateway again."""
-        around = self._surroundings(point, dice)
+    async def _kill(self, call: ScriptedCall, point: Point | None, rng: random.Random, *, patient: bool) -> "_Kill":
+        """Play, kill, and restart."""
+        context = self._kill_context(point, rng)
         playing = asyncio.create_task(call.play())
-        problem = await self._strike(around, call, point, patient=patient)
+        problem = await self._wait_and_kill(context, call, point, patient=patient)
         now = time.monotonic()
-        if point is not None and point.spoils and not problem:
+        if point is not None and point.no_kill and not problem:
             await asyncio.wait({playing}, timeout=PATIENCE)
             cut_off = "" if call.moment == MOMENTS[-1] else f"the call was cut off after {call.moment}"
             self.remem.let_go()
             return _Kill(at=float("inf"), since=time.monotonic(), problem=await _stopped(playing) or cut_off)
         problem = problem or await _stopped(playing)
         await call.lost()
-        lived_again_at = time.monotonic()
-        await around.victim.gone()
+        restarted_at = time.monotonic()
+        await context.victim.gone()
         self.remem.let_go()
-        if dice.random() < 0.5:
+        if rng.random() < 0.5:
             await call.leave()
-        if point is not None and point.back_first:
+        if point is not None and point.restart_first:
             await self._start_dead()
-        await self._revive(around.victim, dice, often=point is None)
+        await self._revive(context.victim, rng, often=point is None)
         self.carrier.media.set()
-        return _Kill(now + (RECEIVED_BEFORE if patient else 0.0), now, problem, lived_again_at)
+        return _Kill(now + (RECEIVED_BEFORE if patient else 0.0), now, problem, restarted_at)
 
-    async def _strike(self, around: Surroundings, call: ScriptedCall, point: Point | None, *, patient: bool) -> str:
-        """Wait for the moment; kill. Returns what was wrong with that."""
+    async def _wait_and_kill(
+        self, context: KillContext, call: ScriptedCall, point: Point | None, *, patient: bool
+    ) -> str:
+        """Wait for the moment and kill. Returns a problem or an empty string."""
         if point is None:
-            await asyncio.sleep(around.dice.uniform(0, self.length))
-            self._strike_down(around.victim)
+            await asyncio.sleep(context.rng.uniform(0, self.length))
+            self._kill_process(context.victim)
             return ""
         try:
-            async with point.arrange(around, call):
-                if not point.spoils:
+            async with point.arrange(context, call):
+                if not point.no_kill:
                     if not patient:
-                        await asyncio.sleep(around.dice.choice((0.0, 0.03, 0.12)))
-                    elif not point.back_first:  # that one waits for its own call log by itself
-                        await around.known(call)
-                    self._strike_down(around.victim)
-                around.dead.set()
+                        await asyncio.sleep(context.rng.choice((0.0, 0.03, 0.12)))
+                    elif not point.restart_first:  # such a point waits for the call log itself
+                        await context.known(call)
+                    self._kill_process(context.victim)
+                context.dead.set()
         except TimeoutError:
-            self._strike_down(around.victim)
+            self._kill_process(context.victim)
             return "the point was never reached"
         return ""
 
-    def _strike_down(self, victim: GatewayProcess) -> None:
-        """At once: nothing else runs here between the decision and the signal, and the carrier knows where to go."""
+    def _kill_process(self, victim: GatewayProcess) -> None:
+        """Kill synchronously and direct the carrier to the other gateway."""
         victim.kill()
         others = [gateway for gateway in self.gateways if gateway is not victim]
         if others:
@@ -243,88 +245,90 @@ class Lane:
             self.carrier.gateway_up.clear()
 
     def _balance(self, *, webhooks: GatewayProcess, media: GatewayProcess) -> None:
-        """Which node the carrier is sent to."""
+        """Choose the nodes for webhooks and media."""
         self.carrier.gateway_url, self.carrier.media_gateway_url = webhooks.url, media.url
 
-    def _surroundings(self, point: Point | None, dice: random.Random) -> Surroundings:
-        """Media comes to one node, the phone may ring at another; where only one may be known, it does not."""
-        home = dice.choice(self.gateways)
-        apart = point is None or not (point.spoils or point.stop_at == "ring")
-        self._balance(webhooks=dice.choice(self.gateways) if apart else home, media=home)
+    def _kill_context(self, point: Point | None, rng: random.Random) -> KillContext:
+        """Choose the nodes: webhooks may go to another one than media, unless the point needs one node."""
+        home = rng.choice(self.gateways)
+        apart = point is None or not (point.no_kill or point.stop_at == "ring")
+        self._balance(webhooks=rng.choice(self.gateways) if apart else home, media=home)
         archive_dir = self.folder / "archive"
-        return Surroundings(
-            self.gateways, home, self.remem, self.llm, self.redis, self.links, self.shim, archive_dir, dice
+        return KillContext(
+            self.gateways, home, self.remem, self.llm, self.redis, self.links, self.shim, archive_dir, rng
         )
 
-    async def _revive(self, victim: GatewayProcess, dice: random.Random, *, often: bool) -> None:
+    async def _revive(self, victim: GatewayProcess, rng: random.Random, *, often: bool) -> None:
         """
-        Start a gateway that is alone; one that has another stays dead for now.
+        Restart a single gateway. One of two stays dead for now.
 
-        With `often` there is more to happen: the first dies once more, somewhere in its recovery; the second is back
-        while the other one takes over.
+        With `often`, sometimes kill a single gateway again during its recovery, and restart one of two while the other
+        takes over.
         """
-        once_more = often and dice.random() < 0.3
+        once_more = often and rng.random() < 0.3
         if self.redis is not None:
             if once_more:
                 await victim.start(self.http)
             return
         if once_more:
             await victim.launch()
-            await asyncio.sleep(dice.uniform(0.5, 2.0))
+            await asyncio.sleep(rng.uniform(0.5, 2.0))
             victim.kill()
         await self._start_dead()
         self.carrier.gateway_up.set()
 
     async def _start_dead(self) -> None:
-        """Whatever does not run is started."""
+        """Start every gateway that does not run."""
         dead = [gateway for gateway in self.gateways if gateway.dead]
         for gateway in dead:
             await gateway.gone()
         await asyncio.gather(*(gateway.start(self.http) for gateway in dead))
 
-    async def _afterwards(self, call: ScriptedCall) -> bool:
-        """Let the carrier and the caller do what they do; false when the caller was left in silence."""
+    async def _after_kill(self, call: ScriptedCall) -> bool:
+        """Let carrier and caller continue. Returns False if the caller was left on a dead line."""
         if call.phone is None or call.phone.ended_by:
             return True
-        if call.phone.answered:  # else nobody ever picks up, as with a gateway that was never there
-            await call.go_on(patience=30)
+        if call.phone.answered:  # otherwise the call is never answered
+            await call.resume(timeout=30)
         abandoned = call.phone.abandoned
         await call.leave()
         return not abandoned
 
-    # The verdict
+    # The check
 
-    async def _verdict(self, call: ScriptedCall, before: frozenset[Path], kill: "_Kill", since: float) -> Outcome:
+    async def _check(self, call: ScriptedCall, before: frozenset[Path], kill: "_Kill", since: float) -> Outcome:
         give_up = time.monotonic() + PATIENCE
         while True:
-            outcome = await self._look(call, before, kill)
+            outcome = await self._count(call, before, kill)
             at_rest = outcome.whole and await self._is_idle()
             if at_rest or time.monotonic() > give_up:
-                # What was written between the look and the question counts.
-                return replace(await self._look(call, before, kill), seconds=time.monotonic() - since)
+                # Count again: something may have been written between the two queries.
+                return replace(await self._count(call, before, kill), seconds=time.monotonic() - since)
             await asyncio.sleep(0.05)
 
-    async def _look(self, call: ScriptedCall, before: frozenset[Path], kill: "_Kill") -> Outcome:
+    async def _count(self, call: ScriptedCall, before: frozenset[Path], kill: "_Kill") -> Outcome:
         new = sorted(self.archives() - before)
         text = "\n".join(path.read_text() for path in new)
-        words = compare(call.said, text, killed_at=kill.at, lived_again_at=kill.lived_again_at)
+        words = compare(call.said, text, killed_at=kill.at, restarted_at=kill.restarted_at)
         documents = self._remote_documents(call.caller)
         own = await self._own_documents(call.caller) if self.redis is None else None
         return Outcome("", "", 0, words, len(new), documents, own, 0.0, call.heard_after)
 
-    async def _all_back(self, call: ScriptedCall, before: frozenset[Path], kill: "_Kill", outcome: Outcome) -> str:
-        """The dead node is started again: nothing happens twice."""
+    async def _restart_and_compare(
+        self, call: ScriptedCall, before: frozenset[Path], kill: "_Kill", outcome: Outcome
+    ) -> str:
+        """Restart the dead node: nothing may be repeated."""
         await self._start_dead()
-        if not await self._comes_to_rest():
-            return "calls or endings did not come to rest"
-        after = replace(await self._look(call, before, kill), seconds=outcome.seconds)
-        return "" if after == outcome else f"the node that came back changed it to {after}"
+        if not await self._becomes_idle():
+            return "calls or finalization jobs did not finish"
+        after = replace(await self._count(call, before, kill), seconds=outcome.seconds)
+        return "" if after == outcome else f"the restarted node changed it to {after}"
 
     def _remote_documents(self, caller: str) -> int:
         return sum(caller in document.content for document in self.remem.documents.values())
 
     async def _own_documents(self, caller: str) -> int:
-        """The most that one node has."""
+        """The largest number in one node's store."""
         query = {"text": "voice call summary", "tags": ["voice-session", f"caller:{caller}"], "limit": 100}
         counts = []
         for gateway in self.gateways:
@@ -340,34 +344,34 @@ class Lane:
         return idle and (self.redis is None or await self._agree(self.redis, alive))
 
     async def _agree(self, redis: SharedRedis, alive: list[GatewayProcess]) -> bool:
-        """Whether Redis knows of nothing to do, and of every node."""
+        """Whether Redis has no work left and a heartbeat of every node."""
         busy = await redis.calls() or await redis.jobs()
         return not busy and {gateway.pid for gateway in alive} <= await redis.members()
 
-    async def _comes_to_rest(self) -> bool:
+    async def _becomes_idle(self) -> bool:
         with contextlib.suppress(TimeoutError):
             return bool(await until_it(self._is_idle, timeout=PATIENCE))
         return False
 
     async def measure(self) -> None:
-        """Play one call to its end, for its length."""
+        """Measure the length of a call without a kill."""
         began = time.monotonic()
         call = ScriptedCall(self.carrier, self.engine, caller="+12025550199", pause=0.085)
         documents = len(self.remem.documents)
         await call.play()
         while len(self.remem.documents) == documents:
             await asyncio.sleep(0.01)
-        await self._comes_to_rest()
+        await self._becomes_idle()
         self.length = time.monotonic() - began
 
 
 def _caller(number: int) -> str:
-    """Each call of a lane is another caller's."""
+    """Each call of a lane has its own caller."""
     return f"+120255501{number:02}"
 
 
 async def _stopped(playing: asyncio.Task[None]) -> str:
-    """End the playing of a call; what went wrong in it."""
+    """Cancel the script. Returns the problem if it failed."""
     playing.cancel()
     [ended] = await asyncio.gather(playing, return_exceptions=True)
     return f"the call broke: {ended!r}" if isinstance(ended, Exception) else ""
@@ -375,12 +379,12 @@ async def _stopped(playing: asyncio.Task[None]) -> str:
 
 @dataclass(frozen=True)
 class _Kill:
-    """When it was, by which words are judged; since when the call is waited for; and what went wrong in the playing."""
+    """`at` and `restarted_at` decide which turns may be lost; `since` is when waiting for the result began."""
 
     at: float
     since: float
     problem: str = ""
-    lived_again_at: float = float("inf")
+    restarted_at: float = float("inf")
 
 
 @contextlib.asynccontextmanager
@@ -388,11 +392,11 @@ async def open_lane(kind: LaneKind, folder: Path) -> AsyncIterator[Lane]:
     async with contextlib.AsyncExitStack() as stack:
         options = {"public_url": PUBLIC_URL, "speed": 0, "strict": False}
         carrier = await stack.enter_async_context(CARRIERS[kind.carrier](**options))
-        carrier.webhook_seconds = carrier.upgrade_seconds = 15.0  # many gateways share this machine
+        carrier.webhook_seconds = carrier.upgrade_seconds = 15.0  # several gateways share this machine
         engine = await stack.enter_async_context(FakeDeepgram())
-        remem = await stack.enter_async_context(HoldingRemem(**DIALECTS[kind.dialect]))
-        llm = await stack.enter_async_context(HoldingLlm(profile="xai")) if kind.llm else None
-        # No connection is kept: the gateway at its other end may be dead when it is used again.
+        remem = await stack.enter_async_context(PausableRemem(**DIALECTS[kind.dialect]))
+        llm = await stack.enter_async_context(PausableLlm(profile="xai")) if kind.llm else None
+        # No keep-alive: the gateway may be killed before a connection is used again.
         limits = httpx.Limits(max_keepalive_connections=0)
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False, limits=limits, timeout=30))
         redis = await stack.enter_async_context(_started(SharedRedis(folder / "redis"))) if kind.nodes > 1 else None
@@ -424,8 +428,8 @@ def _environ(
     folder: Path,
     carrier: Any,
     engine: FakeDeepgram,
-    remem: HoldingRemem,
-    llm: HoldingLlm | None,
+    remem: PausableRemem,
+    llm: PausableLlm | None,
 ) -> dict[str, str]:
     thinks = {"XAI_API_KEY": llm.api_key, "XAI_API_URL": f"{llm.url}/v1"} if llm else {}
     return {

@@ -1,7 +1,7 @@
 """
-Two nodes that share Redis: the one that has the call, or carries out its ending, is killed.
+Two nodes that share a Redis: the one with the call, or the one that finalizes it, is killed.
 
-From the kill on the carrier is sent to the other node. The dead one is started again when everything is done.
+After the kill the carrier is directed to the other node. The dead one is restarted when everything is done.
 """
 
 import asyncio
@@ -11,53 +11,53 @@ from dataclasses import replace
 from typing import Any
 
 from tests.chaos.call import MOMENTS, ScriptedCall
-from tests.chaos.kills import at_moment, model_asked, model_refuses, model_thinks
-from tests.chaos.outside import write_lock
-from tests.chaos.patience import until, until_it, wait_for_event
-from tests.chaos.points import Arrangement, Point, Surroundings
+from tests.chaos.faulty_peers import write_lock
+from tests.chaos.kills import at_moment, model_asked, model_held, model_refuses
+from tests.chaos.points import Arrangement, KillContext, Point
+from tests.stage import in_time, until, until_it
 
 TWO_NODES = "two nodes: "
 
 
 @contextlib.asynccontextmanager
-async def _before_begin(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """The call is over; its node can't write down its ending."""
-    async with _over_but_not_begun(around, call):
+async def _before_begin(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The call has ended; its node cannot store the job."""
+    async with _over_but_not_begun(context, call):
         yield
-        await around.dead.wait()
+        await context.dead.wait()
 
 
 @contextlib.asynccontextmanager
-async def _not_handed_over(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """Its node has written down the ending, and Redis takes no word of it."""
+async def _not_handed_over(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The node has stored the job locally but not in Redis."""
     async with contextlib.AsyncExitStack() as redis:
-        async with _over_but_not_begun(around, call):
-            await redis.enter_async_context(around.shared_store.takes_no_writes())
-        await until(around.jobs)
+        async with _over_but_not_begun(context, call):
+            await redis.enter_async_context(context.shared_store.writes_paused())
+        await until(context.jobs)
         yield
-        await around.dead.wait()
+        await context.dead.wait()
 
 
 @contextlib.asynccontextmanager
-async def _not_shared(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """The same, and of the last words too."""
+async def _not_shared(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The same, and the last turns are not in Redis either."""
     await call.stopped()
-    async with around.shared_store.takes_no_writes():
+    async with context.shared_store.writes_paused():
         call.let_go()
-        await until(around.jobs)
+        await until(context.jobs)
         yield
-        await around.dead.wait()
+        await context.dead.wait()
 
 
 @contextlib.asynccontextmanager
-async def _over_but_not_begun(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """All that was said, and that the call is over, is known to both nodes; nothing else can be written down."""
+async def _over_but_not_begun(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """Redis has all turns and the end of the call; nothing else can be stored."""
     await call.stopped()
-    with write_lock(around.store):
+    with write_lock(context.store):
         call.let_go()
 
-        async def known() -> bool:  # that it is over is written after all that was said
-            states = [record["state"] for record in await around.shared_store.calls()]
+        async def known() -> bool:  # the end is written after all turns
+            states = [record["state"] for record in await context.shared_store.calls()]
             return bool(states) and set(states) == {"over"}
 
         await until_it(known)
@@ -65,93 +65,93 @@ async def _over_but_not_begun(around: Surroundings, call: ScriptedCall) -> Async
 
 
 @contextlib.asynccontextmanager
-async def _begun(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    around.remem.hold = "before"
-    await around.find_worker()
+async def _begun(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    context.remem.hold = "before"
+    await context.find_worker()
     yield
 
 
 @contextlib.asynccontextmanager
-async def _archived(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    around.remem.hold = "before"
-    await around.archived()
-    await around.find_worker()
+async def _archived(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    context.remem.hold = "before"
+    await context.archived()
+    await context.find_worker()
     yield
 
 
 @contextlib.asynccontextmanager
-async def _summary_asked(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    async with model_thinks(around, len(around.model.requests) + 1):
-        await around.find_worker()
+async def _summary_asked(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    async with model_held(context, len(context.model.requests) + 1):
+        await context.find_worker()
         yield
 
 
 @contextlib.asynccontextmanager
-async def _summary_unrecorded(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    async with model_asked(around, len(around.model.requests) + 1), around.shared_store.takes_no_writes():
-        await around.find_worker()
-        around.model.may_answer.set()
-        await around.model.idle()
+async def _summary_unrecorded(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    async with model_asked(context, len(context.model.requests) + 1), context.shared_store.writes_paused():
+        await context.find_worker()
+        context.model.may_answer.set()
+        await context.model.idle()
         await asyncio.sleep(0.1)
         yield
-        await around.dead.wait()
+        await context.dead.wait()
 
 
 @contextlib.asynccontextmanager
-async def _upgrade_asked(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    requests = await model_refuses(around)
-    async with model_thinks(around, requests + 1):
-        await _come_to(around, "remote_version")
-        await around.find_worker()
+async def _upgrade_asked(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    requests = await model_refuses(context)
+    async with model_held(context, requests + 1):
+        await _wait_for_step(context, "remote_version")
+        await context.find_worker()
         yield
 
 
 @contextlib.asynccontextmanager
-async def _own_document(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    around.remem.hold = "before"
-    await _come_to(around, "document_id")
-    await around.find_worker()
+async def _own_document(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    context.remem.hold = "before"
+    await _wait_for_step(context, "document_id")
+    await context.find_worker()
     yield
 
 
 def _remote(hold: Any) -> Arrangement:
     @contextlib.asynccontextmanager
-    async def arrange(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-        around.remem.hold = hold
-        await wait_for_event(around.remem.holding.wait())
-        await around.find_worker()
+    async def arrange(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+        context.remem.hold = hold
+        await in_time(context.remem.holding.wait())
+        await context.find_worker()
         yield
 
     return arrange
 
 
 @contextlib.asynccontextmanager
-async def _remote_unrecorded(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    around.remem.hold = "after"
-    await wait_for_event(around.remem.holding.wait())
-    await around.find_worker()
-    async with around.shared_store.takes_no_writes():
-        around.remem.release.set()
+async def _remote_unrecorded(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    context.remem.hold = "after"
+    await in_time(context.remem.holding.wait())
+    await context.find_worker()
+    async with context.shared_store.writes_paused():
+        context.remem.release.set()
         await asyncio.sleep(0.1)
         yield
-        await around.dead.wait()
+        await context.dead.wait()
 
 
 @contextlib.asynccontextmanager
-async def _done_elsewhere(around: Surroundings, call: ScriptedCall) -> AsyncIterator[None]:
-    """The ending is done; where the call ended that may not be known yet."""
-    before = len(around.remem.documents)
+async def _done_elsewhere(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
+    """The job is done; the node where the call ended may not know it yet."""
+    before = len(context.remem.documents)
 
     async def done() -> bool:
-        return len(around.remem.documents) > before and not await around.shared_store.jobs()
+        return len(context.remem.documents) > before and not await context.shared_store.jobs()
 
     await until_it(done)
     yield
 
 
-async def _come_to(around: Surroundings, step: str) -> None:
+async def _wait_for_step(context: KillContext, step: str) -> None:
     async def done() -> bool:
-        return any(job[step] for job in await around.shared_store.jobs())
+        return any(job[step] for job in await context.shared_store.jobs())
 
     await until_it(done)
 
@@ -172,8 +172,8 @@ NODE_KILLS = tuple(
         Point("remote not recorded", _remote_unrecorded),
         Point("upgrade asked", _upgrade_asked, needs_llm=True),
         Point("done", _done_elsewhere),
-        replace(at_moment("last words"), name="Redis forgets meanwhile", board_forgets=True),
-        replace(at_moment("user text"), name="Redis forgets meanwhile, mid-call", board_forgets=True),
-        Point("not shared", _not_shared, stop_at="user text", back_first=True),
+        replace(at_moment("last words"), name="Redis forgets meanwhile", redis_forgets=True),
+        replace(at_moment("user text"), name="Redis forgets meanwhile, mid-call", redis_forgets=True),
+        Point("not shared", _not_shared, stop_at="user text", restart_first=True),
     )
 )

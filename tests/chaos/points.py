@@ -1,8 +1,8 @@
 """
-What a point is: where exactly something is done to the gateway, and what it may hold still until then.
+Points at which the gateway is killed or a fault is injected.
 
-Points of the call are moments of the script. Points of the ending are made to last: the store, the language model,
-a database or Redis holds still until the kill has come, so that it can't miss.
+Points in a call are moments of the script. Points in finalization are made to last: the store, the language model, a
+database or Redis is paused until the kill, so that it cannot miss.
 """
 
 import asyncio
@@ -16,33 +16,33 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos.call import ScriptedCall
-from tests.chaos.outside import HoldingLlm, HoldingRemem, rows
-from tests.chaos.patience import until, until_it
+from tests.chaos.faulty_libc import FaultyLibc
+from tests.chaos.faulty_peers import PausableLlm, PausableRemem, rows
 from tests.chaos.process import GatewayProcess
-from tests.chaos.shared import SharedRedis, process_of
-from tests.chaos.shim import FaultyLibc
+from tests.chaos.shared_redis import SharedRedis, process_of
 from tests.link import Link
+from tests.stage import until, until_it
 
 LIVE_ENTRIES = "SELECT entry FROM entries WHERE session IN (SELECT session FROM live_calls)"
 
 
 @dataclass
-class Surroundings:
-    """What a point may hold still, and whom it kills."""
+class KillContext:
+    """The gateways and fakes that a point can pause or kill."""
 
     gateways: Sequence[GatewayProcess]
     victim: GatewayProcess
-    """Who is killed: the node that has the call, unless the point chooses another."""
-    remem: HoldingRemem
-    llm: HoldingLlm | None
+    """The gateway to kill: the one with the call, unless the point chooses another."""
+    remem: PausableRemem
+    llm: PausableLlm | None
     redis: SharedRedis | None
     links: Sequence[Link]
-    """Each gateway's to Redis."""
+    """Each gateway's link to Redis."""
     shim: FaultyLibc | None
     archive_dir: Path
-    dice: random.Random
+    rng: random.Random
     dead: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the gateway has been killed: whatever is held may be let go."""
+    """Set after the kill: paused fakes may continue."""
 
     @property
     def store(self) -> Path:
@@ -53,7 +53,7 @@ class Surroundings:
         return self.victim.data_dir / "call-log.db"
 
     @property
-    def model(self) -> HoldingLlm:
+    def model(self) -> PausableLlm:
         assert self.llm is not None
         return self.llm
 
@@ -64,7 +64,7 @@ class Surroundings:
 
     @property
     def link(self) -> Link:
-        """The victim's."""
+        """The victim's link to Redis."""
         return self.links[self.gateways.index(self.victim)]
 
     @property
@@ -78,32 +78,32 @@ class Surroundings:
         self._endings_before = [job for gateway in self.gateways for job in _jobs(gateway)]
 
     def logged(self, *phrases: str) -> bool:
-        """Whether the gateway has said all of this in one line since this call began."""
-        return self._said_by(self.victim, phrases)
+        """Whether the victim has logged all phrases in one line since the call began."""
+        return self._logged_by(self.victim, phrases)
 
-    def anybody_logged(self, *phrases: str) -> bool:
-        """The same of any gateway: another one may have taken the work over meanwhile."""
-        return any(self._said_by(gateway, phrases) for gateway in self.gateways)
+    def any_logged(self, *phrases: str) -> bool:
+        """The same for any gateway: another one may have taken the work over."""
+        return any(self._logged_by(gateway, phrases) for gateway in self.gateways)
 
-    def _said_by(self, gateway: GatewayProcess, phrases: tuple[str, ...]) -> bool:
+    def _logged_by(self, gateway: GatewayProcess, phrases: tuple[str, ...]) -> bool:
         lines = gateway.log[self._lines_before[gateway.url] :]
         return any(all(phrase in line for phrase in phrases) for line in lines)
 
     def clock_is_off(self) -> bool:
-        """Whether the gateway's last words bear a time hours from ours."""
+        """Whether the victim's last log line is hours off."""
         said_at = datetime.fromisoformat(json.loads(self.victim.log[-1])["time"])
         return abs((said_at - datetime.now(UTC)).total_seconds()) > 3600
 
     def jobs(self, condition: str = "1") -> list[Any]:
-        """Of this call. A node hears late what others have done for it: those of earlier calls may still be there."""
+        """Finalization jobs of this call. Jobs of earlier calls may linger when another node has done them."""
         return [job for job in _jobs(self.victim, condition) if job not in self._endings_before]
 
     async def turns_logged(self, call: ScriptedCall) -> None:
-        """Until every turn so far is in the call log; they come there in order."""
+        """Wait until every turn so far is in the call log; turns are written in order."""
         await until(lambda: _holds(rows(self.call_log, LIVE_ENTRIES), call))
 
     async def known(self, call: ScriptedCall) -> None:
-        """Until every turn so far is where it outlives the one that is to be killed."""
+        """Wait until every turn so far is stored where it survives the kill."""
         await until_it(lambda: self._is_known(call))
 
     async def _is_known(self, call: ScriptedCall) -> bool:
@@ -117,7 +117,7 @@ class Surroundings:
         await until(lambda: self._archives() - self._archives_before)
 
     async def find_worker(self) -> None:
-        """Until a node carries out the ending; that one is to be killed."""
+        """Wait until a node runs the finalization job, and make it the victim."""
         name = await until_it(self.shared_store.worker)
         self.victim = next(gateway for gateway in self.gateways if gateway.pid == process_of(name))
 
@@ -130,27 +130,27 @@ def _jobs(gateway: GatewayProcess, condition: str = "1") -> list[Any]:
 
 
 def _holds(texts: Iterable[Any], call: ScriptedCall) -> bool:
-    """Whether the last words are among them. There may be none yet."""
+    """Whether the last turn is among them, if the call has any."""
     said = call.said
     return not said or any(said[-1].text in str(text) for text in texts)
 
 
-Arrangement = Callable[[Surroundings, ScriptedCall], AbstractAsyncContextManager[None]]
+Arrangement = Callable[[KillContext, ScriptedCall], AbstractAsyncContextManager[None]]
 
 
 @dataclass(frozen=True)
 class Point:
-    """Where to kill. `arrange` is entered before the call; its body begins when the moment has come."""
+    """Where to kill. `arrange` is entered before the call and yields at the moment of the kill."""
 
     name: str
     arrange: Arrangement
     stop_at: str = ""
     nodes: int = 1
     needs_llm: bool = False
-    needs_shim: bool = False
-    board_forgets: bool = False
-    """Redis forgets everything before the dead node is started again."""
-    back_first: bool = False
-    """The dead node is started before it is judged what was kept: nobody else knows all that was said."""
-    spoils: bool = False
-    """No kill at all: the fault is the point, and the same process goes on."""
+    needs_faulty_libc: bool = False
+    redis_forgets: bool = False
+    """Redis loses its data before the dead node is restarted."""
+    restart_first: bool = False
+    """The dead node is restarted before the check: only it has all turns."""
+    no_kill: bool = False
+    """No kill: a fault is injected, and the process continues."""

@@ -1,4 +1,4 @@
-"""A real gateway: started, killed, and started again on the same port and folders."""
+"""A real gateway process that can be killed and restarted on the same port and folders."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,13 @@ from pathlib import Path
 
 import httpx
 
-from tests.chaos.nursery import nursery, start_alone
-from tests.chaos.patience import until_it, wait_for_event
+from tests.chaos.fork_server import fork_server, start_alone
 from tests.ports import free_port
+from tests.stage import in_time, until_it
 
 
 class GatewayProcess:
-    """`gateway serve` in a process of its own."""
+    """`gateway serve` in a separate process."""
 
     def __init__(self, environ: dict[str, str], folder: Path, data_dir: Path) -> None:
         self.port = free_port()
@@ -23,7 +23,7 @@ class GatewayProcess:
         self.data_dir = data_dir
         self.log: list[str] = []
         self.dead = True
-        """Killed, or gone by itself, since it was last started."""
+        """Whether it was killed or has exited since the last start."""
         self.pid = 0
         self._environ = {**environ, "PORT": str(self.port), "DATA_DIR": str(data_dir)}
         self._folder = folder
@@ -32,7 +32,7 @@ class GatewayProcess:
 
     async def launch(self) -> None:
         reader, writer = os.pipe()
-        begin = start_alone if "LD_PRELOAD" in self._environ else nursery().start
+        begin = start_alone if "LD_PRELOAD" in self._environ else fork_server().start
         self.pid = await asyncio.to_thread(begin, self._environ, self._folder, writer)
         os.close(writer)
         self._watched = os.pidfd_open(self.pid)
@@ -52,7 +52,7 @@ class GatewayProcess:
         await until_it(healthy)
 
     def kill(self) -> None:
-        """At once: nothing else runs here between the decision and the signal."""
+        """Kill it synchronously: nothing else runs here before the signal is sent."""
         self.send(signal.SIGKILL)
         self.dead = True
 
@@ -62,31 +62,31 @@ class GatewayProcess:
                 signal.pidfd_send_signal(self._watched, number)
 
     async def gone(self) -> None:
-        """Until the process is no more and its log is complete."""
+        """Wait until the process has exited and its log is complete."""
         if self._watched < 0 or self._reading is None:
             return
         ended = asyncio.Event()
         asyncio.get_running_loop().add_reader(self._watched, ended.set)
         try:
-            await wait_for_event(ended.wait())
+            await in_time(ended.wait())
         finally:
             asyncio.get_running_loop().remove_reader(self._watched)
         await self._reading
         self._forget()
 
     async def end(self) -> None:
-        """When nothing is to come any more."""
+        """Kill it if it runs."""
         if self._watched >= 0:
             self.kill()
             await self.gone()
 
     def may_write(self, most_bytes: int) -> None:
-        """No file of the process may grow beyond this; a disk without room looks the same to it."""
+        """Limit the size of its files, which looks like a full disk to it."""
         _, hard = resource.prlimit(self.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.pid, resource.RLIMIT_FSIZE, (most_bytes, hard))
 
     def _forget(self) -> None:
-        with contextlib.suppress(ChildProcessError):  # one from the nursery is nobody's
+        with contextlib.suppress(ChildProcessError):  # a child of the fork server, reaped there
             os.waitid(os.P_PIDFD, self._watched, os.WEXITED)
         os.close(self._watched)
         self._watched, self.dead = -1, True

@@ -1,4 +1,4 @@
-"""Many kills: dealt out to lanes of every kind, which run side by side."""
+"""Distributes kills over lanes of every kind, which run in parallel."""
 
 import asyncio
 import random
@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.chaos.catalogue import POINTS
+from tests.chaos.all_points import POINTS
+from tests.chaos.faulty_peers import CARRIERS
 from tests.chaos.lane import DIALECTS, Job, Lane, LaneKind, Outcome, open_lane
 from tests.chaos.node_kills import TWO_NODES
-from tests.chaos.outside import CARRIERS
 
 RANDOM = "random"
 RANDOM_NODES = f"{TWO_NODES}random"
@@ -18,13 +18,13 @@ RANDOM_NODES = f"{TWO_NODES}random"
 
 @dataclass(frozen=True)
 class Matrix:
-    """Everything that came of a run. `problems` are what was found when all was over."""
+    """The results of a run. `problems` are those found after the last call."""
 
     outcomes: list[Outcome]
     problems: list[str]
 
 
-Tell = Callable[[Outcome], None]
+Report = Callable[[Outcome], None]
 
 
 def nodes_of(name: str) -> int:
@@ -33,27 +33,27 @@ def nodes_of(name: str) -> int:
 
 
 def kind_for(name: str, carrier: str, dialect: str) -> LaneKind:
-    """The lane in which a point can be played."""
+    """The kind of lane that a point needs."""
     point = POINTS.get(name)
-    llm, shim = (point.needs_llm, point.needs_shim) if point is not None else (False, False)
+    llm, shim = (point.needs_llm, point.needs_faulty_libc) if point is not None else (False, False)
     return LaneKind(carrier, dialect, llm, nodes_of(name), shim)
 
 
 async def run(
-    jobs: Iterable[Job], *, parallel: int, tell: Tell = lambda outcome: None, logs: Path | None = None
+    jobs: Iterable[Job], *, parallel: int, report: Report = lambda outcome: None, logs: Path | None = None
 ) -> Matrix:
-    """Play all jobs, dealt out to lanes of every kind. `logs` is where gateways' logs go when a call is not whole."""
-    return await play_lanes(deal(jobs), parallel=parallel, tell=tell, logs=logs)
+    """Run all jobs on lanes of every kind. `logs` is a folder for the logs of failed calls."""
+    return await play_lanes(deal(jobs), parallel=parallel, report=report, logs=logs)
 
 
 async def play_lanes(
     shares: Iterable[tuple[LaneKind, list[Job]]],
     *,
     parallel: int,
-    tell: Tell = lambda outcome: None,
+    report: Report = lambda outcome: None,
     logs: Path | None = None,
 ) -> Matrix:
-    """A lane for each share, so many at a time. After a call that went wrong the rest gets a new one."""
+    """Run a lane for each share, `parallel` at a time. After a failed call the rest of its share gets a new lane."""
     matrix = Matrix([], [])
     room = asyncio.Semaphore(parallel)
 
@@ -62,14 +62,14 @@ async def play_lanes(
             while share:
                 with tempfile.TemporaryDirectory(prefix="chaos-") as folder:
                     async with open_lane(kind, Path(folder)) as lane:
-                        share = await _play_share(lane, share, matrix, tell)
+                        share = await _play_share(lane, share, matrix, report)
                 if logs is not None and lane.outcomes and not lane.outcomes[-1].fine:
                     lane.write_logs(logs)
 
     async def guarded(kind: LaneKind, share: list[Job]) -> None:
         try:
             await play(kind, share)
-        except Exception as error:  # the edge of a lane: it costs its share, not the run
+        except Exception as error:  # the edge of a lane: it fails its share, not the run
             matrix.problems.append(f"{kind} broke: {error!r}")
 
     async with asyncio.TaskGroup() as group:
@@ -78,14 +78,14 @@ async def play_lanes(
     return matrix
 
 
-async def _play_share(lane: Lane, share: list[Job], matrix: Matrix, tell: Tell) -> list[Job]:
-    """Returns what is left to be played."""
+async def _play_share(lane: Lane, share: list[Job], matrix: Matrix, report: Report) -> list[Job]:
+    """Returns the jobs that remain."""
     if any(job.point not in POINTS for job in share):
         await lane.measure()
     for number, job in enumerate(share, 1):
         outcome = await lane.play(job)
         matrix.outcomes.append(outcome)
-        tell(outcome)
+        report(outcome)
         if not outcome.fine:
             return share[number:]
     matrix.problems.extend(await lane.audit())
@@ -93,10 +93,10 @@ async def _play_share(lane: Lane, share: list[Job], matrix: Matrix, tell: Tell) 
 
 
 def deal(jobs: Iterable[Job], *, most: int = 40) -> list[tuple[LaneKind, list[Job]]]:
-    """Jobs by the kind of lane that their seed picks, in shares that one lane can play."""
+    """Group jobs by the lane kind that their seed selects, in shares for one lane each."""
     shares: dict[LaneKind, list[Job]] = {}
     for job in jobs:
-        dice = random.Random(f"lane {job.seed}")
-        kind = kind_for(job.point, dice.choice(sorted(CARRIERS)), dice.choice(sorted(DIALECTS)))
+        rng = random.Random(f"lane {job.seed}")
+        kind = kind_for(job.point, rng.choice(sorted(CARRIERS)), rng.choice(sorted(DIALECTS)))
         shares.setdefault(kind, []).append(job)
     return [(kind, share[i : i + most]) for kind, share in shares.items() for i in range(0, len(share), most)]

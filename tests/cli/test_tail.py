@@ -14,10 +14,10 @@ from gateway.cli.tail import choice
 from gateway.cli.tail_text import line
 from gateway.errors import SettingsError
 from gateway.history.live_events import EVENTS
-from tests import test_resume
+from tests import test_stream_recovery
 from tests.stage import ADMIN, CALLER, make_carrier, staged, until
 
-scene = test_resume.scene
+scene = test_stream_recovery.scene
 SERVE = "import sys; from gateway.cli.main import main; sys.exit(main(sys.argv[1:]))"
 ABOUT = {"session": "voice-session:3f2a91c0-aaaa", "agent": "maya", "caller": CALLER, "carrier": "twilio"}
 AT = "2026-02-06T23:15:04+00:00"
@@ -132,7 +132,7 @@ def test_choice_knows_what_is_meant() -> None:
 
 
 @pytest.mark.parametrize("carrier_name", ["telnyx"])
-async def test_tail_survives_a_killed_gateway(scene: test_resume.Scene, tmp_path: Path) -> None:
+async def test_tail_survives_a_killed_gateway(scene: test_stream_recovery.Scene, tmp_path: Path) -> None:
     """The rest of a call whose gateway was killed is told by the next one; nothing twice, nothing missed."""
     (tmp_path / "tail").mkdir()
     async with Tail.running(tmp_path / "tail", "--json", "--since", "1h", "--url", scene.gateway.url) as tail:

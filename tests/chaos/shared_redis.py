@@ -1,4 +1,4 @@
-"""Redis as the nodes share it: killed, brought back with or without its memory, held still, and looked into."""
+"""The nodes' Redis: can be killed, restarted with or without its data, paused, and inspected."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ LONGEST_HOLD_MS = 60_000
 
 
 def process_of(node: str) -> int:
-    """Nodes are named by host, process and something random."""
+    """The pid in a node's name, which is host, pid and a random part."""
     return int(node.split("-")[-2])
 
 
@@ -32,7 +32,7 @@ class SharedRedis(RedisServer):
 
     @contextlib.asynccontextmanager
     async def away(self, *, forgets: bool) -> AsyncIterator[None]:
-        """Killed, and started again afterwards; a server that forgets has lost its disk."""
+        """Kill it during the block and restart it; with `forgets` without its data."""
         await self.kill()
         try:
             yield
@@ -42,8 +42,8 @@ class SharedRedis(RedisServer):
             await self.start()
 
     @contextlib.asynccontextmanager
-    async def takes_no_writes(self) -> AsyncIterator[None]:
-        """Who wants to write waits, and can be killed while waiting."""
+    async def writes_paused(self) -> AsyncIterator[None]:
+        """Writers wait and can be killed while waiting."""
         async with redis.asyncio.Redis.from_url(self.url) as client:
             await client.client_pause(LONGEST_HOLD_MS, all=False)
             try:
@@ -52,26 +52,26 @@ class SharedRedis(RedisServer):
                 await client.client_unpause()
 
     async def members(self) -> set[int]:
-        """The processes that have shown it a sign of life."""
+        """The pids of nodes with a heartbeat."""
         async with redis.asyncio.Redis.from_url(self.url) as client:
             names = [name.decode() async for name in client.scan_iter(match=f"{PREFIX}alive:*", count=1000)]
         return {process_of(name) for name in names}
 
     async def worker(self) -> str:
-        """The node that carries out an ending; there is one at a time here. Beside it stands by which right."""
+        """The node that runs a finalization job; only one runs at a time here."""
         return next(iter(await self._values("ending-node:*")), b"").decode().partition(" ")[0]
 
     async def jobs(self) -> list[dict[str, Any]]:
-        """How far endings have come that are not done."""
+        """The unfinished finalization jobs."""
         return [json.loads(state) for state in await self._values("ending:*")]
 
     async def calls(self) -> list[dict[str, Any]]:
-        """What nodes know of calls that have not come to their ending."""
+        """Call records without a finalization job."""
         records = [json.loads(record) for record in await self._values("call:*")]
         return [record for record in records if record["session"] is not None]
 
     async def transcripts(self) -> list[bytes]:
-        """What was said in calls, and in those that have come to their ending."""
+        """The transcripts of live calls and of calls in finalization."""
         async with redis.asyncio.Redis.from_url(self.url) as client:
             names = [name async for name in client.scan_iter(match=f"{PREFIX}journal:*", count=1000)]
             entries = [entry for name in names for entry in await client.lrange(name, 0, -1)]

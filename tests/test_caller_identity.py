@@ -1,4 +1,4 @@
-"""Whose memory a call has, where something better than the number tells who the caller is. Both carriers."""
+"""Callers identified by more than their number: whose memory a call gets. Both carriers."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Every named point, in the order of the report."""
+"""Every point, in the order of the report."""
 
 from tests.chaos.faults import FAULTS
 from tests.chaos.kills import KILLS

@@ -1,4 +1,4 @@
-"""Carriers repeat, reorder and omit messages: a call stays one call, and ends once."""
+"""Carriers that repeat, reorder or omit webhooks and frames: a call stays one call and ends once."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from tests.stage import SOUND, make_carrier, staged
 
-MOODS: list[tuple[str, dict[str, Any]]] = [
+FAULTS: list[tuple[str, dict[str, Any]]] = [
     ("twilio", {"action_after_hangup": True}),
     ("twilio", {"hold_stream_callbacks": True}),
     ("twilio", {"upgrade_signature": "slash"}),
@@ -21,10 +21,10 @@ MOODS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "mood"), MOODS, ids=[f"{name} {' '.join(mood)}" for name, mood in MOODS])
-async def test_call_is_one_call(tmp_path: Path, name: str, mood: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("name", "fault"), FAULTS, ids=[f"{name} {' '.join(fault)}" for name, fault in FAULTS])
+async def test_call_stays_one_call(tmp_path: Path, name: str, fault: dict[str, Any]) -> None:
     carrier = make_carrier(name)
-    vars(carrier).update(mood)
+    vars(carrier).update(fault)
     async with staged(tmp_path, carrier) as stage:
         call, conversation = await stage.dial()
         await stage.played(call, conversation)

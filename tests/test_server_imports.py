@@ -1,4 +1,4 @@
-"""What a server does not use, its process does not load."""
+"""The server process does not import speech models."""
 
 import subprocess
 import sys

@@ -1,8 +1,8 @@
 """
-Gateways that start quickly: everything is imported once, and each gateway is a fork of that.
+Starts gateways quickly: a server process imports everything once, and each gateway is a fork of it.
 
-This file runs as a process of its own. It reads requests from the socket it was given (environment and folder, with
-the pipe for stderr), and answers with the number of the process that serves from then on.
+This file also runs as that process. It reads requests (environment and folder, with the pipe for stderr) from the
+socket it was given, and answers with the pid of the new gateway.
 """
 
 import atexit
@@ -21,8 +21,8 @@ LARGEST_REQUEST = 65_536
 START = "import os, sys; os.chdir(sys.argv[1]); from gateway.cli.main import main; sys.exit(main(['serve']))"
 
 
-class Nursery:
-    """The test's side."""
+class ForkServer:
+    """The client in the test process."""
 
     def __init__(self) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -33,7 +33,7 @@ class Nursery:
         atexit.register(self._close)
 
     def start(self, environ: dict[str, str], folder: Path, stderr: int) -> int:
-        """Start a gateway; its process id. Takes a moment, the first time a second."""
+        """Start a gateway. Returns its pid. The first start takes a second."""
         request = json.dumps({"environ": environ, "folder": str(folder)}).encode()
         with self._lock:
             socket.send_fds(self._socket, [request], [stderr])
@@ -45,26 +45,26 @@ class Nursery:
 
 
 @functools.cache
-def nursery() -> Nursery:
-    """The one of this run."""
-    return Nursery()
+def fork_server() -> ForkServer:
+    """The fork server of this run."""
+    return ForkServer()
 
 
 def start_alone(environ: dict[str, str], folder: Path, stderr: int) -> int:
-    """Start a gateway from nothing, for one whose C library is to be another."""
+    """Start a gateway without forking, for LD_PRELOAD."""
     arguments = [sys.executable, "-c", START, str(folder)]
     return os.posix_spawn(sys.executable, arguments, environ, file_actions=[(os.POSIX_SPAWN_DUP2, stderr, 2)])
 
 
-# Its own side
+# The server process
 
 
-def _tend(requests: socket.socket) -> None:
-    import redis.asyncio  # noqa: F401  (what a gateway would import when it starts)
+def _serve(requests: socket.socket) -> None:
+    import redis.asyncio  # noqa: F401  (imported by gateways at start)
 
     import gateway.cli.main  # noqa: F401
 
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them here
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the gateways
     while True:
         request, [*pipes], _, _ = socket.recv_fds(requests, LARGEST_REQUEST, 1)
         if not request:
@@ -87,7 +87,7 @@ def _become_gateway(environ: dict[str, str], folder: str) -> None:
     os.chdir(folder)
     try:
         code = main(["serve"])
-    except BaseException:  # the edge of the process: nothing of the nursery runs here any more
+    except BaseException:  # the edge of the forked process
         traceback.print_exc()
         code = 1
     sys.stderr.flush()
@@ -95,4 +95,4 @@ def _become_gateway(environ: dict[str, str], folder: str) -> None:
 
 
 if __name__ == "__main__":
-    _tend(socket.socket(fileno=int(sys.argv[1])))
+    _serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,4 +1,4 @@
-"""Callers who are forgotten while they are on the line. Both carriers."""
+"""Callers erased during a call. Both carriers."""
 
 from pathlib import Path
 

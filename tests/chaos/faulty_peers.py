@@ -1,8 +1,4 @@
-"""
-The world around a gateway that gets killed: carriers that wait for it, a store that can hold its breath, its databases.
-
-The simulators are those of the other tests; here they only learn to stop at a chosen moment.
-"""
+"""Carriers, remote store and language model that can be paused at a chosen moment, and locks on databases."""
 
 import asyncio
 import contextlib
@@ -20,8 +16,8 @@ from tests.fakes.telnyx import FakeTelnyx
 from tests.fakes.twilio import FakeTwilio
 
 
-class LoginThrottle:
-    """What both carriers learn: to hold media back, and to ask again when the gateway is there."""
+class ControllableCarrier:
+    """Holds media back, and delays the `action` request until a gateway runs again."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -29,9 +25,9 @@ class LoginThrottle:
         self.media.set()
         self.gateway_up = asyncio.Event()
         self.asks_again = True
-        """Whether what to do with a call is asked when the gateway is back; else at once, and in vain."""
+        """Whether `action` is requested after the restart; otherwise at once, which fails."""
         self.dialled_at = 0.0
-        """When the newest media socket was asked for."""
+        """When the newest media socket was opened."""
 
     async def open_socket(self, url: str, headers: dict[str, str]) -> Any:
         await self.media.wait()
@@ -44,59 +40,59 @@ class LoginThrottle:
         return await super().request(entry, **how)  # type: ignore[misc]
 
 
-class PatientTwilio(LoginThrottle, FakeTwilio):
-    """Twilio. A call whose gateway is gone ends, or waits for the answer to `action`."""
+class ControllableTwilio(ControllableCarrier, FakeTwilio):
+    """Twilio: without a gateway the call ends or waits for the answer to `action`."""
 
 
-class PatientTelnyx(LoginThrottle, FakeTelnyx):
-    """Telnyx. The call lives on without its stream."""
+class ControllableTelnyx(ControllableCarrier, FakeTelnyx):
+    """Telnyx: the call continues without its stream."""
 
 
-CARRIERS = {"twilio": PatientTwilio, "telnyx": PatientTelnyx}
+CARRIERS = {"twilio": ControllableTwilio, "telnyx": ControllableTelnyx}
 
 
-class HoldingRemem(FakeRemem):
-    """A store that stops inside a write: before it is carried out, or after, with the answer unsaid."""
+class PausableRemem(FakeRemem):
+    """Pauses inside a write, before it is executed or before it is answered."""
 
     hold: Literal["", "before", "after"] = ""
 
     def __init__(self, **dialect: Any) -> None:
         super().__init__(**dialect)
-        self.spoils: deque[Fault] = deque()
-        """What goes wrong with the next writes."""
+        self.next_faults: deque[Fault] = deque()
+        """Faults of the next writes."""
         self.holding = asyncio.Event()
         self.release = asyncio.Event()
 
     async def _respond(self, request: Request) -> Response | None:
         writes = request.method == "PUT" or request.path.startswith("/v1/documents") and request.method == "POST"
         if writes and self.hold == "before":
-            await self._stop_here()
-        if writes and self.spoils:
-            self.faults.appendleft(self.spoils.popleft())
+            await self._pause()
+        if writes and self.next_faults:
+            self.faults.appendleft(self.next_faults.popleft())
         response = await super()._respond(request)
         if writes and self.hold == "after":
-            await self._stop_here()
+            await self._pause()
         return response
 
-    async def _stop_here(self) -> None:
+    async def _pause(self) -> None:
         self.holding.set()
         await self.release.wait()
 
     def let_go(self) -> None:
-        """Drop what is held: its client is dead."""
+        """Drop paused requests: their client is dead."""
         self.hold = ""
         for task in list(self._connections) if self.holding.is_set() and not self.release.is_set() else ():
             task.cancel()
         self.holding, self.release = asyncio.Event(), asyncio.Event()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # The stream server of 3.11 can't bear a cancelled task.
+        # asyncio's stream server in Python 3.11 fails on a cancelled task.
         with contextlib.suppress(asyncio.CancelledError):
             await super()._serve(reader, writer)
 
 
-class HoldingLlm(FakeLlm):
-    """A language model that answers when it may."""
+class PausableLlm(FakeLlm):
+    """Answers while `may_answer` is set."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -110,7 +106,7 @@ class HoldingLlm(FakeLlm):
 
 @contextlib.contextmanager
 def write_lock(path: Path) -> Iterator[None]:
-    """Nobody else writes to this database meanwhile: who wants to waits, and can be killed while waiting."""
+    """Lock a database: writers wait and can be killed while waiting."""
     connection = sqlite3.connect(path, timeout=10, isolation_level=None)
     try:
         connection.execute("BEGIN IMMEDIATE")
@@ -121,13 +117,13 @@ def write_lock(path: Path) -> Iterator[None]:
 
 
 def rows(path: Path, query: str) -> list[Any]:
-    """What a database holds right now."""
+    """Query a database that may not exist yet."""
     if not path.exists():
         return []
     connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
     try:
         return connection.execute(query).fetchall()
     except sqlite3.OperationalError:
-        return []  # it is just being made
+        return []  # being created
     finally:
         connection.close()

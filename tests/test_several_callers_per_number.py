@@ -1,4 +1,4 @@
-"""Several people on one number: each has a memory of their own, in whole calls. Both carriers."""
+"""Several people who share one phone number have separate memories. Whole calls, both carriers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -59,7 +59,7 @@ async def test_known_name_changes_nothing(stage: Stage) -> None:
     assert not conversation.received("UpdateThink")
 
 
-async def test_nobody_is_told_of_before_a_name_is_given(stage: Stage) -> None:
+async def test_memory_is_closed_before_a_name_is_given(stage: Stage) -> None:
     await _ana_and_ben(stage)
     _, conversation = await stage.dial()
     for word in ("window seats", "herring", "Ana", "Ben"):

@@ -1,4 +1,4 @@
-"""Agents with their own language model, in whole calls: the engine asks the gateway, the gateway asks the model."""
+"""Agents with their own language model in whole calls: the engine calls the gateway, which calls the model."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path

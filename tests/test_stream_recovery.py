@@ -1,4 +1,4 @@
-"""A call that loses its stream, or its gateway, goes on; what was said is never lost. Both carriers."""
+"""A call that loses its stream or its gateway continues, and no turn is lost. Both carriers."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ import pytest
 
 from gateway.calls import manager
 from gateway.calls.call import LiveCallTimeouts
-from tests.chaos.outside import rows
+from tests.chaos.faulty_peers import rows
 from tests.fakes.deepgram import FakeDeepgram
 from tests.ports import free_port
 from tests.stage import ADMIN, PATIENCE, PUBLIC_URL, Stage, make_carrier, patient_client, staged, until, until_it

@@ -1,4 +1,4 @@
-"""A call that is recorded replays as recorded, whatever the gateway knew of its caller and when."""
+"""Calls recorded by this version replay as recorded, with any kind of memory."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Several gateways behind one number, sharing a real Redis: a call rings at one, talks at another, outlives both."""
+"""Several gateways that share a real Redis: a call can ring at one, talk at another, and survive both."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from gateway.cluster.directory import BEAT_SECONDS
-from tests.chaos.outside import HoldingRemem
+from tests.chaos.faulty_peers import PausableRemem
 from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.link import Link, linked
 from tests.live import watching
@@ -29,7 +29,7 @@ from tests.stage import (
     until,
     until_it,
 )
-from tests.test_resume import SORRY, GatewayProcess
+from tests.test_stream_recovery import SORRY, GatewayProcess
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Cluster:
     redis: RedisServer
     carrier: Any
     engine: FakeDeepgram
-    remem: HoldingRemem
+    remem: PausableRemem
     folder: Path
     http: httpx.AsyncClient
 
@@ -104,7 +104,7 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         redis = await stack.enter_async_context(running_redis(tmp_path / "redis"))
         carrier = await stack.enter_async_context(make_carrier(request.param, strict=False))
         engine = await stack.enter_async_context(FakeDeepgram())
-        remem = await stack.enter_async_context(HoldingRemem(honours_idempotency=False))
+        remem = await stack.enter_async_context(PausableRemem(honours_idempotency=False))
         http = await stack.enter_async_context(patient_client())
         links = [await stack.enter_async_context(linked(redis.port)) for _ in range(2)]
         nodes = [

@@ -1,4 +1,4 @@
-"""What was said on the wire, and what the archive kept of it: lost, doubled, or in the wrong order. No I/O."""
+"""Compares the turns that the engine sent with the archive: lost, duplicated, or out of order. No I/O."""
 
 import json
 import re
@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 RECEIVED_BEFORE = 0.1
-"""What was sent to the gateway so long before the kill has to be kept."""
+"""Seconds before the kill after which a turn may be lost."""
 
 _NOT_WORDS = re.compile(r"^(CALLER|AGENT):|\[[^\]]*\]|[^\w]+", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Said:
-    """A final text that the engine sent. `cut`: the caller spoke over it, and maybe none of it was heard."""
+    """A final text that the engine sent. `cut`: interrupted by the caller, perhaps before any of it was played."""
 
     at: float
     speaker: str
@@ -25,24 +25,24 @@ class Said:
 
 @dataclass(frozen=True)
 class Kept:
-    """How the archive compares with what was said."""
+    """The result of the comparison."""
 
     due: int
     kept: int
     lost: tuple[str, ...] = ()
     surplus: str = ""
-    """What the archive has beside: said twice, out of order, or never."""
+    """Text in the archive that is duplicated, out of order, or was never sent."""
 
 
 def said_in(log: Iterable[Any]) -> list[Said]:
-    """The turns of one conversation from the engine's log, without those of answers that were cancelled."""
+    """The turns of one conversation from the engine's log, without cancelled answers."""
     said: list[Said] = []
     open_from, cancelled = 0, False
     for entry in log:
         message = _message(entry)
         match message.get("type"), message.get("role"):
             case "UserStartedSpeaking", _:
-                # What came first was heard to its end; the rest may have been cut.
+                # The first sentence was played to its end; later ones may have been cut.
                 said[open_from + 1 :] = [replace(one, cut=True) for one in said[open_from + 1 :]]
                 open_from, cancelled = len(said), True
             case "ConversationText", "user":
@@ -57,11 +57,11 @@ def said_in(log: Iterable[Any]) -> list[Said]:
     return said
 
 
-def compare(said: Iterable[Said], archive: str, *, killed_at: float, lived_again_at: float) -> Kept:
-    """Every turn in its place, once. What came too shortly before the kill may be missing."""
+def compare(said: Iterable[Said], archive: str, *, killed_at: float, restarted_at: float) -> Kept:
+    """Expect every turn once and in order. Turns shortly before the kill may be missing."""
 
     def is_due(one: Said) -> bool:
-        return not one.cut and (one.at <= killed_at - RECEIVED_BEFORE or one.at >= lived_again_at)
+        return not one.cut and (one.at <= killed_at - RECEIVED_BEFORE or one.at >= restarted_at)
 
     said = list(said)
     due = Counter(one.text for one in said if is_due(one))
@@ -69,7 +69,7 @@ def compare(said: Iterable[Said], archive: str, *, killed_at: float, lived_again
     for one in said:
         must = is_due(one)
         due[one.text] -= must
-        # A greeting may have been said twice, and the first time too late to be kept.
+        # A greeting may have been sent twice, the first time too late to be stored.
         spared = not must and archive.count(one.text, position) <= due[one.text]
         found = -1 if spared else archive.find(one.text, position)
         if found >= 0:

@@ -1,4 +1,4 @@
-"""A gateway with a wrong clock or a disk that takes no writes, as its process sees them."""
+"""A C library with a wrong clock or a read-only disk, preloaded into one gateway."""
 
 import functools
 import shutil
@@ -9,12 +9,12 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("faulty_libc.c")
 COMPILER = shutil.which("cc") or shutil.which("gcc")
-MISSING = "no C compiler: the wall clock and the disk of a process can't be made to fail"
+MISSING = "no C compiler: the wall clock and the disk of a process cannot be faked"
 
 
 @functools.cache
 def _library() -> Path:
-    """Compiled once a run; kept until the run is over."""
+    """Compiled once per run."""
     folder = _folder()
     path = Path(folder.name) / "faulty_libc.so"
     subprocess.run([str(COMPILER), "-shared", "-fPIC", "-O1", "-o", path, SOURCE, "-ldl"], check=True)
@@ -27,7 +27,7 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
 
 
 class FaultyLibc:
-    """What one gateway's C library gets wrong; good until told otherwise."""
+    """The faults of one gateway's C library; none until `fails` is called."""
 
     def __init__(self, folder: Path) -> None:
         self._control = folder / "control"
@@ -39,6 +39,6 @@ class FaultyLibc:
         }
 
     def fails(self, *, seconds_ahead: int = 0, read_only: bool = False) -> None:
-        """From now on the wall clock is so far ahead, or the disk takes no writes."""
+        """Set the wall clock ahead or make the disk read-only; without arguments, remove the faults."""
         with self._control.open("r+b") as file:
             file.write(struct.pack("qq", seconds_ahead, read_only))

@@ -1,4 +1,4 @@
-"""What calls teach, in a remote store that knows no tags: it gets there, stays with its caller, and can be undone."""
+"""Facts in a remote store without tags: they arrive, stay with their caller, and can be reverted."""
 
 import contextlib
 from collections.abc import AsyncIterator
