@@ -115,7 +115,7 @@ def _late_store(recording: Recording, engine: SimulatedEngine) -> SimulatedRemem
         if frame.direction == "to" and frame.peer == "engine" and isinstance(frame.content, JsonFrame):
             if frame.content.fields.get("type") == "UpdatePrompt":
                 break
-            messages += frame.content.fields.get("type") != "KeepAlive"
+            messages += 1
 
     async def ready() -> None:
         await engine.sink.wait_for(messages=messages, audio_bytes=0, timeout=TIMEOUT)
