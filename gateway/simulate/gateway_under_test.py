@@ -91,6 +91,8 @@ class _EmbeddedServer(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
             await super().startup(sockets)
+        except SystemExit:  # uvicorn's way to report an application that did not start
+            self.should_exit = True
         finally:
             self.start_tried.set()
 
