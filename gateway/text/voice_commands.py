@@ -1,8 +1,8 @@
 """
-What a caller can ask of their memory aloud, understood without a language model.
+Spoken commands about memory ("forget that"), recognised without a language model.
 
-A command is a sentence of its own, one of the phrases in `languages/*.toml`; the same words inside another sentence
-are talk. What could do harm is asked back first, and only a plain yes to that very question makes it happen.
+A command is a whole sentence, one of the phrases in `languages/*.toml`; the same words within another sentence are
+ignored. A destructive command is confirmed first, and only a plain yes as the next answer carries it out.
 """
 
 import enum
@@ -16,34 +16,34 @@ from typing import Final
 from gateway.text.languages import load_language
 
 CONFIRM_SECONDS: Final = 30.0
-"""How long a question of ours can be answered."""
+"""How long a confirmation can be answered."""
 _DEFAULT_LANGUAGE: Final = "en"
 _OPENING_CLAUSES: Final = 4
-"""How far into a sentence we look for "off the record": beyond a few words of address it is talk."""
+"""The number of clauses in which "off the record" is recognised: the beginning of a sentence."""
 
 
 class VoiceCommandKind(enum.StrEnum):
-    """What the caller wants."""
+    """What the caller asks for."""
 
     TELL_KNOWN = "tell_known"
-    """Hear what is remembered of them, as far as their tier allows."""
+    """Read out what is stored about them, as far as their access level allows."""
     FORGET_THAT = "forget_that"
-    """What they said before this, in this call."""
+    """Forget what they said just before, in this call."""
     FORGET_EVERYTHING = "forget_everything"
-    """All that is remembered of them, for good: to start fresh."""
+    """Erase everything stored about them."""
     OFF_RECORD = "off_record"
-    """Keep nothing from this turn on, the turn itself included."""
+    """Store nothing from this turn on, including the turn itself."""
     ON_RECORD = "on_record"
 
 
-_ASKED_BACK: Final = frozenset({VoiceCommandKind.FORGET_THAT, VoiceCommandKind.FORGET_EVERYTHING})
+_CONFIRMED: Final = frozenset({VoiceCommandKind.FORGET_THAT, VoiceCommandKind.FORGET_EVERYTHING})
 
 
 class CommandStep(enum.Enum):
     """What to do about a command now."""
 
     ASK = enum.auto()
-    """Nothing yet: ask back."""
+    """Ask for confirmation."""
     DO = enum.auto()
     DROP = enum.auto()
     """The caller said no."""
@@ -56,15 +56,15 @@ class VoiceCommand:
     kind: VoiceCommandKind
     step: CommandStep
     say: str
-    """The question, or after it was done that it was. What is known follows it."""
+    """The question, or the confirmation that it was done. For TELL_KNOWN the facts follow."""
     nothing: str
-    """Said instead where there was nothing to tell or to forget."""
+    """The reply if nothing is stored."""
     failed: str
-    """Said instead where it was not allowed, or could not be done."""
+    """The reply if it is not allowed, or failed."""
 
 
 class VoiceCommands:
-    """One call's. `name` is what the agent is called; a language without phrases is heard as English."""
+    """Recognises the commands of one call. `name` is the agent's; unknown languages are treated as English."""
 
     def __init__(self, language: str = _DEFAULT_LANGUAGE, *, name: str = "") -> None:
         self._phrases = _load(language, " ".join(_words(name)))
@@ -73,9 +73,9 @@ class VoiceCommands:
 
     def heard(self, text: str, now: float) -> VoiceCommand | None:
         """
-        What the caller said in one turn; None where that is talk.
+        The command in one turn of the caller, or None.
 
-        Only the next thing they say answers a question of ours: a later yes is meant for somebody else.
+        Only the next turn can confirm a command: a later yes answers something else.
         """
         spoken = _spoken(text)
         if self._phrases.filler.fullmatch(spoken):
@@ -89,20 +89,20 @@ class VoiceCommands:
         kind = self._phrases.kind(text)
         if kind is None:
             return None
-        if kind not in _ASKED_BACK:
+        if kind not in _CONFIRMED:
             return self._command(kind, CommandStep.DO)
         self._asked, self._asked_at = kind, now
         return self._command(kind, CommandStep.ASK)
 
     def may_be_meant(self, text: str, now: float) -> bool:
-        """Whether `heard` would find something in this; the caller may not have finished yet."""
+        """Whether `heard` would recognise a command in this text, which may be incomplete."""
         asked, asked_at = self._asked, self._asked_at
         found = self.heard(text, now)
         self._asked, self._asked_at = asked, asked_at
         return found is not None
 
     def is_bare(self, text: str) -> bool:
-        """Whether the command is all that was said."""
+        """Whether the turn consists of the command alone."""
         return all(self._phrases.filler.fullmatch(_spoken(sentence)) for sentence in _sentences(text)[:-1])
 
     def _command(self, kind: VoiceCommandKind, step: CommandStep) -> VoiceCommand:
@@ -115,18 +115,18 @@ class VoiceCommands:
 
 @dataclass(frozen=True, slots=True)
 class _Phrases:
-    """One language: its patterns, which match text as `_spoken` gives it, and its texts."""
+    """One language: its patterns, which match the output of `_spoken`, and its texts."""
 
     memory_commands: Mapping[VoiceCommandKind, re.Pattern[str]]
     yes: re.Pattern[str]
     no: re.Pattern[str]
     filler: re.Pattern[str]
-    """Sounds that answer nothing."""
+    """Words that are no answer."""
     texts: Mapping[VoiceCommandKind, Mapping[str, str]]
     common: Mapping[str, str]
 
     def kind(self, text: str) -> VoiceCommandKind | None:
-        """The command in the last sentence; what follows one, as in "Forget that. Make it two.", makes it talk."""
+        """The command in the last sentence. One followed by more, as in "Forget that. Make it two.", is none."""
         sentences = _sentences(text)
         if any(map(self._goes_off_record, sentences)):
             return VoiceCommandKind.OFF_RECORD
@@ -134,7 +134,7 @@ class _Phrases:
         return next((kind for kind, pattern in self.memory_commands.items() if pattern.fullmatch(last)), None)
 
     def _goes_off_record(self, sentence: str) -> bool:
-        """Also before a comma, as in "Off the record, I have never liked it": the rest must not be kept either."""
+        """Also before a comma, as in "Off the record, I have never liked it": the rest must not be stored either."""
         clauses = sentence.split(",")[:_OPENING_CLAUSES]
         openings = (" ".join(clauses[: end + 1]) for end in range(len(clauses)))
         return any(
@@ -148,7 +148,7 @@ def _load(language: str, name: str) -> _Phrases:
     assert data is not None
     rules = data["voice_commands"]
     names = [name] if name else []
-    # Bounded: a caller who repeats a word for ever must not keep the expression busy for as long.
+    # Bounded, so that endless repetitions by a caller can't keep the regular expression busy.
     before = f"(?:{_any_of([*rules['before'], *names])}){{0,6}}"
     after = f"(?:{_any_of([*rules['after'], *names])}){{0,4}}"
     return _Phrases(
@@ -171,7 +171,7 @@ def _any_of(phrases: Iterable[str]) -> str:
 
 
 def _pattern(phrase: str) -> str:
-    """A phrase of the file as a regular expression: every word with a space behind it."""
+    """A phrase of the file as a regular expression: every word followed by a space."""
     parts = re.findall(r"[][()|]|[^][()|]+", phrase)
     return "".join(_SYNTAX.get(part) or _spoken(part) for part in parts)
 
@@ -181,12 +181,12 @@ def _sentences(text: str) -> list[str]:
 
 
 def _spoken(text: str) -> str:
-    """The bare words, each with a space behind it."""
+    """The words of a text, each followed by a space."""
     return "".join(f"{word} " for word in _words(text))
 
 
 def _words(text: str) -> list[str]:
-    """Words in lower case, without accents and apostrophes: recognisers are not of one mind about them."""
+    """Words in lower case, without accents and apostrophes, which recognisers write differently."""
     text = re.sub("['’]", "", text.casefold())
     if not text.isascii():
         parts = unicodedata.normalize("NFKD", text)

@@ -4,10 +4,11 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.agents import Agent
-from gateway.calls.memory_commands import MemoryCommands
+from gateway.calls.memory_commands import LEVELS, MemoryCommands
 from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.trust import TrustLevel
 from gateway.session import VoiceSession
+from gateway.text.voice_commands import VoiceCommandKind
 from tests.fakes.call_parts import CALLER, FakeMemory, FakeMemorySource, make_records, make_transcript
 
 pytestmark = pytest.mark.virtual_time
@@ -144,3 +145,7 @@ async def test_without_memory_there_is_nothing_to_do():
     line.source.can_erase = False
     reply = await line.says("Forget that.")
     assert reply and line.session.taken_back == []
+
+
+def test_forged_number_cannot_wipe_out_memory() -> None:
+    assert LEVELS == {VoiceCommandKind.FORGET_EVERYTHING: TrustLevel.EVERYTHING}

@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.memory.trust import TrustLevel
 from gateway.text.languages import load_language
 from gateway.text.voice_commands import CONFIRM_SECONDS, CommandStep, VoiceCommandKind, VoiceCommands
 
@@ -201,7 +200,7 @@ TALK = {
 
 def heard(text: str, language: str = "en") -> VoiceCommandKind | None:
     command = VoiceCommands(language, name="Maya").heard(text, 100.0)
-    return command.wish if command else None
+    return command.kind if command else None
 
 
 @pytest.mark.parametrize(("language", "wish", "text"), [(*key, text) for key, texts in SAID.items() for text in texts])
@@ -246,7 +245,7 @@ ASKED_BACK = [VoiceCommandKind.FORGET_THAT, VoiceCommandKind.FORGET_EVERYTHING]
 def asked(wish: VoiceCommandKind, language: str = "en") -> VoiceCommands:
     commands = VoiceCommands(language)
     command = commands.heard(SAID[language, wish][0], 100.0)
-    assert (command.wish, command.step, command.say) == (wish, CommandStep.ASK, RULES[language][wish]["ask"])
+    assert (command.kind, command.step, command.say) == (wish, CommandStep.ASK, RULES[language][wish]["ask"])
     return commands
 
 
@@ -273,7 +272,7 @@ def test_harmless_wish_is_done_at_once(wish):
 )
 def test_yes_has_it_done(wish, language, answer):
     command = asked(wish, language).heard(answer, 100.0 + CONFIRM_SECONDS)
-    assert (command.wish, command.step, command.say) == (wish, CommandStep.DO, RULES[language][wish]["done"])
+    assert (command.kind, command.step, command.say) == (wish, CommandStep.DO, RULES[language][wish]["done"])
 
 
 @pytest.mark.parametrize(
@@ -282,7 +281,7 @@ def test_yes_has_it_done(wish, language, answer):
 def test_no_drops_it(answer):
     commands = asked(VoiceCommandKind.FORGET_EVERYTHING)
     command = commands.heard(answer, 101.0)
-    assert (command.wish, command.step) == (VoiceCommandKind.FORGET_EVERYTHING, CommandStep.DROP)
+    assert (command.kind, command.step) == (VoiceCommandKind.FORGET_EVERYTHING, CommandStep.DROP)
     assert command.say == "All right, I leave everything as it is."
     assert commands.heard("Yes.", 102.0) is None
 
@@ -318,15 +317,10 @@ def test_one_yes_does_one_thing():
 def test_wish_said_again_is_asked_again():
     commands = asked(VoiceCommandKind.FORGET_THAT)
     assert commands.heard("Forget everything about me!", 120.0).step is CommandStep.ASK
-    assert commands.heard("Yes", 120.0 + CONFIRM_SECONDS).wish is VoiceCommandKind.FORGET_EVERYTHING
+    assert commands.heard("Yes", 120.0 + CONFIRM_SECONDS).kind is VoiceCommandKind.FORGET_EVERYTHING
 
 
 # What comes with a command
-
-
-def test_forged_number_cannot_wipe_out_memory():
-    assert [wish for wish in VoiceCommandKind if wish.needs > TrustLevel.NONE] == [VoiceCommandKind.FORGET_EVERYTHING]
-    assert VoiceCommandKind.FORGET_EVERYTHING.needs is TrustLevel.EVERYTHING
 
 
 @pytest.mark.parametrize("language", sorted(RULES))
