@@ -61,7 +61,7 @@ from gateway.memory.personas import PersonaStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.recall import Recall
 from gateway.memory.remem_client import NoRemem, RememClient, connect_remem
-from gateway.memory.state import CallerState
+from gateway.memory.state import CallerStateStore
 from gateway.memory.store import MemoryStore
 from gateway.memory.visible_documents import VisibleDocuments
 from gateway.settings import Secret, Settings
@@ -430,7 +430,7 @@ def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> Finaliza
         book=CallsTable(store),
         facts=FactStore(store),
         pins=PinnedTopicStore(store, embed=embedder.embed if embedder is not None else None),
-        state=CallerState(store),
+        state=CallerStateStore(store),
         state_keys={agent.name: agent.repeat_caller.state_keys for agent in agents},
         analysed=frozenset(agent.name for agent in agents if agent.repeat_caller.analytics_enabled),
         silences={agent.name: agent.repeat_caller.new_person_after for agent in agents},
@@ -481,7 +481,7 @@ async def _tool_loader(
     return ToolLoader(
         config.tool_modules,
         PersonaStore(resources.store),
-        CallerState(resources.store) if memory is not None else NoState(),
+        CallerStateStore(resources.store) if memory is not None else NoState(),
         [*builtins, Delegation(delegator, delegate_for)],
         config.timeouts.tools,
     )

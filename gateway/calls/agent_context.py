@@ -14,7 +14,7 @@ from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.facts import Fact
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pinned_topics import PinnedTopic
-from gateway.memory.recall import plain_name, render, render_facts, render_name, render_pins, stands_in
+from gateway.memory.recall import plain_name, render, render_facts, render_name, render_topics, stands_in
 from gateway.memory.summary_parser import PastCall
 from gateway.memory.trust import TrustLevel
 from gateway.session import VoiceSession
@@ -99,7 +99,7 @@ class AgentContext:
         self._calls += calls
         everything = self._access.allows(TrustLevel.EVERYTHING)
         self._facts = memory.facts if everything else []
-        self._topics = memory.pins if everything else []
+        self._topics = memory.topics if everything else []
         self._calls_given = len(self._calls) if self._access.allows(TrustLevel.SUMMARIES) else 0
 
     def memory_changed(self, change: AccessChange) -> None:
@@ -125,7 +125,7 @@ class AgentContext:
         topics: list[PinnedTopic] = []
         if self._memory is not None and self._access.allows(TrustLevel.EVERYTHING):
             facts = _new(self._memory.facts, self._facts)
-            topics = _new(self._memory.pins, self._topics)
+            topics = _new(self._memory.topics, self._topics)
             self._facts, self._topics = [*self._facts, *facts], [*self._topics, *topics]
         return _block(topics, facts, calls, self._now())
 
@@ -219,7 +219,7 @@ def _new(items: Sequence[_Item], given: Sequence[_Item]) -> list[_Item]:
 
 def _block(topics: Sequence[PinnedTopic], facts: Sequence[Fact], calls: Sequence[PastCall], now: datetime) -> str:
     """Memory as text for the prompt, what lasts before what is past."""
-    return "\n".join(filter(None, [render_pins(topics, now=now), render_facts(facts), render(calls, now=now)]))
+    return "\n".join(filter(None, [render_topics(topics, now=now), render_facts(facts), render(calls, now=now)]))
 
 
 # Items of the receipt
@@ -234,7 +234,7 @@ def _topic_item(topic: PinnedTopic, now: datetime) -> dict[str, Any]:
         "turns": list(topic.turns),
         "age_days": (now - topic.last_said_at).days,
         "score": _recency(topic.last_said_at, now),
-        "tokens": len(render_pins([topic], now=now)) // 4,
+        "tokens": len(render_topics([topic], now=now)) // 4,
     }
 
 

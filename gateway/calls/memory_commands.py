@@ -87,7 +87,7 @@ class MemoryCommands:
         facts: list[str] = []
         if self._access.allows(TrustLevel.EVERYTHING):
             facts = [fact.text for fact in memory.facts]
-            facts += [f"{topic.title}: {topic.status}" if topic.status else topic.title for topic in memory.pins]
+            facts += [f"{topic.title}: {topic.status}" if topic.status else topic.title for topic in memory.topics]
         if facts or not self._access.allows(TrustLevel.NAME):
             return facts
         if not self._access.allows(TrustLevel.SUMMARIES):

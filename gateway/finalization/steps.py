@@ -23,7 +23,7 @@ from gateway.memory.facts import FactStore
 from gateway.memory.identity import LONG_SILENCE
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import RememClient
-from gateway.memory.state import CallerState, listed
+from gateway.memory.state import CallerStateStore, listed
 from gateway.metrics import DAYS_BETWEEN_CALLS, RECALL_USED, REPEAT_CALLERS, STATE_KEYS
 from gateway.session import VoiceSession
 from gateway.text.plain_text import SpokenLine
@@ -49,7 +49,7 @@ class FinalizationSteps:
     book: CallsTable | None = None
     facts: FactStore | None = None
     pins: PinnedTopicStore | None = None
-    state: CallerState | None = None
+    state: CallerStateStore | None = None
     state_keys: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """What each agent's functions may keep of a caller."""
     analysed: frozenset[str] = frozenset()

@@ -31,7 +31,7 @@ from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import RememClient
 from gateway.memory.sqlite import SqliteStore
-from gateway.memory.state import CallerState
+from gateway.memory.state import CallerStateStore
 from gateway.memory.store import MemoryStore
 from gateway.session import VoiceSession
 from gateway.settings import Secret, Settings
@@ -148,7 +148,7 @@ class Eraser:
         self._patience = patience
         self._facts = FactStore(store)
         self._pins = PinnedTopicStore(store)
-        self._state = CallerState(store)
+        self._state = CallerStateStore(store)
 
     async def revert(self, call: FinishedCall) -> ErasureResult:
         """Make it as if a call had taught nothing, and see that it stays so. Its line in the book of calls stays."""

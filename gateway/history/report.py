@@ -24,7 +24,7 @@ from gateway.memory.facts import SOURCE as FACT
 from gateway.memory.facts import Fact, FactStore
 from gateway.memory.pinned_topics import SOURCE as TOPIC
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
-from gateway.memory.state import CallerState, Value
+from gateway.memory.state import CallerStateStore, Value
 from gateway.memory.store import MemoryStore
 from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.text.redaction import redact
@@ -166,7 +166,7 @@ class MemoryReports:
         self._book = CallsTable(store)
         self._facts = FactStore(store)
         self._pins = PinnedTopicStore(store)
-        self._state = CallerState(store)
+        self._state = CallerStateStore(store)
 
     async def of(self, caller: str, agent: str = "") -> CallerReport:
         """Everything about one caller; false when there is nothing."""

@@ -38,14 +38,14 @@ class MemoryLoader:
         self._own = _task(self._loaded(lambda: recall.own_calls(agent, caller), "own"))
         self._remote = _task(self._loaded(lambda: recall.remote_calls(agent, caller), "remote"))
         self._facts = _task(self._loaded(lambda: recall.known_facts(agent, caller), "own"))
-        self._pins = _task(self._loaded(lambda: recall.pinned_topics(agent, caller), "own"))
+        self._topics = _task(self._loaded(lambda: recall.pinned_topics(agent, caller), "own"))
         self._given: set[str] = set()
         self._person = ""
 
     async def by(self, seconds: float) -> list[PastCall]:
         """The calls that are loaded within this time."""
         if seconds > 0:
-            await asyncio.wait({self._own, self._remote, self._facts, self._pins}, timeout=seconds)
+            await asyncio.wait({self._own, self._remote, self._facts, self._topics}, timeout=seconds)
         return self.found()
 
     @property
@@ -65,9 +65,9 @@ class MemoryLoader:
 
     def person_is(self, name: str) -> bool:
         """Set the person who speaks. Returns whether that changes the memory; if so, all of it counts as new."""
-        before = self.facts, self.calls, self.pins
+        before = self.facts, self.calls, self.topics
         self._person = name
-        if (self.facts, self.calls, self.pins) == before:
+        if (self.facts, self.calls, self.topics) == before:
             return False
         self._given.clear()
         return True
@@ -82,15 +82,15 @@ class MemoryLoader:
         return merged(_found(self._own), _found(self._remote), self._limit)
 
     @property
-    def pins(self) -> list[PinnedTopic]:
+    def topics(self) -> list[PinnedTopic]:
         """The topics loaded so far. They belong to the number, so they are used only if one person is known on it."""
         sole = only_person(self._names)
         is_theirs = not self._names or sole and same_person(sole, self._person or sole)
-        return _found(self._pins) if is_theirs else []
+        return _found(self._topics) if is_theirs else []
 
     async def rest(self) -> list[PastCall]:
         """The calls that were too late for `by`, once every store has answered."""
-        await asyncio.wait({self._own, self._remote, self._facts, self._pins})
+        await asyncio.wait({self._own, self._remote, self._facts, self._topics})
         return self.found()
 
     @property
@@ -106,7 +106,7 @@ class MemoryLoader:
         return "late" if self.seconds is None else "loaded"
 
     def cancel(self) -> None:
-        for loading in (self._own, self._remote, self._facts, self._pins):
+        for loading in (self._own, self._remote, self._facts, self._topics):
             loading.cancel()
 
     async def _loaded(self, load: Callable[[], Awaitable[list[T]]], store: str) -> list[T]:

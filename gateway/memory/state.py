@@ -43,7 +43,7 @@ SCHEMA: Final = (
 )
 
 
-class CallerState:
+class CallerStateStore:
     """The state that agents keep about callers, in a store that was opened with SCHEMA. Raises StoreUnavailable."""
 
     def __init__(self, store: MemoryStore) -> None:

@@ -226,7 +226,7 @@ async def test_greeting_that_has_begun_is_not_said_again():
 class Patient:
     """Memory that notes how long it may take."""
 
-    facts = pins = ()
+    facts = topics = ()
     person = ""
 
     async def by(self, seconds):

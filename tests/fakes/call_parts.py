@@ -216,7 +216,7 @@ class FakeMemory:
         self.person = person
         self.facts = list(facts)
         self.calls = list(calls)
-        self.pins: list[Any] = []
+        self.topics: list[Any] = []
         self.cancelled = False
 
     def person_is(self, name: str) -> bool:

@@ -26,7 +26,7 @@ from gateway.memory.documents import NewDocument
 from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import RememClient
-from gateway.memory.state import CallerState
+from gateway.memory.state import CallerStateStore
 from gateway.memory.store import MemoryStore
 from gateway.memory.topic_projection import TopicNote
 from gateway.session import Speaker, Turn, VoiceSession
@@ -67,7 +67,7 @@ class House:
         await FactStore(self.store).learn(session, [CallerFact(f"Likes {word}", "preference", 0.9, (1,))], START)
         await PinnedTopicStore(self.store).note(session, [TopicNote("Fruit order", status=f"Waits for {word}")], START)
         now = session.started_at
-        await CallerState(self.store).save(
+        await CallerStateStore(self.store).save(
             session.agent, session.caller, {"fruit": word}, session_id=session.id, now=now
         )
         summary = replace(SUMMARY, context=f"Wants {word}.")
@@ -86,7 +86,7 @@ class House:
 
     async def tells(self, caller: str = CALLER, agent: str = "maya") -> tuple[list[str], dict]:
         facts = await FactStore(self.store).known(agent, caller, 10)
-        return [fact.text for fact in facts], await CallerState(self.store).load(agent, caller)
+        return [fact.text for fact in facts], await CallerStateStore(self.store).load(agent, caller)
 
 
 @pytest.fixture
@@ -220,7 +220,7 @@ async def test_forgotten_call_teaches_nothing_any_more(house):
     await house.remembers(session, WORD)
     await house.eraser().forget(await house.eraser().traces(CALLER))
     await FactStore(house.store).learn(session, [CallerFact("Likes tea", "preference", 0.9, (1,))], START)
-    await CallerState(house.store).save("maya", CALLER, {"fruit": "tea"}, session_id=session.id, now=START)
+    await CallerStateStore(house.store).save("maya", CALLER, {"fruit": "tea"}, session_id=session.id, now=START)
     assert await house.tells() == ([], {})
 
 

@@ -9,7 +9,7 @@ from gateway.history.report import CallerSummary, MemoryReports, MemoryStats
 from gateway.history.stores import MEMORY_SCHEMA
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import CallerFact, FactStore
-from gateway.memory.state import CallerState
+from gateway.memory.state import CallerStateStore
 from tests.calls.aftermath import CALLER, START, SUMMARY, a_session
 
 OTHER = "+12025550188"
@@ -29,7 +29,7 @@ async def a_call(store, *facts, day=0, caller=CALLER, state=None, told=()):
     learned = [CallerFact(text, "preference", 0.8, (1,)) for text in facts]
     await FactStore(store).learn(session, learned, session.started_at)
     if state:
-        await CallerState(store).save("maya", caller, state, session_id=session.id, now=session.started_at)
+        await CallerStateStore(store).save("maya", caller, state, session_id=session.id, now=session.started_at)
     return session
 
 

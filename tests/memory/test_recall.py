@@ -10,7 +10,7 @@ from gateway.errors import StoreUnavailable
 from gateway.memory.documents import NewDocument
 from gateway.memory.memory_log import SCHEMA, Retention
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicEvent, PinnedTopicStore
-from gateway.memory.recall import Recall, merged, render, render_known, render_pins
+from gateway.memory.recall import Recall, merged, render, render_known, render_topics
 from gateway.memory.remem_client import NoRemem, RememClient
 from gateway.memory.summary_parser import PastCall
 from gateway.settings import Secret
@@ -234,7 +234,7 @@ def pin(title="Orlando sale", **fields):
 
 
 def test_pin_tells_what_it_is_and_what_is_open():
-    assert render_pins([pin()], now=NOW).splitlines()[1:] == [
+    assert render_topics([pin()], now=NOW).splitlines()[1:] == [
         "<pinned_topics>",
         "Orlando sale (changed): A house in Orlando.",
         "Status of Orlando sale, earlier today: There is an offer.",
@@ -242,12 +242,12 @@ def test_pin_tells_what_it_is_and_what_is_open():
         "Before that in Orlando sale: 3 days ago: It was listed.",
         "</pinned_topics>",
     ]
-    assert render_pins([], now=NOW) == ""
+    assert render_topics([], now=NOW) == ""
 
 
 def test_pin_says_nothing_of_what_is_not_known():
     bare = pin(about="", status="", open_items=(), history=(), state="open")
-    assert render_pins([bare], now=NOW).splitlines()[2:-1] == ["Orlando sale (open)"]
+    assert render_topics([bare], now=NOW).splitlines()[2:-1] == ["Orlando sale (open)"]
 
 
 @given(
@@ -258,7 +258,7 @@ def test_pin_says_nothing_of_what_is_not_known():
 )
 def test_pins_stay_within_the_budget_and_their_marks(titles, text, items, budget):
     pins = [pin(title, about=text, status=text, open_items=tuple(items)) for title in titles]
-    block = render_pins(pins, now=NOW, budget_tokens=budget)
+    block = render_topics(pins, now=NOW, budget_tokens=budget)
     assert len(block) <= budget * 4
     assert block.count("<") == block.count(">") == (2 if block else 0)
     assert "{{" not in block
@@ -266,7 +266,7 @@ def test_pins_stay_within_the_budget_and_their_marks(titles, text, items, budget
 
 def test_first_pin_leaves_room_for_others():
     long = pin("Orlando sale", about="word " * 60, open_items=("word " * 50,) * 8)
-    block = render_pins([long, pin("Office move")], now=NOW)
+    block = render_topics([long, pin("Office move")], now=NOW)
     assert "Office move (changed)" in block and len(block) <= 1200
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.memory.state import MOST_KEYS, SCHEMA, CallerState, check_value, listed
+from gateway.memory.state import MOST_KEYS, SCHEMA, CallerStateStore, check_value, listed
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
 ANA = ("maya", "+12025550101")
@@ -21,7 +21,7 @@ FOREIGN = "a state value must be Unicode text and numbers of at most 64 bits"
 @pytest.fixture
 async def state(ground):
     async with ground.opened(schema=SCHEMA) as store:
-        yield CallerState(store)
+        yield CallerStateStore(store)
 
 
 async def save(state, who, session_id, minutes=0, **values):
@@ -117,7 +117,7 @@ async def test_revert_is_as_if_the_call_had_not_happened(ground, calls, data):
 
     async def outcome(sessions, then=None):
         async with ground.another().opened(schema=SCHEMA) as store:
-            state = CallerState(store)
+            state = CallerStateStore(store)
             for name, minutes, values in sessions:
                 await save(state, ANA, name, minutes, **values)
             if then:

@@ -16,7 +16,7 @@ from gateway.history.erasure import Eraser
 from gateway.history.report import MemoryReports
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
-from gateway.memory.state import CallerState, Value
+from gateway.memory.state import CallerStateStore, Value
 from gateway.memory.store import MemoryStore
 from gateway.web.dashboard.caller_query import CallerPageQuery
 from gateway.web.dashboard.recordings import RecordingCache
@@ -54,7 +54,7 @@ class CallerPages:
         self._lines = CallRows(store)
         self._facts = FactStore(store)
         self._pins = PinnedTopicStore(store)
-        self._state = CallerState(store)
+        self._state = CallerStateStore(store)
         self._dossiers = MemoryReports(store)
         self._room = room
         self._sounds = sounds

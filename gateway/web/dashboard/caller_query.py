@@ -8,7 +8,7 @@ from gateway.history.call_rows import CallRow, CallRowFilter, CallRows
 from gateway.history.report import KnownFact, MemoryChange, MemoryReports, ReportedTopic
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
-from gateway.memory.state import CallerState, Value
+from gateway.memory.state import CallerStateStore, Value
 from gateway.memory.store import MemoryStore
 from gateway.memory.summary_parser import read_call
 
@@ -44,7 +44,7 @@ class CallerPageQuery:
         self._dossiers = MemoryReports(store)
         self._facts = FactStore(store)
         self._pins = PinnedTopicStore(store)
-        self._state = CallerState(store)
+        self._state = CallerStateStore(store)
 
     async def view(self, caller: str) -> CallerView:
         agents = await self._dossiers.agents_of(caller)

@@ -18,7 +18,7 @@ from gateway.history.stores import open_local_store
 from gateway.memory.documents import index_text
 from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.sqlite import SqliteStore
-from gateway.memory.state import CallerState
+from gateway.memory.state import CallerStateStore
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 
 RECORDED = Path("gateway/replay/calls/first.jsonl")
@@ -101,7 +101,7 @@ async def keep(
     document = await store.create(call_document(session, summary, UTC))
     await FactStore(store).learn(session, summary.caller_facts, session.started_at)
     if session.state:
-        await CallerState(store).save(
+        await CallerStateStore(store).save(
             session.agent, session.caller, session.state, session_id=session.id, now=session.started_at
         )
     await CallsTable(store).write(session, document_id=document.id, summary_by=summary.written_by)

@@ -8,7 +8,7 @@ from markupsafe import escape
 from gateway.history.report import MemoryReports
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
-from gateway.memory.state import CallerState
+from gateway.memory.state import CallerStateStore
 from tests.web.conftest import Visitor
 
 ANA = "+12025550143"
@@ -84,7 +84,7 @@ async def test_topic_is_pinned_changed_and_let_go(visitor: Visitor):
 
 
 async def test_state_can_be_changed_and_forgotten(visitor: Visitor):
-    state = CallerState(visitor.store)
+    state = CallerStateStore(visitor.store)
     await state.save(
         "maya", ANA, {"bike": "red", "visits": 2}, session_id="voice-session:1", now=visitor.session.started_at
     )
