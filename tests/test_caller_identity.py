@@ -52,7 +52,7 @@ async def stage(carrier_name: str, tmp_path: Path, source: str) -> AsyncIterator
 
 
 async def _call(stage: Stage, *turns: str, caller: str = CALLER, customer: str = "") -> str:
-    """One call, with what its webhook tells of the customer; the prompt that its agent had."""
+    """One call with these fields in its webhook; returns its prompt."""
     fields: dict[str, Any] = {}
     if stage.carrier.name == "twilio":
         stage.carrier.voice_path = f"/twilio/incoming?customer_id={customer}"
@@ -78,7 +78,7 @@ async def test_customer_is_known_on_any_phone(stage: Stage) -> None:
     assert "Ana Lopez" not in await _call(stage)
 
 
-async def test_number_stands_in_for_what_is_not_told(stage: Stage) -> None:
+async def test_number_is_used_without_an_identifier(stage: Stage) -> None:
     await _call(stage, "My name is Ana Lopez.")
     assert "Ana Lopez" in await _call(stage)
 
@@ -92,7 +92,7 @@ async def test_parameter_of_the_stream_tells_who_it_is(stage: Stage) -> None:
 
 
 def _tell_in_stream(stage: Stage, customer: str) -> None:
-    """The carrier passes a parameter on that somebody has given it."""
+    """The carrier passes on a parameter of the stream."""
     begins = type(stage.carrier).start_message
 
     def start_message(call: Any, **fields: Any) -> dict[str, Any]:
@@ -155,7 +155,7 @@ async def test_functions_know_what_was_kept_of_whom_they_found(stage: Stage) -> 
     assert seat == "window"
 
 
-async def test_functions_know_what_another_call_has_kept_meanwhile(stage: Stage) -> None:
+async def test_tools_see_what_another_call_has_kept(stage: Stage) -> None:
     _, first = await stage.dial()
     call, second = await stage.dial()
     await second.user_says("A window seat, please.")

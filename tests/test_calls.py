@@ -302,7 +302,7 @@ async def test_engine_gone_for_good_ends_the_call(tmp_path: Path) -> None:
 
 
 async def test_call_that_fails_is_hung_up(tmp_path: Path, carrier_name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever went wrong in it: nobody is left in silence."""
+    """No caller is left in silence, whatever fails."""
 
     async def breaks(*_: object, **__: object) -> NoReturn:
         raise RuntimeError("a mistake of ours")

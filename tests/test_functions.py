@@ -106,7 +106,7 @@ async def stage(carrier_name: str, tmp_path: Path, text_agent: TextAgent) -> Asy
             yield made
 
 
-async def test_agent_is_told_of_its_functions(stage: Stage) -> None:
+async def test_agent_gets_its_functions(stage: Stage) -> None:
     _, conversation = await stage.dial()
     settings = await conversation.settings_received()
     functions = {function["name"]: function for function in settings["agent"]["think"]["functions"]}
@@ -273,7 +273,7 @@ async def test_caller_is_put_through(stage: Stage) -> None:
     assert not call.ended_by
 
 
-async def test_nobody_picks_up_and_the_agent_is_back(stage: Stage) -> None:
+async def test_unanswered_transfer_returns_to_the_agent(stage: Stage) -> None:
     stage.carrier.callee = "busy"
     call, conversation = await stage.dial()
     await stage.played(call, conversation)

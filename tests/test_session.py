@@ -18,7 +18,7 @@ def stored_and_read(session):
 
 
 def test_finished_session_survives_json():
-    told = session(
+    stored = session(
         ended_at=START + timedelta(seconds=262),
         end_reason=EndReason.CALLER_HUNG_UP,
         turns=[
@@ -26,13 +26,13 @@ def test_finished_session_survives_json():
             Turn(Speaker.CALLER, "Grüß Gott “Maya” 🎈\n", START + timedelta(seconds=2)),
         ],
     )
-    assert stored_and_read(told) == told
+    assert stored_and_read(stored) == stored
 
 
 def test_live_session_survives_json():
-    told = session()
-    read = stored_and_read(told)
-    assert read == told
+    stored = session()
+    read = stored_and_read(stored)
+    assert read == stored
     assert (read.ended_at, read.end_reason, read.turns) == (None, None, [])
 
 
@@ -42,8 +42,8 @@ def test_every_reason_survives_json(reason):
 
 
 def test_other_zones_stay_the_same_moment():
-    told = session(ended_at=datetime.fromisoformat("2026-02-07T00:19:22+01:00"))
-    assert stored_and_read(told).ended_at == told.ended_at
+    stored = session(ended_at=datetime.fromisoformat("2026-02-07T00:19:22+01:00"))
+    assert stored_and_read(stored).ended_at == stored.ended_at
 
 
 def test_each_session_has_its_own_id():

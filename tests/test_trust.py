@@ -1,4 +1,4 @@
-"""How much of a caller's memory is told to whom, in whole calls. Both carriers."""
+"""Trust levels in whole calls: how much of a memory the agent gets. Both carriers."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -45,7 +45,7 @@ async def _remember(stage: Stage) -> None:
     await stage.document()
 
 
-async def test_attested_caller_is_told_everything(stage: Stage) -> None:
+async def test_attested_caller_gets_everything(stage: Stage) -> None:
     await _remember(stage)
     _, conversation = await stage.dial(**_vouched(stage, "A"))
     assert "flat tyre" in conversation.prompt
@@ -61,7 +61,7 @@ async def test_unattested_caller_is_only_named(stage: Stage) -> None:
 
 
 async def test_name_is_known_however_long_ago_it_was_given(stage: Stage, tmp_path: Path) -> None:
-    """It is told where a prompt has no place but the one for memory, and in the receipt."""
+    """Also in a prompt whose only placeholder is the memory, and in the receipt."""
     await _remember(stage)
     for _ in range(4):
         call, conversation = await stage.dial(**_vouched(stage, "A"))
@@ -83,7 +83,7 @@ async def test_name_is_known_however_long_ago_it_was_given(stage: Stage, tmp_pat
     assert last.receipt["block"] in conversation.prompt
 
 
-async def test_forged_number_is_told_nothing(stage: Stage) -> None:
+async def test_forged_number_gets_nothing(stage: Stage) -> None:
     await _remember(stage)
     _, conversation = await stage.dial(**_vouched(stage, "A", passed=False))
     assert "Ana" not in conversation.prompt and "flat tyre" not in conversation.prompt

@@ -180,19 +180,19 @@ class KnowingStores(TwoStores):
     def __init__(self, *own):
         super().__init__(*own)
         self.remote.set_result([])
-        self.knows = asyncio.Event()
+        self.answers = asyncio.Event()
 
     async def known_facts(self, agent, caller):
         return [LIKING]
 
     async def pinned_topics(self, agent, caller):
-        await self.knows.wait()
+        await self.answers.wait()
         return [SALE]
 
 
 async def test_topics_come_before_facts_and_calls():
     stores = KnowingStores(CHAIN)
-    stores.knows.set()
+    stores.answers.set()
     prompt = (await make_context(stores).load_settings(LONG)).prompt
     assert 0 < prompt.index("Orlando sale") < prompt.index("Likes tea") < prompt.index("Ana waits")
 
@@ -201,7 +201,7 @@ async def test_late_topic_is_sent_once_and_in_the_receipt():
     stores = KnowingStores(CHAIN)
     agent_context = make_context(stores)
     assert "Orlando" not in (await agent_context.load_settings(0.01)).prompt
-    stores.knows.set()
+    stores.answers.set()
     await agent_context.load_rest()
     await asyncio.sleep(0)
     assert "Orlando sale" in agent_context.late_memory() and agent_context.late_memory() == ""

@@ -304,7 +304,7 @@ def test_phrase_leaves_no_trace_in_the_transcript(text_first: bool) -> None:
     ]
 
 
-def test_answer_that_overtakes_the_phrase_is_told_apart() -> None:
+def test_answer_that_overtakes_the_phrase_is_recognized() -> None:
     line = Line(phrases=[PHRASE])
     line.caller_says("Is it ready?")
     line.passes(1.5)

@@ -146,7 +146,7 @@ def test_sound_without_words_is_no_turn() -> None:
 USED = HistoryToolCall(FunctionCall("f1", "order_status", ""), "ready")
 
 
-def test_engine_is_told_where_functions_were_used() -> None:
+def test_tool_calls_stand_in_their_places() -> None:
     talk = Talk()
     talk.transcript.caller_said("Is it ready?", NOW)
     talk.transcript.agent_said("Let me see.", NOW)
@@ -159,7 +159,7 @@ def test_engine_is_told_where_functions_were_used() -> None:
     ]
 
 
-def test_only_the_last_functions_are_told() -> None:
+def test_history_has_only_the_last_tool_calls() -> None:
     talk = Talk()
     uses = [HistoryToolCall(FunctionCall(f"f{number}", "order_status", ""), "ready") for number in range(30)]
     for used in uses:

@@ -14,8 +14,8 @@ def a_clock() -> TurnLatencyTracker:
 
 
 def test_every_stage_counts_from_the_end_of_speech() -> None:
-    told: list[TurnLatency] = []
-    clock = TurnLatencyTracker(told.append)
+    finished_turns: list[TurnLatency] = []
+    clock = TurnLatencyTracker(finished_turns.append)
     clock.caller_spoke()
     clock.speech_ended(10.0)
     clock.transcript(10.05)
@@ -23,9 +23,9 @@ def test_every_stage_counts_from_the_end_of_speech() -> None:
     clock.first_token(10.4)
     clock.first_audio(10.55)
     clock.first_frame(10.5502)
-    assert told == []
+    assert finished_turns == []
     clock.caller_spoke()
-    assert told == clock.finished == [TurnLatency(0.05, 0.1, 0.4, 0.55, 0.5502)]
+    assert finished_turns == clock.finished == [TurnLatency(0.05, 0.1, 0.4, 0.55, 0.5502)]
 
 
 @pytest.mark.parametrize("reported_first", [True, False])

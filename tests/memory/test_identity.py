@@ -113,13 +113,13 @@ def test_two_spellings_are_one_identifier():
 
 
 @pytest.mark.parametrize("number", ["", "anonymous", "+266696687", "2025550143", "sip:ana@example.com"])
-def test_withheld_number_is_nobody(number):
+def test_withheld_number_has_no_memory(number):
     assert identifier(settings(), number) == ""
 
 
 @given(st.text())
 def test_identifier_of_a_source_is_never_a_number(text):
-    """And it is one short word, which can stand in a tag, a heading and a file."""
+    """And it is one short word, fit for a tag, a heading and a file."""
     found = identifier(settings(identifier_source="state:id"), "", state={"id": text})
     assert found == "" or found.startswith("state:id:")
     assert len(found) <= MOST_CHARACTERS
@@ -152,15 +152,15 @@ def test_different_identifiers_stay_different(one, other):
         ("*", NUMBER, True),
     ],
 )
-def test_blacklisted_number_is_nobody(entry, number, listed):
+def test_blacklisted_number_has_no_memory(entry, number, listed):
     assert identifier(settings(identifier_blacklist=[entry]), number) == ("" if listed else number)
 
 
-def test_blacklisted_identifier_is_nobody():
+def test_blacklisted_identifier_has_no_memory():
     """Not even their number is remembered then."""
     chosen = settings(identifier_source="state:id", identifier_blacklist=["Test-*", "guest_", "customer-7"])
-    for nobody in ("test-7", "guest_1", "customer-7"):
-        assert identifier(chosen, NUMBER, state={"id": nobody}) == ""
+    for listed in ("test-7", "guest_1", "customer-7"):
+        assert identifier(chosen, NUMBER, state={"id": listed}) == ""
     assert identifier(chosen, NUMBER, state={"id": "customer-70"}) == "state:id:customer-70"
 
 

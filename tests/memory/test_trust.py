@@ -21,12 +21,12 @@ def policy(**table) -> TrustPolicy:
 # Settings
 
 
-def test_tiers_are_ordered_and_have_words():
+def test_levels_are_ordered_and_have_names():
     assert TrustLevel.NONE < TrustLevel.NAME < TrustLevel.SUMMARIES < TrustLevel.EVERYTHING
-    assert [str(tier) for tier in TrustLevel] == ["none", "name", "summaries", "everything"]
+    assert [str(level) for level in TrustLevel] == ["none", "name", "summaries", "everything"]
 
 
-def test_every_tier_can_be_set():
+def test_every_level_can_be_set():
     keys = [field.name for field in fields(TrustPolicy) if field.name != "pin"]
     read = policy(pin="4711", **dict.fromkeys(keys, "summaries"))
     assert {getattr(read, key) for key in keys} == {TrustLevel.SUMMARIES}
@@ -58,13 +58,13 @@ def test_mistake_says_what_to_write(table, message):
     assert str(raised.value) == WHERE + message
 
 
-# Tiers
+# Levels
 
 
 def test_number_is_believed_by_default_unless_it_failed():
-    tiers = {attestation: policy().level(attestation) for attestation in Attestation}
-    assert tiers.pop(Attestation.FAILED) is TrustLevel.NONE
-    assert set(tiers.values()) == {TrustLevel.EVERYTHING}
+    levels = {attestation: policy().level(attestation) for attestation in Attestation}
+    assert levels.pop(Attestation.FAILED) is TrustLevel.NONE
+    assert set(levels.values()) == {TrustLevel.EVERYTHING}
     assert policy().level(Attestation.NONE, withheld=True) is TrustLevel.NONE
 
 
@@ -77,7 +77,7 @@ def test_number_opens_the_name_beside_a_pin():
     assert policy(pin="4711", attested="summaries").level(Attestation.FULL) is TrustLevel.SUMMARIES
 
 
-def test_each_attestation_has_its_tier():
+def test_each_attestation_has_its_level():
     read = policy(attested="everything", partly_attested="summaries", unattested="name", failed="none")
     assert [read.level(attestation) for attestation in Attestation] == [
         TrustLevel.EVERYTHING,
@@ -97,9 +97,9 @@ def test_allow_list_lifts_a_number_that_may_be_true():
 
 
 @given(st.lists(st.sampled_from(TrustLevel), min_size=7, max_size=7), st.booleans(), st.booleans())
-def test_proof_never_lowers_the_tier(tiers, withheld, allow_listed):
+def test_proof_never_lowers_the_level(levels, withheld, allow_listed):
     names = [field.name for field in fields(TrustPolicy) if field.name != "pin"]
-    read = TrustPolicy(**dict(zip(names, tiers, strict=True)))
+    read = TrustPolicy(**dict(zip(names, levels, strict=True)))
     for attestation in Attestation:
         plain = read.level(attestation, withheld=withheld)
         listed = read.level(attestation, withheld=withheld, allow_listed=allow_listed)

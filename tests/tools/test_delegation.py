@@ -55,7 +55,7 @@ async def test_refusal_is_tried_again(llm, caplog):
     assert len(llm.requests) == 3
 
 
-async def test_vain_tries_are_told(llm, caplog):
+async def test_failed_delivery_is_logged(llm, caplog):
     llm.fails(500, times=9)
     assert await delivered(llm, caplog) == ["task could not be delegated"]
     assert caplog.records[0].reason == "openclaw answered 500"

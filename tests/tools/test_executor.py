@@ -180,7 +180,7 @@ async def test_arguments_and_effects_pass_both_ways(lines):
         ("async def", "CancelledError"),
     ],
 )
-async def test_error_is_told_in_words_and_logged_by_kind(lines, caplog, kind, raised):
+async def test_error_is_explained_and_logged_by_kind(lines, caplog, kind, raised):
     line = lines(f"from asyncio import CancelledError\n{kind} book():\n    raise {raised}({SECRET!r})")
     assert await line.ask("book") == '{"error":"book failed; tell the caller that it did not work"}'
     (record,) = caplog.records
@@ -232,7 +232,7 @@ BLOCKING = """
 
 @pytest.mark.parametrize("name", ["block", "block_the_loop"])
 async def test_blocking_function_holds_up_nothing(lines, name):
-    """Neither its own call's other functions nor another call's; and the gateway's loop runs this test meanwhile."""
+    """Neither other functions of its call nor those of another; and the event loop runs this test."""
     threads = ToolThreads()
     line, other = lines(BLOCKING, threads=threads), lines(BLOCKING, threads=threads)
     blocked = line.call(name)
@@ -247,7 +247,7 @@ async def test_blocking_function_holds_up_nothing(lines, name):
 @pytest.mark.parametrize("body", ["gate.wait()", "while not gate.is_set(): pass"])
 @pytest.mark.parametrize("kind", ["def", "async def"])
 async def test_function_that_never_ends_is_left(lines, caplog, kind, body):
-    """What it does after it was left reaches nobody."""
+    """What it does after its timeout has no effect."""
     line = lines(f"""
         gate, over = threading.Event(), threading.Event()
 

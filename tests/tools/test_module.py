@@ -69,7 +69,7 @@ def test_public_functions_become_tools(write):
     assert (box.start.name, box.end.name) == ("start_function", "end_function")
 
 
-def test_agent_is_told_what_the_file_says(write):
+def test_definitions_come_from_the_file(write):
     book, hours = load_tool_module(write(BISTRO)).functions
     assert book == AgentFunction(
         "book",
@@ -199,7 +199,7 @@ async def test_unchanged_file_is_loaded_once(write):
 
 
 async def test_changed_file_serves_new_calls(write):
-    """The very next one, and whoever comes with it."""
+    """The next one, and those that arrive with it."""
     shelf = ReloadingToolModule(write("def book(): ..."), patience=LONG)
     before = await shelf.current()
     write("def order(): ...")
@@ -218,7 +218,7 @@ async def test_file_that_changes_while_it_loads_is_loaded_again(write, tmp_path)
     assert await call == ["refund"]
 
 
-async def test_broken_version_is_told_once_and_passed_over(write, caplog):
+async def test_broken_version_is_logged_once_and_skipped(write, caplog):
     path = write("def book(): ...")
     shelf = ReloadingToolModule(path, patience=LONG)
     path.unlink()
