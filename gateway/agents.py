@@ -11,7 +11,6 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     ConfigDict,
-    InstanceOf,
     TypeAdapter,
     ValidationError,
     ValidationInfo,
@@ -20,9 +19,9 @@ from pydantic.dataclasses import dataclass
 
 import gateway
 from gateway.errors import SettingsError
-from gateway.memory.identity import RepeatCallerSettings, read_repeat_caller
+from gateway.memory.identity import RepeatCallerSettings
 from gateway.memory.trust import TrustPolicy, read_trust
-from gateway.settings import first_problem, is_url
+from gateway.settings import first_problem, is_url, read_table
 from gateway.telephony.phone_numbers import e164, transfer_target
 
 DEFAULT_AGENT: Final = "maya"
@@ -221,9 +220,9 @@ class Agent:
     text_agent: Annotated[str, AfterValidator(_text_agent)] = ""
     """What carries out tasks that the agent delegates: openclaw/AGENT, or a webhook's address."""
     filler: Annotated[FillerSettings | None, BeforeValidator(_filler)] = None
-    repeat_caller: InstanceOf[RepeatCallerSettings] = RepeatCallerSettings()
+    repeat_caller: RepeatCallerSettings = RepeatCallerSettings()
     """What identifies a caller, and what tools may store about one from call to call."""
-    trust: InstanceOf[TrustPolicy] = TrustPolicy()
+    trust: TrustPolicy = TrustPolicy()
     """How much of a caller's memory may be used, by how far the caller is trusted."""
     retention_days: Annotated[int | None, BeforeValidator(_days)] = None
     """How long facts are used, 0 for ever; None for MEMORY_RETENTION_DAYS."""
@@ -303,5 +302,9 @@ def _read_memory(table: Any, where: str) -> dict[str, Any]:
     known = ("repeat_caller", "retention_days", "trust")
     if unknown := sorted(set(table) - set(known)):
         raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(known)}")
-    readers = {"repeat_caller": read_repeat_caller, "trust": read_trust}
-    return {key: readers[key](value, f"{where}.{key}") if key in readers else value for key, value in table.items()}
+    given = dict(table)
+    if "repeat_caller" in given:
+        given["repeat_caller"] = read_table(RepeatCallerSettings, given["repeat_caller"], f"{where}.repeat_caller")
+    if "trust" in given:
+        given["trust"] = read_trust(given["trust"], f"{where}.trust")
+    return given

@@ -7,14 +7,15 @@ number.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from gateway.errors import SettingsError
+from pydantic import BeforeValidator
+from pydantic.dataclasses import dataclass
+
 from gateway.telephony.phone_numbers import ANONYMOUS, caller_id
 
 MOST_CHARACTERS: Final = 200
@@ -35,6 +36,46 @@ _UNKNOWN: Final = frozenset(
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false")
+    return value
+
+
+def _names(value: Any) -> frozenset[str]:
+    if not isinstance(value, list | frozenset) or not all(isinstance(name, str) for name in value):
+        raise ValueError("must be a list of names")
+    return frozenset(value)
+
+
+def _blacklist(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(entry, str) and entry.strip() for entry in value):
+        raise ValueError("must be a list of numbers and other identifiers in quotes")
+    if any("*" in entry.strip()[:-1] for entry in value):
+        raise ValueError(': a * stands only at the end of an entry, like "+1202*"')
+    return tuple(map(_entry, value))
+
+
+def _entry(text: str) -> str:
+    entry = _text(text).casefold()
+    return re.sub(r"[\s().-]", "", entry) if entry.startswith("+") else entry
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
+        raise ValueError("must be a number of seconds")
+    return float(value)
+
+
+def _source(value: Any) -> "IdentifierSource | None":
+    if value is None or isinstance(value, IdentifierSource):
+        return value
+    kind, _, name = (part.strip() for part in value.partition(":")) if isinstance(value, str) else ("", "", "")
+    if kind not in _SOURCES or not _NAME.fullmatch(name):
+        raise ValueError("must be like sip_header:X-Customer-Id, integration_attribute:NAME or state:NAME")
+    return IdentifierSource(kind, name.lower() if kind == "sip_header" else name)
+
+
 @dataclass(frozen=True, slots=True)
 class IdentifierSource:
     """Where an identifier comes from: sip_header, integration_attribute or state, and its name there."""
@@ -47,32 +88,23 @@ class IdentifierSource:
 class RepeatCallerSettings:
     """`[agents.NAME.memory.repeat_caller]`."""
 
-    analytics_enabled: bool = False
-    state_keys: frozenset[str] = frozenset()
+    analytics_enabled: Annotated[bool, BeforeValidator(_flag)] = False
+    state_keys: Annotated[frozenset[str], BeforeValidator(_names)] = frozenset()
     """What tools may store about a caller from call to call."""
-    identifier_blacklist: tuple[str, ...] = ()
+    identifier_blacklist: Annotated[tuple[str, ...], BeforeValidator(_blacklist)] = ()
     """
     Callers that are never stored or read: identifiers, or prefixes that end in *. Digits after a + are a
     prefix even without *, since no number is the beginning of another; so is an entry that ends in a punctuation mark.
     """
-    identifier_source: IdentifierSource | None = None
+    identifier_source: Annotated[IdentifierSource | None, BeforeValidator(_source)] = None
     """None: the caller's number, which is also used when the source has no value."""
-    new_person_after: float = LONG_SILENCE
+    new_person_after: Annotated[float, BeforeValidator(_seconds)] = LONG_SILENCE
     """Seconds without speech after which a new name belongs to another person."""
 
     @property
     def may_be_known_later(self) -> bool:
         """Whether tools may identify the caller during the call."""
         return self.identifier_source is not None and self.identifier_source.kind == "state"
-
-
-def read_repeat_caller(table: Any, where: str) -> RepeatCallerSettings:
-    """Read the settings from a table; `where` names it in errors. Raises SettingsError."""
-    if not isinstance(table, dict):
-        raise SettingsError(f"{where} must be a table")
-    if unknown := sorted(set(table) - set(_READERS)):
-        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(sorted(_READERS))}")
-    return RepeatCallerSettings(**{key: _READERS[key](value, f"{where}.{key}") for key, value in table.items()})
 
 
 def identifier(
@@ -163,54 +195,3 @@ def _is_listed(value: str, entries: Iterable[str]) -> bool:
 
 def _is_beginning(entry: str) -> bool:
     return not entry[-1].isalnum() or bool(_DIGITS.fullmatch(entry))
-
-
-# Keys of the table
-
-
-def _flag(value: Any, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise SettingsError(f"{where} must be true or false")
-    return value
-
-
-def _names(value: Any, where: str) -> frozenset[str]:
-    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
-        raise SettingsError(f"{where} must be a list of names")
-    return frozenset(value)
-
-
-def _blacklist(value: Any, where: str) -> tuple[str, ...]:
-    if not isinstance(value, list) or not all(isinstance(entry, str) and entry.strip() for entry in value):
-        raise SettingsError(f"{where} must be a list of numbers and other identifiers in quotes")
-    if any("*" in entry.strip()[:-1] for entry in value):
-        raise SettingsError(f'{where}: a * stands only at the end of an entry, like "+1202*"')
-    return tuple(map(_entry, value))
-
-
-def _entry(text: str) -> str:
-    entry = _text(text).casefold()
-    return re.sub(r"[\s().-]", "", entry) if entry.startswith("+") else entry
-
-
-def _silence(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise SettingsError(f"{where} must be a number of seconds")
-    return float(value)
-
-
-def _source(value: Any, where: str) -> IdentifierSource:
-    kind, _, name = value.partition(":") if isinstance(value, str) else ("", "", "")
-    kind, name = kind.strip(), name.strip()
-    if kind not in _SOURCES or not _NAME.fullmatch(name):
-        raise SettingsError(f"{where} must be like sip_header:X-Customer-Id, integration_attribute:NAME or state:NAME")
-    return IdentifierSource(kind, name.lower() if kind == "sip_header" else name)
-
-
-_READERS: Final[Mapping[str, Callable[[Any, str], Any]]] = {
-    "analytics_enabled": _flag,
-    "state_keys": _names,
-    "identifier_blacklist": _blacklist,
-    "identifier_source": _source,
-    "new_person_after": _silence,
-}

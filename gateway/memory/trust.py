@@ -9,11 +9,13 @@ import enum
 import hmac
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import BeforeValidator, ConfigDict
+from pydantic.dataclasses import dataclass
 
 from gateway.errors import SettingsError
-from gateway.settings import Secret
+from gateway.settings import Secret, read_table
 from gateway.telephony.attestation import Attestation
 
 MOST_TRIES: Final = 3
@@ -36,21 +38,41 @@ class TrustLevel(enum.IntEnum):
         return self.name.lower()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _level(value: Any) -> TrustLevel:
+    words = {str(level): level for level in TrustLevel}
+    if isinstance(value, TrustLevel):
+        return value
+    if not isinstance(value, str) or value not in words:
+        raise ValueError(f"must be one of {', '.join(words)}")
+    return words[value]
+
+
+def _pin(value: Any) -> Secret | None:
+    if value is None or isinstance(value, Secret):
+        return value
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9]{4,12}", value):
+        raise ValueError("must be 4 to 12 digits in quotes")
+    return Secret(value)
+
+
+Level = Annotated[TrustLevel, BeforeValidator(_level)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, config=ConfigDict(arbitrary_types_allowed=True))
 class TrustPolicy:
     """`[agents.NAME.memory.trust]`. By default every number is trusted, unless its attestation has failed."""
 
-    attested: TrustLevel = TrustLevel.EVERYTHING
-    partly_attested: TrustLevel = TrustLevel.EVERYTHING
-    unattested: TrustLevel = TrustLevel.EVERYTHING
+    attested: Level = TrustLevel.EVERYTHING
+    partly_attested: Level = TrustLevel.EVERYTHING
+    unattested: Level = TrustLevel.EVERYTHING
     """Also for gateway attestation (level C)."""
-    failed: TrustLevel = TrustLevel.NONE
-    withheld: TrustLevel = TrustLevel.NONE
-    allow_listed: TrustLevel = TrustLevel.NONE
+    failed: Level = TrustLevel.NONE
+    withheld: Level = TrustLevel.NONE
+    allow_listed: Level = TrustLevel.NONE
     """The lowest level for numbers in ALLOWED_CALLERS; a * there lists no number."""
-    with_pin: TrustLevel = TrustLevel.EVERYTHING
+    with_pin: Level = TrustLevel.EVERYTHING
     """The lowest level after the right PIN."""
-    pin: Secret | None = None
+    pin: Annotated[Secret | None, BeforeValidator(_pin)] = None
 
     def level(
         self, attestation: Attestation, *, withheld: bool = False, allow_listed: bool = False, pin_given: bool = False
@@ -82,32 +104,11 @@ def read_trust(table: Any, where: str) -> TrustPolicy:
 
     With a PIN, a number alone gives no more than the name, unless the table says so.
     """
-    known = {field.name for field in fields(TrustPolicy)}
-    if not isinstance(table, dict):
-        raise SettingsError(f"{where} must be a table")
-    if unknown := sorted(set(table) - known):
-        raise SettingsError(f"{where}: unknown key {unknown[0]}; known are {', '.join(sorted(known))}")
-    given: dict[str, Any] = {
-        key: (_pin if key == "pin" else _level)(value, f"{where}.{key}") for key, value in table.items()
-    }
-    if "pin" in given:
-        return TrustPolicy(**_LEVELS_BESIDE_PIN | given)
-    if "with_pin" in given:
+    if isinstance(table, dict) and "pin" in table:
+        return read_table(TrustPolicy, {**_LEVELS_BESIDE_PIN, **table}, where)
+    if isinstance(table, dict) and "with_pin" in table:
         raise SettingsError(f"{where}.with_pin needs a pin")
-    return TrustPolicy(**given)
-
-
-def _level(value: Any, where: str) -> TrustLevel:
-    words = {str(level): level for level in TrustLevel}
-    if not isinstance(value, str) or value not in words:
-        raise SettingsError(f"{where} must be one of {', '.join(words)}")
-    return words[value]
-
-
-def _pin(value: Any, where: str) -> Secret:
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9]{4,12}", value):
-        raise SettingsError(f"{where} must be 4 to 12 digits in quotes")
-    return Secret(value)
+    return read_table(TrustPolicy, table, where)
 
 
 # The PIN

@@ -9,15 +9,15 @@ from gateway.memory.identity import (
     RepeatCallerSettings,
     SpeakerTracker,
     identifier,
-    read_repeat_caller,
 )
+from gateway.settings import read_table
 
 WHERE = "gateway.toml, [agents.maya]: memory.repeat_caller"
 NUMBER = "+12025550143"
 
 
 def settings(**table) -> RepeatCallerSettings:
-    return read_repeat_caller(table, WHERE)
+    return read_table(RepeatCallerSettings, table, WHERE)
 
 
 # Settings
@@ -76,7 +76,7 @@ def test_whole_table_is_read():
 )
 def test_mistake_says_what_to_write(table, message):
     with pytest.raises(SettingsError) as raised:
-        read_repeat_caller(table, WHERE)
+        read_table(RepeatCallerSettings, table, WHERE)
     assert str(raised.value) == WHERE + message
 
 
