@@ -29,7 +29,7 @@ from gateway.llm.chat import (
     Upstream,
     Usage,
 )
-from gateway.llm.turn_recall import TurnRecall
+from gateway.llm.turn_recall import NO_RECALL, TurnRecaller
 from gateway.logs import concerned_call, concerns
 from gateway.settings import Secret
 from gateway.text.spoken_text import LanguageRules, SpokenText, load_rules
@@ -43,7 +43,7 @@ Put = Callable[[ChatEvent], None]
 
 
 class LatencyObserver(Protocol):
-    """Told when upstreams are asked and when the first of them begins to answer, in time.monotonic's seconds."""
+    """Notified of the first request to a model and of its first token, in time.monotonic seconds."""
 
     def llm_request(self, at: float) -> None: ...
 
@@ -52,6 +52,15 @@ class LatencyObserver(Protocol):
 
 ReplyTo = Callable[[str], Awaitable[str]]
 """Returns the call's own reply to these words of the caller; empty to let the language model answer."""
+
+
+class _NoObserver:
+    def llm_request(self, at: float) -> None: ...
+    def first_token(self, at: float) -> None: ...
+
+
+async def _no_reply(said: str) -> str:
+    return ""
 
 
 def hashed_caller(agent: str, caller: str, secret: Secret) -> str:
@@ -68,10 +77,9 @@ class Responder:
         self,
         agent: str,
         caller_key: str,
-        brain: AgentLlm,
+        llm: AgentLlm,
         *,
-        memory: TurnRecall | None = None,
-        watch: LatencyObserver | None = None,
+        memory: TurnRecaller = NO_RECALL,
         longest_silence: float = LONGEST_SILENCE,
         kept_seconds: float = KEPT_SECONDS,
     ) -> None:
@@ -79,19 +87,19 @@ class Responder:
         self.usage = Usage(0, 0, 0)
         """The sum over all complete answers."""
         self.caller_key = caller_key
-        self._brain = brain
+        self._llm = llm
         self._memory = memory
-        self._watch = watch
+        self._observer: LatencyObserver = _NoObserver()
         self._longest_silence = longest_silence
         self._kept_seconds = kept_seconds
         self._answers: list[_SharedAnswer] = []
         self._call = concerned_call()
-        self._reply_to: ReplyTo | None = None
+        self._reply_to: ReplyTo = _no_reply
 
     @property
     def opens(self) -> bool:
         """Whether the greeting is its own."""
-        return self._brain.opens
+        return self._llm.opens
 
     def answer(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
         """
@@ -101,23 +109,21 @@ class Responder:
         """
         return self._answer_to(request).read()
 
-    def watched_by(self, watch: LatencyObserver) -> None:
-        self._watch = watch
+    def watched_by(self, observer: LatencyObserver) -> None:
+        self._observer = observer
 
     def stood_in_by(self, reply_to: ReplyTo) -> None:
         self._reply_to = reply_to
 
     def forget(self) -> None:
         """Drop the memory found so far: it is another person's, or was erased."""
-        if self._memory is not None:
-            self._memory.forget()
+        self._memory.forget()
 
     def close(self) -> None:
         """The call has ended: cancel its answers."""
         for answer in self._answers:
             answer.cancel()
-        if self._memory is not None:
-            self._memory.close()
+        self._memory.close()
 
     def _answer_to(self, request: ChatRequest) -> "_SharedAnswer":
         oldest = time.monotonic() - self._kept_seconds
@@ -125,10 +131,10 @@ class Responder:
         for answer in self._answers:
             if answer.request == request and not answer.is_dropped:
                 return answer
-        self._answers.append(_SharedAnswer(request, lambda put: self._think(request, put)))
+        self._answers.append(_SharedAnswer(request, lambda put: self._respond(request, put)))
         return self._answers[-1]
 
-    async def _think(self, request: ChatRequest, put: Put) -> None:
+    async def _respond(self, request: ChatRequest, put: Put) -> None:
         def pass_on(event: ChatEvent) -> None:
             if isinstance(event, Usage):
                 self.usage = _sum(self.usage, event)
@@ -139,27 +145,24 @@ class Responder:
         if reply := await self._reply(request):
             put(TextDelta(reply))
             return
-        if self._watch is not None:
-            self._watch.llm_request(time.monotonic())
-        race = _FallbackRace(self._brain, self.caller_key, pass_on, self._watch, self._longest_silence)
+        self._observer.llm_request(time.monotonic())
+        race = _FallbackRace(self._llm, self.caller_key, pass_on, self._observer, self._longest_silence)
         try:
             await race.run(await self._with_memory(request))
         except Exception:
             # The edge of a request: the caller gets an apology instead.
             _log.exception("answer failed", extra={"agent": self.agent})
         if not race.has_answered:
-            put(TextDelta(self._brain.sorry))
+            put(TextDelta(self._llm.sorry))
         elif race.broke_off:
-            put(TextDelta(f"{race.stop} {self._brain.sorry}"))
+            put(TextDelta(f"{race.stop} {self._llm.sorry}"))
 
     async def _reply(self, request: ChatRequest) -> str:
-        if self._reply_to is None or request.messages[-1]["role"] != "user":
+        if request.messages[-1]["role"] != "user":
             return ""
         return await self._reply_to(_last_words(request))
 
     async def _with_memory(self, request: ChatRequest) -> ChatRequest:
-        if self._memory is None:
-            return request
         try:
             return replace(request, memory=await self._memory.about(_last_words(request)))
         except Exception as error:
@@ -223,18 +226,18 @@ class _FallbackRace:
     """One request to upstream after upstream, until one of them begins to answer."""
 
     def __init__(
-        self, brain: AgentLlm, caller_key: str, put: Put, watch: LatencyObserver | None, longest_silence: float
+        self, llm: AgentLlm, caller_key: str, put: Put, observer: LatencyObserver, longest_silence: float
     ) -> None:
         self.has_answered = False
         self.broke_off = False
         """Whether the answer ended early."""
         self.stop = ""
         """The punctuation that the last sentence lacks."""
-        self._brain = brain
+        self._llm = llm
         self._caller_key = caller_key
         self._put = put
-        self._watch = watch
-        self._rules = load_rules(brain.language)
+        self._observer = observer
+        self._rules = load_rules(llm.language)
         self._attempts: list[asyncio.Task[None]] = []
         self._winner: asyncio.Task[None] | None = None
         self._news = asyncio.Event()
@@ -242,8 +245,7 @@ class _FallbackRace:
         self._patience = asyncio.timeout(longest_silence)
 
     async def run(self, request: ChatRequest) -> None:
-        brain = self._brain
-        patience = min(len(brain.upstreams), 2) * brain.first_token_seconds  # the first two have had their time
+        patience = min(len(self._llm.upstreams), 2) * self._llm.first_token_seconds  # the first two have had their time
         one_moment = asyncio.get_running_loop().call_later(patience, self._say_one_moment)
         try:
             with suppress(TimeoutError):
@@ -254,11 +256,11 @@ class _FallbackRace:
 
     async def _ask_in_turn(self, tasks: asyncio.TaskGroup, request: ChatRequest) -> None:
         """Ask the next upstream when one fails or is slow; a slow one may still be the first to answer."""
-        for upstream in self._brain.upstreams:
+        for upstream in self._llm.upstreams:
             self._attempts.append(tasks.create_task(self._ask(upstream, request)))
             self._news.clear()
             try:
-                async with asyncio.timeout(self._brain.first_token_seconds):
+                async with asyncio.timeout(self._llm.first_token_seconds):
                     await self._news.wait()
             except TimeoutError:
                 _log.warning("language model is slow", extra={"upstream": upstream.name})
@@ -290,8 +292,7 @@ class _FallbackRace:
         self._winner = asyncio.current_task()
         self._patience.reschedule(None)
         self._news.set()
-        if self._watch is not None:
-            self._watch.first_token(time.monotonic())
+        self._observer.first_token(time.monotonic())
         for attempt in self._attempts:
             if attempt is not self._winner:
                 attempt.cancel()
@@ -312,8 +313,8 @@ class _FallbackRace:
             self._put(event)
 
     def _say_one_moment(self) -> None:
-        if self._winner is None and self._brain.one_moment:
-            self._put(TextDelta(f"{self._brain.one_moment} "))
+        if self._winner is None and self._llm.one_moment:
+            self._put(TextDelta(f"{self._llm.one_moment} "))
 
 
 class _SpokenAnswer:

@@ -14,7 +14,7 @@ from gateway.errors import SharedStoreUnavailable
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.endpoint_tokens import EndpointTokens, digest_of
 from gateway.llm.responder import Responder, hashed_caller
-from gateway.llm.turn_recall import Search, TurnRecall
+from gateway.llm.turn_recall import NO_RECALL, Search, TurnRecall, TurnRecaller
 from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.trust import TrustLevel
 from gateway.settings import Secret
@@ -97,7 +97,8 @@ class ResponderFactory:
         brain = self._agent_llms.get(agent.name)
         if brain is None:
             return None
-        search, memory = self._search, None
+        search = self._search
+        memory: TurnRecaller = NO_RECALL
         is_known = caller or agent.repeat_caller.may_be_known_later
         if search is not None and is_known and prompts.wants_memory(agent.prompt):
             memory = TurnRecall(_allowed(search, agent.name, access), seconds=brain.recall_seconds)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.errors import StoreError
 from gateway.memory.recall import render_known
@@ -17,6 +17,27 @@ _log = logging.getLogger(__name__)
 
 Search = Callable[[str], Awaitable[list[str]]]
 """Returns memory that fits these words, the best first. May raise StoreError."""
+
+
+class TurnRecaller(Protocol):
+    """Memory for the turns of one call."""
+
+    async def about(self, said: str) -> str: ...
+    def forget(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class NoRecall:
+    """For a call that uses no memory."""
+
+    async def about(self, said: str) -> str:
+        return ""
+
+    def forget(self) -> None: ...
+    def close(self) -> None: ...
+
+
+NO_RECALL: Final = NoRecall()
 
 
 class TurnRecall:

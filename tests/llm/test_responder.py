@@ -148,7 +148,8 @@ async def test_turn_is_watched(agent_llms):
             self.seen.append(("first token", at))
 
     watch = Watch()
-    responder = agent_llms.responder(await agent_llms.llm(), watch=watch)
+    responder = agent_llms.responder(await agent_llms.llm())
+    responder.watched_by(watch)
     await asyncio.gather(ask(responder), ask(responder))
     assert [what for what, _ in watch.seen] == ["request", "first token"]
     assert watch.seen == sorted(watch.seen, key=lambda seen: seen[1])

@@ -12,7 +12,7 @@ from gateway.cluster.directory import CallDirectory
 from gateway.cluster.file_store import FileStore
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.responder_factory import ResponderFactory
-from gateway.memory.access import MemoryAccess
+from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.settings import Secret
 
 MAYA = Agent("maya", "You are Maya.\n{{memory}}")
@@ -90,7 +90,7 @@ async def test_question_may_come_to_another_node(directory: tuple[CallDirectory,
     assert responder is not None and responder.agent == "maya"
     assert await there.endpoint_tokens.find(call_llm.endpoint.bearer) is responder
     assert await there.endpoint_tokens.find("somebody-elses") is None
-    here.keep_to_itself(call_llm, MAYA)
+    here.memory_changed(call_llm, MAYA, AccessChange.REVOKED)
     await directory[0].written()
     nobodys = await there.endpoint_tokens.find(call_llm.endpoint.bearer)
     assert nobodys is not None and nobodys is not responder and nobodys.caller_key == ""

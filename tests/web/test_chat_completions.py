@@ -16,7 +16,7 @@ from gateway.llm.anthropic import AnthropicUpstream
 from gateway.llm.endpoint_tokens import EndpointTokens
 from gateway.llm.openai import OpenAiUpstream
 from gateway.llm.responder import Responder
-from gateway.llm.turn_recall import TurnRecall
+from gateway.llm.turn_recall import NO_RECALL, TurnRecall
 from gateway.settings import Secret
 from gateway.web.chat_completions import MAX_BODY_BYTES, routes
 from tests.fakes.deepgram_exchange import Exchange, shortened
@@ -45,7 +45,7 @@ class Proxy:
         self.client = client
         self._upstreams = []
 
-    def open_call(self, dialect="openai", memory=None):
+    def open_call(self, dialect="openai", memory=NO_RECALL):
         key = Secret("test-key")
         upstream = (
             AnthropicUpstream(self.llm.url, "", key)
@@ -160,7 +160,7 @@ async def test_memory_stands_behind_the_cached_prompt(proxy, dialect):
     async def search(said):
         return [f"Was told of {said}"]
 
-    bearer = proxy.open_call(dialect, memory=TurnRecall(search, patience=10.0))
+    bearer = proxy.open_call(dialect, memory=TurnRecall(search, seconds=10.0))
     await proxy.ask(bearer)
     sent = proxy.llm.requests[0].body
     parts = sent["system"] if dialect == "anthropic" else sent["messages"]
