@@ -25,7 +25,7 @@ async def test_fact_is_known_in_the_next_call(stage: Stage) -> None:
     assert "<caller_facts>" in prompt and "Ana Lopez" in prompt.split("<caller_facts>")[1].split("</caller_facts>")[0]
 
 
-async def test_correction_takes_the_place_of_what_was_known(stage: Stage) -> None:
+async def test_correction_replaces_the_fact(stage: Stage) -> None:
     await _call(stage, "My name is Ana Lopez.")
     await _call(stage, "My name is Anna Lopes.")
     facts = (await _call(stage, "Hello.")).split("<caller_facts>")[1].split("</caller_facts>")[0]
@@ -37,7 +37,7 @@ async def test_facts_belong_to_their_caller(stage: Stage) -> None:
     assert "Ana Lopez" not in await _call(stage, "Hello.", caller="+12025550188")
 
 
-async def test_receipt_tells_what_was_told_and_why(stage: Stage, tmp_path) -> None:
+async def test_receipt_lists_injected_facts(stage: Stage, tmp_path) -> None:
     await _call(stage, "My name is Ana Lopez.")
     prompt = await _call(stage, "Hello again.")
     store = await open_local_store(tmp_path / "data")

@@ -1,4 +1,4 @@
-"""What is remembered, of whom, and what happens when stores and language models fail."""
+"""What is stored about callers, and what happens when stores and language models fail."""
 
 import asyncio
 import functools
@@ -132,7 +132,7 @@ async def test_failing_store_gets_one_document(tmp_path: Path, fault: Fault) -> 
 
 
 async def test_slow_store_does_not_hold_the_call(tmp_path: Path) -> None:
-    """Settings leave without it; what it knows is told in mid-call."""
+    """The settings are sent without it; its calls are added during the call."""
     async with FakeRemem() as remem, with_remem(tmp_path, remem) as stage:
         await one_call(stage, "I ride a red bike.")
         await until(lambda: remem.documents)

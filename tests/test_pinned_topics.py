@@ -74,7 +74,7 @@ async def test_anonymous_caller_has_no_topics(stage: Stage, tmp_path: Path) -> N
         assert await store.look(lambda connection: connection.execute(count).fetchone()) == (0,)
 
 
-async def test_receipt_tells_of_the_pin(stage: Stage, tmp_path: Path) -> None:
+async def test_receipt_lists_the_topic(stage: Stage, tmp_path: Path) -> None:
     for words in (OFFER, INSPECTION):
         await _call(stage, words)
     prompt = await _call(stage, "Hello again.")
@@ -97,13 +97,13 @@ async def test_reverted_call_leaves_no_pin(stage: Stage, tmp_path: Path) -> None
     assert not _pinned(await _call(stage, "Hello."))
 
 
-async def test_pin_by_hand_is_told_while_the_gateway_runs(stage: Stage, tmp_path: Path) -> None:
+async def test_manual_pin_is_used_while_the_gateway_runs(stage: Stage, tmp_path: Path) -> None:
     async with _store(tmp_path) as store:
         await PinnedTopicStore(store).pin(
             "maya", CALLER, "Office move", status="Boxes are ordered", open_items=["Book the van"]
         )
-    told = _pinned(await _call(stage, "Hello."))
-    assert "Office move (open)" in told and "Boxes are ordered" in told and "Book the van" in told
+    pinned = _pinned(await _call(stage, "Hello."))
+    assert "Office move (open)" in pinned and "Boxes are ordered" in pinned and "Book the van" in pinned
     async with _store(tmp_path) as store:
         assert await PinnedTopicStore(store).unpin("maya", CALLER, "Office move")
     assert not _pinned(await _call(stage, "Hello."))
@@ -120,7 +120,7 @@ async def test_instruction_in_a_pin_is_data(stage: Stage, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("tier", ["none", "name", "summaries"])
-async def test_lower_tier_is_told_no_topic(tmp_path: Path, tier: str) -> None:
+async def test_lower_level_gets_no_topic(tmp_path: Path, tier: str) -> None:
     (tmp_path / "maya.md").write_text("You are Maya.\n{{memory}}")
     (tmp_path / "gateway.toml").write_text(
         f'[agents.maya]\nprompt = "maya.md"\n[agents.maya.memory.trust]\nattested = "{tier}"\nunattested = "{tier}"\n'
@@ -150,8 +150,8 @@ async def test_model_names_topics_and_closes_them(tmp_path: Path) -> None:
             asked = json.dumps(llm.requests[-1].body)
             assert "TOPICS OF EARLIER CALLS:" in asked and "- Orlando sale; open: Find a buyer" in asked
             llm.answers(_answer(title="Orlando sale", status="Sold", state="closed"))
-            told = _pinned(await _call(stage, "It is sold."))
-            assert "Orlando sale (changed): A house in Orlando" in told and "An offer came" in told
-            assert "Sign" in told and "Find a buyer" not in told
+            pinned = _pinned(await _call(stage, "It is sold."))
+            assert "Orlando sale (changed): A house in Orlando" in pinned and "An offer came" in pinned
+            assert "Sign" in pinned and "Find a buyer" not in pinned
             llm.answers(json.dumps({"context": "A model that knows nothing of topics."}))
             assert not _pinned(await _call(stage, "Hello."))

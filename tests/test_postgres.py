@@ -18,7 +18,7 @@ STOPS_AT_ONCE = Timeouts(finalization_close=0.5)
 
 
 async def one_call(stage: Stage, text: str, caller: str = CALLER) -> str:
-    """A call in which the caller says this; what its agent was told."""
+    """A call in which the caller says this. Returns the prompt of its agent."""
     call, conversation = await stage.dial(caller)
     await conversation.user_says(text)
     await call.hang_up()
@@ -57,7 +57,7 @@ async def test_database_killed_in_mid_call_loses_nothing(tmp_path: Path, mortal_
         await asyncio.to_thread(server.kill)
         await conversation.user_says(FACT)
         await call.hang_up()
-        # While it is away a new caller is answered as ever, by an agent that knows nobody.
+        # While it is away new callers are answered as usual, by an agent without memory.
         assert "Ana Quibble" not in await one_call(stage, "Hello.", "+12025550188")
 
         await until_it(lambda: shows(stage, database="away", endings=2))

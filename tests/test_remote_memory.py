@@ -70,10 +70,10 @@ async def test_fact_is_in_the_document_there(stage: Stage, remem: FakeRemem) -> 
     assert len(remem.documents) == 1
 
 
-async def test_another_gateway_knows_the_caller_and_nobody_else(
+async def test_another_gateway_knows_only_this_caller(
     stage: Stage, remem: FakeRemem, carrier_name: str, tmp_path: Path
 ) -> None:
-    """Its own store is empty: whatever it tells comes from the one that filters nothing."""
+    """Its own store is empty: everything comes from the remote one, which filters nothing."""
     await _taught(stage, remem)
     async with _gateway(carrier_name, tmp_path / "second", remem) as second:
         assert "Prefers window seats" in await _call(second)

@@ -41,6 +41,6 @@ def test_other_times_are_refused(text):
 
 @pytest.mark.parametrize("text", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "0001-01-01T05:00:00+01:00"])
 def test_times_for_no_time_are_refused(text):
-    """They can't be told in every zone."""
+    """Not every time zone can show them."""
     with pytest.raises(ValueError):
         parse_time(text)

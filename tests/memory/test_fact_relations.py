@@ -22,7 +22,7 @@ def related(old, new, type_="preference"):
         ("Needs a new filter every month", "Needs new filters every month"),
     ],
 )
-def test_repeat_is_told_from_news(old, new):
+def test_repeat_is_recognised(old, new):
     assert related(old, new) == "repeat"
 
 
@@ -78,7 +78,7 @@ def test_other_facts_stand_side_by_side(old, new):
     assert related(old, new) is None
 
 
-def test_somebody_may_have_two_orders():
+def test_caller_may_have_two_orders():
     assert related("Has order number 12", "Has order number 13", "identifier") is None
 
 

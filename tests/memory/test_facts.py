@@ -56,7 +56,7 @@ async def everything(store, book):
     """All that the book left, with documents by their origin instead of their id."""
     documents = await store.newest(tags=("caller-fact",), limit=1000)
     origin = {document.id: document.source_id for document in documents}
-    told = [
+    stored = [
         (
             document.source_id,
             document.title,
@@ -68,7 +68,7 @@ async def everything(store, book):
         for document in sorted(documents, key=lambda document: document.source_id)
     ]
     history = [replace(change, document_id=origin[change.document_id]) for change in await book.history(*ANA)]
-    return told, history
+    return stored, history
 
 
 # Learning
@@ -99,7 +99,7 @@ async def test_repeated_step_changes_nothing(store, book):
     assert await everything(store, book) == before
 
 
-async def test_better_extraction_takes_the_place_of_the_first(book):
+async def test_better_extraction_replaces_the_first(book):
     await learn(book, "one", "Is called Ana", "Prefers black tea")
     await learn(book, "two", "Prefers black tea", days=1)
     await learn(book, "one", "Is called Ana Diaz")
@@ -197,7 +197,7 @@ async def test_deleted_document_does_not_come_back(store, book):
     assert [change.statement for change in await book.history(*ANA)] == ["Has a dog", "Drives a van"]
 
 
-# What a search may tell
+# Visibility
 
 
 async def test_superseded_or_expired_fact_is_not_shown(store, book):
@@ -216,7 +216,7 @@ async def test_other_documents_are_shown(store):
         assert is_current(document, NOON + timedelta(days=9999))
 
 
-# Taking back
+# Removing
 
 
 async def test_reverted_call_teaches_nothing_any_more(book):

@@ -80,7 +80,7 @@ async def test_no_time_means_what_is_there(recall, memory):
     assert await memory.rest() == [OLD]
 
 
-async def test_each_call_is_told_once(recall, memory):
+async def test_each_call_is_returned_once(recall, memory):
     recall.own.set_result([NEW])
     recall.remote.set_result([past_call("new", context="the same call, elsewhere")])
     assert await memory.by(LONG) == [NEW]
@@ -118,7 +118,7 @@ async def test_cancel_ends_the_loading(recall, memory, caplog):
     assert caplog.records == []
 
 
-async def test_cancel_before_the_first_step_asks_nobody(recall):
+async def test_cancel_before_the_first_step_asks_no_store(recall):
     memory = MemoryLoader(recall, agent="maya", caller="+12025550143", limit=3)
     memory.cancel()
     assert await memory.rest() == []
@@ -132,7 +132,7 @@ async def test_cancel_keeps_what_was_found(recall, memory):
     assert await memory.rest() == []
 
 
-async def test_what_nobody_can_read_costs_a_log_line(recall, memory, caplog):
+async def test_unreadable_memory_is_logged(recall, memory, caplog):
     recall.own.set_result([OLD])
     recall.remote.set_exception(KeyError("type"))
     assert await memory.rest() == [OLD]

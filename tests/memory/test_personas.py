@@ -125,7 +125,7 @@ async def test_unknown_persona_is_empty_and_logged_once(book, caplog):
     ]
 
 
-def test_memory_told_twice_is_rendered_once():
+def test_duplicate_memory_is_rendered_once():
     assert render([memory("Lives in Ulm."), memory("Lives in\nUlm.")], budget_tokens=400).count("Ulm") == 1
 
 

@@ -58,12 +58,12 @@ async def titles(book, who=ANA, **options):
 async def everything(store, book):
     """All that the book left, with documents by their origin instead of their id."""
     documents = await store.newest(tags=("pinned-topic",), limit=1000)
-    told = [
+    stored = [
         (found.source_id, found.title, found.content, found.tags, found.created_at, found.metadata)
         for found in sorted(documents, key=lambda document: document.source_id)
     ]
     pins = {who: [replace(pin, id="") for pin in await book.pinned(*who, closed=True)] for who in (ANA, BEN)}
-    return told, pins, [await book.history(*who) for who in (ANA, BEN)], await book.topics(*ANA)
+    return stored, pins, [await book.history(*who) for who in (ANA, BEN)], await book.topics(*ANA)
 
 
 # Calls
@@ -116,7 +116,7 @@ async def test_repeated_step_changes_nothing(store, book):
     assert await everything(store, book) == before
 
 
-async def test_better_summary_takes_the_place_of_the_first(book):
+async def test_better_summary_replaces_the_first(book):
     await note(book, "one", SALE, MOVE)
     await note(book, "two", MOVE, days=1)
     await note(book, "one", TopicNote(SALE, status="Listed"))
@@ -131,7 +131,7 @@ async def test_newest_call_counts_not_last_ended(book):
     assert pin.status == "Offer"
 
 
-async def test_closed_pin_is_told_no_more(book):
+async def test_closed_topic_is_not_listed(book):
     await note(book, "one", SALE)
     await note(book, "two", SALE, MOVE, days=1)
     (change,) = await note(book, "three", TopicNote(SALE, status="Sold", state="closed"), days=2)
@@ -165,7 +165,7 @@ async def test_last_spoken_of_comes_first(book):
     assert await titles(book, limit=1) == [SALE]
 
 
-# By hand
+# Operators
 
 
 async def test_person_pins_changes_and_closes(book):
@@ -180,7 +180,7 @@ async def test_person_pins_changes_and_closes(book):
     assert (again.state, again.status) == ("open", "Sold")
 
 
-async def test_pin_by_hand_joins_what_calls_say(book):
+async def test_manual_pin_joins_mentions_of_calls(book):
     await note(book, "one", TopicNote("The sale of the Orlando house", status="Listed"))
     pin = await book.pin(*ANA, SALE)
     assert (pin.title, pin.status, pin.calls) == (SALE, "Listed", 1)
@@ -234,7 +234,7 @@ async def test_deleted_document_does_not_come_back(store, book):
     assert (await titles(book), len(await book.topics(*ANA))) == ([], 2)
 
 
-# Taking back
+# Removing
 
 
 async def test_reverted_call_says_nothing_any_more(book):
@@ -271,7 +271,7 @@ async def test_topic_still_spoken_of_keeps_its_history(book):
     assert [topic.title for topic in await book.topics(*ANA)] == [SALE]
 
 
-async def test_topic_nobody_speaks_of_goes(store, book):
+async def test_topic_without_mentions_expires(store, book):
     await note(book, "one", SALE)
     await note(book, "two", SALE, days=1)
     await book.unpin(*ANA, SALE, now=NOON + timedelta(days=2))
@@ -328,9 +328,9 @@ async def test_reverted_call_had_not_happened(ground, calls, data):
         )
 
 
-def _stripped(told):
+def _stripped(stored):
     """Without the random names of what was done by hand."""
-    documents, *rest = told
+    documents, *rest = stored
     return sorted((document[1:] for document in documents), key=repr), rest
 
 
@@ -342,7 +342,7 @@ def _stripped(told):
         max_size=12,
     )
 )
-async def test_nobody_sees_the_topics_of_others(ground, calls):
+async def test_topics_of_other_callers_stay_hidden(ground, calls):
     async with opened(ground.another()) as store:
         book = PinnedTopicStore(store)
         for number, (agent, caller, title) in enumerate(calls):

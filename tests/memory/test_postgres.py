@@ -47,7 +47,7 @@ async def test_nodes_that_start_at_once_make_the_tables_once(ground):
 
 
 @pytest.mark.parametrize("url", ["postgresql://me:sesame@127.0.0.1:1/x", "postgresql://me:sesame%zz@127.0.0.1/x"])
-async def test_wrong_address_is_told_without_its_password(url):
+async def test_wrong_address_is_reported_without_its_password(url):
     problem = await problem_of(url)
     assert problem.startswith("can't reach PostgreSQL, see DATABASE_URL: ")
     assert "sesame" not in problem and "\n" not in problem
@@ -108,7 +108,7 @@ async def test_server_that_comes_back_is_used_again(mortal_postgres):
 
     assert await until_it(is_back) == kept
     assert not store.is_away
-    # Once more, without anybody having noticed: a connection that was lost meanwhile costs nothing.
+    # Once more, unnoticed: a pooled connection that was lost is replaced without an error.
     await asyncio.to_thread(server.kill)
     await asyncio.to_thread(server.start)
     assert (await store.append(kept.id, "red pan")).content == "blue kettle\nred pan"

@@ -54,7 +54,7 @@ async def test_vectors_come_back_as_they_were_made(ground):
 
 
 async def test_another_nodes_change_is_seen_at_once(ground):
-    """A node keeps the scopes it looked at last, until somebody changes one."""
+    """A node caches scopes until one of their documents changes."""
     async with ground.opened() as store, ground.opened() as other:
         kept = await store.create(NewDocument("", "blue kettle", tags=ANA))
         for content in ("red kettle", "green kettle"):

@@ -16,7 +16,7 @@ def test_rare_word_weighs_more():
     assert covered[4] > covered[1] == covered[2] == covered[3]
 
 
-def test_word_that_nobody_has_lowers_all():
+def test_word_without_a_match_lowers_all():
     assert ranking.coverage(SIZES, [[1], []])[1] < ranking.coverage(SIZES, [[1]])[1]
 
 

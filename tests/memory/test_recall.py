@@ -96,7 +96,7 @@ async def test_store_that_wants_a_long_wait_is_left(own):
         assert len(remem.requests) == 1
 
 
-async def test_remote_failure_is_told(own):
+async def test_remote_failure_is_raised(own):
     async with FakeRemem(always=Fault.BROKEN) as remem, httpx.AsyncClient() as http:
         with pytest.raises(StoreUnavailable):
             await Recall(own, RememClient(remem.url, Secret("vlt_demo"), http), 3).remote_calls("maya", ANA)
@@ -109,7 +109,7 @@ def test_own_text_wins_in_merging():
     assert merged([CALL], [theirs, newer], 1) == [newer]
 
 
-# What the agent is told
+# Rendering
 
 
 def test_nothing_known_is_nothing_said():
@@ -145,7 +145,7 @@ def test_notes_read_plainly():
         (timedelta(days=800), "2 years ago"),
     ],
 )
-def test_age_is_told_in_words(ago, words):
+def test_age_is_written_in_words(ago, words):
     line = render([replace(CALL, started_at=NOW - ago)], now=NOW).splitlines()[2]
     assert line.endswith(f"M, {words}")
 
@@ -213,7 +213,7 @@ def test_known_keeps_to_budget_and_marks(texts, budget_tokens):
 
 
 def pin(title="Orlando sale", **fields):
-    told = {
+    given = {
         "id": title,
         "title": title,
         "about": "A house in Orlando.",
@@ -230,10 +230,10 @@ def pin(title="Orlando sale", **fields):
         "since": START,
         "last_said_at": NOW,
     }
-    return PinnedTopic(**(told | fields))
+    return PinnedTopic(**(given | fields))
 
 
-def test_pin_tells_what_it_is_and_what_is_open():
+def test_topic_shows_status_and_open_items():
     assert render_topics([pin()], now=NOW).splitlines()[1:] == [
         "<pinned_topics>",
         "Orlando sale (changed): A house in Orlando.",
@@ -270,7 +270,7 @@ def test_first_pin_leaves_room_for_others():
     assert "Office move (changed)" in block and len(block) <= 1200
 
 
-async def test_pinned_topics_are_told_as_long_as_they_are_kept(own):
+async def test_pinned_topics_are_listed_within_their_retention(own):
     book = PinnedTopicStore(own)
     now = datetime.now(UTC)
     await book.pin("maya", ANA, "Orlando sale", now=now - timedelta(days=40))

@@ -135,7 +135,7 @@ async def test_store_without_updates_keeps_the_old_text(remem, client):
     assert len(remem.documents) == 1
 
 
-async def test_refused_replace_is_told(remem, client):
+async def test_refused_replace_is_raised(remem, client):
     remem.api_key = "changed"
     with pytest.raises(StoreRefused) as raised:
         await client.replace("d1", call_document())

@@ -1,4 +1,4 @@
-"""The store with an embedder: found by meaning, and by nobody else."""
+"""Searching by words and by meaning, in a store with an embedder."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -228,7 +228,7 @@ async def test_document_made_within_other_work_gets_its_vectors(store):
     """As facts are, with the log that they rest on."""
     await keep(store, "Has a cat")
     await embedded(store)
-    await asyncio.sleep(0.1)  # whoever makes vectors has seen that none are lacking
+    await asyncio.sleep(0.1)  # by now the embedding task waits for documents
     await store.run(lambda connection: create_document(connection, NewDocument("", "Has a dog", tags=ANA), NOW))
     await embedded(store)
     assert set(await models(store)) == {"Has a cat", "Has a dog"}

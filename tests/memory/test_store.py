@@ -261,7 +261,7 @@ async def test_nodes_lose_none_of_each_others_words(ground):
         assert (await store.get(kept.id)).content.count("word") == 40
 
 
-async def test_reading_waits_for_nobody_who_writes(ground):
+async def test_reading_does_not_wait_for_writers(ground):
     async with ground.opened() as store, ground.opened() as other:
         kept = await keep(store, "kettle", tags=ANA)
         done = threading.Event()

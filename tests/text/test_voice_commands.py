@@ -291,7 +291,7 @@ def test_no_drops_it(answer):
     ["I'm not sure.", "Yes, but what happens then?", "What time is it?", "Yes and no", "sure thing is he said"],
 )
 def test_only_a_plain_yes_counts(answer):
-    """And after anything else, a yes is meant for somebody else."""
+    """And after anything else, a yes answers something else."""
     commands = asked(VoiceCommandKind.FORGET_EVERYTHING)
     assert commands.heard(answer, 101.0) is None
     assert commands.heard("Yes.", 102.0) is None

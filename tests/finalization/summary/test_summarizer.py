@@ -131,7 +131,7 @@ async def test_no_provider_writes_extract():
         (LlmRefused("no"), LlmRefused("no"), LlmRefused),
     ],
 )
-async def test_ask_tells_whether_to_return(first, second, raised):
+async def test_error_says_whether_to_retry(first, second, raised):
     writer = writer_of(ScriptedProvider("first", first), ScriptedProvider("second", second))
     with pytest.raises(raised):
         await writer.ask(LINES)

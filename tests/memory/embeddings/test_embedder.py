@@ -66,7 +66,7 @@ async def test_no_model_is_loaded_before_the_first_text():
     embedder.close()
 
 
-async def test_missing_model_is_told_once(caplog):
+async def test_missing_model_is_logged_once(caplog):
     def load():
         raise ModelGone("not installed")
 
@@ -94,7 +94,7 @@ async def test_process_that_is_ready_is_the_one_that_loads():
     assert started._process.poll() == 0
 
 
-async def test_process_that_nobody_needed_ends_too():
+async def test_unused_process_ends_too():
     embedder = Embedder()
     await embedder.get_ready()
     process = embedder._loader._started._process
