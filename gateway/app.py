@@ -31,17 +31,16 @@ from gateway.calls.recorder import RecordingDirectory
 from gateway.cluster.open import Sharing, check_redis_url, open_sharing
 from gateway.engines.interface import VoiceEngine
 from gateway.engines.registry import ENGINES, MakeEngine, NoEngine, make_engine
-from gateway.errors import SettingsError, StoreUnavailable
+from gateway.errors import SettingsError
 from gateway.finalization.archive import Archive
-from gateway.finalization.job_table import JobTable
-from gateway.finalization.steps import FinalizationSteps
+from gateway.finalization.job import NoJobQueue
+from gateway.finalization.job_table import JobTable, never_alive
+from gateway.finalization.steps import AgentRules, CallMemory, FinalizationSteps
 from gateway.finalization.summary.summarizer import Summarizer, build_writer
 from gateway.finalization.worker import FinalizationWorker
-from gateway.history import trace_export
+from gateway.history import traces
 from gateway.history.call_log import FILE_NAME, CallLog
-from gateway.history.call_rows import CallRows
-from gateway.history.calls_table import CallsTable
-from gateway.history.erasure import DataLocations, Eraser
+from gateway.history.erasure import DataLocations, Eraser, NoSharedData
 from gateway.history.live_events import EventPublisher, keep_local
 from gateway.history.queries import CallHistory
 from gateway.history.stores import Stores, open_stores
@@ -179,7 +178,7 @@ class Config:
     ) -> "Config":
         _make_folder(settings.record_dir, "RECORD_DIR")
         check_redis_url(settings)
-        trace_export.check(settings)
+        traces.check(settings)
         agents = AgentDirectory(settings.agents, settings.folder)
         engine = make_engine(settings, connect, engines)
         return cls(
@@ -292,7 +291,7 @@ async def open_resources(config: Config, stack: contextlib.AsyncExitStack, *, is
         levels = LevelMeters(sharing.store, node=sharing.node, nodes=lambda: [node["node"] for node in cluster.nodes])
     log = CallLog(settings.data_dir / FILE_NAME, sharing.node, shared=is_worker)
     stack.callback(log.close)
-    tracer = await stack.enter_async_context(trace_export.traced(settings))
+    tracer = await stack.enter_async_context(traces.traced(settings))
     return Resources(
         http=http,
         embedder=embedder,
@@ -352,13 +351,12 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
     """Start everything that calls need, then resume the calls and jobs of the last run. `stack` stops it."""
     settings, sharing = config.settings, resources.sharing
     eraser = Eraser(
-        resources.store,
+        resources.stores,
         DataLocations.of(settings),
         resources.remem,
         config.admin_token,
-        local=resources.stores.local,
-        shared=sharing.traces,
-        patience=config.timeouts.erase_elsewhere,
+        sharing.traces or NoSharedData(),
+        scrub_timeout=config.timeouts.erase_elsewhere,
     )
     finalizer = _finalizer(config, resources, eraser)
     stack.push_async_callback(finalizer.close, seconds=config.timeouts.finalization_close)
@@ -409,7 +407,7 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
         metrics.LIVE_CALLS: lambda: manager.live_calls,
         metrics.ENDINGS: lambda: finalizer.unfinished,
         metrics.OLDEST_ENDING: lambda: finalizer.oldest_seconds,
-        metrics.RESTING: lambda: finalizer.resting,
+        metrics.RESTING: lambda: finalizer.parked,
         metrics.LOOP_LAG: lambda: manager.loop_lag,
     }
     stack.enter_context(metrics.gauges(gauges))
@@ -419,33 +417,34 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
 
 def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> FinalizationWorker:
     agents, store, sharing, embedder = config.agents, resources.store, resources.sharing, resources.embedder
-    table = JobTable(resources.stores.local, sharing.node)
+    cluster = sharing.cluster if sharing.shares_disk else None
+    alive = cluster.directory.alive if cluster is not None else never_alive
+    table = JobTable(resources.stores.local, sharing.node, alive)
+    embed = embedder.embed if embedder is not None else None
     steps = FinalizationSteps(
-        store=store,
+        memory=CallMemory(store, PinnedTopicStore(store, embed=embed)),
         jobs=sharing.jobs or table,
         remem=resources.remem,
-        writer=config.writer,
+        summarizer=config.writer,
         archive=resources.archive,
-        zones={agent.name: agent.timezone for agent in agents},
-        book=CallsTable(store),
-        facts=FactStore(store),
-        pins=PinnedTopicStore(store, embed=embedder.embed if embedder is not None else None),
-        state=CallerStateStore(store),
-        state_keys={agent.name: agent.repeat_caller.state_keys for agent in agents},
-        analysed=frozenset(agent.name for agent in agents if agent.repeat_caller.analytics_enabled),
-        silences={agent.name: agent.repeat_caller.new_person_after for agent in agents},
-        is_forgotten=eraser.is_forgotten,
+        agents={
+            agent.name: AgentRules(
+                timezone=agent.timezone,
+                state_keys=agent.repeat_caller.state_keys,
+                counts_repeat_callers=agent.repeat_caller.analytics_enabled,
+                new_person_after=agent.repeat_caller.new_person_after,
+            )
+            for agent in agents
+        },
+        is_erased=eraser.is_erased,
     )
     return FinalizationWorker(
         steps,
         table,
-        log=resources.log,
+        sharing.jobs or NoJobQueue(),
+        resources.call_events,
+        eraser.clear_away,
         enabled=config.settings.voice_session_enabled,
-        stream=sharing.jobs,
-        node=sharing.node,
-        alive=sharing.cluster.directory.alive if sharing.cluster is not None and sharing.shares_disk else None,
-        call_events=resources.call_events,
-        clear_away=eraser.clear_away,
     )
 
 
@@ -455,7 +454,7 @@ def _memory(config: Config, resources: Resources, eraser: Eraser) -> MemoryServi
         return None
     limit = settings.voice_session_context_limit
     recall = Recall(store, resources.remem or NoRemem(), limit, config.retention)
-    return MemoryServices(recall, limit, resources.log, eraser.forget_caller)
+    return MemoryServices(recall, limit, resources.log, eraser.erase_caller)
 
 
 async def _tool_loader(
@@ -508,8 +507,8 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
     yield manager.run()
     yield resources.levels.run()
     yield finalizer.sweep()
-    yield finalizer.work_off()
-    yield finalizer.follow()
+    yield finalizer.consume_queue()
+    yield finalizer.follow_queue()
     yield agent_llm.keep_warm(config.agent_llms, lambda: manager.live_calls > 0)
     yield maintenance.delete_old_transcripts(resources.archive)
     yield maintenance.delete_old_events(resources.log, config.settings.voice_session_retention_days)
@@ -539,7 +538,7 @@ async def routes(
     stack.push_async_callback(read.close)
     history = CallHistory(read, data_dir=settings.data_dir, archive_dir=settings.voice_session_archive_dir)
     visible = VisibleDocuments(resources.store, config.retention)
-    notes = CallerNotes(visible, services.eraser.forget_caller)
+    notes = CallerNotes(visible, services.eraser.erase_caller)
     mcp = create_mcp(PersonaStore(resources.store), notes, token, pins=PinnedTopicStore(resources.store))
     own_store_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
 
@@ -575,11 +574,9 @@ async def _dashboard_routes(
 ) -> list[BaseRoute]:
     """The dashboard's pages. They read through `stores`, which no call waits for."""
     settings, token, store = config.settings, config.admin_token, stores.memory
-    with contextlib.suppress(StoreUnavailable):  # a shared database may be down now; the next start catches up
-        await CallRows(store).catch_up()
     guard = LoginGuard(token, Pages(), PublicUrl(settings.public_url))
     sealed, sounds, places = SealedParam(token), RecordingCache(settings.record_dir), DataLocations.of(settings)
-    eraser = Eraser(store, places, resources.remem, token, local=stores.local, shared=resources.sharing.traces)
+    eraser = Eraser(stores, places, resources.remem, token, resources.sharing.traces or NoSharedData())
     calls = CallPageQuery(stores, resources.archive, sounds, places.log, has_remote=resources.remem is not None)
     switchboard, events = services.manager.switchboard, resources.call_events
     return [

@@ -82,7 +82,7 @@ async def test_calls_in_both_log_and_jobs(tmp_path: Path) -> None:
         with write_lock(tmp_path / "data0/call-log.db"):
             for call in calls:
                 await call.leave()
-            done = "SELECT 1 FROM endings WHERE archived AND remote_version > 0"
+            done = "SELECT 1 FROM finalization_jobs WHERE archived AND remote_version > 0"
             await until(lambda: len(rows(tmp_path / "data0/gateway.db", done)) == 20)
             lane.gateway.kill()
         await _ended(playing)

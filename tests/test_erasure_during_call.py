@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from gateway.history.erasure import DataLocations, Eraser, holding
-from gateway.history.stores import open_local_store
+from gateway.history.erasure import DataLocations, Eraser, NoSharedData, holding
+from gateway.history.stores import Stores, open_local_store
 from gateway.settings import Secret
 from tests.stage import ADMIN, CALLER, Stage
 
@@ -13,8 +13,8 @@ async def _forget(folder: Path) -> DataLocations:
     places = DataLocations(folder / "data", folder / "archive")
     store = await open_local_store(places.data_dir)
     try:
-        eraser = Eraser(store, places, None, Secret(ADMIN))
-        await eraser.forget(await eraser.traces(CALLER))
+        eraser = Eraser(Stores(store, store), places, None, Secret(ADMIN), NoSharedData())
+        await eraser.erase(await eraser.find(CALLER))
     finally:
         await store.close()
     return places

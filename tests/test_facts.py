@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.history.calls_table import CallsTable
+from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.stores import open_local_store
 from gateway.memory.facts import FactStore
 from tests.stage import CALLER, Stage
@@ -42,7 +42,7 @@ async def test_receipt_lists_injected_facts(stage: Stage, tmp_path) -> None:
     prompt = await _call(stage, "Hello again.")
     store = await open_local_store(tmp_path / "data")
     try:
-        second, first = await CallsTable(store).newest(caller=CALLER)
+        second, first = await CallsTable(store).newest(CallRowFilter(caller=CALLER))
         assert second.receipt["tier"] == "everything"
         assert second.receipt["block"] in prompt
         kinds = {item["kind"]: item for item in second.receipt["items"]}
@@ -58,7 +58,7 @@ async def test_reverted_call_taught_nothing(stage: Stage, tmp_path) -> None:
     await _call(stage, "My name is Ana Lopez.")
     store = await open_local_store(tmp_path / "data")
     try:
-        [call] = await CallsTable(store).newest(caller=CALLER)
+        [call] = await CallsTable(store).newest(CallRowFilter(caller=CALLER))
         assert await FactStore(store).revert(call.session_id)
     finally:
         await store.close()

@@ -188,7 +188,7 @@ async def test_unreachable_store_costs_only_a_warning(tmp_path: Path, caplog: py
         await stage.document()
         _, again = await stage.dial()
         assert "red bike" in again.prompt
-        assert [r.message for r in caplog.records].count("ending step waits") == 1
+        assert [r.message for r in caplog.records].count("finalization step will be retried") == 1
 
 
 # Language models

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gateway.history.calls_table import CallsTable
-from gateway.history.erasure import DataLocations, Eraser
-from gateway.history.stores import open_local_store
+from gateway.history.calls_table import CallRowFilter, CallsTable
+from gateway.history.erasure import DataLocations, Eraser, NoSharedData
+from gateway.history.stores import Stores, open_local_store
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.sqlite import SqliteStore
 from gateway.settings import Secret
@@ -79,7 +79,7 @@ async def test_receipt_lists_the_topic(stage: Stage, tmp_path: Path) -> None:
         await _call(stage, words)
     prompt = await _call(stage, "Hello again.")
     async with _store(tmp_path) as store:
-        third, second, _ = await CallsTable(store).newest(caller=CALLER)
+        third, second, _ = await CallsTable(store).newest(CallRowFilter(caller=CALLER))
         item = third.receipt["items"][0]
     assert third.receipt["block"] in prompt and third.receipt["tier"] == "everything"
     assert (item["kind"], item["text"], item["session"]) == ("pin", "Orlando sale (changed)", second.session_id)
@@ -90,9 +90,9 @@ async def test_reverted_call_leaves_no_pin(stage: Stage, tmp_path: Path) -> None
     for words in (OFFER, INSPECTION):
         await _call(stage, words)
     async with _store(tmp_path) as store:
-        second, _ = await CallsTable(store).newest(caller=CALLER)
+        second, _ = await CallsTable(store).newest(CallRowFilter(caller=CALLER))
         places = DataLocations(tmp_path / "data", stage.archive_dir)
-        undone = await Eraser(store, places, None, Secret("key")).revert(second)
+        undone = await Eraser(Stores(store, store), places, None, Secret("key"), NoSharedData()).revert(second)
         assert undone.deleted["topic entries"] == 1
     assert not _pinned(await _call(stage, "Hello."))
 

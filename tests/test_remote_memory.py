@@ -7,9 +7,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from gateway.history.calls_table import CallsTable
-from gateway.history.erasure import DataLocations, Eraser
-from gateway.history.stores import open_local_store
+from gateway.history.calls_table import CallRowFilter, CallsTable
+from gateway.history.erasure import DataLocations, Eraser, NoSharedData
+from gateway.history.stores import Stores, open_local_store
 from gateway.memory.remem_client import RememClient
 from gateway.settings import Secret
 from tests.fakes.remem import FakeRemem
@@ -105,11 +105,13 @@ async def test_revert_and_forget_reach_there(carrier_name: str, tmp_path: Path) 
         assert all(f"- Prefers {what}" in there for what in ("window seats", "herring", "kippers"))
         store = await open_local_store(places.data_dir)
         stack.push_async_callback(store.close)
-        eraser = Eraser(store, places, RememClient(url, Secret(ADMIN), http), Secret(ADMIN))
-        newest, _ = await CallsTable(store).newest(caller=CALLER)
+        eraser = Eraser(
+            Stores(store, store), places, RememClient(url, Secret(ADMIN), http), Secret(ADMIN), NoSharedData()
+        )
+        newest, _ = await CallsTable(store).newest(CallRowFilter(caller=CALLER))
         await eraser.revert(newest)
         left = await _texts(http)
         assert "herring" not in left and "window seats" in left
-        await eraser.forget(await eraser.traces(CALLER))
+        await eraser.erase(await eraser.find(CALLER))
         left = await _texts(http)
         assert "window seats" not in left and "kippers" in left

@@ -57,7 +57,7 @@ class CallFinisher:
             self._tell_end(session)
             owes_last_function = pending.agent.functions is not None and bool(session.turns) and not wound_up
             first = functools.partial(self._wind_up, pending, session) if owes_last_function else None
-            self._finalizer.submit(session, recorder, begun=lambda: self._settled(key, session.id), first=first)
+            self._finalizer.submit(session, recorder, on_started=lambda: self._settled(key, session.id), first=first)
         else:
             self._settled(key)
 

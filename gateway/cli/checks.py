@@ -23,7 +23,7 @@ from gateway.agents import AgentDirectory
 from gateway.cluster.open import check_redis_url
 from gateway.engines.registry import SET_UP_ENGINE
 from gateway.errors import GatewayError
-from gateway.history import trace_export
+from gateway.history import traces
 from gateway.history.stores import store_path
 from gateway.settings import Secret, Settings, is_url
 from gateway.speech import model_files
@@ -111,7 +111,7 @@ class _Net:
 def _settings(settings: Settings) -> list[CheckResult]:
     """What would keep the gateway from starting, too."""
     found = []
-    for check in (_agents, _allow_list, _public_key, check_redis_url, trace_export.check):
+    for check in (_agents, _allow_list, _public_key, check_redis_url, traces.check):
         try:
             if words := check(settings):
                 found.append(CheckResult("settings", CheckState.OK, words))

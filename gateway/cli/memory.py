@@ -21,7 +21,7 @@ from gateway.cli import memory_text
 from gateway.cluster.open import open_shared_erasure
 from gateway.errors import SettingsError
 from gateway.history.calls_table import CallsTable, FinishedCall
-from gateway.history.erasure import DataLocations, Eraser, ErasureResult
+from gateway.history.erasure import DataLocations, Eraser, ErasureResult, NoSharedData
 from gateway.history.report import CallerReport, MemoryReports
 from gateway.history.stores import Stores, open_stores, store_path
 from gateway.memory.pinned_topics import PinnedTopicStore
@@ -55,7 +55,7 @@ class _Context:
         secret = admin_token(self.settings)
         async with httpx.AsyncClient() as http, open_shared_erasure(self.settings) as shared:
             remote = connect_remem(self.settings.remem_api_url, self.settings.remem_api_key, http)
-            yield Eraser(self.store, self.places, remote, secret, local=self.stores.local, shared=shared)
+            yield Eraser(self.stores, self.places, remote, secret, shared or NoSharedData())
 
     async def report(self) -> CallerReport:
         report = await MemoryReports(self.store).of(_caller(self.options.caller), self.options.agent)
@@ -137,7 +137,7 @@ async def _act(options: argparse.Namespace, given: Settings) -> int:
 
 
 async def _list(manager: _Context) -> int:
-    known = await MemoryReports(manager.store).acquaintances(manager.options.agent)
+    known = await MemoryReports(manager.store).callers(manager.options.agent)
     manager.show(known, memory_text.acquaintances(known))
     return 0
 
@@ -194,7 +194,7 @@ async def _audit(manager: _Context) -> int:
 
 
 async def _stats(manager: _Context) -> int:
-    figures = await MemoryReports(manager.store).figures(manager.options.agent)
+    figures = await MemoryReports(manager.store).stats(manager.options.agent)
     manager.show(figures, memory_text.figures(figures))
     return 0
 
@@ -232,7 +232,7 @@ async def _unpin(manager: _Context) -> int:
 async def _agent(manager: _Context) -> str:
     """The one that is named, or the only one there is."""
     names = list(manager.settings.agents) or [DEFAULT_AGENT]
-    known = {one.agent for one in await MemoryReports(manager.store).acquaintances()}
+    known = {one.agent for one in await MemoryReports(manager.store).callers()}
     given: str = manager.options.agent
     if given and given not in known.union(names):
         raise SettingsError(f"there is no agent {given}; there are {', '.join(sorted(known.union(names)))}")
@@ -257,13 +257,13 @@ async def _revert(manager: _Context) -> int:
 async def _forget(manager: _Context) -> int:
     caller, words = _caller(manager.options.caller), await _planted(manager)
     async with manager.eraser() as eraser:
-        traces = await eraser.traces(caller, manager.options.agent)
+        traces = await eraser.find(caller, manager.options.agent)
         # With one agent named, a remote store may have documents that nothing here tells of.
         if not traces and not words and not (manager.options.agent and manager.settings.remem_api_url):
             _nobody()
         if not await manager.confirmed(f"Forget {caller}, with {len(traces.sessions)} calls?"):
             return 1
-        undone = await eraser.forget(traces)
+        undone = await eraser.erase(traces)
     held_by = await eraser.holding(words) if words else []
     told = memory_text.forgotten(undone, held_by, under_way=len(traces.unfinished), verified=bool(words))
     manager.show({"undone": undone, "under_way": len(traces.unfinished), "still_in": held_by}, told)

@@ -166,7 +166,7 @@ def _call_row(call: FinishedCall, reverted: Sequence[str]) -> tuple[str, ...]:
         call.session_id,
         call.agent,
         f"{call.seconds:.0f} s",
-        call.end_reason,
+        call.outcome,
         "reverted" if call.session_id in reverted else "",
     )
 

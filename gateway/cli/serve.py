@@ -153,7 +153,7 @@ async def _look_at_store(loaded: Settings) -> None:
     embedder = Embedder() if loaded.memory_vectors else None
     stores = await open_stores(loaded.data_dir, loaded.database_url, embedder=embedder)
     try:
-        await JobTable(stores.local).open_ones()
+        await JobTable(stores.local).unfinished()
         await stores.memory.newest(tags=(), limit=1)
     finally:
         await stores.close()

@@ -106,7 +106,7 @@ def _retry(options: argparse.Namespace, loaded: Settings) -> int:
     if options.url:
         raise SettingsError("retry works where the gateway keeps its files; run it there, without --url")
     session = options.session
-    woken = _in_stores(loaded, lambda stores: JobTable(stores.local).try_again(session))
+    woken = _in_stores(loaded, lambda stores: JobTable(stores.local).retry_failed(session))
     if session and not woken:
         raise SettingsError(f"no call {session} waits to be tried again; `gateway sessions` lists those that do")
     print(f"{woken} to be tried again, by the running gateway or at its next start")

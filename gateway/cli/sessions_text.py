@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from gateway.cli.remote import Paint, columns, one_line
 from gateway.cli.tail_text import line
-from gateway.history.call_rows import STAGES
+from gateway.history.calls_table import STAGES
 
 Row = Mapping[str, Any]
 

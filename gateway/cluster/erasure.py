@@ -9,7 +9,7 @@ from redis.asyncio import Redis
 from gateway.cluster.directory import journal_name
 from gateway.cluster.event_stream import STREAM
 from gateway.cluster.redis_store import PREFIX, foreign_errors
-from gateway.finalization.redis_queue import ending_names
+from gateway.finalization.redis_queue import keys_of_job
 
 _AT_ONCE: Final = 500
 
@@ -25,7 +25,7 @@ class SharedErasure:
         """All of these calls, and whatever else was told of this caller; how many things that was."""
         removed, place = 0, "-"
         for session_id in sessions:
-            removed += await self._client.delete(PREFIX + journal_name(session_id), *ending_names(session_id))
+            removed += await self._client.delete(PREFIX + journal_name(session_id), *keys_of_job(session_id))
         while page := await self._client.xrange(STREAM, min=place, count=_AT_ONCE):
             ids = [id_ for id_, values in page if _is_of(orjson.loads(values[b"event"]), sessions, caller, agent)]
             removed += await self._client.xdel(STREAM, *ids) if ids else 0

@@ -1,4 +1,4 @@
-"""Raw transcripts as files: private, written whole or not at all, never shortened, deleted when they are old."""
+"""Raw transcripts as files: private, written atomically, never shortened, deleted after their retention."""
 
 import asyncio
 import contextlib
@@ -14,11 +14,11 @@ from typing import Final
 _NAME: Final = re.compile(r"voice-session-[0-9a-f-]{36}\.(txt|part)")
 _DAY: Final = 86_400
 _NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
-"""What a folder on the network says that knows none; a transcript is worth more than the order of two writers."""
+"""Errors of a network folder without locks. A transcript matters more than the order of two writers."""
 
 
 class Archive:
-    """A folder of raw transcripts; directory 0700, files 0600. All work is done off the loop."""
+    """The folder has mode 0700, files 0600. Files are written and read off the loop."""
 
     def __init__(self, folder: Path, *, retention_days: int) -> None:
         self._folder = folder
@@ -26,19 +26,18 @@ class Archive:
 
     async def write(self, session_uuid: str, text: str) -> bool:
         """
-        Keep one call's text, a line a turn; OSError when there is no room.
+        Write the transcript of a call, one line per turn. Raises OSError.
 
-        What is there is replaced, unless it tells of more turns or says more in the last one: then it stays, whoever
-        wrote it, and the answer is false.
+        Replaces an existing file, unless that has more turns or a longer last one: then returns false.
         """
         return await asyncio.to_thread(self._write, session_uuid, text)
 
     async def read(self, session_uuid: str) -> str | None:
-        """One call's text; None where there is none, or none any more."""
+        """The transcript of a call, or None if it was not written or has been deleted."""
         return await asyncio.to_thread(self._read, session_uuid)
 
     async def delete_old(self) -> int:
-        """Delete what is older than the retention; how many were."""
+        """Delete files older than the retention. Returns how many."""
         return await asyncio.to_thread(self._delete_old) if self._retention_days else 0
 
     def path_of(self, session_uuid: str) -> Path:
@@ -50,7 +49,7 @@ class Archive:
         path = self.path_of(session_uuid)
         part = path.with_suffix(".part")
         with _locked(part) as descriptor:
-            if path.exists() and _says_less(text, path.read_text(encoding="utf-8")):
+            if path.exists() and _has_less(text, path.read_text(encoding="utf-8")):
                 part.unlink()
                 return False
             os.truncate(descriptor, 0)
@@ -78,12 +77,12 @@ class Archive:
 
 @contextlib.contextmanager
 def _locked(part: Path) -> Iterator[int]:
-    """The unfinished file, opened by nobody else meanwhile: several nodes may have one folder, and one call."""
+    """The unfinished file, locked: several nodes may share the folder and finalize the same call."""
     while True:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
             _lock(descriptor)
-            if _is_open_as(descriptor, part):  # else it was finished, or given up, while we waited
+            if _is_open_as(descriptor, part):  # otherwise it was renamed or deleted while we waited
                 yield descriptor
                 return
         finally:
@@ -104,7 +103,8 @@ def _is_open_as(descriptor: int, path: Path) -> bool:
     return False
 
 
-def _says_less(text: str, kept: str) -> bool:
-    """Fewer turns, or the last one broken off sooner. The same turns in other words, hidden ones say, are no less."""
-    turns, kept_turns = text.count("\n"), kept.count("\n")
-    return turns < kept_turns or turns == kept_turns and text != kept and kept.startswith(text.rstrip("\n"))
+def _has_less(text: str, existing: str) -> bool:
+    """Fewer turns, or a shorter last one. The same turns in other words, such as redacted ones, are not less."""
+    turns, existing_turns = text.count("\n"), existing.count("\n")
+    is_prefix = text != existing and existing.startswith(text.rstrip("\n"))
+    return turns < existing_turns or (turns == existing_turns and is_prefix)

@@ -1,12 +1,13 @@
 """
-Endings that any of several nodes carries out: a Redis stream, read by one group.
+The queue of finalization jobs that several nodes share: a Redis stream, read by one consumer group.
 
-An ending stays in the table of the node where the call ended until some node has done it, so that neither a dead node
-nor a Redis that forgets loses one. A node reads an entry, or claims a dead node's; what it writes is refused once
-another one has claimed it. So a step with an effect outside is not begun by two.
+A job stays in the table of the node where the call ended until some node has done it, so that neither a dead node nor a
+Redis without persistence loses one. A node reads an entry, or claims that of a dead node; its writes are rejected once
+another node has claimed the entry. So no two nodes start a step with an outside effect.
 
-Two nodes may tell of the same call: one that was taken for dead, and the one that ended the call in its place. What
-either knows is put together. An ending to which that adds something is begun anew, with its documents replaced.
+Two nodes may submit the same call: one that was believed dead, and the one that ended the call in its place. Their
+sessions are merged. If that adds turns to a job that was handed over or done, it is queued again and replaces its
+documents.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import orjson
 from redis.asyncio import Redis
@@ -22,19 +23,18 @@ from redis.exceptions import ResponseError
 
 from gateway.cluster.redis_store import ANSWER_SECONDS, PREFIX, foreign_errors
 from gateway.errors import TakenOver
-from gateway.finalization.job_table import FinalizationJob, retold
+from gateway.finalization.job import FinalizationJob, JobState, QueueStatus, merge_and_requeue
 
 STREAM: Final = f"{PREFIX}endings"
 GROUP: Final = "gateways"
 DONE_SECONDS: Final = 7 * 24 * 3600
-"""How long it is known that an ending was done; a node that was away so long asks the remote store."""
+"""How long a finished job is remembered; a node that was away longer searches the remote store."""
 CLAIM_AFTER: Final = 2.0
-"""Seconds that an entry lies with a dead node before another one claims it."""
+"""Seconds after which an entry of a dead node may be claimed."""
+SESSION_SECONDS: Final = 24 * 3600
+"""How long the session of a call that was taken over is kept, for its former node to add to."""
 
-TOLD_SECONDS: Final = 24 * 3600
-"""How long it is known what was said in a call that was taken over, for its former node to add to."""
-
-# In one step, and only where nobody else has changed what is known. Whoever carries it out is stopped.
+# Atomic, and only if no other node has changed the job since it was read. A node that runs the job is stopped.
 _HAND_OVER: Final = """
 for i = 1, 3 do
   if (redis.call('GET', KEYS[i]) or '') ~= ARGV[i] then return 0 end
@@ -50,7 +50,7 @@ redis.call('SET', KEYS[1], ARGV[5])
 redis.call('SET', KEYS[5], redis.call('XADD', KEYS[6], '*', 'session', ARGV[6]))
 return 1
 """
-# An entry counts only while it is the ending's last.
+# An entry counts only while it is the last one of its job.
 _TAKE: Final = """
 local state, last = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[3])
 if not state or (last and last ~= ARGV[1]) then return {} end
@@ -58,7 +58,7 @@ local begun = redis.call('EXISTS', KEYS[2])
 redis.call('SET', KEYS[2], ARGV[2])
 return {state, begun}
 """
-# Only who sees to an ending may write about it.
+# Only the owner of a job may write it.
 _SAVE: Final = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[2], ARGV[2])
@@ -79,64 +79,58 @@ if ARGV[7] ~= '' then redis.call('SET', KEYS[4], ARGV[7], 'EX', ARGV[8]) end
 return 1
 """
 
-Whereabouts = Literal["done", "resting", "under way", "lost"]
-
 
 class RedisJobQueue:
-    """The endings of all nodes. Also the JobStore of those that this node carries out."""
+    """The jobs of all nodes. Also the JobStore of those that this node runs. Raises SharedStoreUnavailable."""
+
+    is_shared = True
 
     def __init__(self, client: Redis, node: str, alive: Callable[[str], Awaitable[bool]]) -> None:
-        self._client: Any = client  # its types can't tell bytes from text
+        self._client: Any = client  # redis-py's types do not tell bytes from text
         self._node = node
         self._alive = alive
-        self._hand = client.register_script(_HAND_OVER)
+        self._hand_over = client.register_script(_HAND_OVER)
         self._take = client.register_script(_TAKE)
         self._save = client.register_script(_SAVE)
         self._leave = client.register_script(_LEAVE)
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._saving: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    # Where the call ended
+    # The node where the call ended
 
     @foreign_errors
     async def hand_over(self, job: FinalizationJob) -> None:
-        """
-        Let any node carry it out. One that was handed over before, or done, is not again.
-
-        Unless this one tells more of the call: then all that is known is carried out anew.
-        """
+        """Let any node run the job, unless it was handed over or done before and this one adds no turn."""
         id_ = job.session.id
         job.problem = ""
         while True:
-            known = await self._client.mget(_state(id_), _done(id_), _told(id_))
+            known = await self._client.mget(_state(id_), _done(id_), _session(id_))
             new = _due(job, *known)
             if new is None:
                 return
-            keys = [_state(id_), _done(id_), _told(id_), _owner(id_), _entry(id_), STREAM]
+            keys = [_state(id_), _done(id_), _session(id_), _owner(id_), _entry(id_), STREAM]
             values = [value or b"" for value in known]
-            if await self._hand(keys=keys, args=[*values, GROUP, orjson.dumps(new.as_json()), id_]):
+            if await self._hand_over(keys=keys, args=[*values, GROUP, orjson.dumps(new.as_json()), id_]):
                 return
 
     @foreign_errors
-    async def whereabouts(self, job: FinalizationJob) -> Whereabouts:
-        """What has become of an ending. One that rests brings its state with it."""
-        where = await self._whereabouts(job.session.id)
-        if where == "resting" and (stored := await self._client.get(_state(job.session.id))):
-            vars(job).update(vars(_read(stored)))
-        return where
-
-    async def _whereabouts(self, session_id: str) -> Whereabouts:
+    async def status(self, session_id: str) -> QueueStatus:
         if await self._client.exists(_done(session_id)):
-            return "done"
+            return QueueStatus.DONE
         stored = await self._client.get(_state(session_id))
         if stored is None:
-            return "lost"
-        return "resting" if _read(stored).problem else "under way"
+            return QueueStatus.LOST
+        return QueueStatus.FAILED if _read(stored).state is JobState.FAILED else QueueStatus.PENDING
 
-    # Who carries it out
+    @foreign_errors
+    async def load(self, session_id: str) -> FinalizationJob | None:
+        stored = await self._client.get(_state(session_id))
+        return _read(stored) if stored is not None else None
+
+    # The node that runs the job
 
     @foreign_errors
     async def next(self) -> list[FinalizationJob]:
-        """The next ending, or a dead node's; none when there was none for a second."""
+        """The next job, or that of a dead node; empty if there was none for a second."""
         try:
             claimed = await self._claim()
             if claimed:
@@ -152,11 +146,11 @@ class RedisJobQueue:
         return [job for id_, values in entries if (job := await self._received(id_, values))]
 
     async def _make_group(self) -> None:
-        with contextlib.suppress(ResponseError):  # another node was quicker
+        with contextlib.suppress(ResponseError):  # another node was faster
             await self._client.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
 
     async def _claim(self) -> list[FinalizationJob]:
-        """Entries that lie with nodes that are dead."""
+        """Entries of nodes that have died."""
         found: list[FinalizationJob] = []
         for consumer in await self._client.xinfo_consumers(STREAM, GROUP):
             name = consumer["name"].decode()
@@ -179,54 +173,60 @@ class RedisJobQueue:
         id_ = values[b"session"].decode()
         claim = f"{self._node} {entry_id.decode()}"
         taken = await self._take(keys=[_state(id_), _owner(id_), _entry(id_)], args=[entry_id, claim])
-        if not taken:  # done, or handed over anew, and only its entry was left behind
+        if not taken:  # done or queued again: only the entry was left behind
             await self._client.xack(STREAM, GROUP, entry_id)
             await self._client.xdel(STREAM, entry_id)
             return None
         job = _read(taken[0])
-        # What whoever began it has sent may still arrive; what nobody began is there, or was never sent.
-        job.claim, job.looked_for = claim, not taken[1]
+        # A document sent by the previous owner may still arrive; without one it is there, or was never sent.
+        job.claim, job.remote_checked = claim, not taken[1]
         return job
 
     @foreign_errors
     async def save(self, job: FinalizationJob) -> None:
         keys = [_owner(job.session.id), _state(job.session.id)]
-        async with self._turns[job.claim]:  # on two connections, an older state could come after a newer one
+        async with self._saving[job.claim]:  # on two connections an older state could overtake a newer one
             saved = await self._save(keys=keys, args=[job.claim, orjson.dumps(job.as_json())])
         if not saved:
-            self._turns.pop(job.claim, None)
-            raise TakenOver("another node carries out this ending")
+            self._saving.pop(job.claim, None)
+            raise TakenOver("another node runs this job")
 
     async def finish(self, job: FinalizationJob) -> None:
         await self._left(job, b"")
 
-    async def rest(self, job: FinalizationJob) -> None:
+    async def park(self, job: FinalizationJob) -> None:
         await self._left(job, orjson.dumps(job.as_json()))
 
     @foreign_errors
     async def _left(self, job: FinalizationJob, state: bytes) -> None:
         id_, entry_id = job.session.id, job.claim.rpartition(" ")[2]
-        keys = [_owner(id_), _state(id_), _done(id_), _told(id_), _entry(id_), STREAM]
-        told = orjson.dumps(replace(job, summary=None).as_json()) if job.session.taken_over else b""
+        keys = [_owner(id_), _state(id_), _done(id_), _session(id_), _entry(id_), STREAM]
+        session = orjson.dumps(replace(job, summary=None).as_json()) if job.session.taken_over else b""
         turns = len(job.session.turns)
-        arguments: list[Any] = [job.claim, GROUP, entry_id, state, turns, DONE_SECONDS, told, TOLD_SECONDS]
+        arguments: list[Any] = [job.claim, GROUP, entry_id, state, turns, DONE_SECONDS, session, SESSION_SECONDS]
         left = await self._leave(keys=keys, args=arguments)
-        self._turns.pop(job.claim, None)
+        self._saving.pop(job.claim, None)
         if not left:
-            raise TakenOver("another node carries out this ending")
+            raise TakenOver("another node runs this job")
 
 
-def _due(job: FinalizationJob, state: bytes | None, done: bytes | None, told: bytes | None) -> FinalizationJob | None:
-    """What is to be carried out, where so much is known of the ending; None when that is seen to."""
+def _due(
+    job: FinalizationJob, state: bytes | None, done: bytes | None, session: bytes | None
+) -> FinalizationJob | None:
+    """The job to queue, given what Redis has of it; None if nothing is left to do."""
     if state is not None:
         known = _read(state)
-        resting = replace(known, problem="") if known.problem else None
-        return retold(known, job.session) or resting
-    if told is not None:
-        return retold(_read(told), job.session)
+        if more := merge_and_requeue(known, job.session):
+            return more
+        if known.state is not JobState.FAILED:
+            return None
+        known.requeue()
+        return known
+    if session is not None:
+        return merge_and_requeue(_read(session), job.session)
     if done is not None:
-        more = len(job.session.turns) > int(done)
-        return FinalizationJob(job.session, version=1, remote_sent=True) if more else None
+        has_more = len(job.session.turns) > int(done)
+        return FinalizationJob(job.session, version=1, remote_sent=True) if has_more else None
     return job
 
 
@@ -239,9 +239,9 @@ def _pairs(answer: Any) -> list[Any]:
     return list(answer.items()) if isinstance(answer, dict) else list(answer or [])
 
 
-def ending_names(session_id: str) -> tuple[str, ...]:
-    """All that holds words of an ending, and the right to write them again: whoever carries it out is stopped."""
-    return _state(session_id), _owner(session_id), _entry(session_id), _told(session_id)
+def keys_of_job(session_id: str) -> tuple[str, ...]:
+    """All keys that hold words of a job, and the right to write them again. Without them its owner is stopped."""
+    return _state(session_id), _owner(session_id), _entry(session_id), _session(session_id)
 
 
 def _state(session_id: str) -> str:
@@ -249,19 +249,20 @@ def _state(session_id: str) -> str:
 
 
 def _owner(session_id: str) -> str:
-    """Whose it is: a node, and the entry that gives it the right."""
+    """The node that runs the job, and the entry that entitles it to."""
     return f"{PREFIX}ending-node:{session_id}"
 
 
 def _entry(session_id: str) -> str:
-    """Its entry in the stream."""
+    """The job's entry in the stream."""
     return f"{PREFIX}ending-entry:{session_id}"
 
 
 def _done(session_id: str) -> str:
-    """Of how many turns it told."""
+    """The number of turns of a finished job."""
     return f"{PREFIX}ending-done:{session_id}"
 
 
-def _told(session_id: str) -> str:
+def _session(session_id: str) -> str:
+    """The finished job of a call that was taken over."""
     return f"{PREFIX}ending-told:{session_id}"

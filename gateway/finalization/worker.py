@@ -1,10 +1,10 @@
 """
-After the hangup: archive, summary, document. In the background, never in the way of another call.
+Runs finalization jobs in the background: archive, summary, document, facts. No live call waits for them.
 
-One call leaves one document, whatever fails in between: every step is recorded, safe to repeat, and tried again for
-as long as it takes. The gateway's own store comes first; a remote one follows when it can.
+One call leaves one document, whatever fails in between: every step is recorded, safe to repeat, and retried for as long
+as it takes. The gateway's own store comes first; the remote one follows when it is reachable.
 
-Where several nodes share a stream, an ending is handed to whoever reads it first, and kept here until it is done.
+Where nodes share a queue, a job is handed to the node that takes it first, and kept here until it is done.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from gateway.calls.recorder import CallRecorder
 from gateway.errors import (
@@ -27,241 +27,220 @@ from gateway.errors import (
     StoreUnavailable,
     TakenOver,
 )
-from gateway.finalization.document import without_secrets
-from gateway.finalization.job_table import HANDED_OVER, FinalizationJob, JobTable
+from gateway.finalization.document import redact_turns
+from gateway.finalization.job import FinalizationJob, JobQueue, JobState, QueueStatus
+from gateway.finalization.job_table import HANDED_OVER, JobTable
 from gateway.finalization.steps import FinalizationSteps
-from gateway.finalization.summary.call_summary import CallSummary
-from gateway.history.call_log import CallLog
 from gateway.history.live_events import CallEvents, EventPublisher
 from gateway.logs import CallLogger
 from gateway.metrics import ENDING_SECONDS, WATCHDOG
 from gateway.session import EndReason, VoiceSession
 
-if TYPE_CHECKING:  # Redis' client takes a while to import, and one node needs none
-    from gateway.finalization.redis_queue import RedisJobQueue
-
-PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
-"""Between tries, in seconds; the last one repeats."""
-
-SWEEP_SECONDS: Final = 15.0
-"""How often endings are looked for that somebody wants tried again."""
-FOLLOW_SECONDS: Final = 5.0
-"""How often it is looked what other nodes have made of the endings they were handed."""
-BEGUN_SECONDS: Final = 10.0
-"""How long the node that had a call last gets to begin its ending, before another one does that knows less."""
-BEGUN_LOOKS: Final = 10
-MOST_AT_ONCE: Final = 32
-"""Endings that one node takes from the stream at a time."""
-UPGRADE_AFTER: Final = 5.0
-"""Until a language model that did not answer is asked again; then the pauses above."""
+MAX_RUNNING: Final = 32
+"""Jobs that one node takes from the queue at a time."""
+START_CHECKS: Final = 10
 
 STEPS: Final = {
-    "keep_archive": "archive",
-    "keep_state": "state",
+    "write_archive": "archive",
+    "save_state": "state",
     "write_document": "document",
     "send_remote": "remote document",
     "upgrade": "better summary",
-    "note_call": "book of calls",
-    "keep_facts": "facts",
-    "keep_topics": "topics",
+    "list_call": "book of calls",
+    "learn_facts": "facts",
+    "note_topics": "topics",
 }
-"""What a reader of the feed is told of, and by which name."""
+"""The steps that are published as live events, by their names there."""
 
 _log = logging.getLogger(__name__)
+
+Step = Callable[[FinalizationJob], Awaitable[None]]
+
+
+@dataclass(frozen=True)
+class FinalizationTimeouts:
+    """All in seconds."""
+
+    retries: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+    """Between attempts of a step; the last one repeats."""
+    sweep: float = 15.0
+    """How often the table is read for jobs that an operator has queued again."""
+    follow: float = 5.0
+    """How often jobs in the shared queue are checked."""
+    queue_away: float = 1.0
+    """Between attempts to reach the shared queue."""
+    owner_starts: float = 10.0
+    """How long the node that had a call last may take to start its job, before a node that knows less does."""
+    upgrade: float = 5.0
+    """Before a language model that did not answer is asked again; then `retries`."""
+
+
+DEFAULT_TIMEOUTS: Final = FinalizationTimeouts()
+
+
+def do_nothing() -> None: ...
+
+
+async def nothing_to_clear() -> None: ...
 
 
 class FinalizationWorker:
     """
-    Sees each ended call through to its document. One task a call.
+    Runs one task per job. `jobs` is this node's table; `steps` save to it or, where nodes share one, to the `queue`.
 
-    `endings` is this node's own table; `steps` write into it or, where there is a `stream`, into that. `alive` tells
-    whether a worker that shares the table lives. `clear_away` sees to what was written down during a call and is not to
-    stay: of a caller who was forgotten meanwhile, or who took back some of it.
+    `clear_away` deletes what was written during a call and must not stay: of an erased caller, or of retracted turns.
     """
 
     def __init__(
         self,
         steps: FinalizationSteps,
         jobs: JobTable,
+        queue: JobQueue,
+        events: EventPublisher,
+        clear_away: Callable[[], Awaitable[object]] = nothing_to_clear,
         *,
-        log: CallLog | None = None,
-        enabled: bool = True,
+        timeouts: FinalizationTimeouts = DEFAULT_TIMEOUTS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        stream: "RedisJobQueue | None" = None,
-        node: str = "",
-        alive: Callable[[str], Awaitable[bool]] | None = None,
-        call_events: EventPublisher | None = None,
-        clear_away: Callable[[], Awaitable[object]] | None = None,
+        enabled: bool = True,
     ) -> None:
         self._steps = steps
         self._jobs = jobs
-        self._log = log
-        self._enabled = enabled
-        self._sleep = sleep
-        self._stream = stream
-        self._node = node
-        self._alive = alive
-        self._call_events = call_events or EventPublisher()
+        self._queue = queue
+        self._events = events
         self._clear_away = clear_away
+        self._timeouts = timeouts
+        self._sleep = sleep
+        self._enabled = enabled
         self._recorders: dict[str, CallRecorder] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[str, datetime] = {}
-        self.resting = 0
-        """Endings that wait until somebody has them tried again, as of the last look."""
         self._undocumented: set[asyncio.Future[None]] = set()
+        self.parked = 0
+        """Jobs that have failed and wait for an operator, as of the last check."""
+
+    # The calls
 
     def submit(
         self,
         session: VoiceSession,
         recorder: CallRecorder | None = None,
         *,
-        begun: Callable[[], None] = lambda: None,
+        on_started: Callable[[], None] = do_nothing,
         first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """
-        A call is over. Nothing is kept of a nameless caller, or of a call without a word.
+        Finalize a call that has ended. Nothing is kept of an anonymous caller, or of a call without a word.
 
-        `first` is done before the ending begins, and may add to the session. `begun` is called when the ending needs
-        nobody else's memory of the call any more.
+        `first` runs before the job and may add to the session. `on_started` is called when the job needs no other
+        record of the call any more.
         """
         if recorder is not None:
             recorder.note("ended", session.as_json())
             self._recorders[session.id] = recorder
         if self._enabled and session.caller and any(turn.text.strip() for turn in session.turns):
-            # One whose gateway died may have been ended by another node since, and Redis may have forgotten that.
-            unsure = self._stream is not None and session.end_reason is EndReason.GATEWAY_DIED
-            self._start(FinalizationJob(session, remote_sent=unsure), begun, first)
+            # Another node may have finalized the call of a gateway that died, and Redis may have lost that since.
+            unsure = self._queue.is_shared and session.end_reason is EndReason.GATEWAY_DIED
+            self._start(FinalizationJob(session, remote_sent=unsure), on_started, first)
         elif first is not None:
-            self._keep(self._leave_nothing(session, begun, first), f"ending {session.uuid}")
+            self._keep(self._run_first(session, on_started, first), f"finalize {session.uuid}")
         else:
-            self._forget(session, begun)
+            self._keep_nothing(session, on_started)
 
-    async def _leave_nothing(
-        self, session: VoiceSession, begun: Callable[[], None], first: Callable[[], Awaitable[None]]
+    async def _run_first(
+        self, session: VoiceSession, on_started: Callable[[], None], first: Callable[[], Awaitable[None]]
     ) -> None:
         try:
             await first()
         finally:
-            self._forget(session, begun)
+            self._keep_nothing(session, on_started)
 
-    def _forget(self, session: VoiceSession, begun: Callable[[], None]) -> None:
-        if self._log is not None:
-            self._log.release(session.id)
+    def _keep_nothing(self, session: VoiceSession, on_started: Callable[[], None]) -> None:
+        self._events.log.release(session.id)
         self._close_recorder(session.id)
-        begun()
+        on_started()
         if session.taken_back:
-            self._keep(self._cleared_away(), f"clearing {session.uuid}")
+            self._keep(self._clear(), f"clear {session.uuid}")
 
     @property
     def is_shared(self) -> bool:
-        """Whether several nodes may tell of the same call, each with its own memory of it."""
-        return self._stream is not None
+        """Whether several nodes may finalize the same call, each with its own record of it."""
+        return self._queue.is_shared
 
     def contribute(self, session: VoiceSession, over: Callable[[], Awaitable[None]]) -> None:
         """
-        What this node knows of a call that went on at another one, which may not know all of it.
+        Add what this node knows of a call that continued on another node.
 
-        When the call is `over`, its ending is to have every word. Until then the journal keeps them.
+        Waits until the call is `over`. Until then the call log keeps the turns.
         """
-        self._keep(self._contribute(session, over), f"contribution {session.uuid}")
+        self._keep(self._contribute(session, over), f"contribute {session.uuid}")
 
     async def _contribute(self, session: VoiceSession, over: Callable[[], Awaitable[None]]) -> None:
         await over()
-        for _ in range(BEGUN_LOOKS):
-            if await self._is_begun(session):
-                break
-            await asyncio.sleep(BEGUN_SECONDS / BEGUN_LOOKS)
+        for _ in range(START_CHECKS):
+            with contextlib.suppress(SharedStoreUnavailable):
+                if await self._queue.status(session.id) is not QueueStatus.LOST:
+                    break
+            await asyncio.sleep(self._timeouts.owner_starts / START_CHECKS)
         self.submit(session)
 
-    async def _is_begun(self, session: VoiceSession) -> bool:
-        with contextlib.suppress(SharedStoreUnavailable):
-            return self._stream is None or await self._stream.whereabouts(FinalizationJob(session)) != "lost"
-        return False
+    # The process
 
     async def resume(self) -> frozenset[str]:
         """
-        Take up what an earlier process left unfinished; what it could not do may be possible now.
+        Run what an earlier process left unfinished, including failed jobs, which may succeed now.
 
-        Returns the ids of all calls whose ending had been begun: their journals have nothing to add.
+        Returns the session ids of all jobs: the call log has nothing to add to them.
         """
-        await self._jobs.try_again()
-        return await self._take_up()
+        await self._jobs.retry_failed()
+        return await self._run_stored()
 
     async def sweep(self) -> None:
-        """Until cancelled, take up endings that somebody wants tried again."""
+        """Until cancelled, run jobs that an operator has queued again."""
         while True:
-            await asyncio.sleep(SWEEP_SECONDS)
+            await asyncio.sleep(self._timeouts.sweep)
             try:
-                await self._take_up()
+                await self._run_stored()
             except StoreUnavailable as error:
-                _log.warning("endings could not be looked for", extra={"reason": str(error)})
+                _log.warning("finalization jobs could not be read", extra={"reason": str(error)})
 
-    async def work_off(self) -> None:
-        """Until cancelled, carry out what any node has put on the stream."""
-        while self._stream is not None:
+    async def consume_queue(self) -> None:
+        """Until cancelled, run jobs from the shared queue."""
+        while self._queue.is_shared:
             try:
-                await self._take_from(self._stream)
+                if len(self._running) >= MAX_RUNNING:
+                    await asyncio.sleep(0.1)
+                    continue
+                for job in await self._queue.next():
+                    self._run(job, self._run_steps(job, self._document_due()))
             except SharedStoreUnavailable:
-                await asyncio.sleep(FOLLOW_SECONDS / 5)
+                await asyncio.sleep(self._timeouts.queue_away)
 
-    async def follow(self) -> None:
-        """Until cancelled, look what has become of the endings that were handed over."""
-        while self._stream is not None:
-            await asyncio.sleep(FOLLOW_SECONDS)
-            try:
-                for job in await self._jobs.open_ones():
-                    await self._follow_up(job, self._stream)
-            except (SharedStoreUnavailable, StoreUnavailable):
-                continue
+    async def follow_queue(self) -> None:
+        """Until cancelled, update this node's table with what became of the jobs it handed over."""
+        while self._queue.is_shared:
+            await asyncio.sleep(self._timeouts.follow)
+            with contextlib.suppress(SharedStoreUnavailable, StoreUnavailable):
+                for job in await self._jobs.unfinished():
+                    if job.node == HANDED_OVER and job.state is not JobState.FAILED:
+                        await self._follow(job)
 
-    async def _take_up(self) -> frozenset[str]:
-        unfinished = await self._jobs.open_ones()
-        self.resting = sum(bool(job.problem) for job in unfinished)
-        for job in unfinished:
-            id_ = job.session.id
-            if id_ not in self._running and not job.problem and await self._falls_to_us(job):
-                # It may have been handed over, done, and forgotten by Redis: the store is asked first.
-                job.remote_sent |= self._stream is not None
-                self._start(job)
-        return frozenset(job.session.id for job in unfinished)
-
-    async def _falls_to_us(self, job: FinalizationJob) -> bool:
-        """Whether this node sees to it: nobody else's, or of one that is dead. Handed over: somebody does."""
-        if self._stream is not None and job.node == HANDED_OVER:
-            return False
-        if job.node == self._node:
-            return True
-        try:
-            dead = self._alive is None or not job.node or not await self._alive(job.node)
-        except SharedStoreUnavailable:  # nobody can tell; there is a next time
-            return False
-        return dead and await self._jobs.adopt(job, self._node)
-
-    async def _take_from(self, stream: "RedisJobQueue") -> None:
-        if len(self._running) >= MOST_AT_ONCE:
-            await asyncio.sleep(0.1)
-            return
-        for job in await stream.next():
-            self._run(job, self._carry_out(job, self._document_due()))
-
-    async def _follow_up(self, job: FinalizationJob, stream: "RedisJobQueue") -> None:
-        if job.node != HANDED_OVER or job.problem:
-            return
-        match await stream.whereabouts(job):
-            case "done":
+    async def _follow(self, job: FinalizationJob) -> None:
+        match await self._queue.status(job.session.id):
+            case QueueStatus.DONE:
                 await self._jobs.finish(job)
                 self._close_recorder(job.session.id)
-                await self._clear_if_taken_back(job)
-            case "resting":
-                job.node = HANDED_OVER
-                await self._jobs.save(job)
-            case "lost":  # by a Redis that was restarted without its memory
-                self._work(job).log.warning("an ending was lost by shared storage, and is handed over again")
-                job.remote_sent = True  # for all we know; the store is asked first
-                await stream.hand_over(job)
+                await self._clear_if_retracted(job)
+            case QueueStatus.FAILED:
+                if failed := await self._queue.load(job.session.id):
+                    failed.node = HANDED_OVER
+                    await self._jobs.park(failed)
+            case QueueStatus.LOST:  # Redis was restarted without its data
+                _logger(job).warning("finalization job was lost by Redis and is queued again")
+                job.remote_sent = True  # as far as we know; the remote store is searched first
+                await self._queue.hand_over(job)
 
     async def close(self, *, seconds: float) -> None:
-        """Give calls without a document a moment to get one; what is left is taken up at the next start."""
+        """Wait a moment for calls without a document; the rest is resumed at the next start."""
         if self._undocumented:
             await asyncio.wait(self._undocumented, timeout=seconds)
         for task in self._tasks:
@@ -274,17 +253,32 @@ class FinalizationWorker:
 
     @property
     def oldest_seconds(self) -> float:
-        """How long ago the call ended that waits longest for its ending."""
+        """How long ago the call of the oldest running job ended."""
         ended = min(self._running.values(), default=None)
         return max(0.0, (datetime.now(UTC) - ended).total_seconds()) if ended is not None else 0.0
+
+    # Jobs
+
+    async def _run_stored(self) -> frozenset[str]:
+        jobs = await self._jobs.unfinished()
+        self.parked = sum(job.state is JobState.FAILED for job in jobs)
+        for job in jobs:
+            is_queued_elsewhere = self._queue.is_shared and job.node == HANDED_OVER
+            if job.session.id in self._running or job.state is JobState.FAILED or is_queued_elsewhere:
+                continue
+            if await self._jobs.claim(job):
+                # It may have been handed over, done, and lost by Redis: the remote store is searched first.
+                job.remote_sent |= self._queue.is_shared
+                self._start(job)
+        return frozenset(job.session.id for job in jobs)
 
     def _start(
         self,
         job: FinalizationJob,
-        begun: Callable[[], None] = lambda: None,
+        on_started: Callable[[], None] = do_nothing,
         first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self._run(job, self._see_through(job, self._document_due(), begun, first))
+        self._run(job, self._run_job(job, self._document_due(), on_started, first))
 
     def _document_due(self) -> asyncio.Future[None]:
         documented: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -293,7 +287,7 @@ class FinalizationWorker:
         return documented
 
     def _run(self, job: FinalizationJob, work: Coroutine[Any, Any, None]) -> None:
-        task = self._keep(work, f"ending {job.session.uuid}")
+        task = self._keep(work, f"finalize {job.session.uuid}")
         self._running[job.session.id] = job.session.ended_at or job.session.started_at
         task.add_done_callback(lambda _: self._running.pop(job.session.id, None))
 
@@ -303,109 +297,104 @@ class FinalizationWorker:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _see_through(
+    async def _run_job(
         self,
         job: FinalizationJob,
         documented: asyncio.Future[None],
-        begun: Callable[[], None],
+        on_started: Callable[[], None],
         first: Callable[[], Awaitable[None]] | None,
     ) -> None:
-        work = self._work(job)
+        """Store the job, then run it or hand it over."""
+        runner = self._runner(job)
         try:
-            if await self._steps.is_void(job):
-                return await self._erase(job.session.id, begun)
+            if await self._steps.is_cancelled(job):
+                return await self._discard(job.session.id, on_started)
             if first is not None:
                 await first()
             async with asyncio.TaskGroup() as group:
-                # Not on the loop that carries audio: of a long call it takes a few hundredths of a second.
-                job.session.turns = await asyncio.to_thread(without_secrets, job.session.turns)
-                if self._log is not None:
-                    self._log.redact(job.session.id)
-                # Before anything else is done, it is written down that it has to be.
-                await work.until_done(self._jobs.begin)
-                if self._stream is not None:  # until then others may have to end the call for us
-                    await work.until_done(self._hand_over)
-                leaving = group.create_task(self._leave_journal(job, begun))
-                if self._stream is None:
-                    await self._carry_out(job, documented, leaving)
+                job.session.turns = await asyncio.to_thread(redact_turns, job.session.turns)
+                self._events.log.redact(job.session.id)
+                # Nothing else is done before the job is on disk.
+                await runner.until_done(self._jobs.add)
+                if self._queue.is_shared:  # until then other nodes may have to finalize the call for us
+                    await runner.until_done(self._hand_over)
+                released = group.create_task(self._release_log(job, on_started))
+                if not self._queue.is_shared:
+                    await self._run_steps(job, documented, released)
         except* TakenOver:
-            work.log.info("another worker sees to this ending")
+            runner.log.info("another worker runs this finalization job")
         except* Exception:
-            # The edge of an ending: it stays open in the store, and the next start takes it up.
-            work.log.exception("ending failed")
+            # The edge of a job: it stays in the table, and the next start resumes it.
+            runner.log.exception("finalization job failed")
         finally:
             documented.cancel()
 
-    async def _carry_out(
-        self, job: FinalizationJob, documented: asyncio.Future[None], leaving: asyncio.Task[None] | None = None
+    async def _run_steps(
+        self, job: FinalizationJob, documented: asyncio.Future[None], released: asyncio.Task[None] | None = None
     ) -> None:
-        """All steps, and a record of each. It is not done before the journal knows: a restart would begin it anew."""
-        work = self._work(job)
+        """Run all steps. The job ends only after the call log was released: a restart would begin it again."""
+        runner, steps = self._runner(job), self._steps
+        job.move_to(JobState.RUNNING)
         try:
             async with asyncio.TaskGroup() as group:
-                # A full disk must not cost the document: the archive is tried beside it.
-                group.create_task(work.until_done(self._steps.keep_archive))
-                group.create_task(work.until_done(self._steps.keep_state))
-                await work.write_document()
+                # A full disk must not cost the document: the archive is written beside it.
+                group.create_task(runner.until_done(steps.write_archive))
+                group.create_task(runner.until_done(steps.save_state))
+                await runner.write_document()
                 self._record_summary(job)
                 documented.set_result(None)
-                group.create_task(work.publish())
-                group.create_task(work.until_done(self._steps.note_call))
-                group.create_task(work.until_done(self._steps.keep_facts))
-                group.create_task(work.until_done(self._steps.keep_topics))
-            if leaving is not None:
-                await leaving
-            await work.until_done(self._steps.rest if job.problem else self._steps.finish, is_last=True)
-            work.call_events.publish("finished", problem=job.problem)
-            await self._clear_if_taken_back(job)
+                group.create_task(runner.publish())
+                for step in (steps.list_call, steps.learn_facts, steps.note_topics):
+                    group.create_task(runner.until_done(step))
+            if released is not None:
+                await released
+            await runner.until_done(steps.park if job.problem else steps.finish, is_last=True)
+            runner.events.publish("finished", problem=job.problem)
+            await self._clear_if_retracted(job)
         except* TakenOver:
-            work.log.info("another node carries out this ending")
+            runner.log.info("another node runs this finalization job")
         except* Exception:
-            work.log.exception("ending failed")
+            runner.log.exception("finalization job failed")
         finally:
             documented.cancel()
 
-    async def _clear_if_taken_back(self, job: FinalizationJob) -> None:
-        """A caller who was forgotten in mid-call, or took something back, went on talking."""
-        if job.session.taken_back or await self._steps.is_void(job):
-            await self._cleared_away()
-
-    def _work(self, job: FinalizationJob) -> "_RunningJob":
-        return _RunningJob(self._steps, job, self._sleep, self._call_events.of(job.session))
+    def _runner(self, job: FinalizationJob) -> "_JobRunner":
+        return _JobRunner(self._steps, job, self._sleep, self._timeouts, self._events.of(job.session))
 
     async def _hand_over(self, job: FinalizationJob) -> None:
-        assert self._stream is not None
-        await self._stream.hand_over(job)
+        await self._queue.hand_over(job)
         job.node = HANDED_OVER
         await self._jobs.save(job)
 
-    async def _leave_journal(self, job: FinalizationJob, begun: Callable[[], None]) -> None:
-        """The ending has everything now: nobody else need know what was said."""
-        if self._log is not None:
-            with contextlib.suppress(StoreUnavailable):  # then a power cut, and only that, could still take it back
-                await self._jobs.make_durable()
-            self._log.release(job.session.id)
-            await self._log.flushed()
-        begun()
+    async def _release_log(self, job: FinalizationJob, on_started: Callable[[], None]) -> None:
+        with contextlib.suppress(StoreUnavailable):  # then only a power cut could still lose the job
+            await self._jobs.make_durable()
+        self._events.log.release(job.session.id)
+        await self._events.log.flushed()
+        on_started()
 
-    async def _erase(self, session_id: str, begun: Callable[[], None]) -> None:
-        """The caller was forgotten while the call went on."""
+    # Erased callers and retracted turns
+
+    async def _discard(self, session_id: str, on_started: Callable[[], None]) -> None:
+        """The caller was erased during the call."""
         if recorder := self._recorders.pop(session_id, None):
             recorder.discard()
-        if self._log is not None:
-            self._log.release(session_id)
-        begun()
-        await self._cleared_away()
+        self._events.log.release(session_id)
+        on_started()
+        await self._clear()
 
-    async def _cleared_away(self) -> None:
-        if self._clear_away is None:
-            return
-        if self._log is not None:
-            await self._log.flushed()
+    async def _clear_if_retracted(self, job: FinalizationJob) -> None:
+        if job.session.taken_back or await self._steps.is_cancelled(job):
+            await self._clear()
+
+    async def _clear(self) -> None:
+        await self._events.log.flushed()
         try:
             await self._clear_away()
         except StoreUnavailable as error:
-            _log.warning("forgotten calls could not be looked for", extra={"reason": str(error)})
+            _log.warning("erased calls could not be looked up", extra={"reason": str(error)})
+
+    # Recordings
 
     def _record_summary(self, job: FinalizationJob) -> None:
         recorder = self._recorders.get(job.session.id)
@@ -418,21 +407,23 @@ class FinalizationWorker:
             recorder.close()
 
 
-class _RunningJob:
-    """The ending of one call: its steps, each until it succeeds or can't."""
+class _JobRunner:
+    """Runs the steps of one job, each until it succeeds or cannot."""
 
     def __init__(
         self,
         steps: FinalizationSteps,
         job: FinalizationJob,
         sleep: Callable[[float], Awaitable[None]],
-        call_events: CallEvents,
+        timeouts: FinalizationTimeouts,
+        events: CallEvents,
     ) -> None:
-        self.log = CallLogger(logging.getLogger(__name__), {"call": job.session.uuid[:8]})
-        self.call_events = call_events
+        self.log = _logger(job)
+        self.events = events
         self._steps = steps
         self._job = job
         self._sleep = sleep
+        self._timeouts = timeouts
 
     async def write_document(self) -> None:
         new = not self._job.document_id
@@ -441,63 +432,77 @@ class _RunningJob:
             ended = self._job.session.ended_at or datetime.now(UTC)
             ENDING_SECONDS.observe(max(0.0, (datetime.now(UTC) - ended).total_seconds()))
             self.log.info("call remembered", extra={"summary_by": self._job.summary.written_by})
-            self._tell_summary(self._job.summary)
+            self._publish_summary()
 
     async def publish(self) -> None:
-        """The document to the remote store, and a better summary to both when a language model has written one."""
+        """Send the document to the remote store, and to both stores a better summary if a language model writes one."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.until_done(self._steps.send_remote))
             if self._steps.upgrade_due(self._job):
-                await self._sleep(UPGRADE_AFTER)  # it failed a moment ago
+                await self._sleep(self._timeouts.upgrade)  # it failed a moment ago
                 await self.until_done(self._steps.upgrade)
-                self._tell_summary(self._job.summary)
-                await self.until_done(self._steps.keep_facts)
-                await self.until_done(self._steps.keep_topics)
-        if self._job.remote_version:  # it has the first version; a step that is done does nothing
+                self._publish_summary()
+                await self.until_done(self._steps.learn_facts)
+                await self.until_done(self._steps.note_topics)
+        if self._job.remote_version:  # the first version is there; a step that is done does nothing
             await self.until_done(self._steps.send_remote)
 
-    def _tell_summary(self, summary: CallSummary | None) -> None:
-        if summary is not None:
-            self.call_events.publish("summary", by=summary.written_by, document=self._job.document_id)
-
-    async def until_done(self, step: Callable[[FinalizationJob], Awaitable[None]], *, is_last: bool = False) -> None:
+    async def until_done(self, step: Step, *, is_last: bool = False) -> None:
         """
-        Do a step, again after a passing fault; but only the last one for a call that was taken back.
+        Run a step, again after a transient error. For a cancelled call only the last step runs.
 
-        The log hears of a fault once, and of a new kind when it changes.
+        An error is logged once, and again when its type changes.
         """
-        said, tries = "", 0
+        logged, attempts = "", 0
         while True:
             try:
-                if not is_last and await self._steps.is_void(self._job):
+                if not is_last and await self._steps.is_cancelled(self._job):
                     return
                 await step(self._job)
-                return self._tell(step, "done")
+                return self._publish_step(step, "done")
             except DocumentNotFound:
-                return self.log.info("document was deleted meanwhile", extra={"step": step.__name__})
+                return self.log.info("document was deleted before the step", extra={"step": _name(step)})
             except (StoreRefused, LlmRefused) as error:
                 if isinstance(error, StoreRefused):
-                    self._job.problem = f"{step.__name__}: {error}"
-                self._tell(step, "refused", str(error))
-                return self.log.error("ending step refused", extra={"step": step.__name__, "reason": str(error)})
+                    self._job.problem = f"{_name(step)}: {error}"
+                self._publish_step(step, "refused", str(error))
+                return self.log.error("finalization step refused", extra={"step": _name(step), "reason": str(error)})
             except (StoreUnavailable, LlmUnavailable, SharedStoreUnavailable, OSError) as error:
-                if said != type(error).__name__:
-                    said = type(error).__name__
+                if logged != type(error).__name__:
+                    logged = type(error).__name__
                     WATCHDOG.labels("ending step waits").inc()
-                    self.log.warning("ending step waits", extra={"step": step.__name__, "reason": _reason(error)})
-                    self._tell(step, "waits", _reason(error))
-                await self._sleep(_pause(tries, getattr(error, "retry_after", None)))
-                tries += 1
+                    fields = {"step": _name(step), "reason": _reason(error)}
+                    self.log.warning("finalization step will be retried", extra=fields)
+                    self._publish_step(step, "waits", _reason(error))
+                await self._pause(attempts, getattr(error, "retry_after", None))
+                attempts += 1
 
-    def _tell(self, step: Callable[[FinalizationJob], Awaitable[None]], state: str, reason: str = "") -> None:
-        if name := STEPS.get(step.__name__):
-            self.call_events.publish("step", step=name, state=state, **({"reason": reason} if reason else {}))
+    async def _pause(self, attempts: int, retry_after: float | None) -> None:
+        """Back off with jitter, so that jobs do not retry together. A server's own Retry-After comes first."""
+        delays, job = self._timeouts.retries, self._job
+        pause = delays[min(attempts, len(delays) - 1)] * random.uniform(0.8, 1.2)
+        if job.state is JobState.RUNNING:
+            job.move_to(JobState.RETRYING)
+        await self._sleep(max(pause, min(retry_after or 0.0, delays[-1])))
+        if job.state is JobState.RETRYING:
+            job.move_to(JobState.RUNNING)
+
+    def _publish_summary(self) -> None:
+        if summary := self._job.summary:
+            self.events.publish("summary", by=summary.written_by, document=self._job.document_id)
+
+    def _publish_step(self, step: Step, state: str, reason: str = "") -> None:
+        if step.__name__ in STEPS:
+            reasons = {"reason": reason} if reason else {}
+            self.events.publish("step", step=_name(step), state=state, **reasons)
 
 
-def _pause(tries: int, retry_after: float | None) -> float:
-    """Back off, a little random so that many endings do not knock together; a server's own wish comes first."""
-    pause = PAUSES[min(tries, len(PAUSES) - 1)] * random.uniform(0.8, 1.2)
-    return max(pause, min(retry_after or 0.0, PAUSES[-1]))
+def _logger(job: FinalizationJob) -> CallLogger:
+    return CallLogger(logging.getLogger(__name__), {"call": job.session.uuid[:8]})
+
+
+def _name(step: Step) -> str:
+    return STEPS.get(step.__name__, step.__name__.strip("_"))
 
 
 def _reason(error: Exception) -> str:

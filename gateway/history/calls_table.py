@@ -1,165 +1,377 @@
 """
-Every call that was remembered, in a line of the store: when, who with whom, how it ended, and what the agent was told.
+The table of finished calls: when, who, how it ended, how fast the answers were, what the agent knew of earlier calls.
 
-What was said is not in it: that is the archive's, for as long as archives are kept.
+Words spoken are not in it. Each filter has an index, so that a page is found without reading the whole table.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import isnan, nan
+from struct import iter_unpack, pack
 from typing import Any, Final
 
 import orjson
 
-from gateway.history.call_rows import write_line
-from gateway.memory.database import Connection
+from gateway.memory.database import Connection, Migration
 from gateway.memory.store import MemoryStore
 from gateway.session import VoiceSession
 
+STAGES: Final = ("transcript", "llm_request", "first_token", "first_audio", "first_frame")
+"""The stages of an answer, each in seconds from the end of the caller's speech."""
+
+_COLUMNS: Final = "session_id, started_at, agent, caller, carrier, outcome, seconds, turns, memory_items"
+_ALL_COLUMNS: Final = f"{_COLUMNS}, document_id, summary_by, receipt, latencies"
+_FACTS_OF_CALLERS: Final = """SELECT DISTINCT caller, documents.id, metadata FROM memory_entries
+    JOIN documents ON documents.id = memory_entries.document_id
+    WHERE memory_entries.source = 'caller-fact' AND caller IN ({marks})"""
+_LATENCY: Final = f"<{len(STAGES)}f"
+"""One turn in the column `latencies`: a 32-bit float for each of STAGES, NaN for one that was not reached."""
+
+
+def _copy_calls(connection: Connection) -> None:
+    for session_id, agent, caller, started_at, stored in connection.execute("SELECT * FROM calls").fetchall():
+        facts = orjson.loads(stored)
+        call = FinishedCall(
+            session_id=session_id,
+            started_at=started_at,
+            agent=agent,
+            caller=caller,
+            carrier=facts["carrier"],
+            outcome=facts["end_reason"],
+            seconds=facts["seconds"],
+            turns=facts["turns"],
+            memory_items=len(facts["receipt"].get("items", ())),
+            document_id=facts.get("document_id", ""),
+            summary_by=facts.get("summary_by", ""),
+            receipt=facts["receipt"],
+            timings=tuple(facts["timings"]),
+        )
+        insert_call(connection, call)
+
+
 SCHEMA: Final = (
-    """CREATE TABLE IF NOT EXISTS calls (
+    """CREATE TABLE IF NOT EXISTS finished_calls (
         session_id TEXT PRIMARY KEY,
+        started_at TEXT NOT NULL,
         agent TEXT NOT NULL,
         caller TEXT NOT NULL,
-        started_at TEXT NOT NULL,
-        facts TEXT NOT NULL) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS calls_by_caller ON calls (caller, agent, started_at)",
-    "CREATE INDEX IF NOT EXISTS calls_by_agent ON calls (agent, started_at)",
-    "CREATE INDEX IF NOT EXISTS calls_by_time ON calls (started_at)",
-    # Beside the book, since a column can't be added to one that is there.
-    """CREATE TABLE IF NOT EXISTS call_outcomes (
-        session_id TEXT PRIMARY KEY,
+        carrier TEXT NOT NULL,
         outcome TEXT NOT NULL,
-        started_at TEXT NOT NULL) WITHOUT ROWID""",
-    "CREATE INDEX IF NOT EXISTS call_outcomes_by_outcome ON call_outcomes (outcome, started_at)",
+        seconds REAL NOT NULL,
+        turns INTEGER NOT NULL,
+        memory_items INTEGER NOT NULL,
+        document_id TEXT NOT NULL,
+        summary_by TEXT NOT NULL,
+        receipt TEXT NOT NULL,
+        latencies BLOB NOT NULL) WITHOUT ROWID""",
+    "CREATE INDEX IF NOT EXISTS finished_calls_by_time ON finished_calls (started_at, session_id)",
+    "CREATE INDEX IF NOT EXISTS finished_calls_by_agent ON finished_calls (agent, started_at, session_id)",
+    "CREATE INDEX IF NOT EXISTS finished_calls_by_carrier ON finished_calls (carrier, started_at, session_id)",
+    "CREATE INDEX IF NOT EXISTS finished_calls_by_outcome ON finished_calls (outcome, started_at, session_id)",
+    "CREATE INDEX IF NOT EXISTS finished_calls_by_caller ON finished_calls (caller, started_at, session_id)",
+    # Until November 2026 a call was in three tables.
+    Migration("calls", _copy_calls),
+    Migration("call_outcomes"),
+    Migration("call_lines"),
 )
 
 
-@dataclass(frozen=True)
-class FinishedCall:
-    """One call. `receipt` is what the agent was told of earlier calls, and where each piece came from."""
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """One call in a list. `memory_items`: how many facts, topics and past calls the agent was given."""
 
     session_id: str
+    started_at: str
     agent: str
     caller: str
     carrier: str
-    started_at: str
+    outcome: str
     seconds: float
-    end_reason: str
     turns: int
-    timings: tuple[Mapping[str, float | None], ...]
+    memory_items: int
+
+    @property
+    def uuid(self) -> str:
+        return self.session_id.removeprefix("voice-session:")
+
+    @property
+    def cursor(self) -> str:
+        """The position in a list, where the next page begins."""
+        return f"{self.started_at}~{self.uuid}"
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedCall(CallRow):
+    """Everything in the table. `receipt` is what the agent was given of earlier calls, and where each part is from."""
+
+    document_id: str
+    summary_by: str
     receipt: Mapping[str, Any]
-    document_id: str = ""
-    summary_by: str = ""
+    timings: tuple[Mapping[str, float | None], ...]
+    """For each answer, the seconds of STAGES."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallerRow:
+    """One caller in a list, with the id of the last call."""
+
+    caller: str
+    calls: int
+    last_call: str
+    session_id: str
+    facts: int
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyBucket:
+    """The calls of one time step with one outcome. `with_memory`: those whose agent was given something."""
+
+    step: int
+    outcome: str
+    calls: int
+    seconds: float
+    with_memory: int
+    latencies: bytes
+
+
+@dataclass(frozen=True)
+class CallRowFilter:
+    """Selects calls; an empty field selects all. `digits` may be anywhere in the number; times are ISO text in UTC."""
+
+    agent: str = ""
+    carrier: str = ""
+    outcomes: tuple[str, ...] = ()
+    caller: str = ""
+    digits: str = ""
+    since: str = ""
+    before: str = ""
+
+    def where(self) -> tuple[str, list[str]]:
+        """The condition and its values. Only what was asked for is in it, so that an index can serve it."""
+        conditions = {
+            "agent = ?": self.agent,
+            "carrier = ?": self.carrier,
+            "caller = ?": self.caller,
+            "caller LIKE ?": f"%{self.digits}%" if self.digits else "",
+            "started_at >= ?": self.since,
+            "started_at < ?": self.before,
+        }
+        given = {condition: value for condition, value in conditions.items() if value}
+        either = [f"outcome IN ({', '.join('?' * len(self.outcomes))})"] if self.outcomes else []
+        return " AND ".join([*either, *given]) or "true", [*self.outcomes, *given.values()]
+
+    def admits(self, row: CallRow) -> bool:
+        """The same condition, for a row that was found in another way."""
+        is_caller = self.caller in ("", row.caller) and self.digits in row.caller
+        is_kind = self.agent in ("", row.agent) and self.carrier in ("", row.carrier)
+        is_when = self.since <= row.started_at and (not self.before or row.started_at < self.before)
+        return is_caller and is_kind and is_when and (not self.outcomes or row.outcome in self.outcomes)
+
+
+EVERY_CALL: Final = CallRowFilter()
 
 
 class CallsTable:
-    """The table of calls. All methods raise StoreUnavailable."""
+    """All methods raise StoreUnavailable."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
 
     async def write(self, session: VoiceSession, *, document_id: str, summary_by: str) -> None:
-        """Note a call; the same one again changes the line."""
-        facts = {
-            "carrier": session.carrier,
-            "seconds": round(session.seconds, 1),
-            "end_reason": str(session.end_reason or ""),
-            "turns": len(session.turns),
-            "timings": session.timings,
-            "receipt": session.receipt,
-            "document_id": document_id,
-            "summary_by": summary_by,
-        }
-        row = (session.id, session.agent, session.caller, session.started_at.isoformat(), orjson.dumps(facts).decode())
+        """Add a call, or update it."""
+        call = finished_call(session, document_id=document_id, summary_by=summary_by)
 
         def work(connection: Connection) -> None:
-            connection.execute(
-                """INSERT INTO calls VALUES (?, ?, ?, ?, ?) ON CONFLICT (session_id) DO UPDATE SET
-                    agent = excluded.agent, caller = excluded.caller, started_at = excluded.started_at,
-                    facts = excluded.facts""",
-                row,
-            )
-            connection.execute(
-                """INSERT INTO call_outcomes VALUES (?, ?, ?) ON CONFLICT (session_id) DO UPDATE SET
-                    outcome = excluded.outcome, started_at = excluded.started_at""",
-                (session.id, facts["end_reason"], row[3]),
-            )
-            write_line(connection, *row[:4], facts)
+            connection.execute("DELETE FROM finished_calls WHERE session_id = ?", (call.session_id,))
+            insert_call(connection, call)
 
         await self._store.run(work)
 
-    async def find(self, session_id: str) -> FinishedCall | None:
-        """By its id, or by the beginning of its uuid where only one has it."""
-        pattern = f"voice-session:{session_id.removeprefix('voice-session:')}"
-
-        def work(connection: Connection) -> list[Any]:
-            query = "SELECT * FROM calls WHERE session_id >= ? AND session_id < ? LIMIT 2"
-            return connection.execute(query, (pattern, pattern + "\U0010ffff")).fetchall()
-
-        rows = await self._store.look(work)
-        return _call(rows[0]) if len(rows) == 1 else None
-
-    async def newest(
-        self,
-        *,
-        caller: str = "",
-        agent: str = "",
-        outcomes: Sequence[str] = (),
-        since: str = "",
-        before: str = "",
-        limit: int = 100,
-    ) -> list[FinishedCall]:
-        """The newest first; what is empty does not matter. Moments are ISO text in UTC, as the book has them."""
-        query, values = newest_query(caller, agent, outcomes, since, before)
-
-        def work(connection: Connection) -> list[FinishedCall]:
-            return [_call(row) for row in connection.execute(f"{query} LIMIT ?", (*values, limit))]
-
-        return await self._store.look(work)
-
     async def forget(self, *, caller: str, agent: str = "") -> list[str]:
-        """Strike a caller's calls; the ids of their sessions."""
+        """Delete a caller's calls, with one agent or all. Returns the session ids."""
 
         def work(connection: Connection) -> list[Any]:
-            strike = "DELETE FROM calls WHERE caller = ? AND ? IN ('', agent) RETURNING session_id"
-            struck = connection.execute(strike, (caller, agent)).fetchall()
-            for table in ("call_outcomes", "call_lines"):
-                connection.executemany(f"DELETE FROM {table} WHERE session_id = ?", struck)
-            return struck
+            statement = "DELETE FROM finished_calls WHERE caller = ? AND ? IN ('', agent) RETURNING session_id"
+            return connection.execute(statement, (caller, agent)).fetchall()
 
         return [session_id for (session_id,) in await self._store.run(work)]
 
-    async def strike(self, session_id: str) -> None:
-        def work(connection: Connection) -> None:
-            for table in ("calls", "call_outcomes", "call_lines"):
-                connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
+    # Calls
 
-        await self._store.run(work)
+    async def find(self, session_id: str) -> FinishedCall | None:
+        """By id, or by the beginning of the uuid if only one call has it."""
+        prefix = f"voice-session:{session_id.removeprefix('voice-session:')}"
+        query = f"SELECT {_ALL_COLUMNS} FROM finished_calls WHERE session_id >= ? AND session_id < ? LIMIT 2"
+        rows = await self._fetch(query, prefix, prefix + "\U0010ffff")
+        return _finished_call(rows[0]) if len(rows) == 1 else None
+
+    async def newest(self, wanted: CallRowFilter = EVERY_CALL, *, limit: int = 100) -> list[FinishedCall]:
+        """The newest first."""
+        where, values = wanted.where()
+        query = f"SELECT {_ALL_COLUMNS} FROM finished_calls WHERE {where} {_NEWEST_FIRST}"
+        return [_finished_call(row) for row in await self._fetch(query, *values, limit)]
+
+    async def page(self, wanted: CallRowFilter, *, after: str = "", limit: int = 50) -> list[CallRow]:
+        """The newest, or those after a row's `cursor`."""
+        where, values = wanted.where()
+        if after:
+            started_at, _, uuid = after.partition("~")
+            where = f"(started_at, session_id) < (?, ?) AND {where}"
+            values = [started_at, f"voice-session:{uuid}", *values]
+        query = f"SELECT {_COLUMNS} FROM finished_calls WHERE {where} {_NEWEST_FIRST}"
+        return [CallRow(*row) for row in await self._fetch(query, *values, limit)]
+
+    async def by_ids(self, session_ids: Iterable[str]) -> list[CallRow]:
+        """The calls with these ids, in their order; unknown ids are skipped."""
+        ids = list(session_ids)
+        marks = ", ".join("?" * len(ids))
+        rows = await self._fetch(f"SELECT {_COLUMNS} FROM finished_calls WHERE session_id IN ({marks})", *ids)
+        found = {row[0]: CallRow(*row) for row in rows}
+        return [found[id_] for id_ in ids if id_ in found]
+
+    async def count(self, wanted: CallRowFilter) -> int:
+        where, values = wanted.where()
+        [(number,)] = await self._fetch(f"SELECT count(*) FROM finished_calls WHERE {where}", *values)
+        return int(number)
+
+    async def oldest(self, wanted: CallRowFilter) -> str:
+        """When the first of these calls started; empty if there are none."""
+        where, values = wanted.where()
+        [(moment,)] = await self._fetch(f"SELECT min(started_at) FROM finished_calls WHERE {where}", *values)
+        return moment or ""
+
+    async def agents(self) -> list[str]:
+        return [agent for (agent,) in await self._fetch("SELECT DISTINCT agent FROM finished_calls ORDER BY agent")]
+
+    # Callers
+
+    async def callers(self, digits: str = "", *, limit: int = 50, offset: int = 0) -> list[CallerRow]:
+        """The last caller first."""
+        query = """SELECT caller, count(*), max(started_at || '~' || session_id) AS newest FROM finished_calls
+            WHERE caller LIKE ? GROUP BY caller ORDER BY newest DESC LIMIT ? OFFSET ?"""
+        rows = await self._fetch(query, f"%{digits}%", limit, offset)
+        if not rows:
+            return []
+        marks = ", ".join("?" * len(rows))
+        stored = await self._fetch(_FACTS_OF_CALLERS.format(marks=marks), *(caller for caller, *_ in rows))
+        facts = Counter(caller for caller, _, metadata in stored if not orjson.loads(metadata).get("superseded_by"))
+        last = {caller: newest.partition("~") for caller, _, newest in rows}
+        return [CallerRow(caller, calls, last[caller][0], last[caller][2], facts[caller]) for caller, calls, _ in rows]
+
+    async def count_callers(self, digits: str = "") -> int:
+        query = "SELECT count(DISTINCT caller) FROM finished_calls WHERE caller LIKE ?"
+        [(number,)] = await self._fetch(query, f"%{digits}%")
+        return int(number)
+
+    async def callers_since(self, since: str) -> tuple[int, int]:
+        """How many called since then, and how many of them not for the first time."""
+        query = """SELECT count(*), coalesce(sum(CASE WHEN calls > 1 THEN 1 ELSE 0 END), 0) FROM
+            (SELECT count(*) AS calls FROM finished_calls GROUP BY caller HAVING max(started_at) >= ?) AS per_caller"""
+        [(callers, returning)] = await self._fetch(query, since)
+        return callers, returning
+
+    # Latency
+
+    async def latency_buckets(self, starts: Sequence[str], wanted: CallRowFilter = EVERY_CALL) -> list[LatencyBucket]:
+        """The calls since the first of these times, by time step and outcome. Each step begins at one of them."""
+        where, values = replace(wanted, since=starts[0]).where()
+        query = f"SELECT started_at, outcome, seconds, memory_items, latencies FROM finished_calls WHERE {where}"
+
+        def work(connection: Connection) -> list[LatencyBucket]:
+            grouped: dict[tuple[int, str], list[tuple[float, int, bytes]]] = {}
+            for started_at, outcome, seconds, memory_items, latencies in connection.execute(query, values):
+                key = bisect_right(starts, started_at) - 1, outcome
+                grouped.setdefault(key, []).append((seconds, memory_items, latencies))
+            return [
+                LatencyBucket(
+                    step,
+                    outcome,
+                    calls=len(calls),
+                    seconds=sum(seconds for seconds, *_ in calls),
+                    with_memory=sum(memory_items > 0 for _, memory_items, _ in calls),
+                    latencies=b"".join(latencies for *_, latencies in calls),
+                )
+                for (step, outcome), calls in sorted(grouped.items())
+            ]
+
+        return await self._store.look(work)
+
+    async def _fetch(self, query: str, *values: Any) -> list[Any]:
+        return await self._store.look(lambda connection: connection.execute(query, values).fetchall())
 
 
-def newest_query(
-    caller: str, agent: str, outcomes: Sequence[str], since: str, before: str
-) -> tuple[str, tuple[str, ...]]:
-    """Only the conditions that are wanted stand in it: so each way to ask has its index."""
-    marks = ", ".join("?" * len(outcomes))
-    table = "call_outcomes JOIN calls USING (session_id)" if outcomes else "calls"
-    order = "call_outcomes.started_at" if outcomes else "started_at"
-    conditions = [
-        ("caller = ?", caller),
-        ("agent = ?", agent),
-        (f"{order} >= ?", since),
-        (f"{order} < ?", before),
-    ]
-    given = [(condition, value) for condition, value in conditions if value]
-    wheres = [*([f"outcome IN ({marks})"] if outcomes else []), *(condition for condition, _ in given)]
-    where = f"WHERE {' AND '.join(wheres)}" if wheres else ""
-    columns = "calls.session_id, agent, caller, calls.started_at, facts"
-    query = f"SELECT {columns} FROM {table} {where} ORDER BY {order} DESC"
-    return query, (*outcomes, *(value for _, value in given))
+_NEWEST_FIRST: Final = "ORDER BY started_at DESC, session_id DESC LIMIT ?"
 
 
-def _call(row: tuple[str, str, str, str, str]) -> FinishedCall:
-    session_id, agent, caller, started_at, stored = row
-    facts = orjson.loads(stored)
-    facts["timings"] = tuple(facts["timings"])
-    return FinishedCall(session_id=session_id, agent=agent, caller=caller, started_at=started_at, **facts)
+def stage_seconds(buckets: Iterable[LatencyBucket], stage: str) -> Any:
+    """A numpy array: the seconds of every answer that reached this stage."""
+    import numpy as np  # takes long to import, and most gateways show no statistics
+
+    every = np.frombuffer(b"".join(bucket.latencies for bucket in buckets), "<f4").reshape(-1, len(STAGES))
+    seconds = every[:, STAGES.index(stage)]
+    return seconds[~np.isnan(seconds)]
+
+
+def percentiles(buckets: Iterable[LatencyBucket], stage: str, ranks: Sequence[float]) -> list[float]:
+    """For each rank, the smallest value that this percentage of answers does not exceed. Empty without answers."""
+    import numpy as np
+
+    seconds = stage_seconds(buckets, stage)
+    found = np.percentile(seconds, ranks, method="inverted_cdf") if seconds.size else ()
+    return [_seconds(value) for value in found]
+
+
+def finished_call(session: VoiceSession, *, document_id: str, summary_by: str) -> FinishedCall:
+    return FinishedCall(
+        session_id=session.id,
+        started_at=session.started_at.isoformat(),
+        agent=session.agent,
+        caller=session.caller,
+        carrier=session.carrier,
+        outcome=str(session.end_reason or ""),
+        seconds=round(session.seconds, 1),
+        turns=len(session.turns),
+        memory_items=len(session.receipt.get("items", ())),
+        document_id=document_id,
+        summary_by=summary_by,
+        receipt=session.receipt,
+        timings=tuple(session.timings),
+    )
+
+
+def insert_call(connection: Connection, call: FinishedCall) -> None:
+    turns = [[nan if (seconds := turn.get(stage)) is None else seconds for stage in STAGES] for turn in call.timings]
+    connection.execute(
+        f"INSERT INTO finished_calls ({_ALL_COLUMNS}) VALUES ({', '.join('?' * 13)})",
+        (
+            call.session_id,
+            call.started_at,
+            call.agent,
+            call.caller,
+            call.carrier,
+            call.outcome,
+            call.seconds,
+            call.turns,
+            call.memory_items,
+            call.document_id,
+            call.summary_by,
+            orjson.dumps(call.receipt).decode(),
+            b"".join(pack(_LATENCY, *turn) for turn in turns),
+        ),
+    )
+
+
+def _finished_call(row: tuple[Any, ...]) -> FinishedCall:
+    *columns, document_id, summary_by, receipt, latencies = row
+    timings = tuple(
+        {stage: None if isnan(value) else _seconds(value) for stage, value in zip(STAGES, turn, strict=True)}
+        for turn in iter_unpack(_LATENCY, latencies)
+    )
+    return FinishedCall(*columns, document_id, summary_by, orjson.loads(receipt), timings)  # type: ignore[call-arg]
+
+
+def _seconds(value: float) -> float:
+    """Of a 32-bit float, the digits that were measured."""
+    return round(float(value), 4)

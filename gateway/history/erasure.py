@@ -1,8 +1,9 @@
 """
-Undoing what calls left behind: everything of one caller, or what one call taught.
+Deletes what calls left behind: everything of one caller (erasure), or what one call taught (revert).
 
-A remote store is asked first. Only what is kept here tells which documents there are meant, so while it can't be
-reached nothing is deleted, and the same again goes on where it stopped.
+The remote store comes first: only local data says which of its documents to delete. So while it is unreachable nothing
+is deleted, and a repeated erasure continues where the last one stopped. This module is in `history` and not in `memory`
+because it also deletes the call log, finished calls, finalization jobs, transcripts and recordings.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -30,24 +31,25 @@ from gateway.memory.documents import carrying
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import RememClient
-from gateway.memory.sqlite import SqliteStore
 from gateway.memory.state import CallerStateStore
-from gateway.memory.store import MemoryStore
 from gateway.session import VoiceSession
 from gateway.settings import Secret, Settings
 
-PATIENCE: Final = 10.0
-"""How long whoever else has a database is waited for."""
-_SCRUB_TRIES: Final = 5
-_MOST_REMOTE: Final = 100
-_CHUNK_BYTES: Final = 1 << 20
-_AT_ONCE: Final = 500
+if TYPE_CHECKING:
+    from gateway.history.stores import Stores
 
-# That somebody was forgotten, and when; not who.
+SCRUB_TIMEOUT: Final = 10.0
+"""Seconds to wait for a database that another process keeps busy."""
+_SCRUB_ATTEMPTS: Final = 5
+_REMOTE_LIMIT: Final = 100
+_CHUNK_BYTES: Final = 1 << 20
+_SESSIONS_PER_QUERY: Final = 500
+
+# A tombstone: a hash of the caller and the time of the erasure.
 SCHEMA: Final = ("CREATE TABLE IF NOT EXISTS forgotten (caller TEXT PRIMARY KEY, at TEXT NOT NULL) WITHOUT ROWID",)
 
 _SESSIONS: Final = """
-    SELECT session_id, agent FROM calls WHERE caller = :caller AND :agent IN ('', agent)
+    SELECT session_id, agent FROM finished_calls WHERE caller = :caller AND :agent IN ('', agent)
     UNION SELECT session_id, agent FROM caller_state_log WHERE caller = :caller AND :agent IN ('', agent)
     UNION SELECT session_id, agent FROM memory_entries
         WHERE caller = :caller AND :agent IN ('', agent) AND substr(session_id, 1, 8) <> 'by-hand:'"""
@@ -57,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class DataLocations:
-    """Where calls leave something, beside the store."""
+    """The folders where calls leave data, besides the stores."""
 
     data_dir: Path
     archive_dir: Path
@@ -79,10 +81,9 @@ class DataLocations:
 @dataclass(frozen=True)
 class CallerData:
     """
-    What there is of a caller, with one agent or all (empty).
+    What is stored of a caller, with one agent or all (empty).
 
-    `sessions` are the ids of calls, each with its agent; `unfinished` those of them that are live, or whose ending is
-    not done.
+    `sessions` maps session ids to agents; `unfinished` are those that are live or whose finalization job is not done.
     """
 
     caller: str
@@ -115,201 +116,195 @@ class ErasureResult:
 
 
 class SharedData(Protocol):
-    """Where nodes keep something of calls for each other. Raises SharedStoreUnavailable."""
+    """What nodes keep of calls for each other. Raises SharedStoreUnavailable."""
 
     async def forget(self, sessions: Collection[str], caller: str, agent: str) -> int: ...
 
 
-class Eraser:
-    """
-    Takes back what was learned. Raises StoreError.
+class NoSharedData:
+    """There is one node."""
 
-    `store` holds what is known of callers; `local`, where that is another one, this node's endings; `shared` what nodes
-    keep for each other.
-    """
+    async def forget(self, sessions: Collection[str], caller: str, agent: str) -> int:
+        return 0
+
+
+class Eraser:
+    """Raises StoreError. `secret` is the key of the tombstones' hashes."""
 
     def __init__(
         self,
-        store: MemoryStore,
-        places: DataLocations,
+        stores: "Stores",
+        locations: DataLocations,
         remem: RememClient | None,
         secret: Secret,
+        shared: SharedData,
         *,
-        local: SqliteStore | None = None,
-        shared: SharedData | None = None,
-        patience: float = PATIENCE,
+        scrub_timeout: float = SCRUB_TIMEOUT,
     ) -> None:
-        self._store = store
-        self._shared = shared
-        self._local = local or store
-        self._places = places
+        self._store = stores.memory
+        self._local = stores.local
+        self._locations = locations
         self._remem = remem
         self._secret = secret
-        self._patience = patience
-        self._facts = FactStore(store)
-        self._pins = PinnedTopicStore(store)
-        self._state = CallerStateStore(store)
+        self._shared = shared
+        self._scrub_timeout = scrub_timeout
+        self._facts = FactStore(self._store)
+        self._topics = PinnedTopicStore(self._store)
+        self._state = CallerStateStore(self._store)
 
     async def revert(self, call: FinishedCall) -> ErasureResult:
-        """Make it as if a call had taught nothing, and see that it stays so. Its line in the book of calls stays."""
+        """Delete what a call taught, for good. The call stays in the table of finished calls."""
         removed, left = await self._delete_remote([call.session_id])
-        return ErasureResult(
-            {
-                "fact statements": await self._facts.revert(call.session_id),
-                "topic entries": await self._pins.revert(call.session_id),
-                "state entries": await self._state.revert(call.session_id),
-                "documents": await self._store.run(
-                    lambda connection: _delete_call(connection, call.session_id, call.agent)
-                ),
-                "endings": await self._local.run(lambda connection: _delete_endings(connection, [call.session_id])),
-                "remote documents": removed,
-            },
-            left,
-        )
+        deleted = {
+            "fact statements": await self._facts.revert(call.session_id),
+            "topic entries": await self._topics.revert(call.session_id),
+            "state entries": await self._state.revert(call.session_id),
+            "documents": await self._store.run(
+                lambda connection: _delete_documents(connection, call.session_id, call.agent)
+            ),
+            "finalization jobs": await self._local.run(lambda connection: _delete_jobs(connection, [call.session_id])),
+            "remote documents": removed,
+        }
+        return ErasureResult(deleted, left)
 
-    async def traces(self, caller: str, agent: str = "") -> CallerData:
-        """Look for everything of a caller. Changes nothing."""
+    async def find(self, caller: str, agent: str = "") -> CallerData:
+        """Search for everything of a caller. Changes nothing."""
         sessions = await self._store.look(lambda connection: _sessions(connection, caller, agent))
-        open_ones = [job.session.as_json() for job in await JobTable(self._local).open_ones()]
-        live = await asyncio.to_thread(live_sessions, self._places.log)
-        unfinished = {call["id"]: call["agent"] for call in open_ones + live if _is_of(call, caller, agent)}
+        jobs = [job.session.as_json() for job in await JobTable(self._local).unfinished()]
+        live = await asyncio.to_thread(live_sessions, self._locations.log)
+        unfinished = {call["id"]: call["agent"] for call in jobs + live if _is_of(call, caller, agent)}
         sessions |= unfinished
         tagged, tokens = _tagged(caller, agent)
         count = f"SELECT count(*) FROM documents WHERE {tagged}"
         (documents,) = await self._store.look(lambda connection: connection.execute(count, tokens).fetchone())
-        files = await asyncio.to_thread(lambda: tuple(_files(self._places, sessions, caller, agent)))
+        files = await asyncio.to_thread(lambda: tuple(_files(self._locations, sessions, caller, agent)))
         return CallerData(caller, agent, sessions, frozenset(unfinished), documents, files)
 
-    async def forget(self, traces: CallerData) -> ErasureResult:
+    async def erase(self, data: CallerData) -> ErasureResult:
         """
-        Delete all of it and leave a tombstone without content. Calls that are going on leave nothing either.
+        Delete all of it and leave a tombstone. Live calls will leave nothing either.
 
-        The line in the book of calls goes last: until then a second try finds whatever the first has left.
+        The finished calls go last: until then a repeated erasure finds what the first one has left.
         """
-        caller, agent = traces.caller, traces.agent
-        agents = {*traces.sessions.values(), agent} - {""}
-        removed, left = await self._delete_remote(traces.sessions, [(name, caller) for name in sorted(agents)])
-        await self._store.run(lambda connection: _take_back(connection, traces.sessions))  # no ending writes any more
-        await asyncio.to_thread(_delete_files, traces.files)
-        logged = await asyncio.to_thread(erase_calls, self._places.log, [*traces.sessions], caller, agent)
+        caller, agent = data.caller, data.agent
+        agents = {*data.sessions.values(), agent} - {""}
+        removed, left = await self._delete_remote(data.sessions, [(name, caller) for name in sorted(agents)])
+        await self._store.run(lambda connection: _revert(connection, data.sessions))  # no job writes from here on
+        await asyncio.to_thread(_delete_files, data.files)
+        logged = await asyncio.to_thread(erase_calls, self._locations.log, [*data.sessions], caller, agent)
         for store in (self._store, self._local):
             await store.overwrite_deleted()
         deleted = {
-            "files": len(traces.files),
+            "files": len(data.files),
             "call log entries": logged,
             "fact statements": await self._facts.forget(agent or None, caller),
-            "topic entries": await self._pins.forget(agent or None, caller),
+            "topic entries": await self._topics.forget(agent or None, caller),
             "state entries": sum([await self._state.forget(name, caller) for name in sorted(agents)]),
-            "endings": await self._local.run(lambda connection: _delete_endings(connection, traces.sessions)),
-            "documents": await self._store.run(lambda connection: self._delete_rest(connection, traces)),
+            "finalization jobs": await self._local.run(lambda connection: _delete_jobs(connection, data.sessions)),
+            "documents": await self._store.run(lambda connection: self._delete_documents(connection, data)),
             "calls": len(await CallsTable(self._store).forget(caller=caller, agent=agent)),
             "remote documents": removed,
         }
         unscrubbed = await self._scrub_files()
         unscrubbed += [] if await self._store.scrub() else ["the database"]
-        if self._shared is not None:
-            try:
-                deleted["entries in Redis"] = await self._shared.forget(traces.sessions, caller, agent)
-            except SharedStoreUnavailable:
-                unscrubbed.append("Redis")
+        try:
+            deleted["entries in Redis"] = await self._shared.forget(data.sessions, caller, agent)
+        except SharedStoreUnavailable:
+            unscrubbed.append("Redis")
         return ErasureResult(deleted, left, tuple(unscrubbed))
 
-    async def is_forgotten(self, session: VoiceSession) -> bool:
-        """Whether the caller was forgotten since this call began, at whatever node: then it is to leave nothing."""
-        names = [
+    async def erase_caller(self, agent: str, caller: str) -> int:
+        """Find and erase in one step, as far as possible now. Returns how many items were deleted."""
+        data = await self.find(caller, agent)
+        if not data:
+            return 0
+        result = await self.erase(data)
+        if not result.is_complete:
+            fields = {"remote_documents": result.remote_left, "databases": ", ".join(result.unscrubbed)}
+            _log.warning("caller could not be erased everywhere", extra=fields)
+        return sum(result.deleted.values())
+
+    async def is_erased(self, session: VoiceSession) -> bool:
+        """Whether the caller was erased since this call began, on any node: then it must leave nothing."""
+        hashes = [
             hashed_caller(agent, caller, self._secret)
             for agent in ("", session.agent)
             for caller in (session.caller, session.number)
             if caller
         ]
-
-        def work(connection: Connection) -> str | None:
-            query = f"SELECT max(at) FROM forgotten WHERE caller IN ({', '.join('?' * len(names))})"
-            row: tuple[str | None] = connection.execute(query, names).fetchone()
-            return row[0]
-
-        at = await self._store.look(work) if names else None
+        if not hashes:
+            return False
+        query = f"SELECT max(at) FROM forgotten WHERE caller IN ({', '.join('?' * len(hashes))})"
+        (at,) = await self._store.look(lambda connection: connection.execute(query, hashes).fetchone())
         if at is None or datetime.fromisoformat(at) < session.started_at:
             return False
-        await self._store.run(lambda connection: _take_back(connection, [session.id]))
+        await self._store.run(lambda connection: _revert(connection, [session.id]))
         return True
 
     async def sweep(self) -> int:
         """
-        Delete what is here of calls that were forgotten at another node, or went on afterwards; how many those were.
+        Delete what this node has of calls that were erased on another node, or that continued after the erasure.
 
-        The ending of such a call leaves nothing, but as long as it goes on it is written down.
+        Finalization leaves nothing of such a call, but its turns are logged while it is live. Returns how many.
         """
-        files = await asyncio.to_thread(lambda: dict(_call_files(self._places)))
-        logged = await asyncio.to_thread(logged_sessions, self._places.log)
-        calls = sorted(logged.union(files.values()))
-        forgotten = await self._store.look(lambda connection: _forgotten(connection, calls))
-        if forgotten:
-            await asyncio.to_thread(_delete_files, [path for path, of in files.items() if of in forgotten])
-            await asyncio.to_thread(erase_calls, self._places.log, forgotten)
-            if self._shared is not None:
-                with contextlib.suppress(SharedStoreUnavailable):  # it keeps nothing for long
-                    await self._shared.forget(forgotten, "", "")
+        files = await asyncio.to_thread(lambda: dict(_call_files(self._locations)))
+        logged = await asyncio.to_thread(logged_sessions, self._locations.log)
+        sessions = sorted(logged.union(files.values()))
+        erased = await self._store.look(lambda connection: _erased(connection, sessions))
+        if erased:
+            await asyncio.to_thread(_delete_files, [path for path, session_id in files.items() if session_id in erased])
+            await asyncio.to_thread(erase_calls, self._locations.log, erased)
+            with contextlib.suppress(SharedStoreUnavailable):  # it expires there soon
+                await self._shared.forget(erased, "", "")
             if busy := await self._scrub_files():
-                _log.warning("freed pages may hold words of a forgotten call", extra={"databases": ", ".join(busy)})
-        return len(forgotten)
+                _log.warning("freed pages may hold words of an erased call", extra={"databases": ", ".join(busy)})
+        return len(erased)
 
     async def clear_away(self) -> None:
-        """A call is over whose caller was forgotten, or took back words: what was written down meanwhile goes too."""
+        """After a call whose caller was erased, or retracted turns: delete what was logged in the meantime."""
         if not await self.sweep():
-            await _scrub(self._places.log, self._patience)
+            await _scrub(self._locations.log, self._scrub_timeout)
 
     async def holding(self, words: Sequence[str]) -> list[str]:
-        """The files and tables that hold one of these words, in whatever case."""
-        files = await asyncio.to_thread(holding, words, self._places)
+        """The files and tables that contain one of these words, ignoring case."""
+        files = await asyncio.to_thread(holding, words, self._locations)
         return [*map(str, files), *await self._store.tables_holding(words)]
 
-    def _delete_rest(self, connection: Connection, traces: CallerData) -> int:
-        """What no book of its own sees to, in a transaction; how many documents that was."""
-        tagged, tokens = _tagged(traces.caller, traces.agent)
+    def _delete_documents(self, connection: Connection, data: CallerData) -> int:
+        """Delete all remaining documents and leave the tombstone, in one transaction."""
+        tagged, tokens = _tagged(data.caller, data.agent)
         documents = connection.execute(f"DELETE FROM documents WHERE {tagged}", tokens).rowcount
-        documents += sum([_delete_call(connection, *session) for session in traces.sessions.items()])
+        documents += sum([_delete_documents(connection, *session) for session in data.sessions.items()])
         self._store.index.purge(connection)
-        tombstone = hashed_caller(traces.agent, traces.caller, self._secret), datetime.now(UTC).isoformat()
+        tombstone = hashed_caller(data.agent, data.caller, self._secret), datetime.now(UTC).isoformat()
         connection.execute(
             "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT (caller) DO UPDATE SET at = excluded.at", tombstone
         )
         return documents
 
-    async def forget_caller(self, agent: str, caller: str) -> int:
-        """All that an agent remembers of a caller, as far as this can be done at once; how many things that was."""
-        traces = await self.traces(caller, agent)
-        if not traces:
-            return 0
-        undone = await self.forget(traces)
-        if not undone.is_complete:
-            fields = {"remote_documents": undone.remote_left, "databases": ", ".join(undone.unscrubbed)}
-            _log.warning("a caller could not be forgotten everywhere", extra=fields)
-        return sum(undone.deleted.values())
-
     async def _scrub_files(self) -> list[str]:
-        """Leave nothing of what was deleted in the databases here; the names of those that others keep busy."""
-        databases = sorted(self._places.data_dir.glob("*.db"))
-        return [path.name for path in databases if not await _scrub(path, self._patience)]
+        """Overwrite what was deleted in the databases of this node. Returns the names of those that are busy."""
+        databases = sorted(self._locations.data_dir.glob("*.db"))
+        return [path.name for path in databases if not await _scrub(path, self._scrub_timeout)]
 
     async def _delete_remote(self, sessions: Iterable[str], pairs: Sequence[tuple[str, str]] = ()) -> tuple[int, int]:
-        """Of these sessions, and of these agents with these callers; how many were deleted, and how many were not."""
+        """Documents of these sessions, and of these (agent, caller) pairs. Returns how many were deleted, and not."""
         if self._remem is None:
             return 0, 0
         found = [await self._remem.find_by_session(session_id) for session_id in sessions]
         ids = {document_id for document_id in found if document_id is not None}
         for agent, caller in pairs:
-            ids |= {document.id for document in await self._remem.past_calls(agent, caller, _MOST_REMOTE, timeout=10)}
-        # A server that names no ids can't be asked to delete one.
+            ids |= {document.id for document in await self._remem.past_calls(agent, caller, _REMOTE_LIMIT, timeout=10)}
+        # A server that reports no ids cannot be asked to delete one.
         deleted = [bool(document_id) and await self._remem.delete(document_id) for document_id in sorted(ids)]
         return sum(deleted), len(deleted) - sum(deleted)
 
 
-def holding(words: Sequence[str], places: DataLocations) -> list[Path]:
-    """The files that hold one of these words, in whatever case."""
+def holding(words: Sequence[str], locations: DataLocations) -> list[Path]:
+    """The files that contain one of these words, ignoring case."""
     pattern = re.compile(b"|".join(re.escape(word.encode()) for word in words), re.IGNORECASE)
     overlap = max(len(word.encode()) for word in words)
-    paths = {path.resolve() for folder in places.folders for path in folder.rglob("*") if path.is_file()}
+    paths = {path.resolve() for folder in locations.folders for path in folder.rglob("*") if path.is_file()}
     return sorted(path for path in paths if _holds(path, pattern, overlap))
 
 
@@ -321,24 +316,24 @@ def _holds(path: Path, pattern: re.Pattern[bytes], overlap: int) -> bool:
                 seen = seen[-overlap:] + chunk
                 if pattern.search(seen):
                     return True
-    except FileNotFoundError:  # a running gateway deletes some of its own
+    except FileNotFoundError:  # deleted by the running gateway
         return False
     except OSError as error:
-        raise StoreUnavailable(f"{path} can't be read: {error.strerror}") from None
+        raise StoreUnavailable(f"{path} cannot be read: {error.strerror}") from None
     return False
 
 
-# One call
+# Tables
 
 
-def _delete_call(connection: Connection, session_id: str, agent: str) -> int:
-    """Its documents, and how many those were; a late repeat of its ending is to bring back no state either."""
+def _delete_documents(connection: Connection, session_id: str, agent: str) -> int:
+    """Delete a call's documents, and keep a late retry of its job from saving state."""
     connection.execute("INSERT INTO caller_state_saves VALUES (?, ?) ON CONFLICT DO NOTHING", (session_id, agent))
     return connection.execute("DELETE FROM documents WHERE source_id = ?", (session_id,)).rowcount
 
 
-def _delete_endings(connection: Connection, sessions: Iterable[str]) -> int:
-    statement = "DELETE FROM endings WHERE session_id = ?"
+def _delete_jobs(connection: Connection, sessions: Iterable[str]) -> int:
+    statement = "DELETE FROM finalization_jobs WHERE session_id = ?"
     return sum([connection.execute(statement, (session_id,)).rowcount for session_id in sessions])
 
 
@@ -354,23 +349,23 @@ def _sessions(connection: Connection, caller: str, agent: str) -> dict[str, str]
     return sessions
 
 
-def _forgotten(connection: Connection, sessions: Sequence[str]) -> set[str]:
-    """Those of them that nobody may know of any more. A call that was only reverted is still in the book."""
-    forgotten: set[str] = set()
-    for first in range(0, len(sessions), _AT_ONCE):
-        some = sessions[first : first + _AT_ONCE]
+def _erased(connection: Connection, sessions: Sequence[str]) -> set[str]:
+    """Those of them that were erased. A call that was only reverted is still among the finished calls."""
+    erased: set[str] = set()
+    for first in range(0, len(sessions), _SESSIONS_PER_QUERY):
+        some = sessions[first : first + _SESSIONS_PER_QUERY]
         query = f"""SELECT session_id FROM reverted_sessions WHERE session_id IN ({", ".join("?" * len(some))})
-            AND session_id NOT IN (SELECT session_id FROM calls)"""
-        forgotten |= {session_id for (session_id,) in connection.execute(query, some)}
-    return forgotten
+            AND session_id NOT IN (SELECT session_id FROM finished_calls)"""
+        erased |= {session_id for (session_id,) in connection.execute(query, some)}
+    return erased
 
 
 def _tagged(caller: str, agent: str) -> tuple[str, tuple[str, ...]]:
     return carrying(f"caller:{caller}", *([f"agent:{agent}"] if agent else []))
 
 
-def _take_back(connection: Connection, sessions: Iterable[str]) -> None:
-    """Nothing that these calls still teach is taken in."""
+def _revert(connection: Connection, sessions: Iterable[str]) -> None:
+    """Ignore everything that these calls would still add to memory."""
     rows = [(session_id,) for session_id in sessions]
     connection.executemany("INSERT INTO reverted_sessions VALUES (?) ON CONFLICT DO NOTHING", rows)
 
@@ -382,21 +377,21 @@ def _is_of(session: Mapping[str, Any], caller: str, agent: str) -> bool:
 # Files
 
 
-def _call_files(places: DataLocations) -> Iterator[tuple[Path, str]]:
-    """Transcripts and recordings, each with the session it is of."""
-    for path in places.archive_dir.glob("voice-session-*.*"):
+def _call_files(locations: DataLocations) -> Iterator[tuple[Path, str]]:
+    """Transcripts and recordings, each with its session id."""
+    for path in locations.archive_dir.glob("voice-session-*.*"):
         yield path, f"voice-session:{path.stem.removeprefix('voice-session-')}"
-    for path in places.record_dir.glob("*.jsonl") if places.record_dir is not None else ():
+    for path in locations.record_dir.glob("*.jsonl") if locations.record_dir is not None else ():
         yield path, f"voice-session:{path.stem}"
 
 
-def _files(places: DataLocations, sessions: Iterable[str], caller: str, agent: str) -> Iterator[Path]:
+def _files(locations: DataLocations, sessions: Iterable[str], caller: str, agent: str) -> Iterator[Path]:
     uuids = {session_id.removeprefix("voice-session:") for session_id in sessions}
     for name in (f"voice-session-{uuid}.{suffix}" for uuid in sorted(uuids) for suffix in ("txt", "part")):
-        if (path := places.archive_dir / name).is_file():
+        if (path := locations.archive_dir / name).is_file():
             yield path
-    for path in sorted(places.record_dir.glob("*.jsonl")) if places.record_dir is not None else ():
-        # A call without a word is recorded too, and nothing else knows of it.
+    for path in sorted(locations.record_dir.glob("*.jsonl")) if locations.record_dir is not None else ():
+        # A call without a word is recorded too, and stored nowhere else.
         if path.stem in uuids or _is_recording_of(path, caller, agent):
             yield path
 
@@ -415,25 +410,25 @@ def _delete_files(paths: Iterable[Path]) -> None:
         try:
             path.unlink(missing_ok=True)
         except OSError as error:
-            raise StoreUnavailable(f"{path} can't be deleted: {error.strerror}") from None
+            raise StoreUnavailable(f"{path} cannot be deleted: {error.strerror}") from None
 
 
 # Databases
 
 
-async def _scrub(path: Path, patience: float) -> bool:
-    """Leave nothing of what was deleted in the file or its log; false when others keep it busy."""
-    for _ in range(_SCRUB_TRIES):  # who finds another's checkpoint under way is turned away at once
-        if await asyncio.to_thread(_vacuum, path, patience / _SCRUB_TRIES):
+async def _scrub(path: Path, timeout: float) -> bool:
+    """Overwrite what was deleted in the file and its log; false if other processes keep it busy."""
+    for _ in range(_SCRUB_ATTEMPTS):  # during another process's checkpoint SQLite refuses at once
+        if await asyncio.to_thread(_vacuum, path, timeout / _SCRUB_ATTEMPTS):
             return True
-        await asyncio.sleep(patience / 100)
+        await asyncio.sleep(timeout / 100)
     return False
 
 
-def _vacuum(path: Path, patience: float) -> bool:
-    with closing(sqlite3.connect(path, timeout=patience)) as connection:
+def _vacuum(path: Path, timeout: float) -> bool:
+    with closing(sqlite3.connect(path, timeout=timeout)) as connection:
         try:
-            # Else a new page may be made in memory that still has the words of an old one.
+            # Without it a new page may be built in memory from one that still holds the words.
             connection.execute("PRAGMA secure_delete = ON")
             connection.execute("VACUUM")
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

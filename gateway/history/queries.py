@@ -1,33 +1,41 @@
 """
-What happened in calls, read back for whoever runs the gateway: a list, one call whole, and how long answers took.
+Queries over past calls: a list, one call with everything, and the latency of answers.
 
-Plain values, ready for JSON: the terminal, the dashboard and a remote gateway show the same.
+The results are plain values, ready for JSON: the CLI and the HTTP API return the same.
 """
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.finalization.job_table import FinalizationJob, JobTable
-from gateway.history import call_rows
+from gateway.finalization.job import FinalizationJob
+from gateway.finalization.job_table import JobTable
 from gateway.history.call_log import FILE_NAME, events_of_call, turns_from_rows
-from gateway.history.call_rows import STAGES, CallRows, LatencyBucket, percentiles
-from gateway.history.calls_table import CallsTable, FinishedCall
+from gateway.history.calls_table import (
+    STAGES,
+    CallRowFilter,
+    CallsTable,
+    FinishedCall,
+    LatencyBucket,
+    percentiles,
+    stage_seconds,
+)
 from gateway.history.stores import Stores
 from gateway.session import EndReason
 
 _RANKS: Final = {"p50": 50, "p90": 90, "p99": 99, "max": 100}
-STEPS_IN_TIME: Final = 24
+TIME_STEPS: Final = 24
 
-_PRIVATE: Final = ("caller", "session", "agent", "carrier")
+_ABOUT: Final = ("caller", "session", "agent", "carrier")
+"""Fields that are equal in all events of a call."""
 
 
 @dataclass(frozen=True)
 class CallFilter:
-    """Which calls; what is empty does not matter. `outcome` is the beginning of a reason, or `unfinished`."""
+    """Selects calls; an empty field selects all. `outcome` is the beginning of an end reason, or `unfinished`."""
 
     caller: str = ""
     agent: str = ""
@@ -36,74 +44,82 @@ class CallFilter:
     before: str = ""
 
     @property
-    def outcomes(self) -> list[str]:
-        """The reasons meant; empty where none has such a beginning, or any will do."""
+    def outcomes(self) -> tuple[str, ...]:
+        """The end reasons that begin so; empty if none does or all are selected."""
         wanted = self.outcome.lower()
-        return [str(reason) for reason in EndReason if wanted and str(reason).startswith(wanted)]
+        return tuple(str(reason) for reason in EndReason if wanted and str(reason).startswith(wanted))
+
+    @property
+    def in_table(self) -> CallRowFilter:
+        return CallRowFilter(
+            agent=self.agent, outcomes=self.outcomes, caller=self.caller, since=self.since, before=self.before
+        )
 
 
 class CallHistory:
-    """Reads what calls left behind. Raises StoreUnavailable."""
+    """Raises StoreUnavailable."""
 
     def __init__(self, stores: Stores, *, data_dir: Path, archive_dir: Path) -> None:
-        self._book = CallsTable(stores.memory)
-        self._lines = CallRows(stores.memory)
+        self._table = CallsTable(stores.memory)
         self._jobs = JobTable(stores.local)
         self._log = data_dir / FILE_NAME
         self._archive_dir = archive_dir
 
     async def calls(self, wanted: CallFilter, *, limit: int = 50) -> list[dict[str, Any]]:
-        """The newest first; those whose ending is not done are among them, booked or not."""
-        open_ones = {job.session.id: job for job in await self._jobs.open_ones()}
-        rows = {id_: _unfinished(job) for id_, job in open_ones.items() if _fits(job, wanted)}
+        """The newest first, including calls whose finalization job is not done."""
+        rows = {job.session.id: _unfinished(job) for job in await self._jobs.unfinished() if _fits(job, wanted)}
         if wanted.outcome != "unfinished" and (wanted.outcomes or not wanted.outcome):
-            finished_call = await self._book.newest(
-                caller=wanted.caller,
-                agent=wanted.agent,
-                outcomes=wanted.outcomes,
-                since=wanted.since,
-                before=wanted.before,
-                limit=limit,
-            )
-            rows = {call.session_id: _finished(call) for call in finished_call} | rows
+            found = await self._table.newest(wanted.in_table, limit=limit)
+            rows = {call.session_id: _finished(call) for call in found} | rows
         return sorted(rows.values(), key=lambda row: str(row["started_at"]), reverse=True)[:limit]
 
     async def call(self, session: str) -> dict[str, Any] | None:
-        """One call whole, by its id or the beginning of it; None where there is none, or more than one."""
+        """Everything of one call, by its id or the beginning of it; None if no call or several match."""
         uuid = session.removeprefix("voice-session:")
-        jobs = [one for one in await self._jobs.open_ones() if one.session.uuid.startswith(uuid)]
-        finished_call = await self._book.find(session)
-        if len(jobs) > 1 or not uuid or not (jobs or finished_call):
+        jobs = [job for job in await self._jobs.unfinished() if job.session.uuid.startswith(uuid)]
+        finished = await self._table.find(session)
+        if len(jobs) > 1 or not uuid:
             return None
-        row = (_finished(finished_call) if finished_call else {}) | (_unfinished(jobs[0]) if jobs else {})
+        if jobs:
+            [job] = jobs
+            row = (_finished(finished) if finished else {}) | _unfinished(job)
+            timings, receipt = job.session.timings, job.session.receipt
+        elif finished:
+            row, receipt = _finished(finished), dict(finished.receipt)
+            timings = [dict(turn) for turn in finished.timings]
+        else:
+            return None
         events = await asyncio.to_thread(events_of_call, self._log, row["session"])
-        turns = jobs[0].session.as_json()["turns"] if jobs else _transcript(events)
-        timings = jobs[0].session.timings if jobs else list(finished_call.timings if finished_call else ())
+        turns = job.session.as_json()["turns"] if jobs else _transcript(events)
         return {
             **row,
             "transcript": turns or await asyncio.to_thread(self._archived, row["session"]),
             "timings": timings,
-            "receipt": dict(jobs[0].session.receipt if jobs else finished_call.receipt if finished_call else {}),
+            "receipt": receipt,
             "steps": _steps(events),
-            "timeline": [{name: event[name] for name in event if name not in _PRIVATE} for event in events],
+            "timeline": [{name: event[name] for name in event if name not in _ABOUT} for event in events],
         }
 
     async def latency(self, wanted: CallFilter) -> dict[str, Any]:
-        """Percentiles of each stage, in seconds from the end of the caller's speech, and their course."""
-        chosen = call_rows.CallRowFilter(
-            agent=wanted.agent, caller=wanted.caller, since=wanted.since, before=wanted.before
-        )
+        """Percentiles of each stage, in seconds from the end of the caller's speech, and their median over time."""
+        chosen = replace(wanted, outcome="").in_table
         now = datetime.now(UTC).isoformat()
-        begin = datetime.fromisoformat(wanted.since or await self._lines.oldest(chosen) or now)
+        begin = datetime.fromisoformat(wanted.since or await self._table.oldest(chosen) or now)
         end = datetime.fromisoformat(wanted.before or now)
-        width = max(end - begin, timedelta(seconds=1)) / STEPS_IN_TIME
-        begins = [(begin + step * width).isoformat() for step in range(STEPS_IN_TIME)]
-        measured = await self._lines.measured(begins, chosen)
-        figures = await asyncio.to_thread(_figures, measured)
-        return {"since": begin.isoformat(), "before": end.isoformat(), **figures}
+        width = max(end - begin, timedelta(seconds=1)) / TIME_STEPS
+        starts = [(begin + step * width).isoformat() for step in range(TIME_STEPS)]
+        buckets = await self._table.latency_buckets(starts, chosen)
+        stages = await asyncio.to_thread(lambda: {stage: _stage(stage, buckets) for stage in STAGES})
+        return {
+            "since": begin.isoformat(),
+            "before": end.isoformat(),
+            "calls": sum(bucket.calls for bucket in buckets),
+            "turns": max(figures["turns"] for figures in stages.values()),
+            "stages": stages,
+        }
 
     def _archived(self, session: str) -> list[dict[str, Any]]:
-        """What the raw transcript has, where events are gone: it knows no times, and no words that went unheard."""
+        """The raw transcript, if the events have been deleted. It has neither times nor unheard words."""
         path = self._archive_dir / f"voice-session-{session.removeprefix('voice-session:')}.txt"
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -134,13 +150,13 @@ def _finished(call: FinishedCall) -> dict[str, Any]:
         "caller": call.caller,
         "carrier": call.carrier,
         "seconds": call.seconds,
-        "outcome": call.end_reason,
+        "outcome": call.outcome,
         "turns": call.turns,
-        "told": len(call.receipt.get("items", ())),
+        "told": call.memory_items,
         "archived": True,
         "document": call.document_id,
         "summary_by": call.summary_by,
-        "remote": True,  # if there is such a store at all: nothing is left to do
+        "remote": True,  # or there is no remote store
         "problem": "",
         "ending": "done",
     }
@@ -176,7 +192,7 @@ def _fits(job: FinalizationJob, wanted: CallFilter) -> bool:
 
 
 def _steps(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """The last that is known of each step of the ending."""
+    """The last state of each finalization step."""
     return {
         event["step"]: {"state": event["state"], "at": event["at"], "reason": event.get("reason", "")}
         for event in events
@@ -184,21 +200,12 @@ def _steps(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     }
 
 
-def _figures(measured: Sequence[LatencyBucket]) -> dict[str, Any]:
-    stages = {stage: _stage(stage, measured) for stage in STAGES}
+def _stage(stage: str, buckets: Sequence[LatencyBucket]) -> dict[str, Any]:
+    """Figures of one stage. `course` has the median of each time step, None if there were no answers."""
+    found = percentiles(buckets, stage, list(_RANKS.values()))
+    steps = [[bucket for bucket in buckets if bucket.step == step] for step in range(TIME_STEPS)]
     return {
-        "calls": sum(some.calls for some in measured),
-        "turns": max(figures["turns"] for figures in stages.values()),
-        "stages": stages,
-    }
-
-
-def _stage(stage: str, measured: Sequence[LatencyBucket]) -> dict[str, Any]:
-    """Figures of one stage; `course` are medians over equal steps in time, None where nobody spoke."""
-    found = percentiles(measured, stage, list(_RANKS.values()))
-    steps = [[some for some in measured if some.step == step] for step in range(STEPS_IN_TIME)]
-    return {
-        "turns": sum(some.turns(stage) for some in measured),
+        "turns": int(stage_seconds(buckets, stage).size),
         **(dict(zip(_RANKS, found, strict=True)) if found else dict.fromkeys(_RANKS)),
-        "course": [next(iter(percentiles(some, stage, [50])), None) for some in steps],
+        "course": [next(iter(percentiles(step, stage, [50])), None) for step in steps],
     }

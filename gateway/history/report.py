@@ -1,7 +1,7 @@
 """
-All that is known of callers, read back for whoever runs the gateway: by caller, as findings, as figures.
+Reports on what is remembered, for operators: by caller, as audit findings, as statistics.
 
-Numbers are whole here. Figures hold none.
+Phone numbers are complete in reports and findings. Statistics contain none.
 """
 
 import re
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.history.calls_table import CallsTable, FinishedCall
+from gateway.history.calls_table import CallRowFilter, CallsTable, FinishedCall
 from gateway.memory.agent_notes import SOURCE as NOTE
 from gateway.memory.database import Connection
 from gateway.memory.documents import Document
@@ -33,14 +33,15 @@ _ALL: Final = 1_000_000
 _DAY: Final = 86_400
 
 _SCOPES: Final = """
-    SELECT agent, caller FROM calls UNION SELECT agent, caller FROM memory_entries
+    SELECT agent, caller FROM finished_calls UNION SELECT agent, caller FROM memory_entries
     UNION SELECT agent, caller FROM caller_state_log ORDER BY caller, agent"""
-# Facts and topics have books of their own.
+# Facts and topics are read from their own tables.
 _DOCUMENTS: Final = f"""
     SELECT tags, content, source_id FROM documents
     WHERE source_id = '' OR source NOT IN ('{FACT}', '{TOPIC}') ORDER BY created_at, key"""
 _AGENTS: Final = """
-    SELECT agent FROM calls WHERE caller = :caller UNION SELECT agent FROM memory_entries WHERE caller = :caller
+    SELECT agent FROM finished_calls WHERE caller = :caller
+    UNION SELECT agent FROM memory_entries WHERE caller = :caller
     UNION SELECT agent FROM caller_state_log WHERE caller = :caller ORDER BY agent"""
 _STATE_CHANGES: Final = """
     SELECT at, session_id, key, value, lag(value) OVER (PARTITION BY key ORDER BY at, number)
@@ -51,20 +52,20 @@ _INSTRUCTION: Final = re.compile(
     r"|\b(?:system prompt|instructions|(?:agent|assistant)s? (?:must|should|has to)|verified|admin)\b",
     re.IGNORECASE,
 )
-# What no summary of a call has a reason to say, though it may begin with an action item.
+# A summary may begin a line with a verb (an action item), but has no reason to say this.
 _OVERRULING: Final = re.compile(
     r"\b(?:ignore|disregard|forget|override|bypass)\b[^.;]*\b(?:previous|prior|earlier|above|everything|rules?|told)\b"
     r"|\b(?:system prompt|(?:your|these|those|previous|prior|earlier|all) instructions)\b"
     r"|\b(?:agent|assistant|ai|bot|model)s? (?:must|should|has to)\b|\b(?:you are now|act as|pretend to)\b",
     re.IGNORECASE,
 )
-# Letters and digits in one long word: a key or a token, no word of any language.
+# Letters and digits in one long word: a key or a token.
 _CODE: Final = re.compile(r"\b(?=\w*\d)(?=\w*[A-Za-z])[\w-]{20,}\b")
 
 
 @dataclass(frozen=True)
 class KnownFact:
-    """A fact, and the agent that knows it."""
+    """A fact, and the agent that has it."""
 
     agent: str
     fact: Fact
@@ -72,7 +73,7 @@ class KnownFact:
 
 @dataclass(frozen=True)
 class ReportedTopic:
-    """A pinned topic, and the agent that is told of it."""
+    """A pinned topic, and the agent that is given it."""
 
     agent: str
     pin: PinnedTopic
@@ -81,8 +82,8 @@ class ReportedTopic:
 @dataclass(frozen=True)
 class MemoryChange:
     """
-    One change to what is known: a fact's (add, strengthen, supersede), a state key's (set) or a topic's (note, pin,
-    change, close, reopen, unpin).
+    One change to memory: of a fact (add, strengthen, supersede), a state key (set) or a topic (note, pin, change,
+    close, reopen, unpin).
     """
 
     at: datetime
@@ -95,7 +96,7 @@ class MemoryChange:
 
 @dataclass(frozen=True)
 class CallerReport:
-    """What is known of one caller. `reverted` are the calls that were taken back. Newest first, changes last."""
+    """What is remembered of one caller. `reverted` are session ids. Lists have the newest first, `changes` last."""
 
     caller: str
     facts: Sequence[KnownFact]
@@ -107,11 +108,11 @@ class CallerReport:
     """Of calls, facts and notes."""
     changes: Sequence[MemoryChange]
     pins: Sequence[ReportedTopic] = ()
-    """Those that are over too."""
+    """Including closed ones."""
 
     @property
     def notes(self) -> list[Document]:
-        """What text agents have noted of the caller."""
+        """What text agents have noted about the caller."""
         return [document for document in self.documents if document.source == NOTE]
 
     def __bool__(self) -> bool:
@@ -120,7 +121,7 @@ class CallerReport:
 
 @dataclass(frozen=True)
 class CallerSummary:
-    """A caller whom an agent knows."""
+    """A caller that an agent has something of."""
 
     caller: str
     agent: str
@@ -132,7 +133,7 @@ class CallerSummary:
 
 @dataclass(frozen=True)
 class AuditFinding:
-    """Something that a person should look at."""
+    """Something that an operator should look at."""
 
     kind: str
     agent: str
@@ -143,33 +144,33 @@ class AuditFinding:
 
 @dataclass(frozen=True)
 class MemoryStats:
-    """How much is known, and used."""
+    """How much is remembered, and used."""
 
     calls: int
     callers: int
     first_time: int
     returning: int
     days_between_calls: float | None
-    """In the median; None while nobody has called twice."""
+    """The median; None if no caller has called twice."""
     facts_per_caller: float
     state_keys: Mapping[str, int]
-    """How many callers have a value for each."""
+    """How many callers have a value, by key."""
     share_told: float
-    """Of calls whose agent was told something of earlier ones."""
+    """The share of calls whose agent was given something of earlier calls."""
 
 
 class MemoryReports:
-    """Reads what is known. An empty agent stands for all. Raises StoreUnavailable."""
+    """An empty agent means all. Raises StoreUnavailable."""
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._book = CallsTable(store)
+        self._calls = CallsTable(store)
         self._facts = FactStore(store)
         self._pins = PinnedTopicStore(store)
         self._state = CallerStateStore(store)
 
     async def of(self, caller: str, agent: str = "") -> CallerReport:
-        """Everything about one caller; false when there is nothing."""
+        """Everything about one caller; false if there is nothing."""
         agents = [name for name, whose in await self._scopes(agent) if whose == caller]
         facts = [KnownFact(name, fact) for name in agents for fact in await self._facts.known(name, caller, _ALL)]
         pins = [
@@ -178,42 +179,42 @@ class MemoryReports:
             for pin in await self._pins.pinned(name, caller, _ALL, closed=True)
         ]
         state = {name: kept for name in agents if (kept := await self._state.load(name, caller))}
-        calls = await self._book.newest(caller=caller, agent=agent, limit=_ALL)
+        calls = await self._calls.newest(CallRowFilter(caller=caller, agent=agent), limit=_ALL)
         tags = (f"caller:{caller}", *([f"agent:{agent}"] if agent else []))
         documents = await self._store.newest(tags=tags, limit=_ALL)
         changes = await self.changes(caller, agents)
         reverted = await self._reverted()
-        taken_back = [call.session_id for call in calls if call.session_id in reverted]
-        return CallerReport(caller, facts, state, calls, taken_back, documents, changes, pins)
+        of_caller = [call.session_id for call in calls if call.session_id in reverted]
+        return CallerReport(caller, facts, state, calls, of_caller, documents, changes, pins)
 
     async def agents_of(self, caller: str) -> list[str]:
-        """The agents that know something of a caller."""
+        """The agents that have something of a caller."""
         rows = await self._store.look(lambda connection: connection.execute(_AGENTS, {"caller": caller}).fetchall())
         return [agent for (agent,) in rows]
 
     async def changes(self, caller: str, agents: Iterable[str]) -> list[MemoryChange]:
-        """Every change to what these agents know of a caller, oldest first."""
+        """Every change to what these agents have of a caller, oldest first."""
         changes = [change for name in agents for change in await self._changes(name, caller)]
         return sorted(changes, key=lambda change: change.at)
 
-    async def acquaintances(self, agent: str = "") -> list[CallerSummary]:
-        return [await self._acquaintance(*scope) for scope in await self._scopes(agent)]
+    async def callers(self, agent: str = "") -> list[CallerSummary]:
+        return [await self._caller(*scope) for scope in await self._scopes(agent)]
 
     async def audit(self, agent: str = "") -> list[AuditFinding]:
-        """What looks wrong in what is known: doubled, contradicted, useless, or nothing that should be known."""
+        """Find duplicates, contradictions, unused facts, secrets, and text that reads like an instruction."""
         found: list[AuditFinding] = []
         for name, caller in await self._scopes(agent):
             facts = await self._facts.known(name, caller, _ALL)
-            calls = await self._book.newest(caller=caller, agent=name, limit=_ALL)
+            calls = await self._calls.newest(CallRowFilter(caller=caller, agent=name), limit=_ALL)
             state = await self._state.load(name, caller)
-            told = {item.get("id") for call in calls for item in call.receipt.get("items", ())}
+            used = {item.get("id") for call in calls for item in call.receipt.get("items", ())}
             pins = await self._pins.pinned(name, caller, _ALL, closed=True)
-            kinds = [*_of_pins(pins), *_of_facts(facts, told), *_of_state(state)]
+            kinds = [*_of_pins(pins), *_of_facts(facts, used), *_of_state(state)]
             found += [AuditFinding(kind, name, caller, session_id, text) for kind, session_id, text in kinds]
         return found + [finding for finding in await self._of_documents() if agent in ("", finding.agent)]
 
     async def _of_documents(self) -> list[AuditFinding]:
-        """Of what is told or found beside facts and topics: summaries of calls, notes, what clients have stored."""
+        """Summaries of calls, notes, and what clients have stored."""
         rows = await self._store.look(lambda connection: connection.execute(_DOCUMENTS).fetchall())
         found = []
         for tags, content, source_id in rows:
@@ -224,9 +225,9 @@ class MemoryReports:
                 found += [AuditFinding(kind, agent, caller, source_id, text) for kind, text in kinds]
         return found
 
-    async def figures(self, agent: str = "") -> MemoryStats:
+    async def stats(self, agent: str = "") -> MemoryStats:
         scopes = await self._scopes(agent)
-        calls = await self._book.newest(agent=agent, limit=_ALL)
+        calls = await self._calls.newest(CallRowFilter(agent=agent), limit=_ALL)
         known = sum([len(await self._facts.known(name, caller, _ALL)) for name, caller in scopes])
         keys = Counter([key for name, caller in scopes for key in await self._state.load(name, caller)])
         callers = {caller for _, caller in scopes}
@@ -243,8 +244,8 @@ class MemoryReports:
             share_told=round(sum(bool(call.receipt.get("items")) for call in calls) / len(calls), 3) if calls else 0.0,
         )
 
-    async def _acquaintance(self, agent: str, caller: str) -> CallerSummary:
-        calls = await self._book.newest(caller=caller, agent=agent, limit=_ALL)
+    async def _caller(self, agent: str, caller: str) -> CallerSummary:
+        calls = await self._calls.newest(CallRowFilter(caller=caller, agent=agent), limit=_ALL)
         return CallerSummary(
             caller,
             agent,
@@ -255,7 +256,7 @@ class MemoryReports:
         )
 
     async def _scopes(self, agent: str) -> list[tuple[str, str]]:
-        """Agents and the callers they know."""
+        """Pairs of agent and caller."""
         rows = await self._store.look(lambda connection: connection.execute(_SCOPES).fetchall())
         return [(name, caller) for name, caller in rows if agent in ("", name)]
 
@@ -271,8 +272,8 @@ class MemoryReports:
                 change.op,
                 agent,
                 change.session_id,
-                _told(change.before) if change.before else "",
-                _told(change.after),
+                _fact_text(change.before) if change.before else "",
+                _fact_text(change.after),
             )
             for change in await self._facts.history(agent, caller)
         ]
@@ -307,18 +308,18 @@ def _state_text(key: str, value: str | None) -> str:
 
 
 def _times_by_caller(calls: Iterable[FinishedCall]) -> list[list[datetime]]:
-    """When each caller called, in order."""
+    """The times of each caller's calls, in order."""
     times: dict[str, list[datetime]] = {}
     for call in calls:
         times.setdefault(call.caller, []).append(datetime.fromisoformat(call.started_at))
     return [sorted(of_one) for of_one in times.values()]
 
 
-# Findings: kind, session and text
+# Findings: (kind, session id, text), or (kind, text) of a document
 
 
 def _of_call(content: str) -> list[tuple[str, str]]:
-    """Secrets were taken out of it; a line of it that overrules somebody is nothing that was agreed on."""
+    """A summary is redacted already. A line that gives orders to the agent is not something the call agreed on."""
     lines = (line.strip(" -*") for line in content.splitlines())
     return [("like an instruction", line) for line in lines if _OVERRULING.search(line)]
 
@@ -328,18 +329,18 @@ def _of_lines(content: str) -> list[tuple[str, str]]:
     return [(kind, line) for line in lines for kind, is_so in _of_text(line).items() if is_so]
 
 
-def _told(state: FactState) -> str:
+def _fact_text(state: FactState) -> str:
     return f"{state.text} ({state.confidence * 100:.0f} % sure)"
 
 
-def _of_facts(facts: Sequence[Fact], told: set[Any]) -> list[tuple[str, str, str]]:
+def _of_facts(facts: Sequence[Fact], used: set[Any]) -> list[tuple[str, str, str]]:
     spellings = Counter(_spelling(fact.text) for fact in facts)
     found = []
     for fact in facts:
         kinds = _of_text(fact.text) | {
             "duplicate": spellings[_spelling(fact.text)] > 1,
             "contradiction": bool(fact.instead_of),
-            "never used": fact.id not in told,
+            "never used": fact.id not in used,
         }
         text = f"{fact.text} (not: {fact.instead_of})" if fact.instead_of else fact.text
         found += [(kind, fact.session_id, text) for kind, is_so in kinds.items() if is_so]
@@ -359,7 +360,7 @@ def _of_pins(pins: Iterable[PinnedTopic]) -> list[tuple[str, str, str]]:
 
 
 def _unlabelled(text: str) -> str:
-    """What was said, without who said it."""
+    """The words, without the speaker."""
     return re.sub(r"^(?:Caller|Agent): ", "", text)
 
 
@@ -378,5 +379,5 @@ def _of_text(text: str) -> dict[str, bool]:
 
 
 def _spelling(text: str) -> str:
-    """The same for texts that differ in case, order of words and punctuation alone."""
+    """Equal for texts that differ only in case, order of words and punctuation."""
     return " ".join(sorted(re.findall(r"\w+", text.casefold())))

@@ -1,21 +1,29 @@
 """
-Calls as traces: a conversation, its turns, and the stages of each; memory and functions beside them.
+OpenTelemetry traces of calls: a span per conversation and turn, with spans for stages, memory and functions below.
 
-Made of what the feed tells, so calls know nothing of it. Names follow OpenTelemetry's conventions for generative AI:
-`invoke_agent`, `chat`, `execute_tool`, `search_memory`, `upsert_memory`. Words and numbers are in no span.
+Built from live events, so that calls contain no tracing code. Names follow OpenTelemetry's conventions for generative
+AI: `invoke_agent`, `chat`, `execute_tool`, `search_memory`, `upsert_memory`. No span contains words or phone numbers.
 """
 
+import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway import extras
+from gateway.settings import Settings
+
 if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, Tracer
     from opentelemetry.util.types import AttributeValue
 
-MOST_CALLS: Final = 10_000
-"""Calls that are told of and not finished; beyond it the oldest is given up."""
+SERVICE: Final = "voice-gateway"
+FLUSH_MS: Final = 5000
+MAX_CALLS: Final = 10_000
+"""Unfinished calls that are traced; beyond it the oldest is dropped."""
 
 _NS: Final = 1_000_000_000
 _STAGES: Final = {
@@ -24,13 +32,13 @@ _STAGES: Final = {
     "synthesize": ("first_token", "first_audio"),
     "send": ("first_audio", "first_frame"),
 }
-"""Each with the stages that it lies between."""
-_LEARNS: Final = ("facts", "state", "document", "remote document")
+"""Each with the stages at its start and end."""
+_MEMORY_STEPS: Final = ("facts", "state", "document", "remote document")
 
 
 @dataclass
 class _Traced:
-    """One call: its span, when it ended, and functions that have no answer yet."""
+    """One call: its span, when it ended, and functions that have not returned yet."""
 
     span: "Span"
     ended_at: int = 0
@@ -38,7 +46,7 @@ class _Traced:
 
 
 class CallTracer:
-    """Makes spans of events. `tell` is the feed's; the tracer's own thread exports."""
+    """Turns events into spans. The exporter runs on a thread of its own."""
 
     def __init__(self, tracer: "Tracer", clock: Callable[[], int] = time.time_ns) -> None:
         self._tracer = tracer
@@ -46,7 +54,6 @@ class CallTracer:
         self._calls: dict[str, _Traced] = {}
 
     def record(self, event: Mapping[str, Any]) -> None:
-        """Something happened in a call."""
         now, kind, session = self._clock(), event["event"], event["session"]
         if kind == "answered":
             self._begin(event, now)
@@ -72,16 +79,16 @@ class CallTracer:
                 call.span.set_attribute("voice.end_reason", event["reason"])
                 call.span.set_attribute("voice.turns", event["turns"])
                 call.span.end(now)
-            case "step" if event["state"] == "done" and event["step"] in _LEARNS:
+            case "step" if event["state"] == "done" and event["step"] in _MEMORY_STEPS:
                 attributes: dict[str, AttributeValue] = {"gen_ai.memory.kind": event["step"]}
                 self._child(call, "upsert_memory", call.ended_at or now, now, attributes)
             case "finished":
                 del self._calls[session]
 
     def _begin(self, event: Mapping[str, Any], now: int) -> None:
-        if before := self._calls.pop(event["session"], None):  # it goes on after its stream was lost
+        if before := self._calls.pop(event["session"], None):  # resumed with a new media stream
             before.span.end(now)
-        elif len(self._calls) >= MOST_CALLS:
+        elif len(self._calls) >= MAX_CALLS:
             del self._calls[next(iter(self._calls))]
         span = self._tracer.start_span(
             f"invoke_agent {event['agent']}",
@@ -106,7 +113,7 @@ class CallTracer:
         self._child(call, "search_memory", now - int(seconds * _NS), now, attributes)
 
     def _turn(self, call: _Traced, stages: Mapping[str, float | None], now: int) -> None:
-        """Times are seconds from the end of the caller's speech, and its last stage is now."""
+        """`stages` are seconds from the end of the caller's speech; the last one is now."""
         at = {"speech_ended": 0.0, **{stage: seconds for stage, seconds in stages.items() if seconds is not None}}
         zero = now - int(at.get("first_frame", 0.0) * _NS)
         begin = zero + int(min(at.values()) * _NS)
@@ -141,3 +148,36 @@ class CallTracer:
         if end is not None:
             span.end(end)
         return span
+
+
+def check(settings: Settings) -> None:
+    """Raise SettingsError if a collector is set but the packages are missing."""
+    if settings.otel_exporter_otlp_endpoint:
+        extras.require("otel", "OTEL_EXPORTER_OTLP_ENDPOINT is set")
+
+
+@contextlib.asynccontextmanager
+async def traced(settings: Settings) -> AsyncIterator[CallTracer | None]:
+    """A tracer while the block runs, or None without an endpoint. The last spans are sent at the end."""
+    if not settings.otel_exporter_otlp_endpoint:
+        yield None
+        return
+    provider = _provider(settings.otel_exporter_otlp_endpoint)
+    try:
+        yield CallTracer(provider.get_tracer(SERVICE))
+    finally:
+        await asyncio.to_thread(provider.force_flush, FLUSH_MS)
+        await asyncio.to_thread(provider.shutdown)
+
+
+def _provider(endpoint: str) -> "TracerProvider":
+    # Imported here because they take long to load and most gateways have no collector.
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider(resource=Resource.create({"service.name": SERVICE}), shutdown_on_exit=False)
+    exporter = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=5)
+    provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=1000))
+    return provider

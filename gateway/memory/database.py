@@ -18,7 +18,7 @@ To add a table:
 - say in `history/erasure.py` how a caller is erased from it. `forget --verify` searches every table anyway.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -34,14 +34,20 @@ Parameters = Sequence[Any] | Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """Copies the rows of an earlier version's table with one statement, then drops that table. Runs while it exists."""
+    """Copies the rows of an earlier version's table and drops it, in one transaction. Runs while that table exists."""
 
     table: str
-    copy: str
+    copy: "str | Callable[[Connection], None]" = ""
 
-    @property
-    def statements(self) -> tuple[str, str]:
-        return self.copy, f"DROP TABLE {self.table}"
+    def apply(self, connection: "Connection") -> None:
+        if callable(self.copy):
+            self.copy(connection)
+        elif self.copy:
+            connection.execute(self.copy)
+        connection.execute(f"DROP TABLE {self.table}")
+
+    def __str__(self) -> str:
+        return f"migrate {self.table}"
 
 
 Schema = Sequence[str | Migration]

@@ -208,15 +208,17 @@ def _make(raw: Raw, schema: Schema) -> None:
         if not _is_made(raw, mark):
             raw.execute("CREATE TABLE IF NOT EXISTS schemas_made (mark TEXT PRIMARY KEY)")
             for step in schema:
-                for statement in (step,) if isinstance(step, str) else _pending(raw, step):
-                    raw.execute(statement.encode())
+                if isinstance(step, str):
+                    raw.execute(step.encode())
+                elif _exists(raw, step.table):
+                    step.apply(PostgresConnection(raw))
             # A node that waited may not see the other node's mark yet; its statements changed nothing.
             raw.execute("INSERT INTO schemas_made VALUES (%s) ON CONFLICT DO NOTHING", (mark,))
 
 
-def _pending(raw: Raw, migration: Migration) -> tuple[str, ...]:
-    (table,) = raw.execute("SELECT to_regclass(quote_ident(%s))", (migration.table,)).fetchone() or (None,)
-    return migration.statements if table else ()
+def _exists(raw: Raw, table: str) -> bool:
+    (found,) = raw.execute("SELECT to_regclass(quote_ident(%s))", (table,)).fetchone() or (None,)
+    return found is not None
 
 
 def _is_made(raw: Raw, mark: str) -> bool:

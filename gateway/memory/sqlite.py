@@ -223,8 +223,7 @@ def _migrate(connection: sqlite3.Connection, migration: Migration) -> None:
     with connection:
         connection.execute("BEGIN IMMEDIATE")
         if connection.execute(query, (migration.table,)).fetchone():  # another process may have been faster
-            for statement in migration.statements:
-                connection.execute(statement)
+            migration.apply(connection)
 
 
 class SqliteIndex:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.finalization.document import archive_text, call_document, spoken_lines
+from gateway.finalization.document import archive_text, call_document, redact_turns, spoken_lines
 from gateway.replay.expected import StoredCall
 from gateway.replay.player import GATEWAY_ENDS, SILENCE, Outcome
 from gateway.replay.recording import (
@@ -82,7 +82,7 @@ def compare_stored(recording: Recording, stored: StoredCall) -> list[Difference]
     """Differences in archive and document. Empty if the recording stops before its summary."""
     if recording.ended is None or recording.summary is None:
         return []
-    transcript = archive_text(spoken_lines(recording.ended.turns))
+    transcript = archive_text(spoken_lines(redact_turns(recording.ended.turns)))
     document = call_document(recording.ended, recording.summary, None).content
     return [
         *_compare_texts("transcript", transcript, stored.archive),

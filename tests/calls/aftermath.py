@@ -12,13 +12,15 @@ from typing import Any
 import httpx
 
 from gateway.errors import LlmError
-from gateway.finalization import job_table
 from gateway.finalization.archive import Archive
-from gateway.finalization.job_table import FinalizationJob, JobTable
-from gateway.finalization.steps import FinalizationSteps
+from gateway.finalization.job import FinalizationJob, NoJobQueue
+from gateway.finalization.job_table import JobTable
+from gateway.finalization.steps import AgentRules, CallMemory, FinalizationSteps
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.finalization.worker import FinalizationWorker
+from gateway.history.live_events import EventPublisher
+from gateway.history.stores import open_local_store
 from gateway.memory.documents import Document
 from gateway.memory.remem_client import RememClient
 from gateway.memory.sqlite import SqliteStore
@@ -84,7 +86,7 @@ class Pauses:
 
 @dataclass
 class Aftermath:
-    """The tools of endings, all real but the other end of the wire."""
+    """The parts of a finalization job, all real but the other end of the wire."""
 
     steps: FinalizationSteps
     store: SqliteStore
@@ -94,13 +96,14 @@ class Aftermath:
     pauses: Pauses = field(default_factory=Pauses)
 
     def finalizer(self, **options: Any) -> FinalizationWorker:
-        return FinalizationWorker(self.steps, self.jobs, sleep=self.pauses, **options)
+        given = {"queue": NoJobQueue(), "events": EventPublisher(), "sleep": self.pauses} | options
+        return FinalizationWorker(self.steps, self.jobs, **given)
 
     def sends_to(self, remem: FakeRemem, key: str = "") -> None:
         self.steps = replace(self.steps, remem=RememClient(remem.url, Secret(key or remem.api_key), self.http))
 
     def asks(self, model: MoodyModel) -> None:
-        self.steps = replace(self.steps, writer=Summarizer([model], "Summarise.", tries_each=1))
+        self.steps = replace(self.steps, summarizer=Summarizer([model], "Summarise.", tries_each=1))
 
     async def finishes(self, session: VoiceSession) -> None:
         """Hand the call to a finalizer and wait until all is done."""
@@ -117,8 +120,8 @@ class Aftermath:
     async def documents(self) -> list[Document]:
         return await self.store.newest(tags=("voice-session",), limit=10)
 
-    async def open_endings(self) -> list[FinalizationJob]:
-        return await self.jobs.open_ones()
+    async def unfinished_jobs(self) -> list[FinalizationJob]:
+        return await self.jobs.unfinished()
 
     def archives(self) -> list[str]:
         return [path.read_text() for path in sorted(self.archive_dir.glob("*.txt"))]
@@ -131,16 +134,16 @@ class Aftermath:
 @asynccontextmanager
 async def aftermath_in(folder: Path) -> AsyncIterator[Aftermath]:
     async with AsyncExitStack() as stack:
-        store = await SqliteStore.open(folder / "gateway.db", schema=job_table.SCHEMA)
+        store = await open_local_store(folder)
         stack.push_async_callback(store.close)
         http = await stack.enter_async_context(httpx.AsyncClient(trust_env=False))
         table = JobTable(store)
         steps = FinalizationSteps(
-            store=store,
+            memory=CallMemory(store),
             jobs=table,
             remem=None,
-            writer=Summarizer([], ""),
+            summarizer=Summarizer([], ""),
             archive=Archive(folder / "archive", retention_days=7),
-            zones={"maya": UTC},
+            agents={"maya": AgentRules(timezone=UTC)},
         )
         yield Aftermath(steps, store, table, folder, http)

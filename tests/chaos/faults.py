@@ -32,7 +32,7 @@ async def _disk_full_at_the_end(context: KillContext, call: ScriptedCall) -> Asy
     await call.stopped()
     context.victim.may_write(1)
     call.let_go()
-    await until(lambda: context.logged("ending step waits"))
+    await until(lambda: context.logged("finalization step will be retried"))
     context.victim.may_write(-1)
     yield
 
@@ -57,7 +57,7 @@ async def _disk_read_only_at_the_end(context: KillContext, call: ScriptedCall) -
     await call.stopped()
     context.faulty_libc.fails(read_only=True)
     call.let_go()
-    await until(lambda: context.logged("ending step waits"))
+    await until(lambda: context.logged("finalization step will be retried"))
     context.faulty_libc.fails()
     yield
 
@@ -96,7 +96,7 @@ def _store_answers(fault: Fault) -> Arrangement:
     @contextlib.asynccontextmanager
     async def arrange(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
         context.remem.next_faults.append(fault)
-        await until(lambda: context.logged("ending step"))
+        await until(lambda: context.logged("finalization step"))
         yield
 
     return arrange
@@ -106,7 +106,7 @@ def _store_answers(fault: Fault) -> Arrangement:
 async def _store_fails_repeatedly(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
     """429, then 500, then the answer is lost: retried until it succeeds. No kill."""
     context.remem.next_faults.extend((Fault.TOO_MANY_REQUESTS, Fault.BROKEN, Fault.ANSWER_LOST))
-    await until(lambda: context.logged("ending step waits"))
+    await until(lambda: context.logged("finalization step will be retried"))
     yield
 
 
@@ -114,7 +114,7 @@ async def _store_fails_repeatedly(context: KillContext, call: ScriptedCall) -> A
 async def _store_hangs(context: KillContext, call: ScriptedCall) -> AsyncIterator[None]:
     """The store takes the document and does not answer until the gateway times out. No kill."""
     context.remem.hold = "after"
-    await until(lambda: context.logged("ending step waits"))
+    await until(lambda: context.logged("finalization step will be retried"))
     context.remem.let_go()
     yield
 
@@ -182,7 +182,7 @@ def _redis_dies_in_the_ending(*, forgets: bool) -> Arrangement:
         async with context.shared_store.away(forgets=forgets):
             context.remem.hold = ""
             context.remem.release.set()
-            await until(lambda: context.any_logged("ending step waits"))
+            await until(lambda: context.any_logged("finalization step will be retried"))
         yield
 
     return arrange

@@ -171,7 +171,7 @@ class Lane:
         tables = (
             ("call-log.db", "live_calls"),
             ("call-log.db", "entries WHERE position IS NULL"),
-            ("gateway.db", "endings"),
+            ("gateway.db", "finalization_jobs"),
         )
 
         def left() -> list[str]:

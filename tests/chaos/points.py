@@ -111,7 +111,7 @@ class KillContext:
         if self.redis is not None:
             return _holds([*await self.redis.transcripts(), *archived], call)
         logged = rows(self.call_log, LIVE_ENTRIES)
-        return _holds([*logged, *rows(self.store, "SELECT session FROM endings"), *archived], call)
+        return _holds([*logged, *rows(self.store, "SELECT session FROM finalization_jobs"), *archived], call)
 
     async def archived(self) -> None:
         await until(lambda: self._archives() - self._archives_before)
@@ -126,7 +126,7 @@ class KillContext:
 
 
 def _jobs(gateway: GatewayProcess, condition: str = "1") -> list[Any]:
-    return rows(gateway.data_dir / "gateway.db", f"SELECT session_id FROM endings WHERE {condition}")
+    return rows(gateway.data_dir / "gateway.db", f"SELECT session_id FROM finalization_jobs WHERE {condition}")
 
 
 def _holds(texts: Iterable[Any], call: ScriptedCall) -> bool:

@@ -31,7 +31,7 @@ async def test_refused_document_is_listed_and_retried(
             await stage.idle()
             assert await gateway(tmp_path, monkeypatch, "--json") == 0
             [row] = json.loads(capsys.readouterr().out)
-            assert row["problem"] == "send_remote: remem answered 401"
+            assert row["problem"] == "remote document: remem answered 401"
             assert (row["archived"], row["remote"], row["caller"]) == (True, False, "…0143")
             remem.api_key = "wrong"  # the operator has corrected it, at the other end
             assert await gateway(tmp_path, monkeypatch, "retry") == 0

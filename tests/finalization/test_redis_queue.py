@@ -1,4 +1,4 @@
-"""Endings that several nodes carry out, on a real Redis server: each once, and again when more is known of the call."""
+"""Jobs of several nodes, on a real Redis server: each runs once, and again when more of the call is known."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ import pytest
 from gateway.cluster.erasure import SharedErasure
 from gateway.cluster.redis_store import connect
 from gateway.errors import TakenOver
-from gateway.finalization.job_table import FinalizationJob
+from gateway.finalization.job import FinalizationJob, JobState, QueueStatus
 from gateway.finalization.redis_queue import RedisJobQueue
 from gateway.session import EndReason, Speaker, Turn
 from tests.calls.aftermath import START, a_session
@@ -63,17 +63,17 @@ async def finished(stream: RedisJobQueue, job: FinalizationJob) -> None:
     await stream.finish(job)
 
 
-async def test_ending_is_not_handed_over_twice(room: Room) -> None:
+async def test_job_is_not_handed_over_twice(room: Room) -> None:
     a = room.node("a")
     await a.hand_over(FinalizationJob(SESSION))
     await finished(a, await taken(a))
     await a.hand_over(FinalizationJob(SESSION))
-    assert await a.whereabouts(FinalizationJob(SESSION)) == "done"
+    assert await a.status(SESSION.id) is QueueStatus.DONE
     assert await a.next() == []
 
 
-async def test_more_turns_begin_a_done_ending_anew(room: Room) -> None:
-    """A node that was taken for dead comes back: the same documents are replaced by those of all turns."""
+async def test_more_turns_requeue_a_done_job(room: Room) -> None:
+    """A node that was believed dead comes back: the same documents are replaced by those of all turns."""
     a, b = room.node("a"), room.node("b")
     await b.hand_over(FinalizationJob(DIED))
     await finished(b, await taken(b))
@@ -87,7 +87,7 @@ async def test_more_turns_begin_a_done_ending_anew(room: Room) -> None:
     assert await a.next() == []
 
 
-async def test_other_turns_are_added_to_a_done_ending(room: Room) -> None:
+async def test_other_turns_are_added_to_a_done_job(room: Room) -> None:
     a, b = room.node("a"), room.node("b")
     went_on = replace(DIED, turns=[*DIED.turns, Turn(Speaker.CALLER, "Three.", START + timedelta(seconds=9))])
     await b.hand_over(FinalizationJob(went_on))
@@ -97,22 +97,44 @@ async def test_other_turns_are_added_to_a_done_ending(room: Room) -> None:
     assert [turn.text for turn in again.session.turns] == ["One.", "Two.", "Three."]
 
 
-async def test_who_carries_out_less_is_stopped(room: Room) -> None:
+async def test_job_with_fewer_turns_is_stopped(room: Room) -> None:
     """Even on the node that gets the new one: both know the call, and only one may write."""
     a = room.node("a")
     await a.hand_over(FinalizationJob(DIED))
     less = await taken(a)
     await a.hand_over(FinalizationJob(SESSION))
-    for write in (a.save, a.finish, a.rest):
+    for write in (a.save, a.finish, a.park):
         with pytest.raises(TakenOver):
             await write(less)
     more = await taken(a)
-    assert len(more.session.turns) == 2 and not more.looked_for
+    assert len(more.session.turns) == 2 and not more.remote_checked
     with pytest.raises(TakenOver):
         await a.save(less)
     await finished(a, more)
-    assert await a.whereabouts(FinalizationJob(SESSION)) == "done"
+    assert await a.status(SESSION.id) is QueueStatus.DONE
     assert await a.next() == []
+
+
+async def test_failed_job_is_kept_and_queued_again(room: Room) -> None:
+    a = room.node("a")
+    await a.hand_over(FinalizationJob(SESSION))
+    assert await a.status(SESSION.id) is QueueStatus.PENDING
+    job = await taken(a)
+    job.problem = "remote document: remem answered 401"
+    job.move_to(JobState.RUNNING)
+    job.move_to(JobState.FAILED)
+    await a.park(job)
+    assert await a.status(SESSION.id) is QueueStatus.FAILED
+    failed = await a.load(SESSION.id)
+    assert failed is not None and failed.problem == job.problem
+    await a.hand_over(FinalizationJob(SESSION))
+    again = await taken(a)
+    assert (again.state, again.problem) == (JobState.QUEUED, "")
+
+
+async def test_unknown_job_is_lost(room: Room) -> None:
+    a = room.node("a")
+    assert (await a.status(SESSION.id), await a.load(SESSION.id)) == (QueueStatus.LOST, None)
 
 
 async def test_fewer_turns_change_nothing(room: Room) -> None:
@@ -127,7 +149,7 @@ async def test_fewer_turns_change_nothing(room: Room) -> None:
 
 
 @pytest.mark.parametrize("first", [SESSION, DIED])
-async def test_two_tell_of_a_call_at_once(room: Room, first: object) -> None:
+async def test_two_nodes_hand_over_at_once(room: Room, first: object) -> None:
     a, b = room.node("a"), room.node("b")
     told = [SESSION, DIED] if first is SESSION else [DIED, SESSION]
     await asyncio.gather(
@@ -145,13 +167,13 @@ async def test_entry_of_a_dead_node_is_claimed(room: Room) -> None:
     job = await taken(a)
     room.dead.add("a")
     claimed = await taken(b)
-    assert claimed.session == SESSION and not claimed.looked_for
+    assert claimed.session == SESSION and not claimed.remote_checked
     with pytest.raises(TakenOver):
         await a.save(job)
     await finished(b, claimed)
 
 
-async def test_forgotten_call_leaves_no_words_of_its_ending(room: Room) -> None:
+async def test_erased_call_leaves_no_words_in_redis(room: Room) -> None:
     """Neither of one under way, whose worker is stopped, nor of one that is known for a day for who may add to it."""
     one, other, traces = room.node("one"), room.node("other"), SharedErasure(room.clients[0])
     await one.hand_over(FinalizationJob(DIED))

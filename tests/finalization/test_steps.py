@@ -8,13 +8,12 @@ import pytest
 
 from gateway.errors import LlmUnavailable, StoreRefused, StoreUnavailable
 from gateway.finalization.archive import Archive
-from gateway.finalization.job_table import FinalizationJob, JobTable, retold
-from gateway.finalization.steps import REMOTE_TIMEOUT, FinalizationSteps
+from gateway.finalization.job import FinalizationJob, JobState, merge_and_requeue
+from gateway.finalization.job_table import JobTable
+from gateway.finalization.steps import REMOTE_TIMEOUT, AgentRules, CallMemory, FinalizationSteps
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.history.stores import open_local_store
-from gateway.memory import memory_log
 from gateway.memory.facts import CallerFact, FactStore
-from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.topic_projection import TopicNote
 from gateway.session import Speaker, Turn
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
@@ -35,7 +34,7 @@ async def remem(after):
 
 
 async def written(after):
-    """An ending whose document is in our own store."""
+    """A job whose document is in our own store."""
     job = FinalizationJob(a_session())
     await after.jobs.save(job)
     await after.steps.write_document(job)
@@ -47,11 +46,11 @@ async def written(after):
 
 async def test_archive_is_kept_once(after):
     job = FinalizationJob(a_session())
-    await after.steps.keep_archive(job)
+    await after.steps.write_archive(job)
     assert after.archives() == [f"AGENT: Hello.\nCALLER: {WORDS}\n"]
     (path,) = after.archive_dir.iterdir()
     path.unlink()
-    await after.steps.keep_archive(job)
+    await after.steps.write_archive(job)
     assert after.archives() == []
 
 
@@ -59,16 +58,16 @@ async def test_archive_that_fails_stays_to_be_done(after):
     after.archive_dir.write_text("a file where the folder should be")
     job = FinalizationJob(a_session())
     with pytest.raises(OSError):
-        await after.steps.keep_archive(job)
+        await after.steps.write_archive(job)
     assert not job.archived
 
 
-async def test_ending_that_knows_less_improves_nothing(after):
+async def test_superseded_job_improves_nothing(after):
     """A longer transcript is there: whoever wrote it has the better summary too."""
     session = a_session()
-    await after.steps.keep_archive(FinalizationJob(session))
+    await after.steps.write_archive(FinalizationJob(session))
     less = FinalizationJob(replace(session, turns=session.turns[:1]))
-    await after.steps.keep_archive(less)
+    await after.steps.write_archive(less)
     assert after.archives() == [f"AGENT: Hello.\nCALLER: {WORDS}\n"]
     after.asks(MoodyModel(LlmUnavailable("overloaded")))
     await after.steps.write_document(less)
@@ -78,20 +77,20 @@ async def test_ending_that_knows_less_improves_nothing(after):
 # More is known of a call
 
 
-async def retold_after(after, remem=None):
-    """An ending of one turn, done; and the ending of the same call with all turns."""
+async def merged_after(after, remem=None):
+    """A done job of one turn, and the job of the same call with all turns."""
     session = a_session()
     first = FinalizationJob(replace(session, turns=session.turns[:1]))
     await after.steps.write_document(first)
     if remem is not None:
         await after.steps.send_remote(first)
-    again = retold(first, session)
+    again = merge_and_requeue(first, session)
     assert again is not None and again.session.turns == session.turns
     return again
 
 
 async def test_own_document_is_replaced_when_more_is_known(after):
-    again = await retold_after(after)
+    again = await merged_after(after)
     [before] = await after.documents()
     assert WORDS not in before.content
     await after.steps.write_document(again)
@@ -102,7 +101,7 @@ async def test_own_document_is_replaced_when_more_is_known(after):
 
 
 async def test_remote_document_is_replaced_when_more_is_known(after, remem):
-    again = await retold_after(after, remem)
+    again = await merged_after(after, remem)
     await after.steps.write_document(again)
     await after.steps.send_remote(again)
     [document] = remem.documents.values()
@@ -112,7 +111,7 @@ async def test_remote_document_is_replaced_when_more_is_known(after, remem):
 
 async def test_remote_document_whose_answer_was_lost_is_replaced(after, remem):
     """That it was sent is known, not what became of it: it is found, and then replaced."""
-    again = await retold_after(after, remem)
+    again = await merged_after(after, remem)
     again.remote_id, again.remote_version = "", 0
     await after.steps.write_document(again)
     await after.steps.send_remote(again)
@@ -122,7 +121,7 @@ async def test_remote_document_whose_answer_was_lost_is_replaced(after, remem):
 
 async def test_nothing_more_is_nothing_to_do():
     session = a_session()
-    assert retold(FinalizationJob(session), replace(session, turns=session.turns[:1])) is None
+    assert merge_and_requeue(FinalizationJob(session), replace(session, turns=session.turns[:1])) is None
 
 
 # Document
@@ -154,7 +153,7 @@ async def test_summary_is_not_asked_for_twice(after):
 
 
 async def test_title_follows_the_agents_zone(after):
-    after.steps = replace(after.steps, zones={"maya": ZoneInfo("Asia/Tokyo")})
+    after.steps = replace(after.steps, agents={"maya": AgentRules(timezone=ZoneInfo("Asia/Tokyo"))})
     await written(after)
     (document,) = await after.documents()
     assert document.title == "Voice Call Summary — 2026-02-07 08:15 AM"
@@ -162,15 +161,17 @@ async def test_title_follows_the_agents_zone(after):
 
 async def test_every_step_is_saved(after):
     job = await written(after)
-    await after.steps.keep_archive(job)
-    assert await after.open_endings() == [job]
+    await after.steps.write_archive(job)
+    assert await after.unfinished_jobs() == [job]
 
 
-async def test_finished_ending_keeps_no_words(after):
+async def test_finished_job_keeps_no_words(after):
     job = await written(after)
+    job.move_to(JobState.RUNNING)
     await after.steps.finish(job)
+    assert job.state is JobState.DONE
     with closing(sqlite3.connect(after.folder / "gateway.db")) as connection:
-        assert connection.execute("SELECT * FROM endings").fetchall() == []
+        assert connection.execute("SELECT * FROM finalization_jobs").fetchall() == []
     assert len(await after.documents()) == 1
 
 
@@ -248,7 +249,7 @@ async def test_lost_answer_is_asked_after(after, remem):
     job = await written(after)
     with pytest.raises(StoreUnavailable):
         await after.steps.send_remote(job)
-    (read,) = await after.open_endings()
+    (read,) = await after.unfinished_jobs()
     assert read.remote_sent
     await after.steps.send_remote(read)
     assert remem.documents_of(read.session.id) == 1
@@ -330,7 +331,7 @@ async def test_what_was_looked_up_in_mid_call_is_not_learned_again(tmp_path):
     try:
         book, archive = FactStore(store), Archive(tmp_path / "archive", retention_days=7)
         writer = Summarizer([Parrot()], "Summarise.", tries_each=1)
-        steps = FinalizationSteps(store, JobTable(store), None, writer, archive, zones={}, facts=book)
+        steps = FinalizationSteps(CallMemory(store), JobTable(store), None, writer, archive, {})
         await book.learn(a_session(), [CallerFact("Prefers window seats", "preference", 0.9, (1,))], START)
         asked = Turn(Speaker.AGENT, "You prefer window seats, right?", START)
         job = FinalizationJob(a_session(turns=[asked, Turn(Speaker.CALLER, "Yes.", START)]))
@@ -346,12 +347,8 @@ SALE = TopicNote("Orlando sale", status="There is an offer", state="open", turns
 
 
 @pytest.fixture
-async def pins(after):
-    statements = [step for step in memory_log.SCHEMA if isinstance(step, str)]
-    await after.store.run(lambda connection: [connection.execute(statement) for statement in statements])
-    pins = PinnedTopicStore(after.store)
-    after.steps = replace(after.steps, pins=pins)
-    return pins
+def pins(after):
+    return after.steps.memory.topics
 
 
 async def test_topics_are_kept_once_whoever_dies(after, pins):
@@ -359,12 +356,12 @@ async def test_topics_are_kept_once_whoever_dies(after, pins):
     job = await written(after)
     job.summary = replace(SUMMARY, running_topics=(SALE,))
     await after.jobs.save(job)
-    await after.steps.keep_topics(job)
-    await after.steps.keep_topics(job)
+    await after.steps.note_topics(job)
+    await after.steps.note_topics(job)
     await after.resumes()
     [topic] = await pins.topics("maya", job.session.caller)
     assert (topic.title, topic.calls, len(topic.history)) == ("Orlando sale", 1, 1)
-    assert await after.open_endings() == []
+    assert await after.unfinished_jobs() == []
 
 
 async def test_process_that_died_before_leaves_topics_to_the_next(after, pins):
@@ -385,7 +382,7 @@ async def test_better_summary_brings_its_topics(after, pins):
     assert await pins.topics("maya", session.caller) == []  # the model named none; the rules had found the sale
 
 
-async def test_writer_is_told_of_known_topics(after, pins):
+async def test_summarizer_gets_known_topics(after, pins):
     await pins.note(a_session(started_at=START - timedelta(days=1)), [SALE], START)
     session = a_session(turns=[Turn(Speaker.CALLER, "Orlando is sold.", START)])
     await after.finishes(session)

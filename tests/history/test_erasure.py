@@ -18,8 +18,8 @@ from gateway.finalization.archive import Archive
 from gateway.finalization.document import call_document
 from gateway.finalization.job_table import FinalizationJob, JobTable
 from gateway.history.call_log import CallLog
-from gateway.history.calls_table import CallsTable
-from gateway.history.erasure import DataLocations, Eraser, holding
+from gateway.history.calls_table import CallRowFilter, CallsTable
+from gateway.history.erasure import DataLocations, Eraser, NoSharedData, holding
 from gateway.history.live_events import EventPublisher
 from gateway.history.stores import Stores, open_stores
 from gateway.memory.documents import NewDocument
@@ -53,8 +53,8 @@ class House:
     def store(self) -> MemoryStore:
         return self.stores.memory
 
-    def eraser(self, remem: RememClient | None = None, **options) -> Eraser:
-        return Eraser(self.store, self.places, remem, KEY, local=self.stores.local, **options)
+    def eraser(self, remem: RememClient | None = None, shared=None, **options) -> Eraser:
+        return Eraser(self.stores, self.places, remem, KEY, shared or NoSharedData(), **options)
 
     async def holding(self, *words: str) -> list[str]:
         return await self.eraser().holding(words)
@@ -131,13 +131,13 @@ async def test_forget_reaches_what_nodes_keep_for_each_other(house, tmp_path):
         await directory.written()
         assert await kept_in(client, WORD) == ["voice-gateway:events", f"voice-gateway:journal:{sessions[WORD].id}"]
         eraser = house.eraser(shared=SharedErasure(client))
-        undone = await eraser.forget(await eraser.traces(CALLER))
+        undone = await eraser.erase(await eraser.find(CALLER))
         assert (undone.is_complete, undone.deleted["entries in Redis"]) == (True, 2)
         assert await kept_in(client, WORD) == []
         assert len(await kept_in(client, OTHER_WORD)) == 2
         writing.cancel()
         await server.kill()
-        undone = await eraser.forget(await eraser.traces(OTHER))
+        undone = await eraser.erase(await eraser.find(OTHER))
         assert undone.unscrubbed == ("Redis",)
         await client.aclose()
 
@@ -159,11 +159,11 @@ async def test_forget_leaves_no_word_in_any_file(house):
     house.records("call-without-a-word", CALLER, "maya", WORD)
     held_by = await house.holding(WORD)
     assert len(held_by) >= 5
-    tables = ["caller_state_log", "calls", "documents", "memory_entries"]
+    tables = ["caller_state_log", "documents", "finished_calls", "memory_entries"]
     found = [place.removeprefix("the table ") for place in held_by if place.startswith("the table ")]
     assert found == (tables if house.store.description == "postgresql" else [])
     eraser = house.eraser()
-    undone = await eraser.forget(await eraser.traces(CALLER))
+    undone = await eraser.erase(await eraser.find(CALLER))
     assert undone.is_complete
     assert undone.deleted == {
         "files": 3,
@@ -172,12 +172,13 @@ async def test_forget_leaves_no_word_in_any_file(house):
         "topic entries": 1,
         "state entries": 1,
         "documents": 1,
-        "endings": 1,
+        "finalization jobs": 1,
         "calls": 1,
         "remote documents": 0,
+        "entries in Redis": 0,
     }
     assert await house.holding(WORD, "pomegran", CALLER) == []
-    assert not await eraser.traces(CALLER)
+    assert not await eraser.find(CALLER)
 
 
 async def test_forget_clears_pages_that_were_freed_before(house):
@@ -190,16 +191,16 @@ async def test_forget_clears_pages_that_were_freed_before(house):
     await JobTable(house.stores.local).save(job)
     await JobTable(house.stores.local).finish(job)
     assert await house.holding(WORD) != []
-    await house.eraser().forget(await house.eraser().traces(CALLER))
+    await house.eraser().erase(await house.eraser().find(CALLER))
     assert await house.holding(WORD) == []
 
 
 async def test_forget_leaves_others_alone(house):
     await house.remembers(a_session(), WORD)
     await house.remembers(other := a_session(caller=OTHER), OTHER_WORD)
-    before = await house.eraser().traces(OTHER)
-    await house.eraser().forget(await house.eraser().traces(CALLER))
-    assert await house.eraser().traces(OTHER) == before
+    before = await house.eraser().find(OTHER)
+    await house.eraser().erase(await house.eraser().find(CALLER))
+    assert await house.eraser().find(OTHER) == before
     assert list(before.sessions) == [other.id] and before.unfinished == {other.id} and len(before.files) == 2
     assert await house.tells(OTHER) == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
     [hit] = await house.store.query(OTHER_WORD, limit=1, tags=[f"caller:{OTHER}", "voice-session"])
@@ -209,7 +210,7 @@ async def test_forget_leaves_others_alone(house):
 async def test_forget_with_one_agent_leaves_the_other(house):
     await house.remembers(a_session(), WORD)
     await house.remembers(a_session(agent="leo"), OTHER_WORD)
-    undone = await house.eraser().forget(await house.eraser().traces(CALLER, "maya"))
+    undone = await house.eraser().erase(await house.eraser().find(CALLER, "maya"))
     assert (undone.deleted["calls"], undone.deleted["documents"], undone.deleted["files"]) == (1, 1, 2)
     assert await house.holding(WORD) == []
     assert await house.tells(agent="leo") == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
@@ -218,7 +219,7 @@ async def test_forget_with_one_agent_leaves_the_other(house):
 async def test_forgotten_call_teaches_nothing_any_more(house):
     session = a_session()
     await house.remembers(session, WORD)
-    await house.eraser().forget(await house.eraser().traces(CALLER))
+    await house.eraser().erase(await house.eraser().find(CALLER))
     await FactStore(house.store).learn(session, [CallerFact("Likes tea", "preference", 0.9, (1,))], START)
     await CallerStateStore(house.store).save("maya", CALLER, {"fruit": "tea"}, session_id=session.id, now=START)
     assert await house.tells() == ([], {})
@@ -228,13 +229,13 @@ async def test_call_that_went_on_at_another_node_is_void(house):
     """Nothing here knew of it when its caller was forgotten."""
     await house.remembers(a_session(), WORD)
     eraser = house.eraser()
-    await eraser.forget(await eraser.traces(CALLER, "maya"))
+    await eraser.erase(await eraser.find(CALLER, "maya"))
     later = datetime.now(UTC) + timedelta(minutes=1)
-    assert await eraser.is_forgotten(a_session())
-    assert not await eraser.is_forgotten(a_session(started_at=later))
-    assert not await eraser.is_forgotten(a_session(agent="leo"))
-    assert not await eraser.is_forgotten(a_session(caller=OTHER))
-    assert await eraser.is_forgotten(a_session(caller="state:id:7", number=CALLER))
+    assert await eraser.is_erased(a_session())
+    assert not await eraser.is_erased(a_session(started_at=later))
+    assert not await eraser.is_erased(a_session(agent="leo"))
+    assert not await eraser.is_erased(a_session(caller=OTHER))
+    assert await eraser.is_erased(a_session(caller="state:id:7", number=CALLER))
 
 
 async def test_what_another_node_has_is_swept(house, tmp_path):
@@ -249,10 +250,10 @@ async def test_what_another_node_has_is_swept(house, tmp_path):
     for path in (house.places.log,):
         with closing(sqlite3.connect(path)) as connection:
             connection.execute("VACUUM INTO ?", (str(elsewhere.data_dir / path.name),))
-    there = Eraser(house.store, elsewhere, None, KEY)
+    there = Eraser(house.stores, elsewhere, None, KEY, NoSharedData())
     assert await there.sweep() == 0
     await house.eraser().revert(await CallsTable(house.store).find(reverted.id))
-    await house.eraser().forget(await house.eraser().traces(CALLER))
+    await house.eraser().erase(await house.eraser().find(CALLER))
     assert await there.sweep() == 1
     assert holding([WORD], elsewhere) == [] and len(holding([OTHER_WORD], elsewhere)) == 3
     assert await there.sweep() == 0
@@ -260,7 +261,7 @@ async def test_what_another_node_has_is_swept(house, tmp_path):
 
 async def test_tombstone_tells_when_and_not_who(house):
     await house.remembers(a_session(), WORD)
-    await house.eraser().forget(await house.eraser().traces(CALLER))
+    await house.eraser().erase(await house.eraser().find(CALLER))
     query = "SELECT caller, at FROM forgotten"
     [(caller, at)] = await house.store.look(lambda connection: connection.execute(query).fetchall())
     assert len(caller) == 32 and at.startswith("20")
@@ -268,7 +269,7 @@ async def test_tombstone_tells_when_and_not_who(house):
 
 async def test_note_about_a_caller_is_forgotten(house):
     await house.store.create(NewDocument("Note", WORD, "note", ("caller-note", f"caller:{CALLER}")))
-    undone = await house.eraser().forget(await house.eraser().traces(CALLER))
+    undone = await house.eraser().erase(await house.eraser().find(CALLER))
     assert undone.deleted["documents"] == 1 and await house.holding(WORD) == []
 
 
@@ -277,8 +278,8 @@ async def test_database_that_is_read_is_named(house):
     await house.remembers(a_session(), WORD)
     with closing(sqlite3.connect(house.places.data_dir / "gateway.db")) as reader:
         reader.execute("BEGIN")
-        reader.execute("SELECT count(*) FROM calls").fetchall()
-        undone = await house.eraser(patience=0.1).forget(await house.eraser().traces(CALLER))
+        reader.execute("SELECT count(*) FROM finished_calls").fetchall()
+        undone = await house.eraser(scrub_timeout=0.1).erase(await house.eraser().find(CALLER))
     assert undone.unscrubbed == ("gateway.db",) and not undone.is_complete
 
 
@@ -302,14 +303,14 @@ async def test_reverted_call_taught_nothing(house):
     earlier, later = a_session(), a_session(started_at=START + timedelta(days=1))
     await house.remembers(earlier, OTHER_WORD)
     await house.remembers(later, WORD)
-    [call, _] = await CallsTable(house.store).newest(caller=CALLER)
+    [call, _] = await CallsTable(house.store).newest(CallRowFilter(caller=CALLER))
     undone = await house.eraser().revert(call)
     assert undone.deleted == {
         "fact statements": 1,
         "topic entries": 1,
         "state entries": 1,
         "documents": 1,
-        "endings": 1,
+        "finalization jobs": 1,
         "remote documents": 0,
     }
     assert await house.tells() == ([f"Likes {OTHER_WORD}"], {"fruit": OTHER_WORD})
@@ -333,7 +334,7 @@ async def test_remote_documents_go_too(house, tmp_path):
         call = await CallsTable(house.store).find(reverted.id)
         assert (await house.eraser(remem).revert(call)).deleted["remote documents"] == 1
         assert [document.source_id for document in await remem.past_calls("maya", CALLER, 5)] == [forgotten.id]
-        undone = await house.eraser(remem).forget(await house.eraser().traces(CALLER))
+        undone = await house.eraser(remem).erase(await house.eraser().find(CALLER))
         assert (undone.deleted["remote documents"], undone.remote_left) == (1, 0)
         assert await remem.past_calls("maya", CALLER, 5) == []
 
@@ -344,14 +345,14 @@ async def test_remote_store_that_deletes_nothing_is_told_of(house):
     async with FakeRemem() as fake, httpx.AsyncClient() as http:
         remem = RememClient(fake.url, Secret(fake.api_key), http)
         await remem.store(call_document(session, SUMMARY, None))
-        undone = await house.eraser(remem).forget(await house.eraser().traces(CALLER))
+        undone = await house.eraser(remem).erase(await house.eraser().find(CALLER))
     assert (undone.deleted["remote documents"], undone.remote_left) == (0, 1)
 
 
 async def test_nothing_is_deleted_while_the_remote_store_is_away(house):
     await house.remembers(a_session(), WORD)
-    traces = await house.eraser().traces(CALLER)
+    traces = await house.eraser().find(CALLER)
     async with httpx.AsyncClient() as http:
         with pytest.raises(StoreUnavailable):
-            await house.eraser(RememClient("http://127.0.0.1:1", Secret(""), http)).forget(traces)
-    assert await house.eraser().traces(CALLER) == traces
+            await house.eraser(RememClient("http://127.0.0.1:1", Secret(""), http)).erase(traces)
+    assert await house.eraser().find(CALLER) == traces

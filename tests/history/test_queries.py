@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gateway.history.calls_table import CallsTable
-from gateway.history.queries import STEPS_IN_TIME, CallFilter, CallHistory
+from gateway.history.queries import TIME_STEPS, CallFilter, CallHistory
 from gateway.history.stores import Stores, open_local_store
 from tests.calls.aftermath import a_session
 
@@ -30,7 +30,7 @@ async def test_latency_of_a_day(room: CallHistory):
     assert (figures["calls"], figures["turns"], figures["since"], figures["before"]) == (2, 4, *day.values())
     answers = figures["stages"]["first_frame"]
     assert [answers[name] for name in ("turns", "p50", "p90", "p99", "max")] == [4, 0.7, 3.0, 3.0, 3.0]
-    assert answers["course"] == [1.0, *[None] * 11, 0.7, *[None] * (STEPS_IN_TIME - 13)]
+    assert answers["course"] == [1.0, *[None] * 11, 0.7, *[None] * (TIME_STEPS - 13)]
     assert figures["stages"]["transcript"]["p50"] is None
 
 

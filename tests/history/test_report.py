@@ -60,8 +60,8 @@ async def test_stranger_has_no_dossier(store):
 
 async def test_acquaintances_are_callers_of_agents(store):
     await a_call(store, "Likes tea", state={"bike": "red"})
-    assert await MemoryReports(store).acquaintances() == [CallerSummary(CALLER, "maya", 1, START.isoformat(), 1, 1)]
-    assert await MemoryReports(store).acquaintances("leo") == []
+    assert await MemoryReports(store).callers() == [CallerSummary(CALLER, "maya", 1, START.isoformat(), 1, 1)]
+    assert await MemoryReports(store).callers("leo") == []
 
 
 async def test_audit_finds_what_to_look_at(store):
@@ -101,7 +101,7 @@ async def test_figures_name_nobody(store):
     await a_call(store, day=2, told=["something"])
     await a_call(store, day=8)
     await a_call(store, "Likes coffee", caller=OTHER)
-    figures = await MemoryReports(store).figures()
+    figures = await MemoryReports(store).stats()
     assert figures == MemoryStats(
         calls=4,
         callers=2,
@@ -115,4 +115,4 @@ async def test_figures_name_nobody(store):
 
 
 async def test_figures_of_nothing_are_zero(store):
-    assert (await MemoryReports(store).figures()) == MemoryStats(0, 0, 0, 0, None, 0.0, {}, 0.0)
+    assert (await MemoryReports(store).stats()) == MemoryStats(0, 0, 0, 0, None, 0.0, {}, 0.0)

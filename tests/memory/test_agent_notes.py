@@ -1,5 +1,5 @@
-from gateway.history.erasure import DataLocations, Eraser
-from gateway.history.stores import open_local_store
+from gateway.history.erasure import DataLocations, Eraser, NoSharedData
+from gateway.history.stores import Stores, open_local_store
 from gateway.memory.agent_notes import CallerNotes
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.settings import Secret
@@ -10,8 +10,10 @@ ANA, BEN = "+12025550101", "+12025550102"
 async def test_forgotten_caller_has_no_topics(tmp_path):
     store = await open_local_store(tmp_path)
     pins = PinnedTopicStore(store)
-    eraser = Eraser(store, DataLocations(tmp_path, tmp_path / "archive", None), None, Secret("key"), local=store)
-    notes = CallerNotes(store, eraser.forget_caller)
+    eraser = Eraser(
+        Stores(store, store), DataLocations(tmp_path, tmp_path / "archive"), None, Secret("key"), NoSharedData()
+    )
+    notes = CallerNotes(store, eraser.erase_caller)
     await notes.remember("Wants tea.", caller=ANA, agent="maya")
     for caller in (ANA, BEN):
         await pins.pin("maya", caller, "Orlando sale")

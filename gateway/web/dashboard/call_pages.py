@@ -15,8 +15,7 @@ from starlette.routing import Route
 
 from gateway.errors import StoreError
 from gateway.finalization.job_table import JobTable
-from gateway.history.call_rows import CallRow, CallRowFilter, CallRows
-from gateway.history.calls_table import FinishedCall
+from gateway.history.calls_table import CallRow, CallRowFilter, CallsTable, FinishedCall
 from gateway.history.erasure import Eraser
 from gateway.history.stores import Stores
 from gateway.memory.summary_parser import PastCall, read_call
@@ -68,7 +67,7 @@ class CallPages:
     ) -> None:
         self._entrance = entrance
         self._store = stores.memory
-        self._lines = CallRows(stores.memory)
+        self._lines = CallsTable(stores.memory)
         self._jobs = JobTable(stores.local)
         self._room = room
         self._sounds = sounds
@@ -100,7 +99,7 @@ class CallPages:
             wanted = replace(wanted, digits=re.sub(r"\D", "", looked_for))
             lines = await self._lines.page(wanted, after=chosen["after"], limit=PAGE_ROWS + 1)
             total = await self._lines.count(wanted)
-            after = _address({**chosen, "after": lines[PAGE_ROWS - 1].place}) if len(lines) > PAGE_ROWS else ""
+            after = _address({**chosen, "after": lines[PAGE_ROWS - 1].cursor}) if len(lines) > PAGE_ROWS else ""
         return await self._entrance.html(
             "calls.html",
             visit,
@@ -128,10 +127,10 @@ class CallPages:
     async def _found(self, words: str, wanted: CallRowFilter) -> list[CallRow]:
         """By the beginning of an id, or by the words of summaries, the best first."""
         if (given := _ID.fullmatch(words)) and (call := await self._room.find_beginning(given[1])):
-            return await self._lines.these([call.session_id])
+            return await self._lines.by_ids([call.session_id])
         hits = await self._store.query(words, limit=_MOST_FOUND, tags=("voice-session",))
         ids = [hit.document.source_id for hit in hits if hit.score > _FOUND_SCORE]
-        return [line for line in await self._lines.these(ids) if wanted.admits(line)]
+        return [line for line in await self._lines.by_ids(ids) if wanted.admits(line)]
 
     async def _rows(self, lines: Sequence[CallRow]) -> list[_Row]:
         documents = await self._store.by_source_ids(line.session_id for line in lines)
@@ -145,7 +144,7 @@ class CallPages:
             visit,
             here="calls",
             view=view,
-            trouble=view.call.end_reason in TROUBLE,
+            trouble=view.call.outcome in TROUBLE,
             caller_address=self._envelope.seal(view.call.caller),
             done=_DONE.get(request.query_params.get("done", ""), ""),
         )
@@ -176,7 +175,7 @@ class CallPages:
 
     async def _retry(self, request: Request, visit: LoginSession, form: Form) -> Response:
         call = await self._call(request)
-        await self._jobs.try_again(call.session_id)
+        await self._jobs.retry_failed(call.session_id)
         return RedirectResponse(f"/calls/{_uuid(call)}?done=retry", 303)
 
     async def _call(self, request: Request) -> FinishedCall:
@@ -197,7 +196,7 @@ def _uuid(call: FinishedCall) -> str:
 def _wanted(chosen: Mapping[str, str], caller: str) -> CallRowFilter:
     return CallRowFilter(
         agent=chosen["agent"],
-        outcome=chosen["outcome"],
+        outcomes=(chosen["outcome"],) if chosen["outcome"] else (),
         caller=caller,
         since=_midnight(chosen["since"]),
         before=_midnight(chosen["until"], days=1),

@@ -10,7 +10,8 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from gateway.finalization.archive import Archive
-from gateway.finalization.job_table import FinalizationJob, JobTable
+from gateway.finalization.job import FinalizationJob
+from gateway.finalization.job_table import JobTable
 from gateway.history.call_log import events_of_call, turns_from_rows
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.history.report import MemoryChange, MemoryReports

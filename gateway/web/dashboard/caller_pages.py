@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from gateway.errors import StoreError
-from gateway.history.call_rows import CallRows
+from gateway.history.calls_table import CallsTable
 from gateway.history.erasure import Eraser
 from gateway.history.report import MemoryReports
 from gateway.memory.facts import FactStore
@@ -51,7 +51,7 @@ class CallerPages:
         eraser: Eraser,
     ) -> None:
         self._entrance = entrance
-        self._lines = CallRows(store)
+        self._lines = CallsTable(store)
         self._facts = FactStore(store)
         self._pins = PinnedTopicStore(store)
         self._state = CallerStateStore(store)
@@ -169,8 +169,8 @@ class CallerPages:
         if form.get("sure") != "yes":
             raise HTTPException(400, "Tick the box to forget this caller.")
         try:
-            traces = await self._eraser.traces(caller)
-            undone = await self._eraser.forget(traces)
+            traces = await self._eraser.find(caller)
+            undone = await self._eraser.erase(traces)
         except StoreError:
             raise HTTPException(503, "A store can't be reached, so not everything was deleted. Try again.") from None
         for session_id in traces.sessions:

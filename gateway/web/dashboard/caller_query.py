@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.history.call_rows import CallRow, CallRowFilter, CallRows
+from gateway.history.calls_table import CallRow, CallRowFilter, CallsTable
 from gateway.history.report import KnownFact, MemoryChange, MemoryReports, ReportedTopic
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
@@ -40,7 +40,7 @@ class CallerPageQuery:
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self._lines = CallRows(store)
+        self._lines = CallsTable(store)
         self._dossiers = MemoryReports(store)
         self._facts = FactStore(store)
         self._pins = PinnedTopicStore(store)

@@ -16,7 +16,7 @@ from starlette.types import Message, Send
 from gateway.audio import BYTES_PER_SECOND
 from gateway.calls.call import Call
 from gateway.calls.operator import OperatorControl
-from gateway.history.call_rows import CallRow, CallRowFilter, CallRows
+from gateway.history.calls_table import CallRow, CallRowFilter, CallsTable
 from gateway.history.live_events import EventPublisher
 from gateway.memory.store import MemoryStore
 from gateway.session import Turn, VoiceSession
@@ -57,7 +57,7 @@ class LivePages:
         listen_in: bool,
     ) -> None:
         self._entrance = entrance
-        self._lines = CallRows(store)
+        self._lines = CallsTable(store)
         self._switchboard = switchboard
         self._call_events = call_events
         self._live = live

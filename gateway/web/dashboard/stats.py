@@ -9,7 +9,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from gateway.history.call_rows import CallRows, LatencyBucket, percentiles
+from gateway.history.calls_table import CallsTable, LatencyBucket, percentiles
 from gateway.session import EndReason
 from gateway.web.dashboard import charts
 from gateway.web.dashboard.humanize import count, milliseconds
@@ -106,14 +106,14 @@ class CallStats:
 class StatsQuery:
     """Works figures out. Raises StoreUnavailable."""
 
-    def __init__(self, lines: CallRows, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, lines: CallsTable, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._lines = lines
         self._now = now
 
     async def of(self, period: Period) -> CallStats:
         first = self._now().astimezone(UTC) - period.length
         begins = [(first + step * period.step).isoformat() for step in range(period.steps)]
-        measured = await self._lines.measured(begins)
+        measured = await self._lines.latency_buckets(begins)
         callers, returning = await self._lines.callers_since(first.isoformat())
         return await asyncio.to_thread(_vitals, measured, period, first, callers, returning)
 
@@ -130,7 +130,7 @@ def _vitals(
         calls=outcomes.total(),
         callers=callers,
         returning=returning,
-        told=sum(some.told for some in measured),
+        told=sum(some.with_memory for some in measured),
         seconds=sum(some.seconds for some in measured),
         outcomes=outcomes.most_common(),
         trouble=_trouble(measured),

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.finalization.job_table import JobTable
-from gateway.history.call_rows import CallRows
+from gateway.history.calls_table import CallsTable
 from gateway.history.stores import Stores
 from gateway.web.dashboard import stats
 from gateway.web.login import LoginGuard
@@ -23,7 +23,7 @@ class StatsPages:
 
     def __init__(self, entrance: LoginGuard, stores: Stores, state: Callable[[], dict[str, Any]]) -> None:
         self._entrance = entrance
-        self._room = stats.StatsQuery(CallRows(stores.memory))
+        self._room = stats.StatsQuery(CallsTable(stores.memory))
         self._jobs = JobTable(stores.local)
         self._state = state
 

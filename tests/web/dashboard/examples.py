@@ -12,8 +12,7 @@ import orjson
 from gateway.finalization.archive import Archive
 from gateway.finalization.document import archive_text, call_document, spoken_lines
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.history.call_rows import CallRows
-from gateway.history.calls_table import CallsTable
+from gateway.history.calls_table import CallsTable, finished_call, insert_call
 from gateway.history.stores import open_local_store
 from gateway.memory.documents import index_text
 from gateway.memory.facts import CallerFact, FactStore
@@ -164,7 +163,7 @@ async def fill_many(data_dir: Path, count: int, *, now: datetime) -> None:
     rng = random.Random(1)
     store = await open_local_store(data_dir)
     block = "<caller_facts>\n" + "Something that is known of this caller.\n" * 40 + "</caller_facts>"
-    rows, documents = [], []
+    calls, documents = [], []
     for index in range(count):
         started_at = now - timedelta(days=90) * (1 - (index + 1) / (count + 1))
         session, summary = a_call(rng, started_at)
@@ -184,23 +183,15 @@ async def fill_many(data_dir: Path, count: int, *, now: datetime) -> None:
                 index_text(document.tags),
             )
         )
-        facts = {
-            "carrier": session.carrier,
-            "seconds": round(session.seconds, 1),
-            "end_reason": str(session.end_reason),
-            "turns": len(session.turns),
-            "timings": session.timings * 3,
-            "receipt": {"tier": "everything", "block": block, "items": [{"kind": "call", "session": session.id}]},
-            "document_id": session.uuid,
-            "summary_by": "test",
-        }
-        rows.append((session.id, "maya", session.caller, started_at.isoformat(), orjson.dumps(facts).decode()))
+        session.timings *= 3
+        session.receipt = {"tier": "everything", "block": block, "items": [{"kind": "call", "session": session.id}]}
+        calls.append(finished_call(session, document_id=session.uuid, summary_by="test"))
 
     def work(connection):
         fields = "id, title, content, source, tags, created_at, updated_at, metadata, source_id, scope"
         connection.executemany(f"INSERT INTO documents ({fields}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", documents)
-        connection.executemany("INSERT INTO calls VALUES (?, ?, ?, ?, ?)", rows)
+        for call in calls:
+            insert_call(connection, call)
 
     await store.run(work)
-    await CallRows(store).catch_up()
     await store.close()

@@ -4,7 +4,6 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.history.call_rows import CallRows
 from gateway.history.calls_table import CallsTable
 from gateway.history.stores import open_local_store
 from gateway.session import EndReason
@@ -32,7 +31,7 @@ async def test_figures_of_a_day(store):
     await a_call(store, 100)
     await a_call(store, 3, timings=[{"first_frame": value / 100} for value in range(1, 101)])
     await a_call(store, 2.5, end_reason=EndReason.FAILED, caller="+12025550188", receipt={"items": [{}]})
-    vitals = await StatsQuery(CallRows(store), now=lambda: NOW).of(PERIODS["day"])
+    vitals = await StatsQuery(CallsTable(store), now=lambda: NOW).of(PERIODS["day"])
     assert (vitals.calls, vitals.callers, vitals.returning, vitals.told, vitals.trouble) == (2, 2, 1, 1, 1)
     assert vitals.seconds == 120.0
     assert vitals.answers == [0.5, 0.9, 0.95, 0.99]
@@ -46,13 +45,13 @@ async def test_figures_of_a_day(store):
 
 @pytest.mark.parametrize("period", PERIODS.values(), ids=PERIODS)
 async def test_empty_periods_can_be_drawn(store, period):
-    vitals = await StatsQuery(CallRows(store), now=lambda: NOW).of(period)
+    vitals = await StatsQuery(CallsTable(store), now=lambda: NOW).of(period)
     assert "0 calls" in calls_plot(vitals) and "no answer was measured" in latency_plot(vitals)
 
 
 async def test_plots_tell_their_figures_in_words(store):
     await a_call(store, 1, timings=[{"first_frame": 0.84}])
-    vitals = await StatsQuery(CallRows(store), now=lambda: NOW).of(PERIODS["week"])
+    vitals = await StatsQuery(CallsTable(store), now=lambda: NOW).of(PERIODS["week"])
     assert "1 call in 7 days, 0 of them ended in trouble" in calls_plot(vitals)
     assert "half of all answers began within 840 ms" in latency_plot(vitals)
 
