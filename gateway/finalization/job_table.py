@@ -82,7 +82,7 @@ class JobTable:
 
     async def save(self, job: FinalizationJob) -> None:
         job.node = job.node or self._node
-        row = job.as_row()  # as of now: another step may change the job meanwhile
+        row = job.as_row()  # as of now: another step may change the job before it is written
         await self._store.run(lambda connection: self._write(connection, row))
 
     def _write(self, connection: Connection, row: dict[str, Any]) -> None:
@@ -110,7 +110,7 @@ class JobTable:
         for _ in range(CHECKPOINT_ATTEMPTS):
             if await self._store.look(done):
                 return
-            await asyncio.sleep(CHECKPOINT_PAUSE)  # another worker's checkpoint may have begun before our last save
+            await asyncio.sleep(CHECKPOINT_PAUSE)  # another worker's checkpoint may have started before our last save
         raise StoreUnavailable("another process keeps the embedded store busy")
 
     # Jobs to be run

@@ -54,9 +54,9 @@ return 1
 _TAKE: Final = """
 local state, last = redis.call('GET', KEYS[1]), redis.call('GET', KEYS[3])
 if not state or (last and last ~= ARGV[1]) then return {} end
-local begun = redis.call('EXISTS', KEYS[2])
+local owned = redis.call('EXISTS', KEYS[2])
 redis.call('SET', KEYS[2], ARGV[2])
-return {state, begun}
+return {state, owned}
 """
 # Only the owner of a job may write it.
 _SAVE: Final = """
@@ -86,7 +86,7 @@ class RedisJobQueue:
     is_shared = True
 
     def __init__(self, client: Redis, node: str, alive: Callable[[str], Awaitable[bool]]) -> None:
-        self._client: Any = client  # redis-py's types do not tell bytes from text
+        self._client: Any = client  # redis-py's types do not distinguish bytes and text
         self._node = node
         self._alive = alive
         self._hand_over = client.register_script(_HAND_OVER)
