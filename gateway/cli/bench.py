@@ -4,20 +4,19 @@ import argparse
 import json
 import sys
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from gateway.bench import report, runner
 from gateway.bench.processes import COMPARISONS, LOCAL_CALLS, SOCKETS
 from gateway.errors import SettingsError
 from gateway.speech import model_files
 
+DESCRIPTION: Final = (
+    "Run simulated calls against a temporary gateway on one core: calls sustained, added delay, CPU per call."
+)
 
-def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "bench",
-        help="measure what this machine carries",
-        description="Run simulated calls against a private gateway on one core: calls sustained, added delay, cost.",
-    )
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--calls", type=_positive, metavar="N", help="one run with N calls instead of the search")
     parser.add_argument("--seconds", type=_seconds, default=6.0, metavar="S", help="length of each run (6)")
     what = parser.add_mutually_exclusive_group()
@@ -33,7 +32,6 @@ def register(commands: Any) -> None:
         help=f"word error and response time of the local engine: one call, then N ({LOCAL_CALLS}) at once",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,8 +79,8 @@ def _print(options: argparse.Namespace, machine: dict[str, Any], person: str) ->
     print(json.dumps(machine, indent=2) if options.json else person)
 
 
-def _progress(progress: str) -> None:
-    print(progress, file=sys.stderr, flush=True)
+def _progress(step: str) -> None:
+    print(step, file=sys.stderr, flush=True)
 
 
 def _positive(text: str) -> int:

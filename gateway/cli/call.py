@@ -1,4 +1,4 @@
-"""`gateway call`: phone the agent from this terminal, with the microphone or with WAV files."""
+"""`gateway call`: phone the agent from this terminal, with the microphone or WAV files."""
 
 import argparse
 import asyncio
@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from gateway import settings
 from gateway.admin_token import admin_token
@@ -15,28 +15,32 @@ from gateway.simulate.softphone import Listen, Softphone, Speak, phone_line
 from gateway.telephony.phone_numbers import e164
 
 DEFAULT_CALLER: Final = "+12025550199"
-"""Nobody's number: it belongs to the range for examples."""
+"""From the range reserved for examples."""
+
+DESCRIPTION: Final = (
+    "Phone a running gateway with this machine's microphone, or with WAV files that play after the agent's greeting. "
+    "Ctrl-C hangs up."
+)
 
 
-def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "call",
-        help="phone the agent from this terminal",
-        description="Phone a running gateway: with the microphone of this machine, or with a WAV file that is said "
-        "when the agent has finished its greeting. Ctrl-C hangs up.",
-    )
-    parser.add_argument("--url", metavar="URL", help="the gateway's address (the one that .env says)")
-    parser.add_argument("--caller", type=_number, default=DEFAULT_CALLER, metavar="NUMBER", help="who calls")
-    parser.add_argument("--called", default="", metavar="NUMBER", help="the number that is dialled, or an agent's name")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", metavar="URL", help="the gateway's address (default: from .env)")
+    parser.add_argument("--caller", type=_number, default=DEFAULT_CALLER, metavar="NUMBER", help="the caller's number")
+    parser.add_argument("--called", default="", metavar="NUMBER", help="the number to dial, or an agent's name")
     parser.add_argument(
-        "--in", dest="files", type=Path, action="append", default=[], metavar="FILE", help="a WAV file; may be repeated"
+        "--in",
+        dest="files",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a WAV file to say; may be repeated",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="a WAV file for what was heard")
-    parser.set_defaults(run=run)
+    parser.add_argument("--out", type=Path, metavar="FILE", help="save what was heard to a WAV file")
 
 
 def run(options: argparse.Namespace) -> int:
-    from gateway.simulate.wav import (  # arithmetic with sound, which a server does without
+    from gateway.simulate.wav import (  # imports numpy
         check_place,
         read_wav,
         write_wav,
@@ -69,7 +73,7 @@ async def _call(options: argparse.Namespace, given: Settings, lines: list[bytes]
                 await line.talk(microphone.speak, _both(microphone.listen, heard))
             else:
                 await line.talk(*_prepared(line, lines, heard))
-    print("the call is over", file=sys.stderr)
+    print("call ended", file=sys.stderr)
 
 
 def _prepared(line: Softphone, lines: list[bytes], heard: bytearray) -> tuple[Speak, Listen]:
@@ -88,7 +92,7 @@ def _both(listen: Listen, heard: bytearray) -> Listen:
 
 
 def _token(given: Settings) -> Secret:
-    """The admin token of the gateway that runs here, unless another was given."""
+    """GATEWAY_ADMIN_TOKEN, or the token of the gateway that uses this DATA_DIR."""
     return given.gateway_admin_token or admin_token(given)
 
 

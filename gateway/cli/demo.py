@@ -1,16 +1,20 @@
-"""`gateway demo`: what the gateway does, without a key or an account."""
+"""`gateway demo`: two calls by one caller, without a key or an account."""
 
 import argparse
 import asyncio
 import io
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console
+from rich.rule import Rule
+from rich.text import Text
 
 from gateway import logs
 from gateway.cli.ephemeral_gateway import own_gateway
 from gateway.cli.replay import speed
-from gateway.cli.text_layout import BOLD, CYAN, DIM, GREEN, TextLayout
+from gateway.cli.terminal import make_console
 from gateway.replay.demo import run_demo
 from gateway.replay.recording import CallHeader
 from gateway.simulate.word_error import WordError
@@ -19,152 +23,182 @@ from gateway.speech import model_files
 if TYPE_CHECKING:
     from gateway.simulate.local_demo import TranscribedTurn
 
+DESCRIPTION: Final = (
+    "Start a real gateway, phone it twice with a synthetic voice, and show what it heard, stored and remembered. Needs "
+    "no key and no account. Without the extra `local` it plays two recorded calls instead."
+)
 TERMINAL_SPEED: Final = 8.0
-"""So many times faster than life, when a person is looking."""
+"""Times faster than real time, on a terminal."""
 LOCAL_SPEED: Final = 3.0
-"""The same where models listen and speak: they need some time themselves."""
+"""The same for the local engine, whose models need time of their own."""
+WIDTH: Final = 78
+"""Columns of the text, which is also quoted in documentation."""
 
-_FIRST, _SECOND = "The first call", "The second call, by the same caller"
+_FIRST, _SECOND = "First call", "Second call, same caller"
 
 
-def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "demo",
-        help="two calls of one caller, no key needed",
-        description="Start a real gateway, phone it twice with a synthetic voice, and show what it heard, kept and "
-        "remembered. Needs no key and no account. Without the extra `local` it plays two recorded calls instead.",
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--speed", type=speed, metavar="N", help="1: real time; 0: as fast as possible")
+    parser.add_argument(
+        "--recorded", action="store_true", help="play two recorded calls, as a cloud engine answered them"
     )
-    parser.add_argument("--speed", type=speed, metavar="N", help="1 is real time; 0 as fast as it goes")
-    parser.add_argument("--recorded", action="store_true", help="two recorded calls: what a cloud engine would do")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     logs.keep_quiet()
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a terminal without our dashes still shows the words
-    page = TextLayout(sys.stdout, colour=sys.stdout.isatty())
+        sys.stdout.reconfigure(errors="replace")  # a terminal without box characters still shows the words
+    page = Page(make_console(sys.stdout, width=WIDTH))
     if options.recorded or not model_files.are_installed():
         return _play_recorded(page, options.speed)
     return _speak(page, options.speed)
 
 
-def _play_recorded(page: TextLayout, given_speed: float | None) -> int:
+def _play_recorded(page: "Page", given_speed: float | None) -> int:
     pace = given_speed if given_speed is not None else TERMINAL_SPEED if sys.stdout.isatty() else 0.0
-    story = Story(page)
-    job = asyncio.run(run_demo(own_gateway, story, speed=pace))
-    if not job.remembered:
-        print("gateway: the agent was not told about the first call", file=sys.stderr)
+    story = RecordedStory(page)
+    result = asyncio.run(run_demo(own_gateway, story, speed=pace))
+    if not result.remembered:
+        print("gateway: the agent got nothing from the first call", file=sys.stderr)
         return 1
     story.closing()
     return 0
 
 
-def _speak(page: TextLayout, given_speed: float | None) -> int:
-    from gateway.simulate.local_demo import run_local_demo  # arithmetic with sound, which a server does without
+def _speak(page: "Page", given_speed: float | None) -> int:
+    from gateway.simulate.local_demo import run_local_demo  # imports numpy
 
     story = LocalStory(page)
-    job = asyncio.run(run_local_demo(own_gateway, story, speed=given_speed or LOCAL_SPEED))
-    if not job.remembered:
-        print("gateway: the agent did not know in the second call what was said in the first", file=sys.stderr)
+    result = asyncio.run(run_local_demo(own_gateway, story, speed=given_speed or LOCAL_SPEED))
+    if not result.remembered:
+        print("gateway: in the second call the agent did not remember the first", file=sys.stderr)
         return 1
-    story.closing(job.error)
+    story.closing(result.error)
     return 0
 
 
-class LocalStory:
-    """Tells of calls that were spoken and heard."""
+class Page:
+    """Headings, paragraphs, quotes and a transcript, on a console of fixed width."""
 
-    def __init__(self, page: TextLayout) -> None:
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._speaker = ""
+
+    def heading(self, text: str) -> None:
+        self._speaker = ""
+        self._console.print()
+        self._console.print(Rule(Text(text, "bold"), align="left", style="bold"))
+
+    def line(self, text: str = "", style: str = "") -> None:
+        self._print_wrapped(text, style)
+
+    def quoted(self, text: str, style: str) -> None:
+        for paragraph in text.strip().splitlines():
+            self._print_wrapped(paragraph, style, first="  │ ", rest="  │ ")
+
+    def said(self, name: str, text: str, style: str = "") -> None:
+        """A turn beside its speaker's name, which is not repeated."""
+        label = f"{name}:" if name != self._speaker else ""
+        self._speaker = name
+        self._print_wrapped(text, style, first=f"{label:9}", rest=" " * 9)
+
+    def _print_wrapped(self, text: str, style: str, *, first: str = "", rest: str = "") -> None:
+        for number, part in enumerate(Text(text).wrap(self._console, WIDTH - len(rest)) or [Text("")]):
+            self._console.print(Text(f"{rest if number else first}{part.plain}".rstrip(), style))
+
+
+class LocalStory:
+    """Narrates calls with a synthetic voice and the local engine."""
+
+    def __init__(self, page: Page) -> None:
         self._page = page
 
     def gateway_runs(self, url: str) -> None:
-        self._page.line("Voice Gateway, demonstration", BOLD)
-        self._page.paragraph(
-            f"A real gateway runs at {url}. A synthetic voice phones it twice; the local engine listens, a scripted "
-            "agent answers and a voice speaks, all on this machine and now. Nothing of it is recorded."
+        self._page.line("Voice Gateway demo", "bold")
+        self._page.line(
+            f"A real gateway is running at {url}. A synthetic voice phones it twice. The local engine listens and "
+            "speaks, and a scripted agent answers, all on this machine and live. Nothing is recorded."
         )
 
     def phone_rings(self, number: int, caller: str, called: str) -> None:
         self._page.heading(_FIRST if number == 1 else _SECOND)
-        self._page.line(f"The phone rings: {caller} calls {called}. They talk …")
-        self._page.line("")
+        self._page.line(f"{caller} calls {called}. They talk …")
+        self._page.line()
 
     def transcript(self, turns: "Sequence[TranscribedTurn]", error: WordError) -> None:
         for turn in turns:
             if turn.speaker == "AGENT":
                 self._page.said("Maya", turn.heard)
             else:
-                self._page.said("Caller", turn.said, DIM)
-                self._page.said("  heard", turn.heard, CYAN)
-        self._page.line("")
-        self._page.line(f"Word error: {error}.")
+                self._page.said("Caller", turn.said, "dim")
+                self._page.said("  heard", turn.heard, "cyan")
+        self._page.line()
+        self._page.line(f"Word error rate: {error}.")
 
     def document_kept(self, document: str) -> None:
-        self._page.heading("What is kept")
-        self._page.paragraph("One document, written by rules: they pick sentences that were heard, and invent none.")
-        self._page.quoted(document, DIM)
+        self._page.heading("What is stored")
+        self._page.line("One document, written without a language model: it quotes sentences from the call.")
+        self._page.quoted(document, "dim")
 
     def closing(self, error: WordError) -> None:
         self._page.heading("What you saw")
-        self._page.paragraph(
-            f"Two calls, understood with a word error of {error}. What Maya said of the first call in the second, the "
-            "gateway had kept and found again by itself."
+        self._page.line(
+            f"Two calls, understood with a word error rate of {error}. What Maya said about the first call in the "
+            "second one came from the gateway's memory."
         )
-        self._page.line("Next: talk to it yourself, `gateway call`. Then your own number: see README.md.", BOLD)
+        self._page.line("Next: talk to it yourself with `gateway call`. Then your own number: see README.md.", "bold")
 
 
-class Story:
-    """Tells of two recorded calls."""
+class RecordedStory:
+    """Narrates two recorded calls."""
 
-    def __init__(self, page: TextLayout) -> None:
+    def __init__(self, page: Page) -> None:
         self._page = page
         self._agent = ""
         self._call = 0
 
     def gateway_runs(self, url: str) -> None:
-        self._page.line("Voice Gateway, demonstration", BOLD)
-        self._page.paragraph(
-            f"A real gateway runs at {url}. Carrier and voice engine are recordings of two calls; everything "
-            "between them happens now, faster than life."
+        self._page.line("Voice Gateway demo", "bold")
+        self._page.line(
+            f"A real gateway is running at {url}. Carrier and voice engine are recordings of two calls; everything "
+            "between them runs live, faster than real time."
         )
 
     def phone_rings(self, number: int, header: CallHeader) -> None:
         self._call = number
         self._agent = str(header.agent["name"]).capitalize()
         self._page.heading(_FIRST if number == 1 else _SECOND)
-        self._page.line(f"The phone rings: {header.caller} calls {header.called} ({header.carrier.capitalize()}).")
+        self._page.line(f"{header.caller} calls {header.called} ({header.carrier.capitalize()}).")
 
     def agent_prompted(self, memory: str) -> None:
         if self._call == 1:
-            self._page.paragraph(f"{self._agent} picks up. What she was told of earlier calls: {memory}")
+            self._page.line(f"{self._agent} picks up. Memory of earlier calls in the prompt: {memory}")
         else:
-            self._page.line(f"{self._agent} picks up. What she was told of earlier calls, word for word:")
-            self._page.quoted(memory, GREEN)
-        self._page.line("")
+            self._page.line(f"{self._agent} picks up. Memory of earlier calls in the prompt:")
+            self._page.quoted(memory, "green")
+        self._page.line()
 
     def said(self, speaker: str, text: str) -> None:
         if speaker == "user":
-            self._page.said("Caller", text, CYAN)
+            self._page.said("Caller", text, "cyan")
         else:
             self._page.said(self._agent, text)
 
     def caller_hung_up(self, seconds: float) -> None:
-        self._page.line("")
+        self._page.line()
         self._page.line(f"The caller hangs up after {seconds:.0f} seconds.")
 
     def document_kept(self, document: str) -> None:
-        self._page.heading("What is kept")
-        self._page.paragraph(
-            "One document in the store. No key for a language model is set, so rules wrote it: they pick sentences "
-            "that were said, and invent none."
+        self._page.heading("What is stored")
+        self._page.line(
+            "One document. No key for a language model is set, so the summary quotes sentences from the call."
         )
-        self._page.quoted(document, DIM)
+        self._page.quoted(document, "dim")
 
     def closing(self) -> None:
         self._page.heading("What you saw")
-        self._page.paragraph(
-            f"{self._agent}'s words are recorded. What she was told of the first call is not: the gateway kept it, "
-            "found it when the phone rang again, and gave it to her before she said hello."
+        self._page.line(
+            f"{self._agent}'s words are recorded. Her memory of the first call is not: the gateway stored it, found it "
+            "when the phone rang again, and put it into her prompt before she said hello."
         )
-        self._page.line('Next: your own number. See README.md, "A real number on a real phone".', BOLD)
+        self._page.line("Next: your own number. See README.md.", "bold")

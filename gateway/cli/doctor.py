@@ -1,52 +1,52 @@
-"""`gateway doctor`: looks at everything that a call needs, and says what to mend."""
+"""`gateway doctor`: checks everything that a call needs and says what to fix."""
 
 import argparse
 import asyncio
 import os
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import orjson
+from rich.text import Text
 
 from gateway import settings
+from gateway.cli import terminal
 from gateway.cli.checks import CheckResult, CheckState, examine
-from gateway.cli.remote import Paint, columns
 from gateway.errors import SettingsError
 
-_COLOURS = {CheckState.OK: "green", CheckState.WARNING: "yellow", CheckState.WRONG: "red"}
+DESCRIPTION: Final = (
+    "Check settings, keys, connections, disk and clock. Exit code 0: all good, 1: warnings, 2: something is wrong. "
+    "Changes nothing."
+)
+
+_STYLES: Final = {CheckState.OK: "green", CheckState.WARNING: "yellow", CheckState.WRONG: "red"}
 
 
-def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "doctor",
-        help="check the set-up and say what to mend",
-        description="Check settings, keys, reachability, disk and clock. Exit 0 when all is well, 1 with a warning, 2 "
-        "when something is wrong. Changes nothing.",
-    )
-    parser.add_argument("--json", action="store_true", help="for machines")
-    parser.set_defaults(run=run)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     try:
-        findings = asyncio.run(examine(settings.load(os.environ, Path.cwd())))
+        loaded = settings.load(os.environ, Path.cwd())
+        with terminal.progress("Checking settings, keys and connections"):
+            results = asyncio.run(examine(loaded))
     except SettingsError as error:
-        findings = [CheckResult("settings", CheckState.WRONG, str(error))]
+        results = [CheckResult("settings", CheckState.WRONG, str(error))]
     if options.json:
-        rows = [{"check": one.check, "state": one.state, "found": one.found, "todo": one.todo} for one in findings]
+        rows = [{"check": one.check, "state": one.state, "found": one.found, "todo": one.todo} for one in results]
         print(orjson.dumps(rows).decode())
     else:
-        print(_text(findings))
-    return max(one.state.exit_code for one in findings)
+        counts = Counter(one.state for one in results)
+        totals = ", ".join(f"{counts[state]} {state}" for state in CheckState)
+        terminal.show(terminal.table(_rows(results)), "", totals)
+    return max(one.state.exit_code for one in results)
 
 
-def _text(findings: list[CheckResult]) -> str:
-    paint = Paint()
-    lines = columns([(one.state.ljust(7), one.check, one.found) for one in findings]).splitlines()
-    shown: list[str] = []
-    for one, text in zip(findings, lines, strict=True):
-        shown.append(paint(text[:7], _COLOURS[one.state]) + text[7:])
-        shown += [f"         to do: {one.todo}"] if one.todo else []
-    counts = Counter(one.state for one in findings)
-    return "\n".join([*shown, "", ", ".join(f"{counts[state]} {state}" for state in CheckState)])
+def _rows(results: Sequence[CheckResult]) -> Iterator[Sequence[terminal.Cell]]:
+    for one in results:
+        yield Text(one.state, _STYLES[one.state]), one.check, one.found
+        if one.todo:
+            yield "", "", Text(f"to do: {one.todo}", "bold")

@@ -1,24 +1,40 @@
-"""`gateway COMMAND`: finds the command, runs it, and turns a person's mistake into one line."""
+"""`gateway COMMAND`: finds the command, runs it, and prints a user's mistake as one line."""
 
 import argparse
+import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib import metadata
 from typing import Final, NoReturn
 
-from gateway.cli import bench, call, demo, doctor, latency, memory, replay, serve, sessions, setup, tail
 from gateway.errors import GatewayError
 
-Command = Callable[[argparse.Namespace], int]
+COMMANDS: Final[Mapping[str, str]] = {
+    "serve": "answer calls",
+    "demo": "two calls by one caller; no key needed",
+    "call": "phone the agent from this terminal",
+    "doctor": "check the set-up and say what to fix",
+    "setup": "point a phone number at this gateway",
+    "replay": "play recorded calls and compare the results",
+    "tail": "follow calls as they happen",
+    "sessions": "list and show calls; retry post-call processing",
+    "latency": "show how long answers took",
+    "memory": "show, correct and erase what is known about callers",
+    "bench": "measure how many calls this machine can carry",
+}
+"""
+Each command is a module of this package with `DESCRIPTION`, `add_arguments(parser)` and `run(options)`.
 
-COMMANDS: Final = (serve, demo, call, doctor, setup, replay, tail, sessions, latency, memory, bench)
-"""Modules with a `register(subparsers)` that adds one command and its `run`."""
+Only the chosen one is imported: all of them together take a second.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The exit code: 0 good, 1 the command found a difference or a fault, 2 a person's mistake."""
-    options = _parser().parse_args(arguments)
-    run: Command = options.run
+    """Return the exit code: 0 success, 1 a difference or a fault was found, 2 a user's mistake."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = build_parser([name for name in given if name in COMMANDS][:1]).parse_args(given)
+    run: Callable[[argparse.Namespace], int] = options.run
     try:
         return run(options)
     except GatewayError as error:
@@ -27,20 +43,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
         return 0
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Prints a mistake as one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message}; see {self.prog} --help\n")
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser(chosen: Collection[str]) -> argparse.ArgumentParser:
+    """A parser that knows all commands, and the arguments of the `chosen` ones."""
     parser = _Parser(prog="gateway", description="A self-hosted voice gateway that remembers its callers.")
+    parser.add_argument("--version", action="version", version=f"voice-gateway {metadata.version('voice-gateway')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.register(commands)
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(name, help=summary)
+        if name in chosen:
+            module = importlib.import_module(f"gateway.cli.{name}")
+            command.description = module.DESCRIPTION
+            module.add_arguments(command)
+            command.set_defaults(run=module.run)
     return parser

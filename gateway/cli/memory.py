@@ -1,4 +1,4 @@
-"""`gateway memory`: what is known of callers and why; and how to take it back."""
+"""`gateway memory`: what is known about callers, where it came from, and how to erase it."""
 
 import argparse
 import asyncio
@@ -6,10 +6,10 @@ import contextlib
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import httpx
 import orjson
@@ -17,7 +17,7 @@ import orjson
 from gateway import settings
 from gateway.admin_token import admin_token
 from gateway.agents import DEFAULT_AGENT
-from gateway.cli import memory_text
+from gateway.cli import memory_text, terminal
 from gateway.cluster.open import open_shared_erasure
 from gateway.errors import SettingsError
 from gateway.history.calls_table import CallsTable, FinishedCall
@@ -29,6 +29,14 @@ from gateway.memory.remem_client import connect_remem
 from gateway.memory.store import MemoryStore
 from gateway.settings import Settings
 from gateway.telephony.phone_numbers import e164
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+DESCRIPTION: Final = (
+    "Show what is known about callers and where it came from; correct or erase it. Reads DATA_DIR; the gateway may be "
+    "running."
+)
 
 
 @dataclass(frozen=True)
@@ -43,33 +51,31 @@ class _Context:
     def store(self) -> MemoryStore:
         return self.stores.memory
 
-    @property
-    def places(self) -> DataLocations:
-        return DataLocations.of(self.settings)
-
-    def show(self, content: Any, text: str) -> None:
-        print(orjson.dumps(content, default=str).decode() if self.options.json else text)
+    def show(self, content: Any, text: "Iterable[RenderableType]") -> None:
+        if self.options.json:
+            print(orjson.dumps(content, default=str).decode())
+        else:
+            terminal.show(*text)
 
     @contextlib.asynccontextmanager
     async def eraser(self) -> AsyncIterator[Eraser]:
-        secret = admin_token(self.settings)
+        secret, places = admin_token(self.settings), DataLocations.of(self.settings)
         async with httpx.AsyncClient() as http, open_shared_erasure(self.settings) as shared:
             remote = connect_remem(self.settings.remem_api_url, self.settings.remem_api_key, http)
-            yield Eraser(self.stores, self.places, remote, secret, shared or NoSharedData())
+            yield Eraser(self.stores, places, remote, secret, shared or NoSharedData())
 
     async def report(self) -> CallerReport:
         report = await MemoryReports(self.store).of(_caller(self.options.caller), self.options.agent)
-        return report or _nobody()
+        return report or _unknown_caller()
 
     async def call(self) -> FinishedCall:
         found = await CallsTable(self.store).find(self.options.session)
         if found is None or self.options.agent not in ("", found.agent):
-            session = self.options.session
-            raise SettingsError(f"no call {session} is known, or several begin so; `gateway memory show` lists them")
+            raise SettingsError(f"no single call matches {self.options.session}; `gateway memory show` lists calls")
         return found
 
     async def confirmed(self, question: str) -> bool:
-        """A person at a terminal is asked; a script means what it says."""
+        """Ask a person at a terminal; a script has decided already."""
         if self.options.yes or not sys.stdin.isatty():
             return True
         print(f"{question} This can't be undone. [y/N] ", end="", file=sys.stderr, flush=True)
@@ -80,47 +86,40 @@ class _Context:
         return False
 
 
-def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "memory",
-        help="show what is known of callers, and take it back",
-        description="What is known of callers, why, and how to undo it. Reads DATA_DIR; a gateway may run meanwhile.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for name, (act, meaning, arguments) in _ACTIONS.items():
         action = actions.add_parser(name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}.")
         for argument in arguments:
-            optional = {"nargs": "?", "default": ""} if argument.startswith("[") else {}
+            optional: dict[str, Any] = {"nargs": "?", "default": ""} if argument.startswith("[") else {}
             plain = argument.strip("[]")
             action.add_argument(plain.lower(), metavar=plain, help=_MEANINGS[argument], **optional)
-        action.add_argument("--agent", default="", metavar="NAME", help="with this agent alone")
-        action.add_argument("--json", action="store_true", help="for machines")
+        action.add_argument("--agent", default="", metavar="NAME", help="only for this agent")
+        action.add_argument("--json", action="store_true", help="print JSON")
         if act in (_revert, _forget):
-            action.add_argument("--yes", action="store_true", help="do not ask at a terminal")
+            action.add_argument("--yes", action="store_true", help="do not ask for confirmation")
         if act is _pin:
-            _add_pin_options(action)
+            action.add_argument("--about", default="", metavar="TEXT", help="description")
+            action.add_argument("--status", default="", metavar="TEXT", help="current status")
+            action.add_argument(
+                "--item", action="append", default=[], metavar="TEXT", help="open item; may be repeated"
+            )
+            action.add_argument("--closed", action="store_true", help="close it: the agent no longer gets it")
         if act is _forget:
             action.add_argument(
                 "--verify",
                 nargs="*",
                 metavar="WORD",
-                help="then look for these in all files and tables; without any, for the caller and what was known",
+                help="search all files and tables for these words afterwards (default: the caller and known facts)",
             )
-        action.set_defaults(run=run, act=act)
-
-
-def _add_pin_options(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--about", default="", metavar="TEXT", help="what it is")
-    action.add_argument("--status", default="", metavar="TEXT", help="where it stands")
-    action.add_argument("--item", action="append", default=[], metavar="TEXT", help="what is still to be done")
-    action.add_argument("--closed", action="store_true", help="it is over: the agent is not told of it any more")
+        action.set_defaults(act=act)
 
 
 def run(options: argparse.Namespace) -> int:
     given = settings.load(os.environ, Path.cwd())
-    where = store_path(given.data_dir)
-    if given.database_url is None and not where.is_file():
-        raise SettingsError(f"there is no {where}; has a gateway run here? DATA_DIR says where it keeps its files")
+    path = store_path(given.data_dir)
+    if given.database_url is None and not path.is_file():
+        raise SettingsError(f"{path} does not exist; start the gateway once, or set DATA_DIR to its folder")
     return asyncio.run(_act(options, given))
 
 
@@ -133,80 +132,82 @@ async def _act(options: argparse.Namespace, given: Settings) -> int:
         await stores.close()
 
 
-# Looking
+# Reading
 
 
-async def _list(manager: _Context) -> int:
-    known = await MemoryReports(manager.store).callers(manager.options.agent)
-    manager.show(known, memory_text.acquaintances(known))
+async def _list(context: _Context) -> int:
+    known = await MemoryReports(context.store).callers(context.options.agent)
+    context.show(known, memory_text.callers(known))
     return 0
 
 
-async def _show(manager: _Context) -> int:
-    report = await manager.report()
+async def _show(context: _Context) -> int:
+    report = await context.report()
     content = {
+        "caller": report.caller,
         "pins": report.pins,
         "facts": report.facts,
         "notes": report.notes,
         "state": report.state,
         "calls": report.calls[: memory_text.MOST_CALLS],
+        "reverted": report.reverted,
     }
-    manager.show({"caller": report.caller, **content, "reverted": report.reverted}, memory_text.report(report))
+    context.show(content, memory_text.report(report))
     return 0
 
 
-async def _log(manager: _Context) -> int:
-    changes = (await manager.report()).changes
-    manager.show(changes, memory_text.changes(changes))
+async def _log(context: _Context) -> int:
+    changes = (await context.report()).changes
+    context.show(changes, memory_text.changes(changes))
     return 0
 
 
-async def _diff(manager: _Context) -> int:
-    report = await manager.report()
-    if manager.options.session:
-        call = await manager.call()
+async def _diff(context: _Context) -> int:
+    report = await context.report()
+    if context.options.session:
+        call = await context.call()
         if call.caller != report.caller:
-            raise SettingsError(f"{call.session_id} is not a call of that caller")
+            raise SettingsError(f"{call.session_id} is not a call from that caller")
         session_id = call.session_id
     else:
         session_id = report.calls[0].session_id if report.calls else ""
     changes = [change for change in report.changes if change.session_id == session_id]
-    manager.show(changes, memory_text.changes(changes))
+    context.show(changes, memory_text.changes(changes))
     return 0
 
 
-async def _explain(manager: _Context) -> int:
-    call = await manager.call()
-    manager.show({"session": call.session_id, **call.receipt}, memory_text.receipt(call))
+async def _explain(context: _Context) -> int:
+    call = await context.call()
+    context.show({"session": call.session_id, **call.receipt}, memory_text.context(call))
     return 0
 
 
-async def _export(manager: _Context) -> int:
-    print(orjson.dumps(await manager.report(), default=str, option=orjson.OPT_INDENT_2).decode())
+async def _export(context: _Context) -> int:
+    print(orjson.dumps(await context.report(), default=str, option=orjson.OPT_INDENT_2).decode())
     return 0
 
 
-async def _audit(manager: _Context) -> int:
-    findings = await MemoryReports(manager.store).audit(manager.options.agent)
+async def _audit(context: _Context) -> int:
+    findings = await MemoryReports(context.store).audit(context.options.agent)
     counts = dict(Counter(finding.kind for finding in findings))
-    manager.show({"counts": counts, "findings": findings}, memory_text.findings(counts, findings))
+    context.show({"counts": counts, "findings": findings}, memory_text.findings(counts, findings))
     return 0
 
 
-async def _stats(manager: _Context) -> int:
-    figures = await MemoryReports(manager.store).stats(manager.options.agent)
-    manager.show(figures, memory_text.figures(figures))
+async def _stats(context: _Context) -> int:
+    figures = await MemoryReports(context.store).stats(context.options.agent)
+    context.show(figures, memory_text.stats(figures))
     return 0
 
 
 # Pinned topics
 
 
-async def _pin(manager: _Context) -> int:
-    given = manager.options
-    agent, caller = await _agent(manager), _caller(given.caller)
+async def _pin(context: _Context) -> int:
+    given = context.options
+    agent, caller = await _agent(context), _caller(given.caller)
     try:
-        pin = await PinnedTopicStore(manager.store).pin(
+        pin = await PinnedTopicStore(context.store).pin(
             agent,
             caller,
             given.title,
@@ -217,100 +218,101 @@ async def _pin(manager: _Context) -> int:
         )
     except ValueError as error:
         raise SettingsError(str(error)) from None
-    manager.show(pin, memory_text.pinned(pin))
+    context.show(pin, memory_text.topic(pin))
     return 0
 
 
-async def _unpin(manager: _Context) -> int:
-    agent, caller = await _agent(manager), _caller(manager.options.caller)
-    if not await PinnedTopicStore(manager.store).unpin(agent, caller, manager.options.title):
-        raise SettingsError("no topic of this name is pinned; `gateway memory show` lists those that are")
-    manager.show({"unpinned": manager.options.title}, "unpinned")
+async def _unpin(context: _Context) -> int:
+    agent, caller = await _agent(context), _caller(context.options.caller)
+    if not await PinnedTopicStore(context.store).unpin(agent, caller, context.options.title):
+        raise SettingsError("no pinned topic has this title; `gateway memory show` lists pinned topics")
+    context.show({"unpinned": context.options.title}, ["unpinned"])
     return 0
 
 
-async def _agent(manager: _Context) -> str:
-    """The one that is named, or the only one there is."""
-    names = list(manager.settings.agents) or [DEFAULT_AGENT]
-    known = {one.agent for one in await MemoryReports(manager.store).callers()}
-    given: str = manager.options.agent
+async def _agent(context: _Context) -> str:
+    """The agent of --agent, or the only one configured."""
+    names = list(context.settings.agents) or [DEFAULT_AGENT]
+    known = {one.agent for one in await MemoryReports(context.store).callers()}
+    given: str = context.options.agent
     if given and given not in known.union(names):
-        raise SettingsError(f"there is no agent {given}; there are {', '.join(sorted(known.union(names)))}")
+        raise SettingsError(f"no agent is named {given}; use one of {', '.join(sorted(known.union(names)))}")
     if not given and len(names) != 1:
-        raise SettingsError(f"a topic is pinned for one agent; say --agent, one of {', '.join(sorted(names))}")
+        raise SettingsError(f"a topic is pinned for one agent; add --agent, one of {', '.join(sorted(names))}")
     return given or names[0]
 
 
-# Undoing
+# Erasure
 
 
-async def _revert(manager: _Context) -> int:
-    call = await manager.call()
-    if not await manager.confirmed(f"Take back everything that the call {call.session_id} taught?"):
+async def _revert(context: _Context) -> int:
+    call = await context.call()
+    if not await context.confirmed(f"Undo everything learned from {call.session_id}?"):
         return 1
-    async with manager.eraser() as eraser:
-        undone = await eraser.revert(call)
-    manager.show(undone, memory_text.undone(undone))
-    return _code(undone)
+    async with context.eraser() as eraser:
+        result = await eraser.revert(call)
+    context.show(result, memory_text.deleted(result))
+    return _exit_code(result)
 
 
-async def _forget(manager: _Context) -> int:
-    caller, words = _caller(manager.options.caller), await _planted(manager)
-    async with manager.eraser() as eraser:
-        traces = await eraser.find(caller, manager.options.agent)
-        # With one agent named, a remote store may have documents that nothing here tells of.
-        if not traces and not words and not (manager.options.agent and manager.settings.remem_api_url):
-            _nobody()
-        if not await manager.confirmed(f"Forget {caller}, with {len(traces.sessions)} calls?"):
+async def _forget(context: _Context) -> int:
+    caller, words = _caller(context.options.caller), await _words_to_verify(context)
+    async with context.eraser() as eraser:
+        traces = await eraser.find(caller, context.options.agent)
+        # With --agent, the remote store may hold documents that no local row mentions.
+        if not traces and not words and not (context.options.agent and context.settings.remem_api_url):
+            _unknown_caller()
+        if not await context.confirmed(f"Forget {caller} and {terminal.count(len(traces.sessions), 'call')}?"):
             return 1
-        undone = await eraser.erase(traces)
+        result = await eraser.erase(traces)
     held_by = await eraser.holding(words) if words else []
-    told = memory_text.forgotten(undone, held_by, under_way=len(traces.unfinished), verified=bool(words))
-    manager.show({"undone": undone, "under_way": len(traces.unfinished), "still_in": held_by}, told)
-    return 1 if held_by else _code(undone)
+    under_way = len(traces.unfinished)
+    text = memory_text.forgotten(result, held_by, under_way=under_way, verified=bool(words))
+    context.show({"undone": result, "under_way": under_way, "still_in": held_by}, text)
+    return 1 if held_by else _exit_code(result)
 
 
-async def _planted(manager: _Context) -> list[str]:
-    """What to look for afterwards: the words that were given, or who the caller is and what is known of them."""
-    given: list[str] | None = manager.options.verify
+async def _words_to_verify(context: _Context) -> list[str]:
+    """The words after --verify, or the caller's number and what is known about them."""
+    given: list[str] | None = context.options.verify
     if given is None or any(given):
         return [word for word in given or () if word]
-    report = await MemoryReports(manager.store).of(_caller(manager.options.caller), manager.options.agent)
+    report = await MemoryReports(context.store).of(_caller(context.options.caller), context.options.agent)
     known = [*(one.fact.text for one in report.facts), *(one.pin.title for one in report.pins)]
-    return [*known, *([] if manager.options.agent else [report.caller])]
+    return [*known, *([] if context.options.agent else [report.caller])]
 
 
-def _code(undone: ErasureResult) -> int:
-    return 0 if undone.is_complete else 1
+def _exit_code(result: ErasureResult) -> int:
+    return 0 if result.is_complete else 1
 
 
 def _caller(text: str) -> str:
-    """A number in one spelling; another identifier, where an agent's settings have such, as it is."""
+    """A phone number in E.164, or another identifier unchanged."""
     return e164(text) or text.strip()
 
 
-def _nobody() -> NoReturn:
-    raise SettingsError("nothing is known of this caller; `gateway memory list` names who is known")
+def _unknown_caller() -> NoReturn:
+    raise SettingsError("nothing is known about this caller; `gateway memory list` lists known callers")
 
 
 _MEANINGS: Final = {
-    "CALLER": "a number in E.164, like +12025550143",
-    "SESSION": "a call's id, or the beginning of it",
-    "[SESSION]": "a call's id, or the beginning of it; without it, the last one",
-    "TITLE": "a topic's name, in a few words",
+    "CALLER": "a phone number in E.164, like +12025550143",
+    "SESSION": "a session id, or its first characters",
+    "[SESSION]": "a session id, or its first characters (default: the last call)",
+    "TITLE": "the topic's title, a few words",
 }
 
 _ACTIONS: Final[dict[str, tuple[Callable[[_Context], Awaitable[int]], str, tuple[str, ...]]]] = {
-    "list": (_list, "who is known", ()),
-    "show": (_show, "what is known of a caller: topics, facts, state, the newest calls", ("CALLER",)),
-    "log": (_log, "every change to what is known of a caller", ("CALLER",)),
+    "list": (_list, "known callers", ()),
+    "show": (_show, "what is known about a caller: topics, facts, state, the newest calls", ("CALLER",)),
+    "log": (_log, "every change to what is known about a caller", ("CALLER",)),
     "diff": (_diff, "what one call changed", ("CALLER", "[SESSION]")),
-    "explain": (_explain, "what the agent was told before a call, and where it came from", ("SESSION",)),
-    "pin": (_pin, "have the agent told of a topic in every call, or change one that is pinned", ("CALLER", "TITLE")),
-    "unpin": (_unpin, "let go of a pinned topic", ("CALLER", "TITLE")),
-    "revert": (_revert, "take back everything that one call taught", ("SESSION",)),
+    "explain": (_explain, "which memories a call started with, and where each came from", ("SESSION",)),
+    "pin": (_pin, "pin a topic, so that the agent gets it in every call, or change a pinned one", ("CALLER", "TITLE")),
+    "unpin": (_unpin, "unpin a topic", ("CALLER", "TITLE")),
+    "revert": (_revert, "undo everything learned from one call", ("SESSION",)),
     "forget": (_forget, "delete everything about a caller", ("CALLER",)),
     "export": (_export, "everything about a caller, as one JSON document", ("CALLER",)),
-    "audit": (_audit, "facts, topics and state that a person should look at", ()),
-    "stats": (_stats, "how much is known and used, without a number of anybody", ()),
+    "audit": (_audit, "facts, topics and state that a person should review", ()),
+    "stats": (_stats, "how much is known and used, without phone numbers", ()),
 }

@@ -1,11 +1,13 @@
-"""What `gateway memory` prints for a person: plain text in columns."""
+"""What `gateway memory` prints for a person."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
+from rich.console import RenderableType
+from rich.text import Text
 
+from gateway.cli.terminal import count, line, minute, one_line, short_id, table
 from gateway.history.calls_table import FinishedCall
 from gateway.history.erasure import ErasureResult
 from gateway.history.report import AuditFinding, CallerReport, CallerSummary, MemoryChange, MemoryStats
@@ -13,156 +15,171 @@ from gateway.memory.documents import Document
 from gateway.memory.pinned_topics import PinnedTopic
 
 MOST_CALLS: Final = 10
-_WIDEST: Final = 60
+
+_BY_OPERATOR: Final = "by operator"
 
 
-def acquaintances(known: Iterable[CallerSummary]) -> str:
+def callers(known: Sequence[CallerSummary]) -> Iterator[RenderableType]:
     rows = [
         (
             one.caller,
             one.agent,
-            _count(one.calls, "call"),
-            _count(one.facts, "fact"),
-            _count(one.state_keys, "state key"),
-            f"last {_minute(one.last_call)}" if one.last_call else "",
+            count(one.calls, "call"),
+            count(one.facts, "fact"),
+            count(one.state_keys, "state key"),
+            f"last {minute(one.last_call)}" if one.last_call else "",
         )
         for one in known
     ]
-    return _columns(rows) or "nobody is known"
+    yield table(rows) if rows else "no callers yet"
 
 
-def report(known: CallerReport) -> str:
-    pins = [
-        (
-            known_pin.pin.title,
-            known_pin.pin.state,
-            known_pin.pin.status,
-            f"{len(known_pin.pin.open_items)} open",
-            f"last {known_pin.pin.last_said_at:%Y-%m-%d}",
-            _short(known_pin.pin.session_id) or "by hand",
-            known_pin.agent,
-        )
-        for known_pin in known.pins
-    ]
+def report(known: CallerReport) -> Iterator[RenderableType]:
+    """Topics and notes only where there are some; the newest calls only."""
+    topics = [_topic_row(one.agent, one.pin) for one in known.pins]
     facts = [
         (
-            known_fact.fact.text,
-            known_fact.fact.type,
-            f"{known_fact.fact.confidence:.2f}",
-            f"since {known_fact.fact.said_at:%Y-%m-%d}",
-            _short(known_fact.fact.session_id),
-            known_fact.agent,
+            one.fact.text,
+            one.fact.type,
+            f"{one.fact.confidence:.2f}",
+            f"since {one.fact.said_at:%Y-%m-%d}",
+            short_id(one.fact.session_id),
+            one.agent,
         )
-        for known_fact in known.facts
-    ]
-    state = [
-        (key, orjson.dumps(value).decode(), agent) for agent, kept in known.state.items() for key, value in kept.items()
+        for one in known.facts
     ]
     notes = [
         (" ".join(note.content.split()), f"since {note.created_at:%Y-%m-%d}", ", ".join(_agents(note)))
         for note in known.notes
     ]
-    calls = [_call_row(call, known.reverted) for call in known.calls[:MOST_CALLS]]
-    newest = ", the newest" if len(known.calls) > MOST_CALLS else ""
-    sections = [
-        *([f"{_count(len(pins), 'pinned topic')}\n{_columns(pins, '  ')}"] if pins else []),
-        f"{_count(len(facts), 'fact')}\n{_columns(facts, '  ')}",
-        *([f"{_count(len(notes), 'note')}\n{_columns(notes, '  ')}"] if notes else []),
-        f"{_count(len(state), 'state key')}\n{_columns(state, '  ')}",
-        f"{_count(len(known.calls), 'call')}{newest}\n{_columns(calls, '  ')}",
+    state = [
+        (key, orjson.dumps(value).decode(), agent) for agent, kept in known.state.items() for key, value in kept.items()
     ]
-    return "\n\n".join([known.caller, *(section.rstrip() for section in sections)])
+    calls = [_call_row(call, known.reverted) for call in known.calls[:MOST_CALLS]]
+    newest = f", the newest {MOST_CALLS}" if len(known.calls) > MOST_CALLS else ""
+    sections: list[tuple[str, Sequence[Sequence[str]]]] = [
+        *([(count(len(topics), "pinned topic"), topics)] if topics else []),
+        (count(len(facts), "fact"), facts),
+        *([(count(len(notes), "note"), notes)] if notes else []),
+        (count(len(state), "state key"), state),
+        (f"{count(len(known.calls), 'call')}{newest}", calls),
+    ]
+    yield line(known.caller, "bold")
+    for title, rows in sections:
+        yield ""
+        yield Text(title, "bold")
+        if rows:
+            yield table(rows, indent=2)
 
 
-def _agents(document: Document) -> list[str]:
-    return [tag.removeprefix("agent:") for tag in document.tags if tag.startswith("agent:")]
-
-
-def pinned(pin: PinnedTopic) -> str:
+def topic(pin: PinnedTopic) -> Iterator[RenderableType]:
+    yield line(f"{pin.title} ({pin.state})")
     parts = [("about", pin.about), ("status", pin.status), *(("open", item) for item in pin.open_items)]
-    rows = [(name, text) for name, text in parts if text]
-    return f"{_printable(pin.title)} ({pin.state})\n{_columns(rows, '  ')}".rstrip()
+    if rows := [(name, text) for name, text in parts if text]:
+        yield table(rows, indent=2)
 
 
-def changes(changed: Iterable[MemoryChange]) -> str:
+def changes(made: Sequence[MemoryChange]) -> Iterator[RenderableType]:
     rows = [
         (
-            _minute(change.at.isoformat()),
+            minute(change.at.isoformat()),
             change.op,
-            _short(change.session_id) or "by hand",
+            short_id(change.session_id) or _BY_OPERATOR,
             f"{change.before} -> {change.after}" if change.before else f"-> {change.after}",
         )
-        for change in changed
+        for change in made
     ]
-    return _columns(rows) or "nothing was changed"
+    yield table(rows) if rows else "no changes"
 
 
-def receipt(call: FinishedCall) -> str:
+def context(call: FinishedCall) -> Iterator[RenderableType]:
+    """The memory in the prompt of a call, and the source of each part."""
     items: Sequence[Mapping[str, Any]] = call.receipt.get("items", ())
     if not items:
-        return f"the agent was told nothing of earlier calls; tier {call.receipt.get('tier') or 'none'}"
+        yield f"no earlier calls in the prompt (access: {call.receipt.get('tier') or 'none'})"
+        return
     rows = [
         (
             item["kind"],
             item.get("text", ""),
-            _short(item["session"]) or "by hand",
+            short_id(item["session"]) or _BY_OPERATOR,
             f"turns {', '.join(map(str, item['turns']))}" if item.get("turns") else "",
-            _count(item["age_days"], "day"),
+            count(item["age_days"], "day"),
             f"score {item['score']:.2f}" if "score" in item else "",
-            _count(item["tokens"], "token"),
+            count(item["tokens"], "token"),
         )
         for item in items
     ]
-    block = "\n".join(map(_printable, call.receipt["block"].splitlines()))
-    return f"tier {call.receipt['tier']}\n\n{block}\n\n{_columns(rows)}"
+    yield f"access: {call.receipt['tier']}"
+    yield ""
+    for text in call.receipt["block"].splitlines():
+        yield line(text)
+    yield ""
+    yield table(rows)
 
 
-def findings(counts: Mapping[str, int], found: Iterable[AuditFinding]) -> str:
-    rows = [(one.kind, one.caller, one.agent, _short(one.session_id), one.text) for one in found]
-    if not rows:
-        return "nothing was found"
-    return f"{', '.join(f'{count} {kind}' for kind, count in counts.items())}\n\n{_columns(rows)}"
+def findings(counts: Mapping[str, int], found: Sequence[AuditFinding]) -> Iterator[RenderableType]:
+    if not found:
+        yield "no findings"
+        return
+    yield ", ".join(f"{number} {kind}" for kind, number in counts.items())
+    yield ""
+    yield table([(one.kind, one.caller, one.agent, short_id(one.session_id), one.text) for one in found])
 
 
-def figures(known: MemoryStats) -> str:
-    days = "nobody has called twice" if known.days_between_calls is None else str(known.days_between_calls)
-    rows = [
-        ("calls", str(known.calls)),
-        ("callers", f"{known.callers} ({known.first_time} first-time, {known.returning} returning)"),
-        ("days between calls, median", days),
-        ("facts per caller", str(known.facts_per_caller)),
-        ("calls told something", f"{known.share_told:.1%}"),
-        *((f"callers with {key}", str(count)) for key, count in known.state_keys.items()),
-    ]
-    return _columns(rows)
+def stats(known: MemoryStats) -> Iterator[RenderableType]:
+    days = "no repeat callers" if known.days_between_calls is None else str(known.days_between_calls)
+    yield table(
+        [
+            ("calls", str(known.calls)),
+            ("callers", f"{known.callers} ({known.first_time} first-time, {known.returning} returning)"),
+            ("days between calls, median", days),
+            ("facts per caller", str(known.facts_per_caller)),
+            ("calls with memory in the prompt", f"{known.share_told:.1%}"),
+            *((f"callers with {key}", str(number)) for key, number in known.state_keys.items()),
+        ]
+    )
 
 
-def undone(result: ErasureResult) -> str:
-    deleted = [f"{kind} {count}" for kind, count in result.deleted.items() if count]
-    lines = [f"deleted: {', '.join(deleted) or 'nothing'}"]
+def deleted(result: ErasureResult) -> Iterator[RenderableType]:
+    kinds = [f"{kind} {number}" for kind, number in result.deleted.items() if number]
+    yield f"deleted: {', '.join(kinds) or 'nothing'}"
     if result.remote_left:
-        lines.append(f"the remote store keeps {_count(result.remote_left, 'document')}; delete them there")
+        yield f"{count(result.remote_left, 'document')} left in the remote store; delete them there"
     if result.unscrubbed:
         names = ", ".join(result.unscrubbed)
-        lines.append(f"busy, or no room to rewrite: {names}; freed pages there may hold words, repeat this later")
-    return "\n".join(lines)
+        yield f"could not rewrite {names} (busy or disk full); deleted text may remain in free pages, run this again"
 
 
-def forgotten(result: ErasureResult, held_by: Sequence[str], *, under_way: int, verified: bool) -> str:
-    lines = [undone(result)]
+def forgotten(
+    result: ErasureResult, held_by: Sequence[str], *, under_way: int, verified: bool
+) -> Iterator[RenderableType]:
+    yield from deleted(result)
     if under_way:
-        calls = _count(under_way, "call")
-        lines.append(f"{calls} not over, or not all stored: what a running gateway still writes, it deletes afterwards")
+        yield f"{count(under_way, 'call')} not finished; a running gateway deletes what they still write"
     if held_by:
-        lines += ["the words are still in:", *(f"  {path}" for path in held_by)]
+        yield "still found in:"
+        for path in held_by:
+            yield Text(f"  {one_line(path)}", "red")
     elif verified:
-        lines.append("the words are in no file and no table any more")
-    return "\n".join(lines)
+        yield "verified: no file or table contains these words"
+
+
+def _topic_row(agent: str, pin: PinnedTopic) -> tuple[str, ...]:
+    return (
+        pin.title,
+        pin.state,
+        pin.status,
+        f"{len(pin.open_items)} open",
+        f"last {pin.last_said_at:%Y-%m-%d}",
+        short_id(pin.session_id) or _BY_OPERATOR,
+        agent,
+    )
 
 
 def _call_row(call: FinishedCall, reverted: Sequence[str]) -> tuple[str, ...]:
     return (
-        _minute(call.started_at),
+        minute(call.started_at),
         call.session_id,
         call.agent,
         f"{call.seconds:.0f} s",
@@ -171,27 +188,5 @@ def _call_row(call: FinishedCall, reverted: Sequence[str]) -> tuple[str, ...]:
     )
 
 
-def _columns(rows: Iterable[Sequence[str]], indent: str = "") -> str:
-    """Aligned; a very long cell pushes only its own line."""
-    cells = [[_printable(cell) for cell in row] for row in rows]
-    widths = [min(max(map(len, column)), _WIDEST) for column in zip(*cells, strict=True)]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
-    return "\n".join(f"{indent}{line}".rstrip() for line in lines)
-
-
-def _printable(text: str) -> str:
-    """Callers' words must not steer the terminal."""
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _minute(time: str) -> str:
-    return f"{datetime.fromisoformat(time):%Y-%m-%d %H:%M}"
-
-
-def _short(session_id: str) -> str:
-    """Enough of it to be found by."""
-    return session_id.removeprefix("voice-session:")[:8]
+def _agents(document: Document) -> Iterable[str]:
+    return (tag.removeprefix("agent:") for tag in document.tags if tag.startswith("agent:"))

@@ -1,4 +1,4 @@
-"""`gateway replay`: recorded calls into a gateway, and what comes out against what was recorded."""
+"""`gateway replay`: plays recorded calls into a gateway and compares the results with the recording."""
 
 import argparse
 import asyncio
@@ -19,12 +19,17 @@ from gateway.replay.recording import Recording, read
 from gateway.simulate.gateway_under_test import GatewayAddress
 
 SHOWN: Final = 20
-"""Differences that are printed of one file; more than these come from the first."""
+"""Differences printed per file. Later ones usually follow from the first."""
+
+DESCRIPTION: Final = (
+    "Play recorded calls into a temporary gateway, or into a running one, and compare the results with the recording. "
+    "RECORD_DIR makes a gateway record its calls."
+)
 
 
 @dataclass(frozen=True)
 class Report:
-    """What came of one file. `heard` is set where there was nothing to compare with."""
+    """The result for one file. `heard` is set if there was nothing to compare with."""
 
     file: str
     call_seconds: float
@@ -35,34 +40,27 @@ class Report:
         return asdict(self) | {"equal": not self.differences}
 
 
-def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "replay",
-        help="play recorded calls and compare",
-        description="Play recorded calls into a gateway of their own, or into a running one, and compare what comes "
-        "out with what was recorded. RECORD_DIR makes a gateway record its calls.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="a recorded call")
-    parser.add_argument("--url", help="a running gateway; signed with TWILIO_AUTH_TOKEN")
+    parser.add_argument("--url", help="a running gateway; requests are signed with TWILIO_AUTH_TOKEN")
     parser.add_argument(
         "--engine-port",
         type=int,
         metavar="PORT",
-        help="be the running gateway's engine too; it has DEEPGRAM_AGENT_URL=ws://127.0.0.1:PORT/v1/agent/converse",
+        help="simulate the engine too; the gateway needs DEEPGRAM_AGENT_URL=ws://127.0.0.1:PORT/v1/agent/converse",
     )
-    parser.add_argument("--speed", type=speed, metavar="N", help="1 is real time; 0, the default, as fast as it goes")
+    parser.add_argument("--speed", type=speed, metavar="N", help="1: real time; 0: as fast as possible (default)")
     parser.add_argument("--json", action="store_true", help="print one JSON array")
-    parser.set_defaults(run=run)
 
 
 def speed(text: str) -> float:
-    """How many times faster than life, from the command line."""
+    """A command-line argument: how many times faster than real time."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
     if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a speed; 1 is real time, 0 as fast as it goes")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a speed; 1 is real time, 0 as fast as possible")
     return value
 
 
@@ -90,7 +88,7 @@ async def _replayed(recording: Recording, running: RunningGateway | None, option
     if running is None:
         return Report(file, length, tuple(await replay(recording, speed=options.speed or 0.0)))
     if options.engine_port is None:
-        # A real engine listens: it can't hear faster than people speak.
+        # A real engine is listening; it needs audio in real time.
         pace = 1.0 if options.speed is None else options.speed
         return Report(file, length, heard=await running.speak(recording, speed=pace))
     outcome = await running.play(recording, engine_port=options.engine_port, speed=options.speed or 0.0)
@@ -98,7 +96,7 @@ async def _replayed(recording: Recording, running: RunningGateway | None, option
 
 
 async def replay(recording: Recording, *, speed: float = 0.0) -> list[Difference]:
-    """Play one call into a gateway of its own; how it differs from the recording."""
+    """Play one call into a temporary gateway; return the differences."""
     async with replay_harness(recording, own_gateway) as harness:
         await harness.seed(recording)
         outcome = await harness.play(recording, speed=speed)
@@ -111,7 +109,9 @@ def _running(url: str) -> RunningGateway:
         raise SettingsError(f"--url {url} is not an address; write it like http://127.0.0.1:8000")
     loaded = settings.load(os.environ, Path.cwd())
     if loaded.twilio_auth_token is None:
-        raise SettingsError("set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN as the running gateway has them; they sign")
+        raise SettingsError(
+            "set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN to those of the running gateway; they sign requests"
+        )
     return RunningGateway(GatewayAddress(url, loaded.public_url), loaded.twilio_account_sid, loaded.twilio_auth_token)
 
 
@@ -119,7 +119,7 @@ def _as_text(report: Report) -> str:
     call = f"{report.call_seconds:.1f} s call"
     if report.heard is not None:
         heard = report.heard
-        return f"{report.file}: {call} played; {heard.seconds:.1f} s of sound, {heard.clears} clears came back"
+        return f"{report.file}: {call} played; received {heard.seconds:.1f} s of audio and {heard.clears} clears"
     if not report.differences:
         return f"{report.file}: {call}, as recorded"
     count = len(report.differences)

@@ -1,4 +1,4 @@
-"""`gateway serve`: the server, until it is told to stop."""
+"""`gateway serve`: the server."""
 
 import argparse
 import asyncio
@@ -34,10 +34,16 @@ from gateway.websocket.port_mux import PortablePortMux, PortMux
 
 SWITCH_SECONDS: Final = 0.0005
 ANSWER_SECONDS: Final = 5
-"""How long requests may take to be answered once the server stops; whoever sends half of one would hold it up."""
+"""How long open requests may take once the server stops. An incomplete request must not block shutdown."""
 KEEP_ALIVE_SECONDS: Final = 75
-"""A connection that nobody uses. Proxies keep theirs for a minute: the side that closes first must not be ours, or a
-question of the engine may meet a connection that is just closing."""
+"""
+How long an idle connection stays open.
+
+Longer than the minute that proxies keep theirs: if our side closed first, a request of the engine could hit a closing
+connection.
+"""
+
+DESCRIPTION: Final = "Answer calls until stopped. SIGTERM lets live calls finish first (DRAIN_SECONDS)."
 
 _SOCKETS: Final[dict[str, tuple[Connector, type[PortMux]]]] = {
     "picows": (picows.connect, PortMux),
@@ -54,14 +60,12 @@ _COMMON: Final[dict[str, Any]] = {
 _log = logging.getLogger(__name__)
 
 
-def register(commands: Any) -> None:
-    parser = commands.add_parser("serve", help="answer calls", description="Answer calls until stopped.")
-    parser.add_argument("--host", help="where to listen (HOST)")
-    parser.add_argument("--port", help="where to listen (PORT)")
-    parser.add_argument("--workers", type=_count, default=1, metavar="N", help="processes that answer calls (1)")
-    parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # of the socket that a worker shares with others
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", help="address to listen on (default: HOST)")
+    parser.add_argument("--port", help="port to listen on (default: PORT)")
+    parser.add_argument("--workers", type=_count, default=1, metavar="N", help="number of processes (default: 1)")
+    parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # the listening socket that workers share
     parser.add_argument("--sockets", choices=_SOCKETS, default="picows", help="media WebSocket library (picows)")
-    parser.set_defaults(run=run)
 
 
 def _count(text: str) -> int:
@@ -73,19 +77,20 @@ def _count(text: str) -> int:
 def run(options: argparse.Namespace) -> int:
     given = {name: value for name, value in (("HOST", options.host), ("PORT", options.port)) if value is not None}
     loaded = settings.load({**os.environ, **given}, Path.cwd())
-    # Agents' functions and pages share the interpreter with the audio: at Python's 5 ms a busy thread delays frames by
-    # up to 16 ms.
+    # Tool functions and pages share the interpreter with the audio. With Python's default of 5 ms, a busy thread delays
+    # frames by up to 16 ms.
     sys.setswitchinterval(SWITCH_SECONDS)
     logs.set_up(loaded.log_format or ("text" if sys.stderr.isatty() else "json"), loaded.log_level)
     is_worker = options.fd is not None
     config = _server_config(loaded, options.sockets, is_worker)
     server = DrainingServer(config, drain_seconds=loaded.drain_seconds, is_worker=is_worker)
-    # Before it says that it is there: a Ctrl-C in the middle of these would be lost.
-    _import_the_rest(server.config)
-    _spare_the_living()
+    # Before it announces itself: a Ctrl-C during these would be lost.
+    server.config.load()
+    server.config.get_loop_factory()
+    _freeze_garbage_collector()
     if is_worker:
         return _serve(server, socket.socket(fileno=options.fd))
-    asyncio.run(_look_at_store(loaded))
+    asyncio.run(_check_store(loaded))
     listener = _listen(loaded)
     _announce(loaded, listener, options.workers)
     if options.workers > 1:
@@ -106,10 +111,10 @@ class DrainingServer(uvicorn.Server):
     """
     Stops in two steps.
 
-    SIGTERM lets live calls end by themselves, up to `drain_seconds`, while new ones are refused and /ready says no. A
-    second one, or Ctrl-C, ends them now. Either way everything that was said is kept.
+    SIGTERM lets live calls finish, for up to `drain_seconds`; new calls are rejected and /ready answers 503. A second
+    SIGTERM or Ctrl-C ends live calls at once. Transcripts are kept either way.
 
-    A worker drains as well when nobody watches over it any more.
+    A worker also drains when its supervisor is gone.
     """
 
     def __init__(self, config: uvicorn.Config, *, drain_seconds: float, is_worker: bool = False) -> None:
@@ -148,8 +153,8 @@ def _server_config(loaded: Settings, sockets: str, is_worker: bool) -> uvicorn.C
     return uvicorn.Config(create_app(loaded, connect=connect, is_worker=is_worker), http=http, ws="none", **_COMMON)
 
 
-async def _look_at_store(loaded: Settings) -> None:
-    """A store that can't be used is a person's to mend: one line now, instead of a server that fails to start."""
+async def _check_store(loaded: Settings) -> None:
+    """Open the store once, so that a broken one is one line on stderr and not a failed start."""
     embedder = Embedder() if loaded.memory_vectors else None
     stores = await open_stores(loaded.data_dir, loaded.database_url, embedder=embedder)
     try:
@@ -159,18 +164,12 @@ async def _look_at_store(loaded: Settings) -> None:
         await stores.close()
 
 
-def _import_the_rest(config: uvicorn.Config) -> None:
-    """What uvicorn would import as it starts."""
-    config.load()
-    config.get_loop_factory()
-
-
-def _spare_the_living() -> None:
+def _freeze_garbage_collector() -> None:
     """
-    Keep the garbage collector off what start-up has made, and from coming by itself.
+    Exclude the objects of start-up from garbage collection and turn off automatic runs.
 
-    It would walk over all that lives again and again, up to 28 ms at a time on one core, longer than a frame of audio;
-    `collect_garbage` does it when nobody hears.
+    A full collection takes up to 28 ms on one core, longer than a frame of audio. `maintenance.collect_garbage` runs
+    it while no call is live.
     """
     gc.collect()
     gc.freeze()
@@ -187,7 +186,7 @@ def _listen(loaded: Settings) -> socket.socket:
 
 
 def _show_login(host: str, port: int, token: Secret) -> None:
-    """The link to the dashboard, for whoever sits at the terminal. A log is read by others too: it names no token."""
+    """Print the login link on a terminal. A log may have other readers, so it never contains the token."""
     name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
     login = f"http://{name}:{port}/login"
     if sys.stderr.isatty():

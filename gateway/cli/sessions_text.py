@@ -1,130 +1,129 @@
-"""Calls as text for a person: a list, one call whole, and how long answers took."""
+"""Calls for a person: the list, one call in full, and latency percentiles."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gateway.cli.remote import Paint, columns, one_line
-from gateway.cli.tail_text import line
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from gateway.cli import tail_text
+from gateway.cli.terminal import Cell, clock, count, duration, line, milliseconds, minute, one_line, short_id, table
 from gateway.history.calls_table import STAGES
 
 Row = Mapping[str, Any]
 
-_BARS: Final = "▁▂▃▄▅▆▇█"
 ALL_DONE: Final = "every call is archived, summarised and stored"
 
+_BARS: Final = "▁▂▃▄▅▆▇█"
+_STATES: Final = {"rests": "failed", "under way": "pending"}
+"""Job states as the JSON names them, in words for a person."""
 
-def table(rows: Sequence[Row], paint: Paint) -> str:
-    """One line a call, and what is not done of which."""
+
+def call_list(rows: Sequence[Row]) -> Iterator[RenderableType]:
+    """One row per call, then the jobs that are not done."""
+    if rows:
+        yield table([_row(row) for row in rows])
+        yield ""
     unfinished = [row for row in rows if row["ending"] != "done"]
-    open_ones = "\n".join(_open_ending(row, paint) for row in unfinished) or ALL_DONE
-    return "\n\n".join(filter(None, [columns([_row(row) for row in rows]) if rows else "", open_ones]))
+    for row in unfinished:
+        yield from _unfinished(row)
+    if not unfinished:
+        yield ALL_DONE
 
 
-def whole(call: Row, paint: Paint) -> str:
-    """Everything about one call."""
-    head = [
-        paint(call["session"], "bold"),
-        f"{_minute(call['started_at'])}  {call['carrier']}  {one_line(call['caller'])} with {call['agent']}",
-        f"{_duration(call['seconds'])}, {call['turns']} turns, {call['outcome']}",
-    ]
-    about = {"session": call["session"], "caller": call["caller"], "agent": call["agent"], "carrier": call["carrier"]}
-    sections = {
-        "what was said": [_turn(turn, paint) for turn in call["transcript"]],
-        "how long answers took": _timings(call["timings"]),
-        "what the agent was told": [one_line(text) for text in call["receipt"].get("block", "").splitlines()],
-        "its ending": [*_steps(call["steps"]), *([paint(one_line(call["problem"]), "red")] if call["problem"] else [])],
-        "what happened": [line({**about, **event}, paint) for event in call["timeline"]],
+def call_details(call: Row) -> Iterator[RenderableType]:
+    yield line(call["session"], "bold")
+    yield line(f"{minute(call['started_at'])}  {call['carrier']}  {call['caller']} with {call['agent']}")
+    yield line(f"{duration(call['seconds'])}, {count(call['turns'], 'turn')}, {call['outcome']}")
+    about = {name: call[name] for name in ("session", "caller", "agent", "carrier")}
+    problem = [line(call["problem"], "red")] if call["problem"] else []
+    sections: dict[str, list[RenderableType]] = {
+        "Transcript": [_turn(turn) for turn in call["transcript"]],
+        "Response times": _timings(call["timings"]),
+        "Context given at the start": [line(text) for text in call["receipt"].get("block", "").splitlines()],
+        "Post-call processing": [*_steps(call["steps"]), *problem],
+        "Events": [tail_text.line({**about, **event}) for event in call["timeline"]],
     }
-    texts = [_section(paint(name, "bold"), lines) for name, lines in sections.items() if lines]
-    return "\n\n".join(["\n".join(head), *texts])
+    for title, lines in sections.items():
+        if lines:
+            yield ""
+            yield Text(title, "bold")
+            yield Padding(Group(*lines), (0, 0, 0, 2))
 
 
-def _section(title: str, lines: Iterable[str]) -> str:
-    return "\n".join([title, *(f"  {one}" for one in lines)])
-
-
-def latency(figures: Row) -> str:
-    """A row for each stage, with its course over time."""
-    title = f"{figures['turns']} turns of {figures['calls']} calls since {_minute(figures['since'])}"
+def latency(figures: Row) -> RenderableType:
+    """A row per stage, with a sparkline of its median over time."""
+    title = f"{count(figures['turns'], 'turn')} in {count(figures['calls'], 'call')} since {minute(figures['since'])}"
     if not figures["turns"]:
-        return f"{title}: nothing to measure"
-    head = ("from the end of speech to", "turns", "p50", "p90", "p99", "max", "course of the median")
+        return f"{title}: nothing measured"
     stages = {stage: figures["stages"][stage] for stage in STAGES if figures["stages"][stage]["turns"]}
-    rows = [
+    rows: list[Sequence[Cell]] = [
         (
             stage.replace("_", " "),
             str(found["turns"]),
-            *(_ms(found[name]) for name in ("p50", "p90", "p99", "max")),
+            *(milliseconds(found[name]) for name in ("p50", "p90", "p99", "max")),
             sparkline(found["course"]),
         )
         for stage, found in stages.items()
     ]
-    return f"{title}\n\n{columns([head, *rows])}"
+    head = ("from end of speech to", "turns", "p50", "p90", "p99", "max", "median over time")
+    return Group(title, "", table(rows, head=head))
 
 
-def sparkline(values: Iterable[float | None]) -> str:
-    """A bar for each value from 0 to the largest; a gap where there is none."""
+def sparkline(values: Iterable[float | None]) -> Text:
+    """One bar per value, scaled to the largest; a blank where the value is None."""
     given = list(values)
     largest = max((value for value in given if value is not None), default=0.0) or 1.0
-    return "".join(" " if value is None else _BARS[min(7, max(0, int(value / largest * 8)))] for value in given)
+    bars = (" " if value is None else _BARS[min(7, max(0, int(value / largest * 8)))] for value in given)
+    return Text("".join(bars))
 
 
 def _row(row: Row) -> tuple[str, ...]:
     return (
-        row["session"].removeprefix("voice-session:")[:8],
-        _minute(row["started_at"]),
+        short_id(row["session"]),
+        minute(row["started_at"]),
         row["agent"],
-        one_line(row["caller"]),
+        row["caller"],
         row["carrier"],
-        _duration(row["seconds"]),
-        f"{row['turns']} turns",
+        duration(row["seconds"]),
+        count(row["turns"], "turn"),
         row["outcome"],
-        "" if row["ending"] == "done" else row["ending"],
+        "" if row["ending"] == "done" else _STATES[row["ending"]],
     )
 
 
-def _open_ending(row: Row, paint: Paint) -> str:
+def _unfinished(row: Row) -> Iterator[RenderableType]:
     done = {
         "archived": row["archived"],
         "summarised": bool(row["summary_by"]),
         "stored": bool(row["document"]),
-        "stored remotely": row["remote"],
+        "sent to the remote store": row["remote"],
     }
-    state = ", ".join(f"{'' if is_done else 'not '}{step}" for step, is_done in done.items())
-    head = f"{row['session']}  {row['started_at'][:16]}  {row['agent']}  {one_line(row['caller'])}"
-    return f"{head}\n    {state}\n    {paint(one_line(row['problem']), 'red') or 'under way'}"
+    yield line(f"{row['session']}  {minute(row['started_at'])}  {row['agent']}  {row['caller']}")
+    yield "    " + ", ".join(f"{'' if is_done else 'not '}{step}" for step, is_done in done.items())
+    problem = one_line(row["problem"])
+    yield Text(f"    failed: {problem}", "red") if problem else Text("    pending", "dim")
 
 
-def _turn(turn: Row, paint: Paint) -> str:
-    at = f"{datetime.fromisoformat(turn['at']).astimezone():%H:%M:%S}  " if turn["at"] else ""
-    spoken = f"{turn['speaker'].upper()}: {one_line(turn['text'])}"
-    unheard = paint(f" [not heard: {one_line(turn['unheard'])}]", "dim") if turn["unheard"] else ""
-    latency = turn.get("latency")
-    return f"{at}{spoken}{unheard}{paint(f'  {_ms(latency)}', 'dim') if latency is not None else ''}"
+def _turn(turn: Row) -> Text:
+    text = Text(f"{clock(turn['at'])}  " if turn["at"] else "")
+    text.append(f"{turn['speaker'].upper()}: {one_line(turn['text'])}")
+    if turn["unheard"]:
+        text.append(f" [not heard: {one_line(turn['unheard'])}]", "dim")
+    if (latency := turn.get("latency")) is not None:
+        text.append(f"  {milliseconds(latency)}", "dim")
+    return text
 
 
-def _timings(timings: Sequence[Mapping[str, float | None]]) -> list[str]:
-    if not timings:
-        return []
-    rows = [tuple(_ms(timing.get(stage)) for stage in STAGES) for timing in timings]
-    head = tuple(stage.replace("_", " ") for stage in STAGES)
-    return columns([("turn", *head), *((str(number), *row) for number, row in enumerate(rows, 1))]).splitlines()
+def _timings(timings: Sequence[Mapping[str, float | None]]) -> list[RenderableType]:
+    rows = [
+        (str(number), *(milliseconds(timing.get(stage)) for stage in STAGES))
+        for number, timing in enumerate(timings, 1)
+    ]
+    return [table(rows, head=("turn", *(stage.replace("_", " ") for stage in STAGES)))] if rows else []
 
 
-def _steps(steps: Mapping[str, Mapping[str, str]]) -> list[str]:
-    rows = [(name, step["state"], one_line(step["reason"])) for name, step in steps.items()]
-    return columns(rows).splitlines() if rows else []
-
-
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds * 1000:.0f} ms"
-
-
-def _minute(moment: str) -> str:
-    return f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}:{rest:02}"
+def _steps(steps: Mapping[str, Mapping[str, str]]) -> list[RenderableType]:
+    rows = [(name, step["state"], step["reason"]) for name, step in steps.items()]
+    return [table(rows)] if rows else []

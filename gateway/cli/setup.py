@@ -1,41 +1,36 @@
-"""`gateway setup`: points a number of a carrier's account at this gateway."""
+"""`gateway setup`: points a phone number of a carrier account at this gateway."""
 
 import argparse
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import orjson
 
 from gateway import settings
 from gateway.errors import SettingsError
 from gateway.settings import Settings
-from gateway.telephony.number_setup import Redirection, TelnyxAccount, TwilioAccount
+from gateway.telephony.number_setup import Redirection, TelnyxAccount, TwilioAccount, webhook_urls
 from gateway.telephony.phone_numbers import e164
-from gateway.web.public_url import webhook_urls
+
+DESCRIPTION: Final = "Set a phone number's webhook through the carrier's API and show what changed."
 
 
-def register(commands: Any) -> None:
-    parser = commands.add_parser(
-        "setup",
-        help="point a number at this gateway",
-        description="Set a number's webhook through the carrier's own API, and say what was changed.",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("carrier", choices=("twilio", "telnyx"))
-    parser.add_argument("--number", default="", help="which number, where the account has several")
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be changed")
-    parser.add_argument("--json", action="store_true", help="for machines")
-    parser.set_defaults(run=run)
+    parser.add_argument("--number", default="", help="which number, if the account has several")
+    parser.add_argument("--dry-run", action="store_true", help="only show what would change")
+    parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(options: argparse.Namespace) -> int:
     loaded = settings.load(os.environ, Path.cwd())
     if not loaded.public_url.startswith("https://"):
-        raise SettingsError("set PUBLIC_URL to the https address that carriers reach, such as your tunnel's")
+        raise SettingsError("set PUBLIC_URL to the https address that carriers reach, such as your tunnel")
     number = e164(options.number) or ""
     if options.number and not number:
-        raise SettingsError(f"{options.number!r} is not a telephone number; write it like +12025550100")
+        raise SettingsError(f"{options.number!r} is not a phone number; write it like +12025550100")
     redirection = (_twilio if options.carrier == "twilio" else _telnyx)(loaded, number)
     if not options.dry_run:
         redirection.apply()
@@ -68,7 +63,7 @@ def _json(redirection: Redirection, dry_run: bool) -> str:
 
 def _text(redirection: Redirection, dry_run: bool) -> str:
     if not redirection.changes:
-        return f"{redirection.number} points here already"
+        return f"{redirection.number} already points here"
     head = f"{redirection.number} {'would point' if dry_run else 'points'} here now"
     lines = [
         f"  {change.what}: {change.before or '(none)'} -> {change.after or '(none)'}" for change in redirection.changes

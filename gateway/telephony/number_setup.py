@@ -21,6 +21,16 @@ _log = logging.getLogger(__name__)
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 
 
+def webhook_urls(public_url: str) -> dict[str, str]:
+    """The addresses that carriers post their webhooks to."""
+    origin = public_url.rstrip("/")
+    return {
+        "twilio": f"{origin}/twilio/incoming",
+        "twilio status": f"{origin}/twilio/status",
+        "telnyx": f"{origin}/telnyx/webhook",
+    }
+
+
 @dataclass(frozen=True)
 class NumberChange:
     """One setting at a carrier, before and after."""

@@ -42,7 +42,7 @@ async def test_wav_in_wav_out(url, tmp_path):
         *command, *files, env={"GATEWAY_ADMIN_TOKEN": ADMIN}, cwd=tmp_path, stderr=subprocess.PIPE
     )
     _, said = await process.communicate()
-    assert (process.returncode, said.decode()) == (0, "connected; Ctrl-C hangs up\nthe call is over\n")
+    assert (process.returncode, said.decode()) == (0, "connected; Ctrl-C hangs up\ncall ended\n")
     heard = decode(read_wav(tmp_path / "out.wav"))
     assert abs(heard).max() > 0.1
     [archive] = await until(lambda: list((tmp_path / "archive").glob("*.txt")))

@@ -6,10 +6,10 @@ import re
 import sys
 
 import pytest
+from rich.console import Console
 
-from gateway.cli.demo import Story
+from gateway.cli.demo import Page, RecordedStory
 from gateway.cli.main import main
-from gateway.cli.text_layout import TextLayout
 from gateway.replay.demo import DemoResult
 
 
@@ -36,15 +36,15 @@ def test_spoken_calls_are_heard(spoken_story):
 
 
 def test_second_call_knows_of_the_first(spoken_story):
-    second = spoken_story[spoken_story.index("The second call") :]
+    second = spoken_story[spoken_story.index("Second call") :]
     assert "Welcome back" in second
     assert "Last time you said:" in second.replace("\n         ", " ")
 
 
 def test_word_error_is_told(spoken_story):
-    both = re.search(r"word error of (\d+\.\d)%", spoken_story.replace("\n", " "))
+    both = re.search(r"word error rate of (\d+\.\d)%", spoken_story.replace("\n", " "))
     assert float(both[1]) < 15
-    assert len(re.findall(r"Word error: \d+\.\d% \(", spoken_story)) == 2
+    assert len(re.findall(r"Word error rate: \d+\.\d% \(", spoken_story)) == 2
 
 
 def test_spoken_demo_fits_a_terminal(spoken_story):
@@ -63,10 +63,10 @@ def test_demo_tells_both_calls(story):
 
 
 def test_demo_shows_what_the_agent_was_told(story):
-    told = story[story.index("word for word:") :]
+    told = story[story.index("in the prompt:\n") :]
     assert "  │ <call_notes>\n" in told
     assert "Caller: Let's book Thursday at ten." in told
-    assert "Nothing: there are no notes" in story[: story.index("What is kept")]
+    assert "Nothing: there are no notes" in story[: story.index("What is stored")].replace("\n", " ")
 
 
 def test_demo_fits_a_terminal(story):
@@ -75,12 +75,13 @@ def test_demo_fits_a_terminal(story):
 
 
 def test_demo_says_what_is_next(story):
-    assert story.splitlines()[-1] == 'Next: your own number. See README.md, "A real number on a real phone".'
+    assert story.splitlines()[-1] == "Next: your own number. See README.md."
 
 
 def test_terminal_gets_colour():
     out = io.StringIO()
-    Story(TextLayout(out, colour=True)).said("user", "Hello.")
+    console = Console(file=out, force_terminal=True, color_system="standard", no_color=False, width=78)
+    RecordedStory(Page(console)).said("user", "Hello.")
     assert out.getvalue() == "\033[36mCaller:  Hello.\033[0m\n"
 
 

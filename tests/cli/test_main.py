@@ -1,12 +1,14 @@
 """`gateway` from outside: a mistake is one line on stderr and exit code 2."""
 
+import importlib
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
-from gateway.cli.main import main
+from gateway.cli.main import COMMANDS, main
 
 
 def refusal(capsys, *arguments):
@@ -56,8 +58,34 @@ def test_help_is_no_mistake(capsys):
 
 def test_broken_store_is_one_line(tmp_path):
     (tmp_path / "gateway.db").write_bytes(b"this is no database, whatever its name says" * 100)
-    command = "import sys; from gateway.cli.main import main; sys.exit(main(['serve', '--port', '0']))"
+    command = "import sys; from gateway.cli.main import COMMANDS, main; sys.exit(main(['serve', '--port', '0']))"
     environ = {**os.environ, "DATA_DIR": str(tmp_path)}
     ran = subprocess.run([sys.executable, "-c", command], cwd=tmp_path, env=environ, capture_output=True, text=True)
     assert ran.returncode == 2
     assert ran.stderr == f"gateway: can't open {tmp_path}/gateway.db: file is not a database\n"
+
+
+def test_version_is_name_and_number(capsys):
+    with pytest.raises(SystemExit) as raised:
+        main(["--version"])
+    out, err = capsys.readouterr()
+    assert (raised.value.code, err) == (0, "")
+    assert re.fullmatch(r"voice-gateway \d+\.\d+\.\d+\n", out)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_a_description(capsys, command):
+    with pytest.raises(SystemExit) as raised:
+        main([command, "--help"])
+    out, _ = capsys.readouterr()
+    assert raised.value.code == 0
+    assert out.startswith(f"usage: gateway {command} ")
+    assert importlib.import_module(f"gateway.cli.{command}").DESCRIPTION.split()[0] in out
+
+
+def test_only_the_chosen_command_is_imported():
+    """All of them take a second to import."""
+    code = "import sys; from gateway.cli import main\ntry: main.main(['--version'])\nexcept SystemExit: pass\n"
+    code += "print([name for name in ('rich', 'httpx', 'starlette', 'gateway.app') if name in sys.modules])"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "[]"

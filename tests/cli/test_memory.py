@@ -89,17 +89,17 @@ async def test_log_and_diff_tell_changes(gateway: Stage, memory: Run) -> None:
     _, log, _ = await memory("log", CALLER)
     assert "  add  " in log and "Ana Quibble" in log
     assert (await memory("diff", CALLER, first))[1] == log
-    assert (await memory("diff", CALLER, second))[1] == "nothing was changed\n"
-    assert (await memory("diff", CALLER))[1] == "nothing was changed\n"
+    assert (await memory("diff", CALLER, second))[1] == "no changes\n"
+    assert (await memory("diff", CALLER))[1] == "no changes\n"
 
 
 async def test_explain_shows_what_the_agent_was_told(gateway: Stage, memory: Run) -> None:
     first, second = await sessions(memory)
     _, out, _ = await memory("explain", second.removeprefix("voice-session:")[:8])
-    assert out.startswith("tier everything\n\n") and "<caller_facts>" in out
+    assert out.startswith("access: everything\n\n") and "<caller_facts>" in out
     [item] = [line for line in out.splitlines() if line.startswith("fact")]
     assert first.removeprefix("voice-session:")[:8] in item and "turns " in item and "score " in item
-    assert (await memory("explain", first))[1].startswith("the agent was told nothing of earlier calls")
+    assert (await memory("explain", first))[1].startswith("no earlier calls in the prompt")
 
 
 async def test_export_is_one_document(gateway: Stage, memory: Run) -> None:
@@ -109,7 +109,7 @@ async def test_export_is_one_document(gateway: Stage, memory: Run) -> None:
 
 
 async def test_audit_and_stats(gateway: Stage, memory: Run) -> None:
-    assert (await memory("audit"))[1] == "nothing was found\n"
+    assert (await memory("audit"))[1] == "no findings\n"
     stats = (await memory("stats", "--json"))[1]
     assert json.loads(stats)["returning"] == 1 and json.loads(stats)["share_told"] == 0.5
     assert CALLER not in stats and "share" not in (await memory("stats"))[1]
@@ -128,7 +128,7 @@ async def test_revert_takes_back_what_a_call_taught(gateway: Stage, memory: Run)
 async def test_forget_leaves_nothing_while_a_gateway_runs(gateway: Stage, memory: Run) -> None:
     code, out, err = await memory("forget", CALLER, "--yes", "--verify", "Quibble", CALLER)
     assert (code, err) == (0, "")
-    assert out.splitlines()[-1] == "the words are in no file and no table any more"
+    assert out.splitlines()[-1] == "verified: no file or table contains these words"
     assert (await memory("show", CALLER))[0] == 2
     _, conversation = await gateway.dial()
     assert "Quibble" not in conversation.prompt
@@ -138,21 +138,21 @@ async def test_word_that_stays_is_reported(gateway: Stage, memory: Run, tmp_path
     stray = tmp_path / "data" / "export.json"
     stray.write_text("Ana Quibble")
     code, out, _ = await memory("forget", CALLER, "--yes", "--verify", "quibble")
-    assert code == 1 and out.endswith(f"the words are still in:\n  {stray.resolve()}\n")
+    assert code == 1 and out.endswith(f"still found in:\n  {stray.resolve()}\n")
 
 
 async def test_script_is_not_asked(gateway: Stage, memory: Run) -> None:
     first, _ = await sessions(memory)
     assert (await memory("revert", first))[:2] == (0, "deleted: fact statements 1, documents 1\n")
     code, out, _ = await memory("forget", CALLER, "--verify")
-    assert code == 0 and out.splitlines()[-1] == "the words are in no file and no table any more"
+    assert code == 0 and out.splitlines()[-1] == "verified: no file or table contains these words"
 
 
 async def test_verification_knows_what_to_look_for(gateway: Stage, memory: Run, tmp_path: Path) -> None:
     stray = tmp_path / "data" / "export.json"
     stray.write_text("She is called Ana Quibble.")
     code, out, _ = await memory("forget", CALLER, "--verify")
-    assert code == 1 and out.endswith(f"the words are still in:\n  {stray.resolve()}\n")
+    assert code == 1 and out.endswith(f"still found in:\n  {stray.resolve()}\n")
 
 
 @pytest.mark.parametrize(("answer", "code", "facts"), [("n", 1, 1), ("y", 0, 0)])
@@ -176,10 +176,10 @@ async def test_person_is_asked_first(gateway: Stage, memory: Run, answer: str, c
 async def test_unknown_caller_or_call_is_one_line(gateway: Stage, memory: Run) -> None:
     for action in ("show", "log", "export", "forget"):
         code, out, err = await memory(action, UNKNOWN)
-        assert (code, out, err.count("\n")) == (2, "", 1) and "nothing is known of this caller" in err
+        assert (code, out, err.count("\n")) == (2, "", 1) and "nothing is known about this caller" in err
     for action in ("explain", "revert"):
         code, out, err = await memory(action, "voice-session:nobody")
-        assert (code, out, err.count("\n")) == (2, "", 1) and "no call voice-session:nobody is known" in err
+        assert (code, out, err.count("\n")) == (2, "", 1) and "no single call matches voice-session:nobody" in err
     assert (await memory("show", CALLER, "--agent", "leo"))[0] == 2
 
 
@@ -201,11 +201,13 @@ async def test_topic_is_pinned_and_unpinned_by_hand(gateway: Stage, memory: Run)
     )
     shown = (await memory("show", CALLER))[1].splitlines()
     assert shown[2] == "1 pinned topic"
-    assert shown[3].split("  ")[1:5] == ["Orlando sale", "open", "Listed", "2 open"] and "by hand" in shown[3]
+    assert shown[3].split("  ")[1:5] == ["Orlando sale", "open", "Listed", "2 open"] and "by operator" in shown[3]
     _, conversation = await gateway.dial()
     assert "Orlando sale (open): A house" in conversation.prompt
     log = (await memory("log", CALLER))[1].splitlines()[-1]
-    assert "  pin  " in log and "by hand" in log and log.endswith("-> Orlando sale (open); Listed; Find a buyer, Sign")
+    assert (
+        "  pin  " in log and "by operator" in log and log.endswith("-> Orlando sale (open); Listed; Find a buyer, Sign")
+    )
     assert (await memory("unpin", CALLER, "the orlando sale"))[:2] == (0, "unpinned\n")
     assert "pinned" not in (await memory("show", CALLER))[1]
 
@@ -246,8 +248,8 @@ async def test_instruction_like_topic_is_found_by_the_audit(gateway: Stage, memo
 async def test_mistake_in_pinning_is_one_line(gateway: Stage, memory: Run) -> None:
     for arguments, problem in (
         (("pin", CALLER, " "), "a topic needs a title"),
-        (("pin", CALLER, "Orlando sale", "--agent", "leo"), "there is no agent leo; there are maya"),
-        (("unpin", CALLER, "Boston sale"), "no topic of this name is pinned"),
+        (("pin", CALLER, "Orlando sale", "--agent", "leo"), "no agent is named leo; use one of maya"),
+        (("unpin", CALLER, "Boston sale"), "no pinned topic has this title"),
     ):
         code, out, err = await memory(*arguments)
         assert (code, out, err.count("\n")) == (2, "", 1) and problem in err
@@ -256,5 +258,5 @@ async def test_mistake_in_pinning_is_one_line(gateway: Stage, memory: Run) -> No
 async def test_pinning_needs_an_agent_where_there_are_several(gateway: Stage, memory: Run, tmp_path: Path) -> None:
     (tmp_path / "gateway.toml").write_text("[agents.maya]\n[agents.leo]\n")
     code, _, err = await memory("pin", CALLER, "Orlando sale")
-    assert (code, err) == (2, "gateway: a topic is pinned for one agent; say --agent, one of leo, maya\n")
+    assert (code, err) == (2, "gateway: a topic is pinned for one agent; add --agent, one of leo, maya\n")
     assert (await memory("pin", CALLER, "Orlando sale", "--agent", "leo"))[0] == 0

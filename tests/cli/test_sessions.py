@@ -35,7 +35,7 @@ async def test_refused_document_is_listed_and_retried(
             assert (row["archived"], row["remote"], row["caller"]) == (True, False, "…0143")
             remem.api_key = "wrong"  # the operator has corrected it, at the other end
             assert await gateway(tmp_path, monkeypatch, "retry") == 0
-            assert capsys.readouterr().out.startswith("1 to be tried again")
+            assert capsys.readouterr().out.startswith("1 queued again; ")
             await until(lambda: remem.documents, timeout=60)
             await stage.idle()
 
@@ -58,7 +58,7 @@ async def test_unknown_call_is_one_line(
 ) -> None:
     async with staged(tmp_path, make_carrier("twilio")):
         assert await gateway(tmp_path, monkeypatch, "retry", "voice-session:nobody") == 2
-    assert "no call voice-session:nobody waits" in capsys.readouterr().err
+    assert "no failed job for voice-session:nobody" in capsys.readouterr().err
 
 
 async def two_calls(stage: Stage) -> None:
@@ -114,7 +114,7 @@ async def test_calls_are_listed_and_shown(
         assert await gateway(tmp_path, monkeypatch, "show", row["session"]) == 0
         text = capsys.readouterr().out
         assert "AGENT:  [not heard: You can come on Monday.]" in text
-        for section in ("what was said", "how long answers took", "its ending", "what happened"):
+        for section in ("Transcript", "Response times", "Post-call processing", "Events"):
             assert f"\n{section}\n" in text
 
 
@@ -140,7 +140,7 @@ async def test_latency_tells_percentiles(
         assert await asyncio.to_thread(main, ["latency"]) == 0
         assert "first frame" in capsys.readouterr().out
         assert await asyncio.to_thread(main, ["latency", "--since", "999999d"]) == 2
-        assert "'999999d' is no moment" in capsys.readouterr().err
+        assert "'999999d' is not a valid time" in capsys.readouterr().err
 
 
 async def test_moments_of_any_zone_are_understood(stage: Stage) -> None:
@@ -163,14 +163,14 @@ async def test_moments_of_any_zone_are_understood(stage: Stage) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--day", "someday"], "is no day"),
-        (["--day", "9999-12-31"], "is no day"),
+        (["--day", "someday"], "is not a valid day"),
+        (["--day", "9999-12-31"], "is not a valid day"),
         (["--limit", "0"], "--limit is 0"),
-        (["--outcome", "boredom"], "no call ends with 'boredom'"),
-        (["--caller", "+12"], "is not a telephone number"),
-        (["show"], "say which call"),
-        (["show", "ffffffff"], "no call ffffffff is known"),
-        (["retry", "--url", "http://127.0.0.1:1"], "retry works where the gateway keeps its files"),
+        (["--outcome", "boredom"], "no outcome starts with 'boredom'"),
+        (["--caller", "+12"], "is not a phone number"),
+        (["show"], "name a session"),
+        (["show", "ffffffff"], "no single call matches ffffffff"),
+        (["retry", "--url", "http://127.0.0.1:1"], "retry needs the gateway's DATA_DIR"),
     ],
 )
 async def test_mistakes_are_one_line(

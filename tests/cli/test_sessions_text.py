@@ -1,7 +1,7 @@
 """Calls as text: what a caller can choose does not steer the terminal."""
 
-from gateway.cli.remote import Paint
-from gateway.cli.sessions_text import table, whole
+from gateway.cli.sessions_text import ALL_DONE, call_details, call_list, latency, sparkline
+from gateway.cli.terminal import as_text
 
 HOSTILE = "\x1b[2Jcaller\r\n\u202e"
 CALL = {
@@ -28,6 +28,36 @@ def test_hostile_names_do_not_steer_the_terminal() -> None:
     step = {"remote": {"state": "refused", "at": "", "reason": HOSTILE}}
     event = {"event": "turn", "at": CALL["started_at"], "speaker": "caller", "text": HOSTILE}
     more = {"transcript": [said], "timings": [], "receipt": {"block": HOSTILE}, "steps": step, "timeline": [event]}
-    for text in (table([CALL], Paint(False)), whole({**CALL, **more}, Paint(False))):
+    for text in (as_text(*call_list([CALL])), as_text(*call_details({**CALL, **more}))):
         assert "[2Jcaller" in text
         assert not set("\x1b\r\u202e") & set(text)
+
+
+def test_failed_job_is_listed_below_its_call() -> None:
+    lines = as_text(*call_list([{**CALL, "caller": "…0143", "problem": "remem answered 401"}])).splitlines()
+    assert lines[0].startswith("3f2a91c0  2026-02-0") and lines[0].endswith("1:07  1 turn  caller hung up  failed")
+    assert lines[3:] == [
+        "    archived, not summarised, not stored, not sent to the remote store",
+        "    failed: remem answered 401",
+    ]
+
+
+def test_finished_calls_say_so() -> None:
+    assert as_text(*call_list([{**CALL, "ending": "done"}])).splitlines()[-1] == ALL_DONE
+    assert as_text(*call_list([])) == f"{ALL_DONE}\n"
+
+
+def test_latency_has_a_row_per_stage() -> None:
+    found = {"turns": 4, "p50": 0.55, "p90": 0.9, "p99": 1.2, "max": 1.2, "course": [0.5, None, 1.0]}
+    nothing = {"turns": 0}
+    stages = {"transcript": nothing, "llm_request": nothing, "first_token": nothing, "first_audio": nothing}
+    figures = {"turns": 4, "calls": 1, "since": CALL["started_at"], "stages": {**stages, "first_frame": found}}
+    lines = as_text(latency(figures)).splitlines()
+    assert lines[0].startswith("4 turns in 1 call since 2026-02-0")
+    assert lines[2].split("  ")[0] == "from end of speech to"
+    assert lines[3].split() == ["first", "frame", "4", "550", "ms", "900", "ms", "1200", "ms", "1200", "ms", "▅", "█"]
+
+
+def test_sparkline_scales_to_the_largest() -> None:
+    assert sparkline([0.1, None, 0.8]).plain == "▂ █"
+    assert sparkline([]).plain == ""

@@ -34,7 +34,7 @@ async def test_twilio_number_points_here(gateway: Any, capsys: pytest.CaptureFix
             f"  voice_application_sid: AP{'2' * 32} -> (none)\n"
         )
         assert await gateway(account, "twilio", "--number", NUMBER) == 0
-        assert capsys.readouterr().out == f"{NUMBER} points here already\n"
+        assert capsys.readouterr().out == f"{NUMBER} already points here\n"
     first, second = account.numbers.values()
     assert (first["voice_url"], first["status_callback"]) == (f"{PUBLIC}/twilio/incoming", f"{PUBLIC}/twilio/status")
     assert second["voice_url"] == "https://demo.twilio.com/welcome/voice/"
@@ -106,7 +106,7 @@ async def test_dry_run_changes_nothing(gateway: Any, carrier: str, capsys: pytes
     [
         ("twilio", [], {}, "has several numbers (+12025550100, +12025550101); say which with --number"),
         ("telnyx", ["--number", "+12025550199"], {}, "has no number +12025550199"),
-        ("twilio", ["--number", "nine"], {}, "'nine' is not a telephone number"),
+        ("twilio", ["--number", "nine"], {}, "'nine' is not a phone number"),
         ("twilio", [], {"TWILIO_AUTH_TOKEN": "wrong"}, "twilio refused to list numbers: status 401"),
         ("telnyx", [], {"TELNYX_API_KEY": "wrong"}, "telnyx refused GET phone_numbers: status 401, code 10009"),
         ("twilio", [], {"PUBLIC_URL": ""}, "set PUBLIC_URL to the https address"),

@@ -89,7 +89,7 @@ async def test_wrong_keys_are_named_and_not_shown(doctor: Any) -> None:
         assert name in found[check][1]
     assert found["callers"] == (
         "wrong",
-        "whoever calls a number is refused set ALLOWED_CALLERS to your number, or to * for anyone",
+        "all callers are rejected set ALLOWED_CALLERS to your number, or to * for anyone",
     )
 
 
@@ -98,11 +98,11 @@ async def test_speech_servers_are_asked(doctor: Any) -> None:
         _, found = await doctor(LOCAL_RECOGNISER=server.url, LOCAL_VOICE="http://127.0.0.1:1/v1#kokoro/af_heart")
     assert found["LOCAL_RECOGNISER"] == (
         "wrong",
-        f"{server.url.split('/')[2]} does not take the key set LOCAL_SPEECH_API_KEY anew",
+        f"{server.url.split('/')[2]} rejects the key correct LOCAL_SPEECH_API_KEY",
     )
     assert found["LOCAL_VOICE"] == (
         "wrong",
-        "127.0.0.1:1 can't be reached (ConnectError) start it, or mend LOCAL_VOICE",
+        "127.0.0.1:1 unreachable (ConnectError) start it, or correct LOCAL_VOICE",
     )
 
 
@@ -110,7 +110,7 @@ async def test_missing_local_engine_is_told(doctor: Any, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "moonshine_voice", None)  # as if it were not installed
     _, found = await doctor()
     todo = f"set DEEPGRAM_API_KEY, or run: {how_to_install('local')}"
-    assert found["engine"] == ("wrong", f"no voice engine, calls are refused {todo}")
+    assert found["engine"] == ("wrong", f"no voice engine; calls are rejected {todo}")
 
 
 async def test_nothing_there_is_told_in_seconds(doctor: Any) -> None:
@@ -139,7 +139,7 @@ async def test_no_account_is_no_fault(doctor: Any) -> None:
     """As README begins: the local engine, and the gateway's own phone."""
     code, found = await doctor()
     assert code == 1
-    assert found["engine"] == ("ok", "local, its models are whole")
+    assert found["engine"] == ("ok", "local, models intact")
     assert {check for check, (state, _) in found.items() if state == "wrong"} == set()
     assert {found[check][0] for check in ("carriers", "callers")} == {"warning"}
 
@@ -160,7 +160,7 @@ async def test_another_service_is_no_gateway(doctor: Any) -> None:
     async with serve_on_loopback(website, lifespan="off") as url:
         _, found = await doctor(PUBLIC_URL=url, REMEM_API_URL=url, XAI_API_KEY="k", XAI_API_URL=url)
     host = url.removeprefix("http://")
-    assert found["remem"] == ("wrong", f"{host} answers 404, so it is another service check REMEM_API_URL")
+    assert found["remem"] == ("wrong", f"{host} answers 404: not this service check REMEM_API_URL")
     assert found["xai"][0] == "wrong"
 
 
@@ -169,7 +169,7 @@ async def test_settings_file_is_looked_at(doctor: Any, tmp_path: Path) -> None:
     _, found = await doctor()
     assert found["postgres"] == (
         "wrong",
-        "127.0.0.1:1 can't be reached (ConnectionRefusedError) start PostgreSQL, or mend DATABASE_URL",
+        "127.0.0.1:1 unreachable (ConnectionRefusedError) start PostgreSQL, or correct DATABASE_URL",
     )
 
 
@@ -177,8 +177,8 @@ async def test_public_url_reaches_the_gateway(doctor: Any, tmp_path: Path) -> No
     async with staged(tmp_path, make_carrier("twilio")) as stage:
         _, found = await doctor(PUBLIC_URL=stage.url, **stage.carrier.settings())
     assert found["twilio webhook"] == ("ok", f"{stage.url}/twilio/incoming, status {stage.url}/twilio/status")
-    assert found["store"] == ("ok", "embedded, readable and whole")
-    assert found["PUBLIC_URL"] == ("wrong", "is not https carriers take media over TLS only")
+    assert found["store"] == ("ok", "embedded, intact")
+    assert found["PUBLIC_URL"] == ("wrong", "is not https use https; carriers require TLS for media")
 
 
 async def test_clock_is_compared(doctor: Any) -> None:
@@ -199,7 +199,7 @@ async def test_open_folder_and_damaged_store(doctor: Any, tmp_path: Path) -> Non
     data.chmod(0o755)
     (data / "gateway.db").write_bytes(b"no database at all" * 100)
     _, found = await doctor()
-    assert found["DATA_DIR"] == ("warning", f"others may look into {data} chmod 700 {data}")
+    assert found["DATA_DIR"] == ("warning", f"{data} is readable by other users chmod 700 {data}")
     assert found["store"][0] == "wrong"
 
 
@@ -215,8 +215,8 @@ async def test_mistake_in_settings_is_a_finding(doctor: Any) -> None:
         ({"TELNYX_API_KEY": "k", "TELNYX_PUBLIC_KEY": "k"}, "TELNYX_PUBLIC_KEY is not a base64 Ed25519 key"),
         ({"REDIS_URL": "localhost"}, "REDIS_URL is not an address of Redis"),
         ({"REDIS_URL": "redis://:a-password@localhost:99999/0"}, "REDIS_URL is not an address of Redis"),
-        ({"DATABASE_URL": "postgresql://me:a-password@localhost:99999/x"}, "DATABASE_URL has no such port"),
-        ({"DATABASE_URL": "postgresql://[::1/x"}, "DATABASE_URL has no such port or host"),
+        ({"DATABASE_URL": "postgresql://me:a-password@localhost:99999/x"}, "DATABASE_URL has no valid host or port"),
+        ({"DATABASE_URL": "postgresql://[::1/x"}, "DATABASE_URL has no valid host or port"),
     ],
 )
 async def test_what_keeps_it_from_starting_is_a_finding(doctor: Any, environ: dict[str, str], words: str) -> None:
@@ -234,6 +234,6 @@ def test_text_is_for_people(
     assert main(["doctor"]) == 2
     text = capsys.readouterr().out
     assert "wrong    PUBLIC_URL" in text
-    assert "         to do: start the gateway and the tunnel, then look again\n" in text
+    assert "  to do: start the gateway and the tunnel, then run this again\n" in text
     assert "ok       engine" in text
-    assert "         to do: set ALLOWED_CALLERS to your number, or to * for anyone\n" in text
+    assert "  to do: set ALLOWED_CALLERS to your number, or to * for anyone\n" in text
