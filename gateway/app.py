@@ -72,11 +72,11 @@ from gateway.tools.builtin import BuiltinSource, Delegation, KnowledgeSearch, Me
 from gateway.tools.delegation import Delegate, Delegator, OpenClawAgent, Webhook
 from gateway.tools.loader import NoState, ToolLoader, ToolTimeouts, load_modules
 from gateway.tools.module import ReloadingToolModule
-from gateway.web import chat_completions, documents, health, sessions
+from gateway.web import chat_completions, documents, health, openapi, sessions
+from gateway.web.auth import SealedParam
 from gateway.web.dashboard.call_pages import CallPages
 from gateway.web.dashboard.call_query import CallPageQuery
-from gateway.web.dashboard.caller_pages import CallerPages
-from gateway.web.dashboard.caller_query import CallerPageQuery
+from gateway.web.dashboard.caller_pages import CallerPageQuery, CallerPages
 from gateway.web.dashboard.html import Pages
 from gateway.web.dashboard.live_pages import LivePages
 from gateway.web.dashboard.phone_pages import PhonePages
@@ -84,14 +84,13 @@ from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import StatsPages
 from gateway.web.live import LiveEventsEndpoint
 from gateway.web.login import LoginGuard
-from gateway.web.login_sessions import SealedParam
 from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaEndpoint
 from gateway.web.outbound import OutboundEndpoint
 from gateway.web.public_url import PublicUrl
 from gateway.web.softphone import SoftphoneEndpoint
-from gateway.web.telnyx import TelnyxWebhooks
-from gateway.web.twilio import TwilioWebhooks
+from gateway.web.telnyx import TelnyxEndpoint
+from gateway.web.twilio import TwilioEndpoint
 from gateway.websocket import picows
 from gateway.websocket.interface import Connector
 from gateway.websocket.port_mux import request_prefixes
@@ -529,7 +528,7 @@ async def routes(
     settings, token, manager = config.settings, config.admin_token, services.manager
     public = PublicUrl(settings.public_url)
     outbound_calls = OutboundCallStore(resources.sharing.store, token)
-    telnyx = TelnyxWebhooks(manager, public, config.verifier, services.telnyx, outbound_calls)
+    telnyx = TelnyxEndpoint(manager, public, config.verifier, services.telnyx, outbound_calls)
     stack.push_async_callback(telnyx.close)
     live = LiveEventsEndpoint(resources.call_events, resources.levels, token)
     softphone = SoftphoneEndpoint(manager, public, token, resources.sharing.store)
@@ -550,7 +549,7 @@ async def routes(
         return await asyncio.to_thread(metrics.render)
 
     return [
-        *TwilioWebhooks(manager, public, settings.twilio_auth_token, outbound_calls).routes(),
+        *TwilioEndpoint(manager, public, settings.twilio_auth_token, outbound_calls).routes(),
         *telnyx.routes(),
         *OutboundEndpoint(manager, public, token, outbound_calls, config.agents, services.controls).routes(),
         *softphone.routes(),
@@ -559,6 +558,7 @@ async def routes(
         *mcp.routes(),
         *sessions.routes(history, token),
         *live.routes(),
+        *openapi.routes(),
         *health.routes(state, lambda: services.is_ready, metrics_text),
         *await _dashboard_routes(config, resources, services, live, softphone, read),
     ]

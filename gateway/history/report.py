@@ -330,7 +330,7 @@ def _of_lines(content: str) -> list[tuple[str, str]]:
 
 
 def _fact_text(state: FactState) -> str:
-    return f"{state.text} ({state.confidence * 100:.0f} % sure)"
+    return f"{state.text} ({state.confidence * 100:.0f}% confidence)"
 
 
 def _of_facts(facts: Sequence[Fact], used: set[Any]) -> list[tuple[str, str, str]]:

@@ -1,8 +1,8 @@
 """
-Chat completions for the voice engine: the agent's answers, asked for with the bearer of a call.
+`POST /v1/chat/completions` for the voice engine: the agent's answers, with a bearer token per call.
 
-Once a question is understood the answer is 200 and has words in it, whatever becomes of the language model: an engine
-that gets an error ends the call.
+A valid request is answered with 200 and text even if the language model fails: an engine that gets an error ends the
+call.
 """
 
 import asyncio
@@ -18,31 +18,32 @@ from starlette.types import Receive, Scope, Send
 from gateway.llm.chat import ChatEvent
 from gateway.llm.completions_codec import ChunkWriter, MalformedChatRequest, completion, read_request
 from gateway.llm.endpoint_tokens import EndpointTokens
+from gateway.web.auth import bearer_token
 
 MAX_BODY_BYTES: Final = 2_000_000
-"""A prompt, its tools and hours of talk are a fraction of it."""
+"""A prompt with its tools and hours of transcript is a fraction of this."""
 
 _UNBUFFERED: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 def routes(endpoint_tokens: EndpointTokens) -> list[Route]:
     async def complete(request: Request) -> Response:
-        responder = await endpoint_tokens.find(_bearer(request))
+        responder = await endpoint_tokens.find(bearer_token(request.headers))
         if responder is None:
-            return _refusal(401, "missing or unknown bearer")
+            return _error(401, "missing or unknown bearer token")
         try:
-            asked = read_request(await _body(request))
+            parsed = read_request(await _body(request))
         except _BodyTooLarge:
-            return _refusal(413, "a body may have 2 MB at most")
+            return _error(413, "the body is larger than 2 MB")
         except MalformedChatRequest as problem:
-            return _refusal(400, str(problem))
+            return _error(400, str(problem))
         except ClientDisconnect:
             return Response(status_code=400)
-        events = responder.answer(asked.request)
-        if asked.streamed:
-            writer = ChunkWriter(responder.agent, with_usage=asked.with_usage)
-            return _Answer(_chunks(events, writer), "text/event-stream")
-        return _Answer(_whole(events, responder.agent), "application/json")
+        events = responder.answer(parsed.request)
+        if parsed.streamed:
+            writer = ChunkWriter(responder.agent, with_usage=parsed.with_usage)
+            return _StreamedResponse(_chunks(events, writer), "text/event-stream")
+        return _StreamedResponse(_whole(events, responder.agent), "application/json")
 
     return [Route("/v1/chat/completions", complete, methods=["POST"])]
 
@@ -54,11 +55,6 @@ class _BodyTooLarge(Exception):
     pass
 
 
-def _bearer(request: Request) -> str:
-    scheme, _, bearer = request.headers.get("Authorization", "").partition(" ")
-    return bearer.strip() if scheme.lower() == "bearer" else ""
-
-
 async def _body(request: Request) -> bytes:
     body = bytearray()
     async for chunk in request.stream():
@@ -68,18 +64,18 @@ async def _body(request: Request) -> bytes:
     return bytes(body)
 
 
-# Answers
+# Responses
 
 
-class _Answer(StreamingResponse):
-    """Sends every piece as it comes. A client that goes away closes what is streamed, at once."""
+class _StreamedResponse(StreamingResponse):
+    """Sends every piece at once. When the client disconnects, the generator is closed immediately."""
 
     def __init__(self, pieces: AsyncGenerator[bytes, None], media_type: str) -> None:
         super().__init__(pieces, headers=_UNBUFFERED, media_type=media_type)
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Starlette's own way loads anyio's tasks at the first answer, which holds up the calls by 20 ms.
+        # Starlette's own implementation imports anyio's task groups on first use, which blocks the loop for 20 ms.
         sending = asyncio.ensure_future(self.stream_response(send))
         leaving = asyncio.ensure_future(self.listen_for_disconnect(receive))
         try:
@@ -110,7 +106,7 @@ async def _whole(events: AsyncGenerator[ChatEvent, None], model: str) -> AsyncGe
         yield completion([event async for event in events], model)
 
 
-def _refusal(status: int, message: str) -> Response:
-    """In the shape that OpenAI's clients read."""
+def _error(status: int, message: str) -> Response:
+    """In the format of the OpenAI API."""
     error = {"message": message, "type": "invalid_request_error", "param": None, "code": None}
     return JSONResponse({"error": error}, status_code=status)

@@ -1,8 +1,8 @@
 """
-The embedded store for Remem clients, in all three dialects.
+The embedded store for Remem clients. There are three dialects of the Remem API.
 
-Answers are a superset: a reader of any dialect finds its field. A key we don't know is ignored, a known one of the
-wrong type is refused.
+Responses are a superset, so a client of any dialect finds its fields. Unknown keys in a request are ignored; a known
+key of the wrong type is rejected.
 """
 
 import time
@@ -21,16 +21,16 @@ from gateway.settings import Secret
 from gateway.web.auth import is_authorized
 
 _MAX_BODY_BYTES: Final = 1_000_000
-_MOST_RESULTS: Final = 100
-_MOST_TAGS: Final = 100
+_MAX_RESULTS: Final = 100
+_MAX_TAGS: Final = 100
 
-Answer = Callable[[Request], Awaitable[Response]]
+Handler = Callable[[Request], Awaitable[Response]]
 
 
 def routes(store: DocumentStore, keys: Sequence[Secret]) -> list[Route]:
-    """The store's paths. Any one of `keys` opens them; without keys nobody gets in."""
+    """The routes of the store. Any of `keys` gives access; without keys every request is rejected."""
     documents = _Documents(store)
-    answers: list[tuple[str, str, Answer]] = [
+    handlers: list[tuple[str, str, Handler]] = [
         ("POST", "/v1/documents", documents.create),
         ("POST", "/v1/documents/ingest", documents.ingest),
         ("POST", "/v1/query", documents.query),
@@ -38,7 +38,7 @@ def routes(store: DocumentStore, keys: Sequence[Secret]) -> list[Route]:
         ("PUT", "/v1/documents/{id}", documents.update),
         ("DELETE", "/v1/documents/{id}", documents.delete),
     ]
-    return [Route(path, _guarded(answer, keys), methods=[method]) for method, path, answer in answers]
+    return [Route(path, _guarded(handle, keys), methods=[method]) for method, path, handle in handlers]
 
 
 class _Documents:
@@ -47,17 +47,17 @@ class _Documents:
 
     async def create(self, request: Request) -> Response:
         document = await self._store.create(_new_document(await _body(request), request))
-        return _Json(_whole(document), status_code=201)
+        return _Json(_document(document), status_code=201)
 
     async def ingest(self, request: Request) -> Response:
-        """The same for the maker's own clients. Ours is no queue: the document can be found at once."""
+        """The same for clients of Remem's ingest queue. There is no queue here: the document is searchable at once."""
         body = await _body(request)
         document = await self._store.create(_new_document(body, request))
         answer = {"job_id": document.id, "message": "stored"}
         return _Json(answer | {"document_id": document.id} if body.get("return_id") is True else answer)
 
     async def read(self, request: Request) -> Response:
-        return _Json(_whole(await self._store.get(request.path_params["id"])))
+        return _Json(_document(await self._store.get(request.path_params["id"])))
 
     async def update(self, request: Request) -> Response:
         body, document_id = await _body(request), request.path_params["id"]
@@ -67,8 +67,8 @@ class _Documents:
         elif mode == "replace":
             document = await self._store.replace(document_id, content, title=_text(body, "title") or None)
         else:
-            raise _Refused(422, "mode must be replace or append")
-        return _Json(_whole(document))
+            raise _Rejected(422, "mode must be replace or append")
+        return _Json(_document(document))
 
     async def delete(self, request: Request) -> Response:
         await self._store.delete(request.path_params["id"])
@@ -90,17 +90,17 @@ class _Documents:
 
 
 class _Json(JSONResponse):
-    """With the faster encoder: a query's answer has ten documents in it."""
+    """With orjson: a query response contains ten documents."""
 
     def render(self, content: Any) -> bytes:
         return orjson.dumps(content)
 
 
-# The guard
+# Access and errors
 
 
-class _Refused(Exception):
-    """The request can't be served as it is."""
+class _Rejected(Exception):
+    """The request is not valid."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -108,25 +108,25 @@ class _Refused(Exception):
         self.detail = detail
 
 
-def _guarded(answer: Answer, keys: Sequence[Secret]) -> Answer:
+def _guarded(handle: Handler, keys: Sequence[Secret]) -> Handler:
     async def guarded(request: Request) -> Response:
         try:
             if not is_authorized(request.headers, keys):
-                raise _Refused(401, "missing or wrong API key")
-            return await answer(request)
-        except _Refused as refused:
-            return _problem(refused.status, refused.detail)
+                raise _Rejected(401, "missing or wrong API key")
+            return await handle(request)
+        except _Rejected as error:
+            return _error(error.status, error.detail)
         except DocumentNotFound as missing:
-            return _problem(404, str(missing))
+            return _error(404, str(missing))
         except StoreUnavailable:
-            return _problem(503, "the store is not available")
+            return _error(503, "the store is unavailable")
         except ClientDisconnect:
             return Response(status_code=400)
 
     return guarded
 
 
-def _problem(status: int, detail: str) -> Response:
+def _error(status: int, detail: str) -> Response:
     return _Json({"detail": detail}, status_code=status)
 
 
@@ -138,24 +138,24 @@ async def _body(request: Request) -> dict[str, Any]:
     async for chunk in request.stream():
         content += chunk
         if len(content) > _MAX_BODY_BYTES:
-            raise _Refused(413, "a body may have 1 MB at most")
+            raise _Rejected(413, "the body is larger than 1 MB")
     try:
         body = orjson.loads(content)
     except orjson.JSONDecodeError:
-        raise _Refused(422, "the body is not JSON") from None
+        raise _Rejected(422, "the body is not JSON") from None
     if not isinstance(body, dict):
-        raise _Refused(422, "the body must be a JSON object")
+        raise _Rejected(422, "the body must be a JSON object")
     return body
 
 
 def _new_document(body: dict[str, Any], request: Request) -> NewDocument:
     metadata = body.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise _Refused(422, "metadata must be an object")
+        raise _Rejected(422, "metadata must be an object")
     try:
         orjson.dumps(metadata)
-    except orjson.JSONEncodeError:  # it reads deeper than it writes
-        raise _Refused(422, "metadata is nested too deeply") from None
+    except orjson.JSONEncodeError:  # orjson parses deeper nesting than it writes
+        raise _Rejected(422, "metadata is nested too deeply") from None
     return NewDocument(
         title=_text(body, "title"),
         content=_required_text(body, "content"),
@@ -170,8 +170,8 @@ def _new_document(body: dict[str, Any], request: Request) -> NewDocument:
 def _text(body: dict[str, Any], name: str) -> str:
     value = body.get(name)
     if value is not None and not isinstance(value, str):
-        raise _Refused(422, f"{name} must be a string")
-    return (value or "").replace("\0", "")  # PostgreSQL takes any character but this
+        raise _Rejected(422, f"{name} must be a string")
+    return (value or "").replace("\0", "")  # PostgreSQL rejects NUL in text
 
 
 def _required_text(body: dict[str, Any], *names: str) -> str:
@@ -179,16 +179,16 @@ def _required_text(body: dict[str, Any], *names: str) -> str:
     for name in names:
         if body.get(name) is not None:
             return _text(body, name)
-    raise _Refused(422, f"{' or '.join(names)} is missing")
+    raise _Rejected(422, f"{' or '.join(names)} is missing")
 
 
 def _tags(value: object) -> tuple[str, ...]:
     try:
         tags = parse_tags(value)
     except ValueError as error:
-        raise _Refused(422, str(error)) from None
-    if len(tags) > _MOST_TAGS:
-        raise _Refused(422, f"a document has {_MOST_TAGS} tags at most")
+        raise _Rejected(422, str(error)) from None
+    if len(tags) > _MAX_TAGS:
+        raise _Rejected(422, f"more than {_MAX_TAGS} tags")
     return tags
 
 
@@ -196,8 +196,8 @@ def _limit(body: dict[str, Any]) -> int:
     given = (body.get(name) for name in ("limit", "max_results", "maxResults"))
     value = next((value for value in given if value is not None), 10)
     if not isinstance(value, int) or isinstance(value, bool):
-        raise _Refused(422, "limit must be a whole number")
-    return min(max(value, 1), _MOST_RESULTS)
+        raise _Rejected(422, "limit must be a whole number")
+    return min(max(value, 1), _MAX_RESULTS)
 
 
 def _created_at(body: dict[str, Any]) -> datetime | None:
@@ -205,13 +205,13 @@ def _created_at(body: dict[str, Any]) -> datetime | None:
     try:
         return parse_time(text) if text else None
     except ValueError as error:
-        raise _Refused(422, f"created_at is {error}") from None
+        raise _Rejected(422, f"created_at is {error}") from None
 
 
-# Answers
+# Responses
 
 
-def _whole(document: Document) -> dict[str, Any]:
+def _document(document: Document) -> dict[str, Any]:
     return {
         "id": document.id,
         "document_id": document.id,

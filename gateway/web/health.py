@@ -1,4 +1,4 @@
-"""For operators and load balancers: alive, ready, and how much of what."""
+"""For operators and load balancers: `/health`, `/ready` and `/metrics`."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -9,17 +9,18 @@ from starlette.routing import Route
 
 
 def routes(
-    state: Callable[[], dict[str, Any]], ready: Callable[[], bool], counted: Callable[[], Awaitable[str]]
+    state: Callable[[], dict[str, Any]], ready: Callable[[], bool], metrics: Callable[[], Awaitable[str]]
 ) -> list[Route]:
-    """`/health` answers while the process lives, `/ready` while calls are taken, `/metrics` what was counted."""
+    """`/health` answers while the process is alive, `/ready` with 200 while calls are accepted."""
 
-    async def health(request: Request) -> JSONResponse:
+    async def show_health(request: Request) -> JSONResponse:
         return JSONResponse({"status": "ok", **state()})
 
-    async def readiness(request: Request) -> JSONResponse:
-        return JSONResponse({"ready": ready()}, status_code=200 if ready() else 503)
+    async def show_readiness(request: Request) -> JSONResponse:
+        is_ready = ready()
+        return JSONResponse({"ready": is_ready}, status_code=200 if is_ready else 503)
 
-    async def counts(request: Request) -> PlainTextResponse:
-        return PlainTextResponse(await counted(), media_type="text/plain; version=0.0.4")
+    async def show_metrics(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(await metrics(), media_type="text/plain; version=0.0.4")
 
-    return [Route("/health", health), Route("/ready", readiness), Route("/metrics", counts)]
+    return [Route("/health", show_health), Route("/ready", show_readiness), Route("/metrics", show_metrics)]

@@ -1,8 +1,8 @@
 """
-The way into the dashboard: login by link, and the guard before every page, file and action.
+Login to the dashboard, and the guard in front of its pages, files and actions.
 
-The link's token never stays in the address bar. What follows is a cookie that scripts can't read and other sites can't
-use. Actions also need a token from one of our own forms, and an Origin that is ours.
+The login link's token never stays in the address bar. It is exchanged for a cookie that scripts can't read and other
+sites can't use. Actions also need the token of one of our own forms, and an Origin header with our host.
 """
 
 import logging
@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import StoreUnavailable
 from gateway.settings import Secret
+from gateway.web.auth import ATTEMPT_SECONDS, SESSION_SECONDS, LoginSession, LoginThrottle, SessionCodec
 from gateway.web.dashboard.html import Pages, static_file
-from gateway.web.login_sessions import TRY_SECONDS, VISIT_SECONDS, LoginSession, LoginThrottle, SessionCodec
 from gateway.web.public_url import PublicUrl, read_body
 
 HEADERS: Final = {
@@ -38,28 +38,30 @@ HEADERS: Final = {
     "Cache-Control": "no-store",
 }
 _COOKIE: Final = "gateway_visit"
-_KINDS: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-_PUBLIC: Final = ("style.css", "icon.svg", "login.js", "transcript.js", "phone.js", "phone-audio.js")
-"""All that the login page needs, and the phone of whoever was given a link for one call."""
-_FILES: Final = (*_PUBLIC, "page.js", "player.js", "live.js")
+_MEDIA_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_PUBLIC_FILES: Final = ("style.css", "icon.svg", "login.js", "transcript.js", "phone.js", "phone-audio.js")
+"""What the login page and the phone page for guests need."""
+_FILES: Final = (*_PUBLIC_FILES, "page.js", "player.js", "live.js")
 
 _log = logging.getLogger(__name__)
 
 Form = Mapping[str, str]
-TextLayout = Callable[[Request, LoginSession], Awaitable[Response]]
+Page = Callable[[Request, LoginSession], Awaitable[Response]]
 Action = Callable[[Request, LoginSession, Form], Awaitable[Response]]
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class LoginGuard:
-    """Guards what is handed to `page`, `file` and `action`. `now` is the time since 1970."""
+    """Wraps the handlers of the dashboard. `now` returns seconds since 1970."""
 
-    def __init__(self, token: Secret, pages: Pages, public: PublicUrl, *, now: Callable[[], float] = time.time) -> None:
-        self._visitors = SessionCodec(token)
+    def __init__(
+        self, admin_token: Secret, pages: Pages, public: PublicUrl, *, now: Callable[[], float] = time.time
+    ) -> None:
+        self._sessions = SessionCodec(admin_token)
         self._pages = pages
         self._public = public
         self._now = now
-        self._patience = LoginThrottle()
+        self._throttle = LoginThrottle()
         self._files = {name: static_file(name) for name in _FILES}
 
     def routes(self) -> list[Route]:
@@ -69,53 +71,53 @@ class LoginGuard:
             Route("/static/{name}", self._guarded(self._static)),
         ]
 
-    # What it guards
+    # Wrappers for handlers
 
-    def page(self, show: TextLayout) -> Endpoint:
-        """Whoever is not logged in is shown how to."""
+    def page(self, show: Page) -> Endpoint:
+        """Without a login: a redirect to the login page."""
 
         async def endpoint(request: Request) -> Response:
-            visit = self._visit(request)
-            return await show(request, visit) if visit else RedirectResponse("/login", 303)
+            session = self._session(request)
+            return await show(request, session) if session else RedirectResponse("/login", 303)
 
         return self._guarded(endpoint)
 
-    def file(self, send: TextLayout) -> Endpoint:
-        """A file or a feed: whoever is not logged in gets nothing."""
+    def file(self, send: Page) -> Endpoint:
+        """Without a login: 401."""
 
         async def endpoint(request: Request) -> Response:
-            return await send(request, self._known(request))
+            return await send(request, self._require_login(request))
 
         return self._guarded(endpoint)
 
     def stream(self, app: ASGIApp) -> ASGIApp:
-        """The same for what answers by itself, piece by piece."""
+        """The same for an ASGI application."""
 
         async def refuse(request: Request) -> Response:
-            self._known(request)
-            raise HTTPException(405, "This can only be read.")
+            self._require_login(request)
+            raise HTTPException(405, "Only GET is allowed here.")
 
-        return _Guarded(app, lambda request: self._visit(request) is not None, self._guarded(refuse))
+        return _GuardedApp(app, lambda request: self._session(request) is not None, self._guarded(refuse))
 
     def action(self, act: Action) -> Endpoint:
-        """Something that changes things: by a form of ours alone."""
+        """A POST that changes something, from one of our own forms only."""
 
         async def endpoint(request: Request) -> Response:
-            visit = self._known(request)
+            session = self._require_login(request)
             self._check_origin(request)
             form = await _form(request)
-            if not SessionCodec.is_from_form(visit, form.get("form_token", "")):
-                raise HTTPException(403, "This form is out of date. Go back, reload the page and try again.")
-            return await act(request, visit, form)
+            if not SessionCodec.is_form_of(session, form.get("form_token", "")):
+                raise HTTPException(403, "This form has expired. Go back, reload the page and try again.")
+            return await act(request, session, form)
 
         return self._guarded(endpoint)
 
     def public(self, show: Endpoint) -> Endpoint:
-        """For whoever comes. What it shows is no secret, or it looks for itself who asks."""
+        """No login needed: the response is not secret, or the handler checks a token of its own."""
         return self._guarded(show)
 
     def public_action(self, act: Callable[[Request, Form], Awaitable[Response]]) -> Endpoint:
-        """The same for something that changes things: no other site may have it done."""
+        """The same for a POST, which must not come from another site."""
 
         async def endpoint(request: Request) -> Response:
             self._check_origin(request)
@@ -123,62 +125,66 @@ class LoginGuard:
 
         return self._guarded(endpoint)
 
-    async def html(self, template: str, visit: LoginSession | None, *, status: int = 200, **values: Any) -> Response:
-        form_token = visit.form_token if visit else ""
+    async def html(self, template: str, session: LoginSession | None, *, status: int = 200, **values: Any) -> Response:
+        form_token = session.form_token if session else ""
         text = await self._pages.render(template, form_token=form_token, **values)
         return HTMLResponse(text, status_code=status)
 
-    # Itself
-
-    def _guarded(self, answer: Endpoint) -> Endpoint:
-        """Every answer has the headers, and a failure is a page too."""
+    def _guarded(self, handle: Endpoint) -> Endpoint:
+        """Add the security headers; turn errors into pages."""
 
         async def guarded(request: Request) -> Response:
             try:
-                response = await answer(request)
-            except HTTPException as problem:
-                response = await self._problem(request, problem.status_code, problem.detail)
+                response = await handle(request)
+            except HTTPException as error:
+                response = await self._error(request, error.status_code, error.detail)
             except StoreUnavailable:
-                response = await self._problem(request, 503, "The store can't be read now. Try again in a moment.")
+                response = await self._error(request, 503, "The store is unavailable. Try again in a moment.")
             except ClientDisconnect:
                 response = Response(status_code=400)
-            except Exception:  # the edge of a request: one broken page is no reason to show its inside
+            except Exception:  # the edge of a request: the browser must not see the traceback
                 _log.exception("page failed", extra={"page": request.scope["path"].split("/")[1]})
-                response = PlainTextResponse("This page failed; the log says why.", 500)
+                response = PlainTextResponse("This page failed. See the log for details.", 500)
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
             return response
 
         return guarded
 
-    async def _problem(self, request: Request, status: int, words: str) -> Response:
+    async def _error(self, request: Request, status: int, message: str) -> Response:
         if "text/html" not in request.headers.get("accept", ""):
-            return PlainTextResponse(words, status)
-        return await self.html("problem.html", self._visit(request), status=status, words=words, here="")
+            return PlainTextResponse(message, status)
+        title, _, details = message.partition(". ")
+        return await self.html(
+            "error.html", self._session(request), status=status, title=title.rstrip("."), details=details, here=""
+        )
 
-    def _visit(self, request: Request) -> LoginSession | None:
-        value = request.cookies.get(self._cookie_name(request), "")
-        return self._visitors.recognise(value, self._now()) if value else None
+    # Requests
 
-    def _known(self, request: Request) -> LoginSession:
-        if visit := self._visit(request):
-            return visit
-        raise HTTPException(401, "Log in first: gateway serve shows the link when it starts.")
+    def _session(self, request: Request) -> LoginSession | None:
+        cookie = request.cookies.get(self._cookie_name(request), "")
+        return self._sessions.read(cookie, self._now()) if cookie else None
+
+    def _require_login(self, request: Request) -> LoginSession:
+        if session := self._session(request):
+            return session
+        raise HTTPException(401, "Log in first. `gateway serve` prints the login link when it starts.")
 
     def _is_https(self, request: Request) -> bool:
         return self._public.scheme(request) == "https"
 
     def _cookie_name(self, request: Request) -> str:
-        """With https, a name that browsers give to nobody but this very host."""
+        """With https, the prefix that binds a cookie to this host."""
         return f"__Host-{_COOKIE}" if self._is_https(request) else _COOKIE
 
     def _check_origin(self, request: Request) -> None:
-        """Browsers say where a form was; who says nothing is no browser, or an old one that the form's token stops."""
+        """Browsers send these headers with every form; without them the form token is the only protection."""
         origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc not in self._public.hosts(request):
-            raise HTTPException(403, "This came from another site, and was not done.")
-        if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
-            raise HTTPException(403, "This came from another site, and was not done.")
+        is_foreign = origin is not None and urlsplit(origin).netloc not in self._public.hosts(request)
+        if is_foreign or request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+            raise HTTPException(403, "Request blocked. It came from another site.")
+
+    # Log in and out
 
     async def _log_in(self, request: Request) -> Response:
         token = request.query_params.get("token", "")
@@ -186,34 +192,34 @@ class LoginGuard:
             self._check_origin(request)
             token = (await _form(request)).get("token", "").strip()
         elif not token:
-            return await self.html("login.html", None, problem="", status=200)
+            return await self.html("login.html", None, problem="")
         address, now = request.client.host if request.client else "", self._now()
-        if not self._patience.left(address, now):
-            response = await self.html("login.html", None, problem="Too many wrong tokens. Wait a minute.", status=429)
-            response.headers["Retry-After"] = str(int(TRY_SECONDS))
+        if not self._throttle.allows(address, now):
+            problem = "Too many failed attempts. Try again in a minute."
+            response = await self.html("login.html", None, problem=problem, status=429)
+            response.headers["Retry-After"] = str(int(ATTEMPT_SECONDS))
             return response
-        if not self._visitors.admits(token):
-            self._patience.was_wrong(address, now)
-            return await self.html("login.html", None, problem="That is not the token.", status=401)
-        return self._let_in(request, await self._way_in(request))
+        if not self._sessions.is_admin_token(token):
+            self._throttle.record_failure(address, now)
+            return await self.html("login.html", None, problem="Wrong token.", status=401)
+        return self._set_cookie(request, await self._first_page(request))
 
-    async def _way_in(self, request: Request) -> Response:
+    async def _first_page(self, request: Request) -> Response:
         """
-        On to the first page, without the token.
+        Redirect to the dashboard, without the token in the address.
 
-        A browser withholds a strict cookie along the redirects of a link on another site, in a mail say. Then a page of
-        ours goes on by itself: its navigation is our own.
+        After a link on another site (in a mail, say) browsers withhold a strict cookie along the redirects. Then a page
+        of ours navigates on, which counts as same-site.
         """
         if request.headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
             return RedirectResponse("/", 303)
         return await self.html("welcome.html", None)
 
-    def _let_in(self, request: Request, response: Response) -> Response:
-        visit, name = self._visitors.begin(self._now()), self._cookie_name(request)
+    def _set_cookie(self, request: Request, response: Response) -> Response:
         response.set_cookie(
-            name,
-            visit.value,
-            max_age=VISIT_SECONDS,
+            self._cookie_name(request),
+            self._sessions.issue(self._now()).cookie,
+            max_age=SESSION_SECONDS,
             path="/",
             secure=self._is_https(request),
             httponly=True,
@@ -221,7 +227,7 @@ class LoginGuard:
         )
         return response
 
-    async def _log_out(self, request: Request, visit: LoginSession, form: Form) -> Response:
+    async def _log_out(self, request: Request, session: LoginSession, form: Form) -> Response:
         response = RedirectResponse("/login", 303)
         name = self._cookie_name(request)
         response.delete_cookie(name, path="/", secure=self._is_https(request), httponly=True, samesite="strict")
@@ -229,27 +235,28 @@ class LoginGuard:
 
     async def _static(self, request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in _PUBLIC:
-            self._known(request)
+        if name not in _PUBLIC_FILES:
+            self._require_login(request)
         if name not in self._files:
-            raise HTTPException(404, "There is no such file.")
-        kind = _KINDS[name.rpartition(".")[2]]
-        kept = {"Cache-Control": "private, max-age=31536000, immutable"} if "v" in request.query_params else {}
-        return Response(self._files[name], media_type=kind, headers=kept)
+            raise HTTPException(404, "File not found.")
+        media_type = _MEDIA_TYPES[name.rpartition(".")[2]]
+        # The address contains a digest of the content, so a browser may keep it.
+        caching = {"Cache-Control": "private, max-age=31536000, immutable"} if "v" in request.query_params else {}
+        return Response(self._files[name], media_type=media_type, headers=caching)
 
 
-class _Guarded:
-    """An ASGI application behind the guard. A class, since Starlette takes a function for an endpoint."""
+class _GuardedApp:
+    """An ASGI application behind the guard. A class, because Starlette treats a function as a request handler."""
 
-    def __init__(self, app: ASGIApp, admits: Callable[[Request], bool], refuse: Endpoint) -> None:
+    def __init__(self, app: ASGIApp, is_allowed: Callable[[Request], bool], refuse: Endpoint) -> None:
         self._app = app
-        self._admits = admits
+        self._is_allowed = is_allowed
         self._refuse = refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        admitted = scope["method"] == "GET" and self._admits(request)
-        await (self._app if admitted else await self._refuse(request))(scope, receive, send)
+        is_allowed = scope["method"] == "GET" and self._is_allowed(request)
+        await (self._app if is_allowed else await self._refuse(request))(scope, receive, send)
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -257,4 +264,4 @@ async def _form(request: Request) -> dict[str, str]:
     try:
         return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100))
     except ValueError:
-        raise HTTPException(400, "That is no form of ours.") from None
+        raise HTTPException(400, "The form is not valid.") from None

@@ -1,4 +1,4 @@
-"""The door for media sockets: which path is whose, and who owns what comes in. Knows no socket library."""
+"""Media sockets: maps paths to codecs. Independent of the WebSocket library."""
 
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -20,14 +20,14 @@ CODECS: Final[Mapping[str, Callable[[str], CarrierCodec]]] = {
 
 
 class MediaEndpoint:
-    """Makes a link for each media socket of a carrier that is set up; says 503 for one that is not."""
+    """Creates a MediaStream for each media socket; 503 if its carrier is not configured."""
 
     def __init__(self, manager: CallManager, carriers: frozenset[str]) -> None:
         self._manager = manager
         self._carriers = carriers | {SoftphoneCodec.name}
 
     def __call__(self, target: str, headers: Mapping[str, str]) -> MediaStream | int:
-        """The owner of a socket asked for at `target` (path and query), or the status of a refusal."""
+        """The handler of a socket requested at `target` (path and query), or an HTTP status."""
         parts = urlsplit(target)
         make_codec = CODECS.get(parts.path)
         if make_codec is None:
@@ -35,6 +35,6 @@ class MediaEndpoint:
         codec = make_codec(parse_qs(parts.query).get("token", [""])[0])
         if codec.name not in self._carriers:
             return 503
-        link = MediaStream(codec, self._manager.admit, gone=self._manager.gone)
-        self._manager.expect(link)
-        return link
+        stream = MediaStream(codec, self._manager.admit, gone=self._manager.gone)
+        self._manager.expect(stream)
+        return stream

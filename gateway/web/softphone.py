@@ -1,9 +1,9 @@
 """
-The gateway's own phone: who has the admin token may place a call, as any caller, without a carrier.
+The gateway's own phone: with the admin token, place a call as any caller, without a carrier.
 
-`POST /v1/phone` lets the call in and gives the token that opens its media socket, once and soon. The socket speaks
-Twilio's media dialect; `gateway call` and the page of the browser phone are its clients. `POST /v1/phone/links` makes a
-link to that page for one call of somebody who has no admin token.
+`POST /v1/phone` accepts the call and returns a short-lived, single-use token for its media socket, which speaks the
+protocol of Twilio Media Streams. `gateway call` and the browser phone are its clients. `POST /v1/phone/links` creates a
+link to the browser phone for one call by a guest.
 """
 
 import time
@@ -23,57 +23,57 @@ from gateway.settings import Secret
 from gateway.telephony.attestation import Attestation
 from gateway.telephony.phone_numbers import e164
 from gateway.telephony.softphone import ACCOUNT, SoftphoneCodec
-from gateway.web.admin_json import RequestRejected, text_of, wanted
-from gateway.web.guest_links import LINK_SECONDS, WATCH_SECONDS, GuestLink, TokenCodec, WatchToken
+from gateway.web.admin_json import RequestRejected, read_admin_json, text_field
+from gateway.web.auth import LINK_SECONDS, WATCH_SECONDS, GuestLink, TokenCodec, WatchToken
 from gateway.web.public_url import PublicUrl
 
 PATH: Final = "/v1/phone"
 MEDIA_PATH: Final = "/phone/media"
 GUEST_PATH: Final = "/phone/guest"
 
-_LONGEST_NAME: Final = 100
+_MAX_NAME: Final = 100
 
 
 @dataclass(frozen=True)
 class CallRequest:
-    """Who calls whom. No caller is one who hides their number; `called` is a number, or an agent's name."""
+    """`caller` is empty for a withheld number; `called` is a phone number or an agent's name."""
 
     caller: str = ""
     called: str = ""
 
     def __post_init__(self) -> None:
         if self.caller and e164(self.caller) is None:
-            raise RequestRejected(400, "caller must be a number like +12025550143, or left out")
-        if len(self.called) > _LONGEST_NAME:
-            raise RequestRejected(400, "called must be a number or an agent's name")
+            raise RequestRejected(400, "caller must be a phone number like +12025550143, or omitted")
+        if len(self.called) > _MAX_NAME:
+            raise RequestRejected(400, "called must be a phone number or an agent's name")
 
 
 @dataclass(frozen=True)
 class SoftphoneEndpoint:
-    """Lets calls in for those who have the admin token, or a link for one call. `board` knows which links are spent."""
+    """Accepts calls with the admin token or a guest link. `shared_store` records used links."""
 
     manager: CallManager
     public: PublicUrl
     admin_token: Secret
     shared_store: SharedStore
-    passes: TokenCodec = field(init=False)
+    tokens: TokenCodec = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "passes", TokenCodec(self.admin_token))
+        object.__setattr__(self, "tokens", TokenCodec(self.admin_token))
 
     def routes(self) -> list[Route]:
         return [
-            Route(PATH, self._place, methods=["POST"]),
-            Route(f"{PATH}/links", self._make_link, methods=["POST"]),
+            Route(PATH, self._post_call, methods=["POST"]),
+            Route(f"{PATH}/links", self._post_link, methods=["POST"]),
         ]
 
-    async def place_call(self, request: Request, wish: CallRequest) -> dict[str, Any]:
+    async def place_call(self, request: Request, call: CallRequest) -> dict[str, Any]:
         """Admit the call; return what the phone needs to open its media socket. Raises RequestRejected."""
         call_id = f"PH{uuid.uuid4().hex}"
         pending = await self.manager.accept(
             (SoftphoneCodec.name, call_id),
-            caller=wish.caller,
-            called=wish.called,
+            caller=call.caller,
+            called=call.called,
             media_url=self.public.socket_url(request, MEDIA_PATH),
             account_id=ACCOUNT,
             attestation=Attestation.FULL,
@@ -89,46 +89,44 @@ class SoftphoneEndpoint:
             "token_seconds": TOKEN_SECONDS,
             "media_path": MEDIA_PATH,
             "agent": pending.agent.name,
-            "watch": self.passes.seal(watch),
+            "watch": self.tokens.seal(watch),
         }
 
-    async def ring_once(self, request: Request, link: GuestLink) -> dict[str, Any]:
-        """The one call of a link. Raises RequestRejected."""
-        spent = f"phone-link:{link.number}"
+    async def place_guest_call(self, request: Request, link: GuestLink) -> dict[str, Any]:
+        """Place the one call of a guest link. Raises RequestRejected."""
+        key = f"phone-link:{link.number}"
         try:
-            if link.era != self.shared_store.era or not await self.shared_store.add(spent, b"", LINK_SECONDS):
-                raise RequestRejected(403, "This link was used already. Ask for another one.")
+            if link.era != self.shared_store.era or not await self.shared_store.add(key, b"", LINK_SECONDS):
+                raise RequestRejected(403, "This link has already been used. Ask for a new one.")
             try:
                 return await self.place_call(request, CallRequest(link.caller, link.called))
             except RequestRejected:
-                await self.shared_store.delete(spent)  # it was no call
+                await self.shared_store.delete(key)  # the call was not placed
                 raise
         except SharedStoreUnavailable:
-            raise RequestRejected(
-                503, "Nobody can tell now whether this link was used. Try again in a moment."
-            ) from None
+            raise RequestRejected(503, "This link can't be checked right now. Try again in a moment.") from None
 
-    def link(self, request: Request, wish: CallRequest) -> str:
-        """The address of a page for one call. What follows # is never sent by a browser, nor written to any log."""
-        made = GuestLink(wish.caller, wish.called, int(time.time()) + LINK_SECONDS, self.shared_store.era)
-        return f"{self.public.origin(request)}{GUEST_PATH}#{self.passes.seal(made)}"
+    def guest_link(self, request: Request, call: CallRequest) -> str:
+        """The address of a page for one call. Browsers do not send the part after #, so it reaches no log."""
+        link = GuestLink(call.caller, call.called, int(time.time()) + LINK_SECONDS, self.shared_store.era)
+        return f"{self.public.origin(request)}{GUEST_PATH}#{self.tokens.seal(link)}"
 
-    async def _place(self, request: Request) -> Response:
+    async def _post_call(self, request: Request) -> Response:
         try:
-            return _made(await self.place_call(request, await self._wish(request)))
-        except RequestRejected as problem:
-            return JSONResponse({"detail": str(problem)}, problem.status)
+            return _created(await self.place_call(request, await self._read(request)))
+        except RequestRejected as error:
+            return JSONResponse({"detail": str(error)}, error.status)
 
-    async def _make_link(self, request: Request) -> Response:
+    async def _post_link(self, request: Request) -> Response:
         try:
-            return _made({"url": self.link(request, await self._wish(request)), "seconds": LINK_SECONDS})
-        except RequestRejected as problem:
-            return JSONResponse({"detail": str(problem)}, problem.status)
+            return _created({"url": self.guest_link(request, await self._read(request)), "seconds": LINK_SECONDS})
+        except RequestRejected as error:
+            return JSONResponse({"detail": str(error)}, error.status)
 
-    async def _wish(self, request: Request) -> CallRequest:
-        given = await wanted(request, self.admin_token)
-        return CallRequest(text_of(given, "caller"), text_of(given, "called"))
+    async def _read(self, request: Request) -> CallRequest:
+        given = await read_admin_json(request, self.admin_token)
+        return CallRequest(text_field(given, "caller"), text_field(given, "called"))
 
 
-def _made(content: dict[str, Any]) -> Response:
+def _created(content: dict[str, Any]) -> Response:
     return JSONResponse(content, status_code=201, headers={"Cache-Control": "no-store"})

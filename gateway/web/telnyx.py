@@ -1,4 +1,8 @@
-"""Telnyx's webhooks: answered at once, acted on afterwards, in whatever order and number they come."""
+"""
+Telnyx webhooks: answered at once, processed afterwards.
+
+Telnyx delivers an event at least once, in any order, and repeats it if the response takes longer than two seconds.
+"""
 
 import asyncio
 import logging
@@ -18,15 +22,15 @@ from gateway.telephony.attestation import telnyx_attestation, telnyx_sip_headers
 from gateway.telephony.rest import TelnyxControl
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.telnyx import WebhookEvent, read_webhook
-from gateway.web.outbound import close_order, ordered
+from gateway.web.outbound import drop_outbound_call, find_outbound_call
 from gateway.web.public_url import PublicUrl, read_body
 
 MEDIA_PATH: Final = "/telnyx/media"
 _log = logging.getLogger(__name__)
 
 
-class TelnyxWebhooks:
-    """Telnyx's side of the desk. Owns the commands that are under way; without keys the path answers 503."""
+class TelnyxEndpoint:
+    """`POST /telnyx/webhook`; 503 without keys. Owns the running Call Control commands."""
 
     def __init__(
         self,
@@ -47,36 +51,36 @@ class TelnyxWebhooks:
         return [Route("/telnyx/webhook", self.webhook, methods=["POST"])]
 
     async def close(self) -> None:
-        """Wait for commands under way: a call that was answered must not be left ringing."""
+        """Wait for running commands: an answered call must not be left without a stream."""
         if self._commands:
             await asyncio.wait(self._commands, timeout=10)
 
     async def webhook(self, request: Request) -> Response:
         if self._verifier is None or self._control is None:
-            return Response("Telnyx is not set up: TELNYX_API_KEY is missing", 503)
+            return Response("Telnyx is not configured: TELNYX_API_KEY is missing", 503)
         body = await read_body(request)
         try:
             self._verifier.check(body, request.headers, now=time.time())
             event = read_webhook(body)
         except SignatureRejected as error:
-            _log.warning("webhook refused", extra={"carrier": "telnyx", "reason": str(error)})
+            _log.warning("webhook rejected", extra={"carrier": "telnyx", "reason": str(error)})
             return Response("signature rejected", 403)
         except RemoteProtocolError as error:
-            _log.warning("webhook refused", extra={"carrier": "telnyx", "reason": str(error)})
+            _log.warning("webhook rejected", extra={"carrier": "telnyx", "reason": str(error)})
             return Response("not an event", 400)
         if event.call_id and await self._manager.is_new_event(event.id):
-            self._act(event, request, self._control)
+            self._handle(event, request, self._control)
         return Response(status_code=200)
 
-    def _act(self, event: WebhookEvent, request: Request, control: TelnyxControl) -> None:
+    def _handle(self, event: WebhookEvent, request: Request, control: TelnyxControl) -> None:
         key = ("telnyx", event.call_id)
         match event.type:
             case "call.initiated" if event.incoming:
                 media_url = self._public.socket_url(request, MEDIA_PATH)
-                self._command(self._answer(event, media_url, control))
+                self._run(self._answer(event, media_url, control))
             case "call.answered" if event.order_id:
                 media_url = self._public.socket_url(request, MEDIA_PATH)
-                self._command(self._picked_up(event, media_url, control))
+                self._run(self._picked_up(event, media_url, control))
             case "call.answered" if event.transfer_of:
                 self._manager.transferred(("telnyx", event.transfer_of))
             case "call.hangup" if event.transfer_of:
@@ -84,11 +88,11 @@ class TelnyxWebhooks:
             case "call.hangup":
                 self._manager.carrier_ended(key)
                 if event.order_id:
-                    self._command(self._order_over(event))
+                    self._run(self._outbound_call_ended(event))
             case "streaming.failed" | "streaming.stopped":
                 self._manager.stream_failed(key, event.stream_token)
             case _:
-                pass  # answers, keys that the socket told as well, and what Telnyx adds
+                pass  # command results, DTMF that the media socket also reports, and new event types
 
     async def _answer(self, event: WebhookEvent, media_url: str, control: TelnyxControl) -> None:
         call_id = event.call_id
@@ -110,29 +114,29 @@ class TelnyxWebhooks:
             await control.answer(call_id, stream_url=pending.stream_url, command_key=command_key)
 
     async def _picked_up(self, event: WebhookEvent, media_url: str, control: TelnyxControl) -> None:
-        order = await ordered(self._outbound_calls, event.order_id)
+        call = await find_outbound_call(self._outbound_calls, event.order_id)
         pending = None
-        if order is not None:
-            pending = await self._manager.picked_up(("telnyx", event.call_id), order, media_url=media_url)
+        if call is not None:
+            pending = await self._manager.picked_up(("telnyx", event.call_id), call, media_url=media_url)
         if isinstance(pending, PendingCall):
             await control.restart_stream(event.call_id, stream_url=pending.stream_url, replaces=False)
         elif pending is not Refusal.OVER:
             await control.hang_up(event.call_id)
 
-    async def _order_over(self, event: WebhookEvent) -> None:
-        """The call of an order has ended, perhaps before somebody picked up."""
-        order = await ordered(self._outbound_calls, event.order_id)
-        if order is not None and event.not_picked_up:
-            self._manager.unanswered("telnyx", order, event.not_picked_up)
-        await close_order(self._outbound_calls, order)
+    async def _outbound_call_ended(self, event: WebhookEvent) -> None:
+        """An outbound call ended, possibly unanswered."""
+        call = await find_outbound_call(self._outbound_calls, event.order_id)
+        if call is not None and event.not_picked_up:
+            self._manager.unanswered("telnyx", call, event.not_picked_up)
+        await drop_outbound_call(self._outbound_calls, call)
 
-    def _command(self, command: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(_carried_out(command), name="telnyx command")
+    def _run(self, command: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(_log_refusal(command), name="telnyx command")
         self._commands.add(task)
         task.add_done_callback(self._commands.discard)
 
 
-async def _carried_out(command: Coroutine[Any, Any, None]) -> None:
+async def _log_refusal(command: Coroutine[Any, Any, None]) -> None:
     try:
         await command
     except CarrierRefused as error:

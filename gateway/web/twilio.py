@@ -1,4 +1,4 @@
-"""Twilio's webhooks: a call rings, somebody picked up, a stream ended, a status changed."""
+"""Twilio webhooks: incoming call, answered outbound call, ended stream, status callback."""
 
 import logging
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from gateway.settings import Secret
 from gateway.telephony import twilio
 from gateway.telephony.attestation import twilio_attestation, twilio_sip_headers
 from gateway.telephony.signatures import check_twilio
-from gateway.web.outbound import close_order, ordered
+from gateway.web.outbound import drop_outbound_call, find_outbound_call
 from gateway.web.public_url import PublicUrl, read_body
 
 MEDIA_PATH: Final = "/twilio/media"
@@ -29,8 +29,8 @@ Form = dict[str, str]
 
 
 @dataclass(frozen=True)
-class TwilioWebhooks:
-    """Twilio's side of the desk. Without an auth token every path answers 503."""
+class TwilioEndpoint:
+    """The `/twilio/` paths; 503 without an auth token."""
 
     manager: CallManager
     public: PublicUrl
@@ -46,7 +46,7 @@ class TwilioWebhooks:
         ]
 
     async def incoming(self, request: Request) -> Response:
-        """The phone rings. Asked twice for one call, the answer is the same."""
+        """An incoming call. A repeated request gets the same response."""
         form = await self._form(request)
         if isinstance(form, Response):
             return form
@@ -61,30 +61,30 @@ class TwilioWebhooks:
             account_id=account_id,
             attestation=twilio_attestation(form),
             sip_headers=twilio_sip_headers(form),
-            attributes=dict(request.query_params),  # signed, like the form
+            attributes=dict(request.query_params),  # covered by the signature, like the form
         )
         if isinstance(pending, Refusal):
             return _xml(twilio.reject(busy=pending is Refusal.CLOSING))
         return self._connect(request, pending)
 
     async def outbound(self, request: Request) -> Response:
-        """Somebody whom we have called has picked up. Asked twice for one call, the answer is the same."""
+        """An outbound call was answered. A repeated request gets the same response."""
         form = await self._form(request)
         if isinstance(form, Response):
             return form
-        order = await ordered(self.outbound_calls, request.query_params.get("order", ""))
-        if order is None or not form.get("CallSid"):
+        call = await find_outbound_call(self.outbound_calls, request.query_params.get("order", ""))
+        if call is None or not form.get("CallSid"):
             return _xml(twilio.hang_up())
         pending = await self.manager.picked_up(
             ("twilio", form["CallSid"]),
-            order,
+            call,
             media_url=self.public.socket_url(request, MEDIA_PATH),
             account_id=form.get("AccountSid", ""),
         )
         return _xml(twilio.hang_up()) if isinstance(pending, Refusal) else self._connect(request, pending)
 
     async def resume(self, request: Request) -> Response:
-        """The stream is over. While the caller is still there, the conversation goes on with another one."""
+        """The stream ended (the action URL of <Connect>). While the call is alive, connect another stream."""
         form = await self._form(request)
         if isinstance(form, Response):
             return form
@@ -99,7 +99,7 @@ class TwilioWebhooks:
         return self._connect(request, pending) if pending is not None else _xml(twilio.hang_up())
 
     async def status(self, request: Request) -> Response:
-        """Call and stream callbacks: late, repeated, in any order. Only a call's end matters."""
+        """Call and stream status callbacks, which may be late, repeated or out of order. Only a call's end matters."""
         form = await self._form(request)
         if isinstance(form, Response):
             return form
@@ -109,15 +109,15 @@ class TwilioWebhooks:
             self.manager.transferred(("twilio", call_id))
         elif form.get("CallStatus") in _TERMINAL and not form.get("StreamEvent"):
             self.manager.carrier_ended(("twilio", form.get("CallSid", "")))
-            await self._order_over(request.query_params.get("order", ""), form["CallStatus"])
+            await self._outbound_call_ended(request.query_params.get("order", ""), form["CallStatus"])
         return Response(status_code=204)
 
-    async def _order_over(self, order_id: str, status: str) -> None:
-        """The call of an order has ended, perhaps before somebody picked up."""
-        order = await ordered(self.outbound_calls, order_id)
-        if order is not None and status != "completed":
-            self.manager.unanswered("twilio", order, status.replace("-", " "))
-        await close_order(self.outbound_calls, order)
+    async def _outbound_call_ended(self, order_id: str, status: str) -> None:
+        """An outbound call ended, possibly unanswered."""
+        call = await find_outbound_call(self.outbound_calls, order_id)
+        if call is not None and status != "completed":
+            self.manager.unanswered("twilio", call, status.replace("-", " "))
+        await drop_outbound_call(self.outbound_calls, call)
 
     def _connect(self, request: Request, pending: PendingCall) -> Response:
         origin = self.public.origin(request)
@@ -131,16 +131,16 @@ class TwilioWebhooks:
         )
 
     async def _form(self, request: Request) -> Form | Response:
-        """The form, if Twilio signed it; else the refusal."""
+        """The form if Twilio signed it, otherwise the error response."""
         if self.auth_token is None:
-            return Response("Twilio is not set up: TWILIO_AUTH_TOKEN is missing", 503)
+            return Response("Twilio is not configured: TWILIO_AUTH_TOKEN is missing", 503)
         body = await read_body(request)
-        # Blank values are part of what is signed.
+        # Blank values are part of the signature.
         pairs = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True)
         try:
             check_twilio(self.auth_token.reveal(), self.public.requested_url(request), pairs, request.headers)
         except SignatureRejected as error:
-            _log.warning("webhook refused", extra={"carrier": "twilio", "reason": str(error)})
+            _log.warning("webhook rejected", extra={"carrier": "twilio", "reason": str(error)})
             return Response("signature rejected", 403)
         return dict(pairs)
 

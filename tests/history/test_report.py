@@ -38,9 +38,9 @@ async def test_log_tells_what_each_call_changed(store):
     second = await a_call(store, "Name is Anna Lopes", day=1, state={"bike": "blue"})
     changes = (await MemoryReports(store).of(CALLER)).changes
     assert [(change.op, change.session_id, change.before, change.after) for change in changes] == [
-        ("add", first.id, "", "Name is Ana Lopez (80 % sure)"),
+        ("add", first.id, "", "Name is Ana Lopez (80% confidence)"),
         ("set", first.id, "", 'bike = "red"'),
-        ("supersede", second.id, "Name is Ana Lopez (80 % sure)", "Name is Anna Lopes (80 % sure)"),
+        ("supersede", second.id, "Name is Ana Lopez (80% confidence)", "Name is Anna Lopes (80% confidence)"),
         ("set", second.id, 'bike = "red"', 'bike = "blue"'),
     ]
 

@@ -212,7 +212,7 @@ async def test_unknown_bearer_is_refused(proxy, header):
     bearer = proxy.open_call()
     headers = {} if header is None else {"Authorization": header.format(bearer)}
     response = await proxy.client.post(proxy.url, json=BODY, headers=headers)
-    error = {"message": "missing or unknown bearer", "type": "invalid_request_error", "param": None, "code": None}
+    error = {"message": "missing or unknown bearer token", "type": "invalid_request_error", "param": None, "code": None}
     assert (response.status_code, response.json()) == (401, {"error": error})
     assert proxy.llm.requests == []
 
@@ -260,7 +260,7 @@ async def test_body_has_a_limit(proxy):
     bearer, padding = proxy.open_call(), "x" * (MAX_BODY_BYTES - 1000)
     assert (await proxy.post(bearer, {**BODY, "user": padding})).status_code == 200
     response = await proxy.post(bearer, {**BODY, "user": padding + "x" * 1000})
-    assert (response.status_code, response.json()["error"]["message"]) == (413, "a body may have 2 MB at most")
+    assert (response.status_code, response.json()["error"]["message"]) == (413, "the body is larger than 2 MB")
 
 
 async def test_only_posts_are_answered(proxy):

@@ -145,7 +145,7 @@ async def test_logout_ends_the_visit(visitor: Visitor):
 
 async def test_unknown_things_are_pages_too(visitor: Visitor):
     answer = await visitor.get("/calls/5b0c1f0e-6d0f-4c55-9a54-2f7e3f0c8d11")
-    assert answer.status_code == 404 and "This call is not known" in answer.text
+    assert answer.status_code == 404 and "Call not found" in answer.text
     assert (await visitor.get("/callers/forged-address")).status_code == 404
 
 

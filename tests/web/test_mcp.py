@@ -183,13 +183,13 @@ async def test_without_memory_there_are_personas(store):
     door = create_mcp(PersonaStore(store), None, Secret(TOKEN))
     async with serve_on_loopback(Starlette(routes=door.routes())) as address, connected(f"{address}/mcp") as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["persona"]
-        assert await refusal(client, "memory_search", query="x") == "there is no such tool; there are persona"
+        assert await refusal(client, "memory_search", query="x") == "unknown tool; the tools are persona"
 
 
 async def test_broken_store_is_told_in_a_sentence(store, url):
     async with connected(url) as client:
         await store.close()
-        assert await refusal(client, "persona", action="list") == "the store is not available; try again later"
+        assert await refusal(client, "persona", action="list") == "the store is unavailable; try again later"
 
 
 # Personas
@@ -306,7 +306,7 @@ NAME = "a persona's name is up to 64 lower case letters a to z, digits, hyphens 
         ({"action": "load", "names": ["maya", "Otto"]}, NAME),
         ({"action": "load", "names": ["maya"], "limit": 0}, "limit: Input should be greater than or equal to 1"),
         ({"action": "load", "name": "maya"}, "name: Extra inputs are not permitted"),
-        ({"action": "create", "content": "x"}, "persona_name is missing; it says whom the memory is of"),
+        ({"action": "create", "content": "x"}, "persona_name is missing; the memory belongs to a persona"),
         ({"action": "create", "persona_name": "no body", "content": "x"}, NAME),
         ({"action": "create", "persona_name": "maya"}, "a memory needs content or facts"),
         (
@@ -359,8 +359,8 @@ async def test_one_agent_forgets_a_caller(url):
     ]
 
 
-NUMBER = "caller must be a telephone number with its country code, like +12025550100"
-WHAT = "say what to forget: either document_id, or caller and agent"
+NUMBER = "caller must be a phone number with country code, like +12025550100"
+WHAT = "give either document_id, or caller and agent"
 
 
 @pytest.mark.parametrize(
@@ -427,7 +427,7 @@ async def test_topic_is_pinned_listed_and_unpinned(pin_url, pins):
         (
             "unpin",
             {"topic": "Orlando sale", "caller": ANA, "agent": "maya"},
-            "no topic of this name is pinned for this caller and agent",
+            "no pinned topic with this title for this caller and agent",
         ),
     ],
 )

@@ -139,12 +139,12 @@ async def test_only_the_admin_may_place_calls(stage: Stage, headers: dict[str, s
 @pytest.mark.parametrize(
     "order, problem",
     [
-        ({"to": "Anna"}, "to must be a number like +12025550143"),
+        ({"to": "Anna"}, "to must be a phone number like +12025550143"),
         ({"to": 5}, "to must be text"),
-        ({"from": "us"}, "from must be a number like +12025550100"),
-        ({"agent": "nobody"}, "there is no agent nobody; there are maya, otto"),
-        ({"agent": "otto"}, "from is missing: the number to call from, one of your account's"),
-        ({"carrier": "pigeon"}, "carrier must be one that is set up: {carrier}"),
+        ({"from": "us"}, "from must be a phone number like +12025550100"),
+        ({"agent": "nobody"}, "no agent is named nobody; the agents are maya, otto"),
+        ({"agent": "otto"}, "from is missing: a phone number of your carrier account"),
+        ({"carrier": "pigeon"}, "carrier must be a configured one: {carrier}"),
         ({"context": ["a"]}, "context must be text"),
         (
             {"context": {"a": {"b": 1}}},
@@ -152,7 +152,7 @@ async def test_only_the_admin_may_place_calls(stage: Stage, headers: dict[str, s
         ),
         ({"context": "x" * 8001}, "context is longer than 8000 characters"),
         ({"greeting": "x" * 501}, "greeting is longer than 500 characters"),
-        ({"when": "now"}, "unknown field when; known are agent, carrier, context, from, greeting, to"),
+        ({"when": "now"}, "unknown field when; known fields are agent, carrier, context, from, greeting, to"),
     ],
 )
 async def test_wrong_order_is_explained(stage: Stage, carrier_name: str, order: dict[str, Any], problem: str):
@@ -174,5 +174,5 @@ async def test_without_a_carrier_nobody_can_be_called(tmp_path: Path):
         answer = await http.post("/v1/outbound/call", json={"to": CALLER}, headers={"X-API-Key": ADMIN})
     assert (answer.status_code, answer.json()["detail"]) == (
         503,
-        "no carrier is set up; set the keys of Twilio or of Telnyx",
+        "no carrier is configured; set the keys for Twilio or Telnyx",
     )

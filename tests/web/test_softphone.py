@@ -56,7 +56,7 @@ async def test_a_call_gets_a_token_of_its_own(url, headers):
         (b"{", "the body must be JSON"),
         (b"[]", "the body must be an object"),
         (b'{"caller": 5}', "caller must be text"),
-        (b'{"caller": "Anna"}', "caller must be a number like +12025550143, or left out"),
+        (b'{"caller": "Anna"}', "caller must be a phone number like +12025550143, or omitted"),
     ],
 )
 async def test_a_wrong_wish_is_explained(url, body, problem):

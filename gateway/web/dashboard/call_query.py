@@ -1,4 +1,4 @@
-"""One call as its page shows it, put together from wherever something of it is kept."""
+"""One call as its page shows it, read from all the stores that keep a part of it."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -25,35 +25,35 @@ from gateway.web.dashboard.timeline import SpokenTurn, Stretch, Timeline, Who
 
 _CUT_OFF: Final = " —"
 _STAGES: Final = {
-    "transcript": "words known",
-    "llm_request": "model asked",
-    "first_token": "first word",
-    "first_audio": "first sound",
-    "first_frame": "on the line",
+    "transcript": "transcript",
+    "llm_request": "LLM request",
+    "first_token": "first token",
+    "first_audio": "first audio",
+    "first_frame": "first frame sent",
 }
 
 
 @dataclass(frozen=True)
-class TimelineStep:
-    """One step of a call's ending. `state` is done, waiting or stuck."""
+class ProcessingStep:
+    """One step of post-call processing. `state` is done, pending or failed."""
 
     name: str
     state: str
-    words: str
+    details: str
 
 
 @dataclass(frozen=True)
 class CallView:
-    """Everything that the page of a call shows. Without a picture where nothing tells any more who spoke when."""
+    """Everything that the page of a call shows. Without timing data the timeline and its pictures are None."""
 
     call: FinishedCall
-    notes: PastCall | None
+    summary: PastCall | None
     turns: Sequence[SpokenTurn]
-    story: Timeline | None
+    timeline: Timeline | None
     picture: Markup | None
     waves: Markup | None
     changes: Sequence[MemoryChange]
-    steps: Sequence[TimelineStep]
+    steps: Sequence[ProcessingStep]
     problem: str
     reverted: bool
     recorded: bool
@@ -64,93 +64,93 @@ class CallView:
 
 
 class CallPageQuery:
-    """Reads calls, for pages. Raises StoreUnavailable."""
+    """Raises StoreUnavailable."""
 
     def __init__(
-        self, stores: Stores, archive: Archive, sounds: RecordingCache, log: Path, *, has_remote: bool
+        self, stores: Stores, archive: Archive, recordings: RecordingCache, log: Path, *, has_remote: bool
     ) -> None:
         self._store = store = stores.memory
-        self._book = CallsTable(store)
+        self._calls = CallsTable(store)
         self._jobs = JobTable(stores.local)
         self._facts = FactStore(store)
-        self._dossiers = MemoryReports(store)
+        self._reports = MemoryReports(store)
         self._archive = archive
-        self._sounds = sounds
+        self._recordings = recordings
         self._log = log
         self._has_remote = has_remote
 
     async def find(self, uuid: str) -> FinishedCall | None:
-        call = await self._book.find(uuid)
+        call = await self._calls.find(uuid)
         return call if call is not None and call.session_id == f"voice-session:{uuid}" else None
 
-    async def find_beginning(self, beginning: str) -> FinishedCall | None:
-        """The one call whose id begins so."""
-        return await self._book.find(beginning)
+    async def find_by_prefix(self, prefix: str) -> FinishedCall | None:
+        """The only call whose id starts with `prefix`."""
+        return await self._calls.find(prefix)
 
     async def view(self, call: FinishedCall) -> CallView:
         uuid = call.session_id.removeprefix("voice-session:")
         documents = await self._store.by_source_ids([call.session_id])
         job = await self._jobs.of(call.session_id)
         text = await self._archive.read(uuid)
-        sound = await asyncio.to_thread(self._sounds.load, uuid)
-        told = await asyncio.to_thread(events_of_call, self._log, call.session_id)
-        turns = logged_turns(told) or _with_timings(_turns(job, sound, text), call.timings)
-        changes = await self._dossiers.changes(call.caller, [call.agent])
-        story, picture, waves = await asyncio.to_thread(_drawn, turns, functions_of(told), call.seconds, sound)
+        recording = await asyncio.to_thread(self._recordings.load, uuid)
+        events = await asyncio.to_thread(events_of_call, self._log, call.session_id)
+        turns = logged_turns(events) or _with_timings(_turns(job, recording, text), call.timings)
+        changes = await self._reports.changes(call.caller, [call.agent])
+        drawn, picture, waves = await asyncio.to_thread(_draw, turns, functions_of(events), call.seconds, recording)
         return CallView(
             call=call,
-            notes=read_call(documents[0]) if documents else None,
+            summary=read_call(documents[0]) if documents else None,
             turns=turns,
-            story=story,
+            timeline=drawn,
             picture=picture,
             waves=waves,
             changes=[change for change in changes if change.session_id == call.session_id],
             steps=_steps(call, job, archived=text is not None, has_remote=self._has_remote),
             problem=job.problem if job else "",
             reverted=await self._facts.is_reverted(call.session_id),
-            recorded=sound is not None,
+            recorded=recording is not None,
         )
 
 
-# What was said
+# Transcript
 
 
 def logged_turns(events: Sequence[Mapping[str, Any]]) -> list[SpokenTurn]:
-    begin = _begin(events)
+    start = _start(events)
     return [
-        replace(_turn(logged.turn, begin), wait=logged.latency, stages=_stages(logged.stages))
+        replace(_turn(logged.turn, start), wait=logged.latency, stages=_stages(logged.stages))
         for logged in turns_from_rows(events)
     ]
 
 
 def functions_of(events: Sequence[Mapping[str, Any]]) -> list[Stretch]:
-    begin = _begin(events)
+    start = _start(events)
     found = []
     for event in events:
         if event["event"] == "function_finished":
-            end, seconds = _since(begin, event["at"]), event.get("seconds") or 0.0
+            end, seconds = _since(start, event["at"]), event.get("seconds") or 0.0
             label = event["function"] if event.get("ok", True) else f"{event['function']} failed"
             found.append(Stretch(max(end - seconds, 0.0), end, label))
     return found
 
 
-def _begin(events: Sequence[Mapping[str, Any]]) -> datetime:
-    """When the call was answered, which is where a recording begins too."""
+def _start(events: Sequence[Mapping[str, Any]]) -> datetime:
+    """When the call was answered, which is also where its recording starts."""
     answered = (event["at"] for event in events if event["event"] == "answered")
     at = next(answered, events[0]["at"] if events else None)
     return datetime.fromisoformat(at) if at else datetime.min.replace(tzinfo=UTC)
 
 
-def _since(begin: datetime, at: str) -> float:
-    return max((datetime.fromisoformat(at) - begin).total_seconds(), 0.0)
+def _since(start: datetime, at: str) -> float:
+    return max((datetime.fromisoformat(at) - start).total_seconds(), 0.0)
 
 
-def _turns(job: FinalizationJob | None, sound: StereoRecording | None, text: str | None) -> list[SpokenTurn]:
-    """With times and what was not heard, where a recording or an open ending tells; else what the archive has."""
+def _turns(job: FinalizationJob | None, recording: StereoRecording | None, text: str | None) -> list[SpokenTurn]:
+    """With times and unheard text from an open job or a recording; otherwise from the archived transcript."""
     if job is not None:
         return [_turn(turn, job.session.started_at) for turn in job.session.turns]
-    if sound is not None and sound.ended is not None:
-        session = VoiceSession.from_json(sound.ended)
+    if recording is not None and recording.ended is not None:
+        session = VoiceSession.from_json(recording.ended)
         return [_turn(turn, session.started_at) for turn in session.turns]
     return [_archived(line) for line in (text or "").splitlines() if line]
 
@@ -168,7 +168,7 @@ def _archived(line: str) -> SpokenTurn:
 
 
 def _with_timings(turns: Sequence[SpokenTurn], timings: Sequence[Mapping[str, float | None]]) -> list[SpokenTurn]:
-    """Each answer with how long it took. Told only where there is one for each of the caller's turns."""
+    """Add the response time to each answer, if there is one timing per caller turn."""
     asked = [index for index, turn in enumerate(turns) if turn.who == "caller"]
     timed = dict(zip(asked, timings, strict=True)) if len(asked) == len(timings) else {}
     shown = []
@@ -183,41 +183,47 @@ def _stages(timing: Mapping[str, float | None]) -> list[tuple[str, float]]:
     return [(name, seconds) for stage, name in _STAGES.items() if (seconds := timing.get(stage)) is not None]
 
 
-def _drawn(
-    turns: Sequence[SpokenTurn], functions: Sequence[Stretch], seconds: float, sound: StereoRecording | None
+def _draw(
+    turns: Sequence[SpokenTurn], functions: Sequence[Stretch], seconds: float, recording: StereoRecording | None
 ) -> tuple[Timeline | None, Markup | None, Markup | None]:
     has_times = any(turn.at is not None for turn in turns)
-    if not has_times and sound is None:
+    if not has_times and recording is None:
         return None, None, None
-    story = timeline.of_turns(turns, seconds, functions)
-    if sound is None:
-        return story, timeline.picture(story), None
-    story = timeline.with_sound(story, sound.spans(), sound.seconds)
-    count = max(round(500 * sound.seconds / story.seconds), 1) if story.seconds else 1
-    quiet = [0.0] * (500 - count)  # the sound may end before the call does
-    peaks = [[*channel, *quiet] for channel in sound.peaks(count)]
-    return story, timeline.picture(story), timeline.waves(peaks, "Loudness of both voices over the call")
+    drawn = timeline.of_turns(turns, seconds, functions)
+    if recording is None:
+        return drawn, timeline.picture(drawn), None
+    drawn = timeline.with_recording(drawn, recording.spans(), recording.seconds)
+    count = max(round(500 * recording.seconds / drawn.seconds), 1) if drawn.seconds else 1
+    silence = [0.0] * (500 - count)  # the recording may end before the call
+    peaks = [[*channel, *silence] for channel in recording.peaks(count)]
+    return drawn, timeline.picture(drawn), timeline.waves(peaks, "Loudness of caller and agent during the call")
 
 
-# How it ended
+# Post-call processing
 
 
-def _steps(call: FinishedCall, job: FinalizationJob | None, *, archived: bool, has_remote: bool) -> list[TimelineStep]:
+def _steps(
+    call: FinishedCall, job: FinalizationJob | None, *, archived: bool, has_remote: bool
+) -> list[ProcessingStep]:
     if job is None:
-        remote = [TimelineStep("Sent to the remote store", "done", "")] if has_remote else []
-        kept = "" if archived else "deleted since, as VOICE_SESSION_RETENTION_DAYS says"
+        remote = [ProcessingStep("Sent to the remote store", "done", "")] if has_remote else []
+        archive = "" if archived else "deleted after VOICE_SESSION_RETENTION_DAYS"
         return [
-            TimelineStep("Transcript archived", "done", kept),
-            TimelineStep("Summary written", "done", f"by {call.summary_by}"),
-            TimelineStep("Stored", "done", ""),
+            ProcessingStep("Transcript archived", "done", archive),
+            ProcessingStep("Summary saved", "done", _written_by(call.summary_by)),
+            ProcessingStep("Document stored", "done", ""),
             *remote,
         ]
-    waits = "stuck" if job.problem else "waiting"
-    by = f"by {job.summary.written_by}" if job.summary else ""
-    remote = [TimelineStep("Sent to the remote store", "done" if job.remote_version else waits, job.problem)]
+    not_done = "failed" if job.problem else "pending"
+    by = _written_by(job.summary.written_by) if job.summary else ""
+    remote = [ProcessingStep("Sent to the remote store", "done" if job.remote_version else not_done, job.problem)]
     return [
-        TimelineStep("Transcript archived", "done" if job.archived else waits, ""),
-        TimelineStep("Summary written", "done" if job.summary else waits, by),
-        TimelineStep("Stored", "done" if job.document_id else waits, ""),
+        ProcessingStep("Transcript archived", "done" if job.archived else not_done, ""),
+        ProcessingStep("Summary saved", "done" if job.summary else not_done, by),
+        ProcessingStep("Document stored", "done" if job.document_id else not_done, ""),
         *(remote if has_remote else []),
     ]
+
+
+def _written_by(provider: str) -> str:
+    return "no language model" if provider == "extractive" else f"by {provider}"

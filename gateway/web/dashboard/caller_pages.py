@@ -1,6 +1,8 @@
-"""Pages about callers: who called, what is known of one, and how to correct, forget or export it."""
+"""Pages about callers: the list, one caller's profile, and correcting, erasing or exporting it."""
 
 import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -11,149 +13,210 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from gateway.errors import StoreError
-from gateway.history.calls_table import CallsTable
+from gateway.history.calls_table import CallRow, CallRowFilter, CallsTable
 from gateway.history.erasure import Eraser
-from gateway.history.report import MemoryReports
+from gateway.history.report import KnownFact, MemoryChange, MemoryReports, ReportedTopic
 from gateway.memory.facts import FactStore
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.state import CallerStateStore, Value
 from gateway.memory.store import MemoryStore
-from gateway.web.dashboard.caller_query import CallerPageQuery
+from gateway.memory.summary_parser import read_call
+from gateway.web.auth import LoginSession, SealedParam
 from gateway.web.dashboard.recordings import RecordingCache
-from gateway.web.dashboard.stats import TROUBLE
+from gateway.web.dashboard.stats_pages import FAILURES
 from gateway.web.login import Form, LoginGuard
-from gateway.web.login_sessions import LoginSession, SealedParam
 
 PAGE_ROWS: Final = 50
-MOST_FACT_CHARACTERS: Final = 300
-_DONE: Final = {
-    "fact": "The fact was changed. From the next call on the agent is told so.",
-    "forgot-fact": "The fact was forgotten.",
-    "pin": "The topic is pinned: the agent is told of it in every call.",
-    "unpinned": "The topic was let go.",
-    "state": "The value was changed.",
-    "forgot-state": "The key was forgotten.",
+MAX_FACTS: Final = 200
+MAX_CALLS: Final = 20
+MAX_CHANGES: Final = 50
+MAX_FACT_CHARACTERS: Final = 300
+_NOTICES: Final = {
+    "fact": "Fact changed. The agent uses it from the next call on.",
+    "forgot-fact": "Fact deleted.",
+    "pin": "Topic saved. The agent gets pinned topics in every call.",
+    "unpinned": "Topic unpinned.",
+    "state": "Value changed.",
+    "forgot-state": "Value deleted.",
     "forgotten": "Everything about this caller was deleted.",
-    "remote": "Deleted here. The remote store keeps some documents: delete them there.",
-    "busy": "Deleted. A database was busy, so freed pages may still hold words: forget once more later.",
-    "under-way": "Deleted. A call of theirs is not over or not all stored yet: forget once more afterwards.",
+    "remote": "Deleted here. Some documents remain in the remote store; delete them there.",
+    "busy": "Deleted. A database was busy, so its free pages may still contain text. Repeat this later.",
+    "under-way": "Deleted. A call by this caller is still live or being processed. Repeat this when it is done.",
 }
+
+
+@dataclass(frozen=True)
+class CallerView:
+    """What the page shows, with lists cut to a readable length. False if nothing is known."""
+
+    caller: str
+    name: str
+    agents: Sequence[str]
+    facts: Sequence[KnownFact]
+    pins: Sequence[ReportedTopic]
+    state: Mapping[str, Mapping[str, Value]]
+    calls: Sequence[CallRow]
+    call_count: int
+    changes: Sequence[MemoryChange]
+
+    def __bool__(self) -> bool:
+        return bool(self.agents)
+
+
+class CallerPageQuery:
+    """Raises StoreUnavailable."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self._store = store
+        self._rows = CallsTable(store)
+        self._reports = MemoryReports(store)
+        self._facts = FactStore(store)
+        self._pins = PinnedTopicStore(store)
+        self._state = CallerStateStore(store)
+
+    async def view(self, caller: str) -> CallerView:
+        agents = await self._reports.agents_of(caller)
+        known = [(name, await self._facts.known(name, caller, MAX_FACTS)) for name in agents]
+        calls = await self._rows.page(CallRowFilter(caller=caller), limit=MAX_CALLS)
+        names = await self.names([call.session_id for call in calls])
+        changes = await self._reports.changes(caller, agents)
+        return CallerView(
+            caller=caller,
+            name=next((names[call.session_id] for call in calls if names.get(call.session_id)), ""),
+            agents=agents,
+            facts=[KnownFact(name, fact) for name, facts in known for fact in facts],
+            pins=[
+                ReportedTopic(name, pin)
+                for name in agents
+                for pin in await self._pins.pinned(name, caller, MAX_FACTS, closed=True)
+            ],
+            state={name: kept for name in agents if (kept := await self._state.load(name, caller))},
+            calls=calls,
+            call_count=await self._rows.count(CallRowFilter(caller=caller)),
+            changes=changes[: -MAX_CHANGES - 1 : -1],
+        )
+
+    async def names(self, session_ids: Sequence[str]) -> dict[str, str]:
+        """The caller's name in each call, by session id."""
+        documents = await self._store.by_source_ids(session_ids)
+        summaries = [read_call(document) for document in documents]
+        return {one.session_id: one.caller_name for one in summaries if one is not None}
 
 
 class CallerPages:
     def __init__(
         self,
-        entrance: LoginGuard,
+        guard: LoginGuard,
         store: MemoryStore,
-        room: CallerPageQuery,
-        sounds: RecordingCache,
-        envelope: SealedParam,
+        query: CallerPageQuery,
+        recordings: RecordingCache,
+        params: SealedParam,
         eraser: Eraser,
     ) -> None:
-        self._entrance = entrance
-        self._lines = CallsTable(store)
+        self._guard = guard
+        self._rows = CallsTable(store)
         self._facts = FactStore(store)
         self._pins = PinnedTopicStore(store)
         self._state = CallerStateStore(store)
-        self._dossiers = MemoryReports(store)
-        self._room = room
-        self._sounds = sounds
-        self._envelope = envelope
+        self._reports = MemoryReports(store)
+        self._query = query
+        self._recordings = recordings
+        self._params = params
         self._eraser = eraser
 
     def routes(self) -> list[Route]:
-        door = self._entrance
+        guard = self._guard
         return [
-            Route("/callers", door.page(self._list)),
-            Route("/callers/find", door.action(self._find), methods=["POST"]),
-            Route("/callers/{who}", door.page(self._show)),
-            Route("/callers/{who}/export.json", door.file(self._export)),
-            Route("/callers/{who}/facts", door.action(self._change_fact), methods=["POST"]),
-            Route("/callers/{who}/pins", door.action(self._change_pin), methods=["POST"]),
-            Route("/callers/{who}/state", door.action(self._change_state), methods=["POST"]),
-            Route("/callers/{who}/forget", door.action(self._forget), methods=["POST"]),
+            Route("/callers", guard.page(self._list)),
+            Route("/callers/find", guard.action(self._find), methods=["POST"]),
+            Route("/callers/{who}", guard.page(self._show)),
+            Route("/callers/{who}/export.json", guard.file(self._export)),
+            Route("/callers/{who}/facts", guard.action(self._change_fact), methods=["POST"]),
+            Route("/callers/{who}/pins", guard.action(self._change_pin), methods=["POST"]),
+            Route("/callers/{who}/state", guard.action(self._change_state), methods=["POST"]),
+            Route("/callers/{who}/forget", guard.action(self._forget), methods=["POST"]),
         ]
 
-    # Looking
+    # Reading
 
-    async def _list(self, request: Request, visit: LoginSession) -> Response:
+    async def _list(self, request: Request, session: LoginSession) -> Response:
         chosen = request.query_params
-        digits = self._envelope.unseal(chosen.get("find", "")) or ""
+        digits = self._params.unseal(chosen.get("find", "")) or ""
         page = int(chosen["page"]) if chosen.get("page", "").isdecimal() and len(chosen["page"]) < 7 else 0
-        found = await self._lines.callers(digits, limit=PAGE_ROWS + 1, offset=page * PAGE_ROWS)
+        found = await self._rows.callers(digits, limit=PAGE_ROWS + 1, offset=page * PAGE_ROWS)
         rows = found[:PAGE_ROWS]
-        return await self._entrance.html(
+        return await self._guard.html(
             "callers.html",
-            visit,
+            session,
             here="callers",
-            rows=[(row, self._envelope.seal(row.caller)) for row in rows],
-            names=await self._room.names([row.session_id for row in rows]),
-            total=await self._lines.count_callers(digits),
+            rows=[(row, self._params.seal(row.caller)) for row in rows],
+            names=await self._query.names([row.session_id for row in rows]),
+            total=await self._rows.count_callers(digits),
             digits=digits,
             find=chosen.get("find", ""),
             page=page,
             more=len(found) > PAGE_ROWS,
-            done=_DONE.get(chosen.get("done", ""), ""),
+            notice=_NOTICES.get(chosen.get("done", ""), ""),
         )
 
-    async def _find(self, request: Request, visit: LoginSession, form: Form) -> Response:
+    async def _find(self, request: Request, session: LoginSession, form: Form) -> Response:
         digits = "".join(filter(str.isdecimal, form.get("find", "")))[:20]
-        return RedirectResponse(f"/callers?find={self._envelope.seal(digits)}" if digits else "/callers", 303)
+        return RedirectResponse(f"/callers?find={self._params.seal(digits)}" if digits else "/callers", 303)
 
-    async def _show(self, request: Request, visit: LoginSession) -> Response:
-        view = await self._room.view(self._caller(request))
+    async def _show(self, request: Request, session: LoginSession) -> Response:
+        view = await self._query.view(self._caller(request))
         if not view:
-            raise HTTPException(404, "Nothing is known of this caller.")
-        return await self._entrance.html(
+            raise HTTPException(404, "Caller not found. Nothing is known about this caller.")
+        return await self._guard.html(
             "caller.html",
-            visit,
+            session,
             here="callers",
             view=view,
-            address=request.path_params["who"],
-            trouble=TROUBLE,
-            done=_DONE.get(request.query_params.get("done", ""), ""),
+            caller_param=request.path_params["who"],
+            failures=FAILURES,
+            notice=_NOTICES.get(request.query_params.get("done", ""), ""),
         )
 
-    async def _export(self, request: Request, visit: LoginSession) -> Response:
-        report = await self._dossiers.of(self._caller(request))
+    async def _export(self, request: Request, session: LoginSession) -> Response:
+        report = await self._reports.of(self._caller(request))
         body = orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2)
         name = f"caller-{report.caller[-4:]}.json" if report.caller[-4:].isdecimal() else "caller.json"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(body, media_type="application/json", headers=headers)
 
-    # Doing
+    # Changing
 
-    async def _change_fact(self, request: Request, visit: LoginSession, form: Form) -> Response:
+    async def _change_fact(self, request: Request, session: LoginSession, form: Form) -> Response:
         caller, agent, fact = self._caller(request), form.get("agent", ""), form.get("fact", "")
-        forgets = form.get("do") == "forget"
-        text = "" if forgets else " ".join(form.get("text", "").split())
-        if not forgets and not 0 < len(text) <= MOST_FACT_CHARACTERS:
-            raise HTTPException(400, f"A fact has 1 to {MOST_FACT_CHARACTERS} characters.")
+        deletes = form.get("do") == "forget"
+        text = "" if deletes else " ".join(form.get("text", "").split())
+        if not deletes and not 0 < len(text) <= MAX_FACT_CHARACTERS:
+            raise HTTPException(400, f"Not saved. A fact has 1 to {MAX_FACT_CHARACTERS} characters.")
         if not await self._facts.correct(agent, caller, fact, text, by=_by_operator(), now=datetime.now(UTC)):
-            raise HTTPException(404, "This fact is not there any more.")
-        return self._back(request, "forgot-fact" if forgets else "fact")
+            raise HTTPException(404, "Fact not found. It may have been deleted or replaced.")
+        return self._back(request, "forgot-fact" if deletes else "fact")
 
-    async def _change_pin(self, request: Request, visit: LoginSession, form: Form) -> Response:
-        """Pin a topic, change one, or let it go. Agents know only callers who have called them."""
+    async def _change_pin(self, request: Request, session: LoginSession, form: Form) -> Response:
+        """Pin, change or unpin a topic, for an agent that this caller has talked to."""
         caller, agent, title = self._caller(request), form.get("agent", ""), " ".join(form.get("title", "").split())
-        if agent not in await self._dossiers.agents_of(caller):
-            raise HTTPException(404, "This agent does not know this caller.")
+        if agent not in await self._reports.agents_of(caller):
+            raise HTTPException(404, "Agent not found. This caller has not talked to it.")
         if form.get("do") == "unpin":
             if not await self._pins.unpin(agent, caller, title):
-                raise HTTPException(404, "This topic is not pinned any more.")
+                raise HTTPException(404, "Topic not found. It is no longer pinned.")
             return self._back(request, "unpinned")
         items = [item.strip() for item in form.get("items", "").splitlines() if item.strip()]
         about, status, closed = form.get("about", "").strip(), form.get("status", "").strip(), form.get("do") == "close"
         try:
             await self._pins.pin(agent, caller, title, about=about, status=status, open_items=items, closed=closed)
         except ValueError as error:
-            raise HTTPException(400, f"That can't be pinned: {error}.") from None
+            raise HTTPException(400, f"Not pinned. The topic is not valid: {error}.") from None
         return self._back(request, "pin")
 
-    async def _change_state(self, request: Request, visit: LoginSession, form: Form) -> Response:
+    async def _change_state(self, request: Request, session: LoginSession, form: Form) -> Response:
         caller, agent, key = self._caller(request), form.get("agent", ""), form.get("key", "")
         if key not in await self._state.load(agent, caller):
-            raise HTTPException(404, "This key is not there any more.")
+            raise HTTPException(404, "Value not found. It may have been deleted.")
         if form.get("do") == "forget":
             await self._state.drop(agent, caller, key)
             return self._back(request, "forgot-state")
@@ -161,29 +224,29 @@ class CallerPages:
         try:
             await self._state.save(agent, caller, values, session_id=_by_operator(), now=datetime.now(UTC))
         except ValueError as error:
-            raise HTTPException(400, f"That can't be kept: {error}.") from None
+            raise HTTPException(400, f"Not saved. The value is not valid: {error}.") from None
         return self._back(request, "state")
 
-    async def _forget(self, request: Request, visit: LoginSession, form: Form) -> Response:
+    async def _forget(self, request: Request, session: LoginSession, form: Form) -> Response:
         caller = self._caller(request)
         if form.get("sure") != "yes":
-            raise HTTPException(400, "Tick the box to forget this caller.")
+            raise HTTPException(400, "Not confirmed. Tick the box to forget this caller.")
         try:
             traces = await self._eraser.find(caller)
-            undone = await self._eraser.erase(traces)
+            result = await self._eraser.erase(traces)
         except StoreError:
-            raise HTTPException(503, "A store can't be reached, so not everything was deleted. Try again.") from None
+            raise HTTPException(503, "A store is unreachable. Not everything was deleted; try again.") from None
         for session_id in traces.sessions:
-            self._sounds.drop(session_id.removeprefix("voice-session:"))
-        left = {"under-way": traces.unfinished, "remote": undone.remote_left, "busy": undone.unscrubbed}
+            self._recordings.drop(session_id.removeprefix("voice-session:"))
+        left = {"under-way": traces.unfinished, "remote": result.remote_left, "busy": result.unscrubbed}
         return RedirectResponse(
-            f"/callers?done={next((what for what, is_so in left.items() if is_so), 'forgotten')}", 303
+            f"/callers?done={next((reason for reason, remains in left.items() if remains), 'forgotten')}", 303
         )
 
     def _caller(self, request: Request) -> str:
-        if caller := self._envelope.unseal(request.path_params["who"]):
+        if caller := self._params.unseal(request.path_params["who"]):
             return caller
-        raise HTTPException(404, "There is no such caller.")
+        raise HTTPException(404, "Caller not found.")
 
     @staticmethod
     def _back(request: Request, done: str) -> Response:
@@ -191,12 +254,12 @@ class CallerPages:
 
 
 def _by_operator() -> str:
-    """In the place of a session: a person said so, here."""
+    """A source id in place of a session: an operator made the change."""
     return f"operator:{uuid.uuid4()}"
 
 
 def _value(text: str) -> Value:
-    """As JSON where it is, else as text."""
+    """Parsed as JSON if possible, otherwise text."""
     try:
         value: Value = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Pictures as SVG. Text is escaped, colours are classes: the style sheet knows light and dark."""
+"""SVG pictures. Text is escaped; colours are CSS classes, so that they follow light and dark mode."""
 
 from collections.abc import Iterable, Sequence
 from typing import Final
@@ -11,7 +11,7 @@ _STEPS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 2
 
 
 def element(name: str, *children: str, **attributes: object) -> Markup:
-    """One element. An underscore at the end of an attribute's name is left out, one inside becomes a dash."""
+    """One element. In attribute names a trailing underscore is dropped and others become dashes."""
     given = Markup("").join(
         Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _text(value))
         for key, value in attributes.items()
@@ -22,7 +22,7 @@ def element(name: str, *children: str, **attributes: object) -> Markup:
 
 
 def picture(width: float, height: float, label: str, *children: str, class_: str, stretched: bool = False) -> Markup:
-    """The whole. `label` is what somebody is told who can't see it."""
+    """The SVG root. `label` is the text for screen readers."""
     return element(
         "svg",
         element("title", label),
@@ -52,12 +52,12 @@ def path(points: Iterable[tuple[float, float]], class_: str, *, closed: bool = F
 
 
 def ticks(most: float, count: int = 4) -> Sequence[float]:
-    """Round values from 0 to at least `most`, about `count` of them."""
+    """About `count` round values from 0 to at least `most`."""
     unit = 10.0**-3 if most < 1 else 1.0
     step = next((step * unit for step in _STEPS if step * unit * count >= most), most / count or unit)
     return [step * index for index in range(count + 1) if step * (index - 1) < most or index == 1]
 
 
 def _text(value: object) -> object:
-    """A number with no more digits than an eye can see."""
+    """Floats with one decimal at most."""
     return f"{value:.1f}".rstrip("0").rstrip(".") if isinstance(value, float) else value

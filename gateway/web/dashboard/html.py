@@ -1,8 +1,7 @@
 """
-Pages from templates. Whatever a template puts out is escaped, and cleaned of characters that steer a screen.
+Pages from Jinja templates. All output is escaped and stripped of control characters.
 
-Jinja2, because it escapes by itself: no template can forget to. Rendering is done in a thread; a page is nothing that
-audio should wait for.
+Rendering runs in a thread, because it would delay audio.
 """
 
 import asyncio
@@ -21,14 +20,12 @@ _STATIC: Final = resources.files("gateway.web.dashboard") / "static"
 
 
 class Pages:
-    """The templates, made once."""
-
     def __init__(self) -> None:
         self._environment = Environment(
             loader=PackageLoader("gateway.web.dashboard"),
             autoescape=True,
             undefined=StrictUndefined,
-            finalize=_shown,
+            finalize=_finalize,
             trim_blocks=True,
             lstrip_blocks=True,
             auto_reload=False,
@@ -43,9 +40,11 @@ class Pages:
             "ms": milliseconds,
             "percent": percent,
             "number": readable,
-            "json": lambda value: orjson.dumps(value).decode(),  # Jinja's own is made for scripts, and marked as safe
+            "json": lambda value: orjson.dumps(
+                value
+            ).decode(),  # Jinja's tojson is for scripts and marks its output as safe
         }
-        self._environment.globals["static"] = _static_address
+        self._environment.globals["static"] = _static_url
 
     async def render(self, name: str, **values: Any) -> str:
         return await asyncio.to_thread(self._rendered, name, values)
@@ -61,15 +60,15 @@ def static_file(name: str) -> bytes:
 _versions: dict[str, str] = {}
 
 
-def _static_address(name: str) -> str:
-    """With a digest of the content, so that a browser may keep it for ever."""
+def _static_url(name: str) -> str:
+    """With a digest of the content, so that browsers may cache it forever."""
     if name not in _versions:
         _versions[name] = hashlib.sha256(static_file(name)).hexdigest()[:12]
     return f"/static/{name}?v={_versions[name]}"
 
 
-def _shown(value: Any) -> Any:
-    """What a template puts out: nothing for None; text without what would steer the screen."""
+def _finalize(value: Any) -> Any:
+    """Applied to every value in a template: empty for None, text without control characters."""
     if value is None:
         return ""
     return cleaned(value) if isinstance(value, str) else value

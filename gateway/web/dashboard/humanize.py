@@ -1,4 +1,4 @@
-"""Figures in plain words, for people."""
+"""Figures and times as text for people."""
 
 import re
 from datetime import UTC, datetime
@@ -9,15 +9,15 @@ from markupsafe import Markup
 _STEPS: Final = ((60, "second"), (3600, "minute"), (86_400, "hour"), (86_400 * 60, "day"))
 
 
-# Control characters but tab and line break, what turns the direction of text, and line separators of other scripts.
-_STEERING: Final = re.compile(
+# Control characters except tab and line feed, bidirectional controls, and Unicode line separators.
+_CONTROL: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb]"
 )
 
 
 def cleaned(text: str) -> str:
-    """What somebody said, without what would steer a screen. Markup of ours stays as it is."""
-    return text if isinstance(text, Markup) else _STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
+    """Text from a call without control characters. Our own Markup is left as it is."""
+    return text if isinstance(text, Markup) else _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def count(number: int, noun: str, plural: str = "") -> str:
@@ -25,25 +25,25 @@ def count(number: int, noun: str, plural: str = "") -> str:
 
 
 def duration(seconds: float) -> str:
-    """How long a call was: 4:05, 1:02:10."""
+    """4:05, 1:02:10."""
     minutes, rest = divmod(round(max(seconds, 0)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 def milliseconds(seconds: float | None) -> str:
-    """How long an answer took: 840 ms, 1.2 s; a dash where that is not known."""
+    """840 ms, 1.2 s; a dash for None."""
     if seconds is None:
         return "–"
     return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
 
 
 def percent(share: float) -> str:
-    return f"{share * 100:.0f} %"
+    return f"{share * 100:.0f}%"
 
 
 def ago(time: datetime | str, now: datetime | None = None) -> str:
-    """Just now, 5 minutes ago, 3 days ago; of what is months ago, the day."""
+    """Just now, 5 minutes ago, 3 days ago; the date for times more than two months ago."""
     then = datetime.fromisoformat(time) if isinstance(time, str) else time
     seconds = ((now or datetime.now(UTC)) - then).total_seconds()
     if seconds < 10:

@@ -1,8 +1,8 @@
 """
-A recorded call as sound: two voices side by side, put together from the frames of its recording.
+The audio of a recorded call as a stereo WAV file, rebuilt from the frames in its recording.
 
-`gateway.calls.recorder` writes the file. The caller's frames come as they were spoken. The engine's come faster than
-they are played: they queue at the carrier, until a caller who interrupts has the queue cleared.
+`gateway.calls.recorder` writes the file. The caller's frames arrive in real time. The engine's arrive faster than they
+are played: they queue at the carrier until a barge-in clears the queue.
 """
 
 import base64
@@ -20,15 +20,15 @@ import orjson
 from gateway.audio import BYTES_PER_SECOND, SILENCE_BYTE
 from gateway.web.dashboard.timeline import Span
 
-_LONGEST: Final = 4 * 3600 * BYTES_PER_SECOND
-"""Of one voice, in bytes; a file that claims more is broken."""
-_KEPT_BYTES: Final = 64 << 20
+_MAX_BYTES: Final = 4 * 3600 * BYTES_PER_SECOND
+"""Per channel; a longer recording is damaged."""
+_CACHE_BYTES: Final = 64 << 20
 _HEADER: Final = 44
 
 
 @dataclass(frozen=True)
 class StereoRecording:
-    """Both voices, mu-law, of one length, and the note that the recording closes with."""
+    """Both channels in mu-law, of equal length, and the closing note of the recording."""
 
     caller: bytes
     agent: bytes
@@ -53,13 +53,13 @@ class StereoRecording:
         return header + body[skipped : skipped + (end - start) - len(header)]
 
     def peaks(self, count: int = 500) -> list[list[float]]:
-        """How loud each voice was, from 0 to 1, over `count` equal stretches."""
+        """The loudness of each channel from 0 to 1, in `count` steps."""
         from gateway.web.dashboard.waveform import peaks
 
         return [peaks(channel, count) for channel in (self.caller, self.agent)]
 
     def spans(self) -> list[Span]:
-        """When each of them spoke."""
+        """When each side spoke."""
         from gateway.web.dashboard.waveform import spoken
 
         caller = [Span("caller", start, end) for start, end in spoken(self.caller)]
@@ -68,45 +68,45 @@ class StereoRecording:
 
 
 class RecordingCache:
-    """Recordings of a folder as sound; the last few are kept, since a player asks for one piece after another."""
+    """Loads recordings and caches the latest few, because a player requests many ranges of one file."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self._kept: OrderedDict[str, StereoRecording] = OrderedDict()
-        self._lock = threading.Lock()  # loaded in threads
+        self._lock = threading.Lock()  # used in threads
 
     def has(self, uuid: str) -> bool:
         return self._folder is not None and (self._folder / f"{uuid}.jsonl").is_file()
 
     def load(self, uuid: str) -> StereoRecording | None:
-        """Takes its time: not for the loop. None where there is no recording, or one that can't be read."""
+        """Blocking; call it in a thread. None if the recording is missing or damaged."""
         with self._lock:
             if uuid not in self._kept:
-                if self._folder is None or (sound := read_sound(self._folder / f"{uuid}.jsonl")) is None:
+                if self._folder is None or (recording := read_recording(self._folder / f"{uuid}.jsonl")) is None:
                     return None
-                self._kept[uuid] = sound
-                while sum(len(kept.caller) * 2 for kept in self._kept.values()) > _KEPT_BYTES and len(self._kept) > 1:
+                self._kept[uuid] = recording
+                while sum(len(kept.caller) * 2 for kept in self._kept.values()) > _CACHE_BYTES and len(self._kept) > 1:
                     self._kept.popitem(last=False)
             self._kept.move_to_end(uuid)
             return self._kept[uuid]
 
     def drop(self, uuid: str) -> None:
-        """The recording was deleted."""
+        """Remove a deleted recording from the cache."""
         with self._lock:
             self._kept.pop(uuid, None)
 
 
-def read_sound(path: Path) -> StereoRecording | None:
+def read_recording(path: Path) -> StereoRecording | None:
     caller, agent = bytearray(), bytearray()
     ended = None
     try:
         for record in _records(path):
-            at = min(max(int(record["t"] * BYTES_PER_SECOND), 0), _LONGEST)
+            at = min(max(int(record["t"] * BYTES_PER_SECOND), 0), _MAX_BYTES)
             match record:
                 case {"from": "carrier", "frame": {"event": "media", "media": {"payload": str(payload)}}}:
-                    _lay(caller, at, base64.b64decode(payload))
+                    _append(caller, at, base64.b64decode(payload))
                 case {"from": "engine", "audio": str(audio)}:
-                    _lay(agent, at, base64.b64decode(audio))
+                    _append(agent, at, base64.b64decode(audio))
                 case {"to": "carrier", "frame": {"event": "clear"}}:
                     del agent[at:]
                 case {"note": "ended", "content": dict(content)}:
@@ -114,30 +114,30 @@ def read_sound(path: Path) -> StereoRecording | None:
     except (OSError, KeyError, TypeError, ValueError, binascii.Error):
         return None
     length = max(len(caller), len(agent))
-    return StereoRecording(_filled(caller, length), _filled(agent, length), ended)
+    return StereoRecording(_padded(caller, length), _padded(agent, length), ended)
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for line in file:
-            if line.endswith(b"\n"):  # a last one without is half written
+            if line.endswith(b"\n"):  # an unterminated last line is incomplete
                 yield orjson.loads(line)
 
 
-def _lay(voice: bytearray, at: int, audio: bytes) -> None:
-    """Put sound where it was heard: at its time, or after what waits before it."""
-    if len(voice) < at:
-        voice.extend(bytes([SILENCE_BYTE]) * (at - len(voice)))
-    if len(voice) < _LONGEST:
-        voice.extend(audio)
+def _append(channel: bytearray, at: int, audio: bytes) -> None:
+    """Append audio at its time, or after audio that is still queued."""
+    if len(channel) < at:
+        channel.extend(bytes([SILENCE_BYTE]) * (at - len(channel)))
+    if len(channel) < _MAX_BYTES:
+        channel.extend(audio)
 
 
-def _filled(voice: bytearray, length: int) -> bytes:
-    return bytes(voice).ljust(length, bytes([SILENCE_BYTE]))
+def _padded(channel: bytearray, length: int) -> bytes:
+    return bytes(channel).ljust(length, bytes([SILENCE_BYTE]))
 
 
 def endless_wav_header() -> bytes:
-    """For sound that goes on for nobody knows how long."""
+    """For a stream of unknown length."""
     return _wav_header((1 << 29) - 16)
 
 

@@ -1,8 +1,8 @@
 """
-Who spoke when in a call, as spans of time, and as a picture.
+Who spoke when in a call, as spans of time and as a picture.
 
-Where the sound was recorded it tells when somebody spoke. Else it is told by when the words came, and by how long
-people take to say so many.
+A recording shows exactly when each side spoke. Without one, spans are estimated from the time of each transcript and
+the usual speed of speech.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -16,10 +16,10 @@ from gateway.web.dashboard import charts
 from gateway.web.dashboard.humanize import count, duration, milliseconds, percent
 
 DEAD_AIR: Final = 3.0
-"""Nobody speaks for so long: callers begin to ask whether somebody is there."""
+"""Silence after which callers ask "are you there?"."""
 SLOW_ANSWER: Final = 2.0
 WORDS_PER_SECOND: Final = 2.7
-_SHORTEST: Final = 0.3
+_MIN_SPAN: Final = 0.3
 
 _WIDTH: Final = 1000.0
 _LEFT: Final = 64.0
@@ -33,7 +33,7 @@ Who = Literal["caller", "agent"]
 
 @dataclass(frozen=True)
 class Span:
-    """Somebody speaks. `cut`: the other side spoke over it, and some of it was not heard."""
+    """One side speaks. `cut`: it was interrupted, and a part was not heard."""
 
     who: Who
     start: float
@@ -44,7 +44,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Stretch:
-    """Something that lasts: a wait for an answer, dead air, a function at work."""
+    """A labelled interval: waiting for an answer, dead air, a function call."""
 
     start: float
     end: float
@@ -60,11 +60,11 @@ class Timeline:
     waits: Sequence[Stretch] = ()
     functions: Sequence[Stretch] = ()
     exact: bool = False
-    """From the sound itself."""
+    """Measured from the recording, not estimated."""
 
     @property
     def silences(self) -> list[Stretch]:
-        """Dead air, between and after."""
+        """Dead air between turns and at the end."""
         edges: list[tuple[float, float]] = [(0.0, 0.0)]
         for span in sorted(self.spans, key=lambda span: span.start):
             edges.append((span.start, max(span.end, edges[-1][1])))
@@ -76,30 +76,30 @@ class Timeline:
         return [span.end for span in self.spans if span.cut]
 
     def share(self, who: Who) -> float:
-        """How much of the call somebody spoke."""
+        """The share of the call in which one side spoke."""
         spoken = sum(span.end - span.start for span in self.spans if span.who == who)
         return min(spoken / self.seconds, 1.0) if self.seconds else 0.0
 
     @property
-    def words(self) -> str:
-        """The picture in a sentence."""
+    def description(self) -> str:
+        """The picture in one sentence."""
         parts = [
-            f"the caller speaks {percent(self.share('caller'))} of the time, the agent {percent(self.share('agent'))}",
+            f"caller speaks {percent(self.share('caller'))} of the time, agent {percent(self.share('agent'))}",
             count(len(self.interruptions), "interruption") if self.interruptions else "no interruptions",
         ]
         if self.waits:
             longest = max(self.waits, key=lambda wait: wait.end - wait.start)
-            parts.append(f"longest wait for an answer {milliseconds(longest.end - longest.start)}")
+            parts.append(f"longest response time {milliseconds(longest.end - longest.start)}")
         if silences := self.silences:
-            parts.append(f"{count(len(silences), 'stretch', 'stretches')} of dead air")
+            parts.append(count(len(silences), "period of dead air", "periods of dead air"))
         if self.functions:
             parts.append(count(len(self.functions), "function call"))
-        return f"in {duration(self.seconds)} {', '.join(parts)}"
+        return f"{duration(self.seconds)} long: {', '.join(parts)}"
 
 
 @dataclass(frozen=True)
 class SpokenTurn:
-    """A turn as pages show it: when its words came, what was heard of it and what was not."""
+    """A turn as pages show it: its text, when it was transcribed, and what was not heard of it."""
 
     who: Who
     text: str
@@ -107,21 +107,21 @@ class SpokenTurn:
     unheard: str = ""
     cut: bool = False
     wait: float | None = None
-    """How long the caller waited for it."""
+    """Response time in seconds."""
     stages: Sequence[tuple[str, float]] = field(default=())
 
 
 def of_turns(turns: Sequence[SpokenTurn], seconds: float, functions: Sequence[Stretch] = ()) -> Timeline:
-    """From when words came: a caller's when they were said, an agent's when they begin to be."""
+    """Estimate spans. A caller's text arrives at the end of the turn, the agent's at its start."""
     raw = [_raw_span(turn) for turn in turns if turn.at is not None and (turn.text or turn.unheard)]
     spans: list[Span] = []
     for span in raw:
         if spans and span.start < spans[-1].end:
             before = spans[-1]
             if before.cut:
-                spans[-1] = replace(before, end=max(before.start + _SHORTEST, min(before.end, span.start + _SHORTEST)))
+                spans[-1] = replace(before, end=max(before.start + _MIN_SPAN, min(before.end, span.start + _MIN_SPAN)))
             elif span.who == "caller":
-                span = replace(span, start=max(min(before.end, span.end - _SHORTEST), before.start))
+                span = replace(span, start=max(min(before.end, span.end - _MIN_SPAN), before.start))
             else:
                 spans[-1] = replace(before, end=max(span.start, before.start))
         spans.append(span)
@@ -129,14 +129,14 @@ def of_turns(turns: Sequence[SpokenTurn], seconds: float, functions: Sequence[St
     return Timeline(length, spans, _waits(spans), functions)
 
 
-def with_sound(timeline: Timeline, spans: Sequence[Span], seconds: float) -> Timeline:
-    """The same call, as it sounded. Words and cuts are those of the turn that was spoken then."""
-    placed = [_named(span, timeline.spans) for span in spans]
-    return Timeline(max(seconds, timeline.seconds), placed, _waits(placed), timeline.functions, exact=True)
+def with_recording(timeline: Timeline, spans: Sequence[Span], seconds: float) -> Timeline:
+    """The same call with spans from the recording. Each gets the words and cuts of its turn."""
+    named = [_named(span, timeline.spans) for span in spans]
+    return Timeline(max(seconds, timeline.seconds), named, _waits(named), timeline.functions, exact=True)
 
 
 def picture(timeline: Timeline) -> Markup:
-    """The call from left to right: the caller's lane, the agent's, and what happened below."""
+    """A lane for the caller, a lane for the agent, and function calls below."""
     scale = (_WIDTH - _LEFT - 8) / (timeline.seconds or 1.0)
 
     def x(at: float) -> float:
@@ -158,31 +158,31 @@ def picture(timeline: Timeline) -> Markup:
         charts.line(_LEFT, 14, _LEFT, _LANES["agent"] + 36, "cursor"),
     ]
     height = _HEIGHT if timeline.functions else _MARKS - 6
-    return charts.picture(_WIDTH, height, timeline.words, *drawn, class_="timeline")
+    return charts.picture(_WIDTH, height, timeline.description, *drawn, class_="timeline")
 
 
-def waves(peaks: Sequence[Sequence[float]], words: str) -> Markup:
-    """The two voices below the timeline, in the same scale of time: loudness from 0 to 1, caller and agent."""
+def waves(peaks: Sequence[Sequence[float]], label: str) -> Markup:
+    """Waveforms of caller and agent on the timeline's scale. `peaks` are loudness from 0 to 1."""
     drawn = [charts.line(_LEFT, 0, _LEFT, 72, "cursor")]
     for channel, who, middle in zip(peaks, _LANES, (19.0, 53.0), strict=True):
         step = (_WIDTH - _LEFT - 8) / max(len(channel), 1)
         upper = [(_LEFT + index * step, middle - 0.5 - 16 * peak) for index, peak in enumerate(channel)]
         lower = [(x, 2 * middle - y) for x, y in reversed(upper)]
         drawn.append(charts.path([*upper, *lower], f"wave {who}", closed=True))
-    return charts.picture(_WIDTH, 72, words, *drawn, class_="waves")
+    return charts.picture(_WIDTH, 72, label, *drawn, class_="waves")
 
 
 # Spans
 
 
 def _raw_span(turn: SpokenTurn) -> Span:
-    at, length = turn.at or 0.0, max(len(turn.text.split()) / WORDS_PER_SECOND, _SHORTEST)
+    at, length = turn.at or 0.0, max(len(turn.text.split()) / WORDS_PER_SECOND, _MIN_SPAN)
     start, end = (max(at - length, 0.0), at) if turn.who == "caller" else (at, at + length)
-    return Span(turn.who, start, max(end, start + _SHORTEST), turn.text, turn.cut)
+    return Span(turn.who, start, max(end, start + _MIN_SPAN), turn.text, turn.cut)
 
 
 def _waits(spans: Sequence[Span]) -> list[Stretch]:
-    """From where a caller stops to where the agent starts."""
+    """From the end of the caller's speech to the start of the agent's."""
     waits = []
     for before, after in pairwise(sorted(spans, key=lambda span: span.start)):
         if (before.who, after.who) == ("caller", "agent") and after.start > before.end:
@@ -191,7 +191,7 @@ def _waits(spans: Sequence[Span]) -> list[Stretch]:
 
 
 def _named(span: Span, spoken: Iterable[Span]) -> Span:
-    """With the words of the turn that overlaps it most."""
+    """With the words of the turn that overlaps most."""
 
     def overlap(other: Span) -> float:
         return min(span.end, other.end) - max(span.start, other.start)
@@ -240,7 +240,7 @@ def _span(span: Span, x: float, width: float) -> Markup:
 
 
 def _wait(wait: Stretch, x: float, width: float) -> Markup:
-    """A bridge from the caller's lane down to the agent's, and how long it took."""
+    """A line from the caller's lane to the agent's, with the response time."""
     length = wait.end - wait.start
     slow = " slow" if length >= SLOW_ANSWER else ""
     top, bottom = _LANES["caller"] + _LANE_HEIGHT, _LANES["agent"]
@@ -248,7 +248,7 @@ def _wait(wait: Stretch, x: float, width: float) -> Markup:
         [(x, top), (x + width, bottom), (x + width, bottom + 2), (x, top + 2)], f"wait{slow}", closed=True
     )
     words = charts.text(x + width / 2 + 6, (top + bottom) / 2 + 1, wait.label, f"wait-label{slow}")
-    return charts.element("g", bridge, words, _tip(wait, "waits for an answer"))
+    return charts.element("g", bridge, words, _tip(wait, "waiting for an answer"))
 
 
 def _function(use: Stretch, x: float, width: float) -> Markup:
@@ -259,6 +259,6 @@ def _function(use: Stretch, x: float, width: float) -> Markup:
 
 
 def _interruption(at: float, x: float) -> Markup:
-    tip = charts.element("title", f"{duration(at)}: the caller interrupts")
+    tip = charts.element("title", f"{duration(at)}: caller interrupts")
     bolt = charts.path([(x, 58), (x - 5, 49), (x + 5, 49)], "interruption", closed=True)
     return charts.element("g", charts.line(x, 52, x, _LANES["agent"] + _LANE_HEIGHT, "interruption-line"), bolt, tip)

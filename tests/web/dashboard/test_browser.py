@@ -5,7 +5,7 @@ Pictures of every page are left in build/screenshots, to be looked at.
 """
 
 import contextlib
-import shutil
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,10 +20,10 @@ from gateway.history.stores import open_local_store
 from gateway.session import Speaker, Turn, VoiceSession
 from tests.calls.aftermath import a_session
 from tests.stage import ADMIN, PATIENCE, Stage, make_carrier, staged, until, until_it
+from tests.web.dashboard.browsers import CHROMIUM, require_chromium
 from tests.web.dashboard.examples import fill, keep
 from tests.web.dashboard.test_call_pages import HOSTILE
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 PICTURES = Path("build/screenshots")
 PICTURES.mkdir(parents=True, exist_ok=True)
 LOOKS = {
@@ -34,7 +34,10 @@ LOOKS = {
 
 PATIENCE_MS = PATIENCE * 1000
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; scripts/browser installs it")
+
+@pytest.fixture(autouse=True)
+def chromium() -> None:
+    require_chromium()
 
 
 @dataclass
@@ -62,6 +65,8 @@ class Tab:
             "call": f"/calls/{self.session.uuid}",
             "callers": "/callers",
             "caller": caller,
+            "phone": "/phone",
+            "guest": "/phone/guest#token",
             "health": "/vitals?period=month",
             "problem": "/calls/unknown",
         }
@@ -129,7 +134,7 @@ async def test_wrong_link_leaves_no_token_behind(tmp_path: Path):
         for _ in range(6):
             await tab.open("/login?token=wrong")
         await tab.log_in()
-        await expect(tab.page.get_by_role("alert")).to_have_text("Too many wrong tokens. Wait a minute.")
+        await expect(tab.page.get_by_role("alert")).to_have_text("Too many failed attempts. Try again in a minute.")
         await tab.page.wait_for_url(f"{tab.stage.url}/login")
         assert await tab.page.evaluate("history.length") > 1
         tab.problems.clear()  # the browser tells of each refusal
@@ -145,7 +150,7 @@ async def test_link_on_another_site_logs_in_too(tmp_path: Path):
             f"{tab.stage.url}/login?token={ADMIN}",
         )
         await tab.page.wait_for_url(f"{tab.stage.url}/")
-        await expect(tab.page.get_by_role("heading", name="Live")).to_be_visible()
+        await expect(tab.page.get_by_role("heading", name="Live", exact=True)).to_be_visible()
 
 
 async def test_keyboard_is_enough(tmp_path: Path):
@@ -175,9 +180,9 @@ async def test_fact_is_corrected_on_the_page(tmp_path: Path):
         await tab.open((await tab.paths())["caller"])
         fact = tab.page.locator(".facts li", has_text="Can't take calls at work")
         await fact.locator("summary").click()
-        await fact.get_by_label("What is true").fill("Takes calls after noon")
+        await fact.get_by_label("Correct this fact").fill("Takes calls after noon")
         await fact.get_by_role("button", name="Save").click()
-        await expect(tab.page.get_by_role("status")).to_contain_text("The fact was changed")
+        await expect(tab.page.get_by_role("status")).to_contain_text("Fact changed")
         await expect(tab.page.locator(".fact", has_text="Takes calls after noon")).to_have_count(1)
 
 
@@ -186,9 +191,9 @@ async def test_recording_plays_from_where_one_points(tmp_path: Path):
         await tab.log_in()
         await tab.open(f"/calls/{tab.session.uuid}")
         await tab.page.locator(".timeline .span").nth(3).click()
-        await tab.page.wait_for_function("document.getElementById('sound').currentTime > 3")
-        assert await tab.page.evaluate("document.getElementById('sound').duration") > 30
-        await expect(tab.page.locator(".story")).to_have_class("card story playing")
+        await tab.page.wait_for_function("document.getElementById('recording').currentTime > 3")
+        assert await tab.page.evaluate("document.getElementById('recording').duration") > 30
+        await expect(tab.page.locator(".timeline-card")).to_have_class("card timeline-card playing")
 
 
 async def test_hostile_words_do_nothing(tmp_path: Path):
@@ -208,7 +213,7 @@ async def test_hostile_words_do_nothing(tmp_path: Path):
 async def test_call_is_seen_as_it_is_spoken(tmp_path: Path):
     async with a_tab(tmp_path, calls=12) as tab:
         await tab.log_in()
-        await expect(tab.page.get_by_text("Nobody is on the line")).to_be_visible()
+        await expect(tab.page.get_by_text("No live calls")).to_be_visible()
         call, conversation = await tab.stage.dial()
         card = tab.page.locator("article")
         await expect(card.get_by_role("heading")).to_have_text("+1 202-555-0143")
@@ -218,7 +223,7 @@ async def test_call_is_seen_as_it_is_spoken(tmp_path: Path):
         await tab.stage.answer(call, conversation, "It is ready.")
         answer = card.locator(".turn.agent").last
         await expect(answer.locator(".said")).to_have_text("It is ready.")
-        await expect(answer.locator(".chip")).to_contain_text("after")
+        await expect(answer.locator(".chip")).to_contain_text(re.compile(r"^[\d.]+ m?s$"))
         assert await card.locator("img").count() == 0
         await tab.page.reload()
         await expect(card.locator(".turn.caller .said")).to_have_text("Is <img src=x onerror=alert(1)> ready?")
@@ -226,7 +231,7 @@ async def test_call_is_seen_as_it_is_spoken(tmp_path: Path):
         await tab.page.screenshot(path=PICTURES / "live-call.png", full_page=True)
         await call.hang_up()
         await expect(card.locator(".state")).to_have_text("caller hung up")
-        await expect(card.get_by_role("link")).to_have_text("Summary stored: look at the call")
+        await expect(card.get_by_role("link")).to_have_text("Summary saved: open the call")
 
 
 async def test_page_outlives_an_error_of_a_proxy(tmp_path: Path):
@@ -271,12 +276,12 @@ async def test_operator_speaks_and_ends_the_call(tmp_path: Path):
         call, conversation = await tab.stage.dial()
         await tab.stage.played(call, conversation)
         card = tab.page.locator("article")
-        await card.get_by_label("What the agent should say").fill("One moment, please.")
+        await card.get_by_label("Make the agent say").fill("One moment, please.")
         await card.get_by_role("button", name="Say").click()
         [spoken] = await until(lambda: conversation.received("InjectAgentMessage"))
         assert spoken["message"] == "One moment, please."
-        await card.get_by_role("button", name="End the call").click()
-        await card.get_by_role("button", name="Really end it?").click()
+        await card.get_by_role("button", name="End call").click()
+        await card.get_by_role("button", name="Confirm: end call").click()
         await expect(card.locator(".state")).to_have_text("operator hung up")
 
 

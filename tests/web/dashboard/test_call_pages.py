@@ -63,7 +63,7 @@ async def test_filters_narrow_the_list(visitor: Visitor):
     assert "61 calls" in await visitor.page("/calls?since=2026-03-03&until=nonsense")
 
 
-async def test_call_tells_its_story(visitor: Visitor):
+async def test_call_shows_its_parts(visitor: Visitor):
     page = await visitor.page(f"/calls/{visitor.session.uuid}")
     for words in (
         "Ana Ruiz",
@@ -71,7 +71,7 @@ async def test_call_tells_its_story(visitor: Visitor):
         "Booked for Thursday at ten in the morning",
         "Prefers a text message when the bike is ready",
         "&lt;caller_facts&gt;",
-        "the caller speaks",
+        "aller speaks",
         "Transcript archived",
         'class="wave caller"',
         "sound.wav",
@@ -86,7 +86,7 @@ async def test_words_that_were_not_heard_are_struck_out(visitor: Visitor):
     await JobTable(visitor.store).save(FinalizationJob(session, archived=True, problem="the remote store said 401"))
     page = await visitor.page(f"/calls/{session.uuid}")
     assert "I have ten" in page and "<s>or four.</s>" in page
-    assert "Try again now" in page
+    assert "Retry now" in page
     assert (await visitor.post(f"/calls/{session.uuid}/retry")).headers["location"].endswith("?done=retry")
     job = await JobTable(visitor.store).of(session.id)
     assert job is not None and job.problem == ""
@@ -96,7 +96,7 @@ async def test_old_call_says_what_is_gone(visitor: Visitor):
     session = a_session(timings=[{"first_frame": 0.84}])
     await CallsTable(visitor.store).write(session, document_id="", summary_by="test")
     page = await visitor.page(f"/calls/{session.uuid}")
-    assert "The transcript is not kept any more" in page and "840 ms" in page
+    assert "The transcript has expired" in page and "840 ms" in page
 
 
 @pytest.mark.parametrize("words", HOSTILE)
@@ -148,11 +148,11 @@ async def test_sound_comes_in_pieces(visitor: Visitor):
     assert (await visitor.http.get(path, headers={"Range": "bytes=99999999-"})).status_code == 416
 
 
-async def test_revert_takes_back_what_a_call_taught(visitor: Visitor):
+async def test_revert_undoes_what_was_learned(visitor: Visitor):
     path = f"/calls/{visitor.session.uuid}"
     assert "Can&#39;t take calls at work" in await visitor.page(await visitor.caller_address())
     assert (await visitor.post(f"{path}/revert")).status_code == 400
     assert (await visitor.post(f"{path}/revert", sure="yes")).headers["location"] == f"{path}?done=reverted"
     page = await visitor.page(f"{path}?done=reverted")
-    assert "What this call taught was taken back." in page and "It was taken back." in page
+    assert "Undone. Nothing learned from this call is kept." in page and "Deleted when this call was undone." in page
     assert "Can&#39;t take calls at work" not in await visitor.page(await visitor.caller_address())

@@ -16,10 +16,11 @@ from playwright.async_api import Page, async_playwright, expect
 
 from gateway.simulate import voices
 from gateway.speech.samples import decode, upsample
-from tests.firefox import FIREFOX, PULSEAUDIO, running_firefox
+from tests.firefox import running_firefox
 from tests.link import Link
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until_it
-from tests.web.dashboard.test_browser import CHROMIUM, LOOKS, PICTURES
+from tests.web.dashboard.browsers import CHROMIUM, require_chromium, require_firefox
+from tests.web.dashboard.test_browser import LOOKS, PICTURES
 
 SAYS = ("", 6.0), ("My name is Anna. My appointment is on Thursday at ten in the morning.", 9.0), ("Goodbye.", 30.0)
 """What the caller says, and how many seconds of silence follow."""
@@ -27,7 +28,10 @@ PATIENCE = 60_000
 FAKE = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
 """A microphone that hums, and that a page may have."""
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium; scripts/browser installs it")
+
+@pytest.fixture(autouse=True)
+def chromium() -> None:
+    require_chromium()
 
 
 def spoken(path: Path) -> Path:
@@ -97,9 +101,9 @@ async def talk(page: Page) -> str:
     await page.get_by_role("button", name="Call").click()
     await expect(page.locator(".turn.caller")).not_to_have_count(0)
     assert await page.locator("meter.caller").evaluate("meter => meter.max") == 1
-    await expect(page.get_by_text("Archived, summarised and remembered.")).to_be_visible()
+    await expect(page.get_by_text("Call processed.")).to_be_visible()
     await expect(page.get_by_role("button", name="Call")).to_be_visible()
-    await expect(page.get_by_text("The call is over: agent hung up.")).to_be_visible()
+    await expect(page.get_by_text("Call ended: agent hung up.")).to_be_visible()
     return await page.locator(".turn.agent .said").first.inner_text()
 
 
@@ -120,14 +124,14 @@ async def test_second_call_knows_what_the_first_left_behind(tmp_path: Path):
 
 async def test_link_is_a_phone_for_one_call(tmp_path: Path):
     async with a_phone(tmp_path, *FAKE, look="phone") as page:
-        await page.get_by_role("button", name="Make a link").click()
+        await page.get_by_role("button", name="Create link").click()
         await expect(page.locator("[data-part=link-address]")).to_be_visible()
         link = await page.input_value("[data-part=link-address]")
         await page.context.clear_cookies()
         await page.goto(link)
         assert page.url.endswith("/phone/guest")
         await page.get_by_role("button", name="Call").click()
-        await expect(page.get_by_text("On the line")).to_be_visible()
+        await expect(page.get_by_text("Connected")).to_be_visible()
         await expect(page.locator(".turn.agent")).not_to_have_count(0)
         await page.get_by_role("button", name="Mute").click()
         assert await page.get_by_role("button", name="Mute").get_attribute("aria-pressed") == "true"
@@ -136,7 +140,7 @@ async def test_link_is_a_phone_for_one_call(tmp_path: Path):
         assert (await Axe().run(page)).response["violations"] == []
         assert not await page.evaluate("document.documentElement.scrollWidth > innerWidth")
         await page.get_by_role("button", name="Hang up").click()
-        await expect(page.get_by_text("The call is over: caller hung up.")).to_be_visible()
+        await expect(page.get_by_text("Call ended: caller hung up.")).to_be_visible()
         await expect(page.get_by_role("button", name="Call")).to_be_hidden()
 
 
@@ -150,7 +154,7 @@ async def test_denied_microphone_is_explained(tmp_path: Path):
 async def test_missing_microphone_is_explained(tmp_path: Path):
     async with a_phone(tmp_path, "--use-fake-ui-for-media-stream") as page:
         await page.get_by_role("button", name="Call").click()
-        await expect(page.get_by_text("There is no microphone.")).to_be_visible()
+        await expect(page.get_by_text("No microphone found.")).to_be_visible()
 
 
 async def test_microphone_that_goes_away_ends_the_call(tmp_path: Path):
@@ -164,7 +168,7 @@ async def test_microphone_that_goes_away_ends_the_call(tmp_path: Path):
         await page.get_by_role("button", name="Call").click()
         await expect(page.locator(".turn.agent")).not_to_have_count(0)
         await page.evaluate("window.stream.getTracks()[0].dispatchEvent(new Event('ended'))")
-        await expect(page.get_by_text("The microphone is gone.")).to_be_visible()
+        await expect(page.get_by_text("The microphone was disconnected.")).to_be_visible()
         await expect(page.get_by_role("button", name="Call")).to_be_visible()
 
 
@@ -194,16 +198,16 @@ async def test_lost_gateway_is_told(tmp_path: Path):
         await link.mend()
         async with a_page(f"http://127.0.0.1:{link.port}", *FAKE, complains=True) as page:
             await page.get_by_role("button", name="Call").click()
-            await expect(page.get_by_text("On the line")).to_be_visible()
+            await expect(page.get_by_text("Connected")).to_be_visible()
             await link.cut()
             await expect(page.get_by_text("The connection to the gateway was lost.")).to_be_visible()
             await page.screenshot(path=PICTURES / "phone-lost.png", full_page=True)
             await expect(page.get_by_role("button", name="Call")).to_be_visible()
 
 
-@pytest.mark.skipif(not (FIREFOX and PULSEAUDIO), reason="no Firefox, or no PulseAudio; scripts/browser installs them")
 async def test_firefox_calls_too(tmp_path: Path):
-    """Its microphone hums a tone; what counts is that sound goes both ways."""
+    """Its microphone hums a tone; what counts is that audio goes both ways."""
+    require_firefox()
     fake = {
         "media.navigator.streams.fake": True,
         "media.navigator.permission.disabled": True,
@@ -225,6 +229,6 @@ async def test_firefox_calls_too(tmp_path: Path):
         heard: set[int] = set()
         await until_it(hears_each_other)
         await firefox.picture(PICTURES / "phone-firefox.png")
-        assert "On the line" in await firefox.run("document.querySelector('[data-part=status]').textContent")
+        assert "Connected" in await firefox.run("document.querySelector('[data-part=status]').textContent")
         assert "Hello, this is Maya." in await firefox.run("document.querySelector('.turns').textContent")
         await firefox.run("document.querySelector('[data-part=hang-up]').click()")

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from gateway.settings import Secret
-from gateway.web.guest_links import GuestLink, TokenCodec
+from gateway.web.auth import GuestLink, TokenCodec
 from tests.fakes.deepgram import FakeDeepgram
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until, until_it
 
@@ -163,7 +163,7 @@ async def test_nothing_is_followed_without_a_pass(booth: Booth, path: str, heade
 
 async def test_wrong_number_is_explained(booth: Booth):
     answer = await booth.call(caller="Anna")
-    assert (answer.status_code, answer.text) == (400, "caller must be a number like +12025550143, or left out")
+    assert (answer.status_code, answer.text) == (400, "caller must be a phone number like +12025550143, or omitted")
 
 
 async def test_link_is_for_one_call(booth: Booth):
@@ -172,7 +172,7 @@ async def test_link_is_for_one_call(booth: Booth):
     booth.http.cookies.clear()
     placed = (await booth.call_once(pass_of(link))).json()
     again = await booth.call_once(pass_of(link))
-    assert (again.status_code, again.text) == (403, "This link was used already. Ask for another one.")
+    assert (again.status_code, again.text) == (403, "This link has already been used. Ask for a new one.")
     await booth.talk(placed, "My name is Anna.")
     assert (await until_it(lambda: _facts(booth, placed)))["facts"]
 
@@ -193,7 +193,7 @@ async def test_link_from_the_interface(booth: Booth):
 @pytest.mark.parametrize("sealed", ["", "x", TokenCodec(Secret(ADMIN)).seal(GuestLink(CALLER, "", 1))])
 async def test_link_that_is_not_ours_or_too_old(booth: Booth, sealed: str):
     answer = await booth.call_once(sealed)
-    assert (answer.status_code, answer.text) == (403, "This link is too old, or not whole. Ask for another one.")
+    assert (answer.status_code, answer.text) == (403, "This link has expired or is incomplete. Ask for a new one.")
 
 
 async def test_link_from_before_the_board_forgot_is_spent(booth: Booth):

@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from gateway.audio import SILENCE_BYTE, linear_to_mulaw
-from gateway.web.dashboard.recordings import RecordingCache, read_sound
+from gateway.web.dashboard.recordings import RecordingCache, read_recording
 from tests.web.dashboard.examples import BARGE_IN, RECORDED
 
 LOUD = bytes([linear_to_mulaw(8000), linear_to_mulaw(-8000)]) * 80
@@ -27,7 +27,7 @@ def spoken(at, audio=LOUD):
 
 
 def test_frames_lie_where_they_were_heard(tmp_path):
-    sound = read_sound(written(tmp_path / "a.jsonl", heard(0.5)))
+    sound = read_recording(written(tmp_path / "a.jsonl", heard(0.5)))
     assert sound.caller == bytes([SILENCE_BYTE]) * 4000 + LOUD
     assert sound.agent == bytes([SILENCE_BYTE]) * 4160
 
@@ -35,19 +35,19 @@ def test_frames_lie_where_they_were_heard(tmp_path):
 def test_answer_queues_until_it_is_cleared(tmp_path):
     """The engine sends two seconds at once; after one of them the caller interrupts."""
     clear = {"t": 2.0, "to": "carrier", "frame": {"event": "clear"}}
-    sound = read_sound(written(tmp_path / "a.jsonl", spoken(1.0, LOUD * 100), clear, heard(3.0)))
+    sound = read_recording(written(tmp_path / "a.jsonl", spoken(1.0, LOUD * 100), clear, heard(3.0)))
     [agent] = [span for span in sound.spans() if span.who == "agent"]
     assert (agent.start, agent.end) == (1.0, 2.0)
 
 
 def test_short_pauses_are_part_of_speech(tmp_path):
     frames = [heard(at / 50) for at in (*range(0, 10), *range(20, 30), *range(100, 110), 150)]
-    sound = read_sound(written(tmp_path / "a.jsonl", *frames))
+    sound = read_recording(written(tmp_path / "a.jsonl", *frames))
     assert [(span.start, span.end) for span in sound.spans()] == [(0.0, 0.6), (2.0, 2.2)]
 
 
 def test_peaks_tell_loud_from_silent(tmp_path):
-    sound = read_sound(written(tmp_path / "a.jsonl", heard(0.0, LOUD * 50), spoken(1.0, LOUD * 50)))
+    sound = read_recording(written(tmp_path / "a.jsonl", heard(0.0, LOUD * 50), spoken(1.0, LOUD * 50)))
     caller, agent = sound.peaks(10)
     assert [peak > 0.5 for peak in caller] == [True] * 5 + [False] * 5
     assert [peak > 0.5 for peak in agent] == [False] * 5 + [True] * 5
@@ -58,19 +58,19 @@ def test_peaks_tell_loud_from_silent(tmp_path):
 )
 def test_broken_file_is_no_sound(tmp_path, content):
     (tmp_path / "a.jsonl").write_bytes(content)
-    sound = read_sound(tmp_path / "a.jsonl")
+    sound = read_recording(tmp_path / "a.jsonl")
     assert sound is None or not sound.spans()
 
 
 def test_half_written_line_is_left_out(tmp_path):
     path = written(tmp_path / "a.jsonl", heard(0.0))
     path.write_bytes(path.read_bytes() + b'{"t": 0.1, "from"')
-    assert read_sound(path).caller == LOUD
+    assert read_recording(path).caller == LOUD
 
 
 @pytest.mark.parametrize("path", [RECORDED, BARGE_IN])
 def test_real_recordings_have_two_voices(path):
-    sound = read_sound(path)
+    sound = read_recording(path)
     assert {span.who for span in sound.spans()} == {"caller", "agent"}
     assert sound.ended is not None
 

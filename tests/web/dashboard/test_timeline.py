@@ -1,41 +1,41 @@
-"""Who spoke when, by words and by sound."""
+"""Who spoke when, estimated from words and measured in a recording."""
 
 from gateway.web.dashboard.timeline import Span as Spoken
-from gateway.web.dashboard.timeline import SpokenTurn, Stretch, of_turns, picture, with_sound
+from gateway.web.dashboard.timeline import SpokenTurn, Stretch, of_turns, picture, with_recording
 
 WORDS = "one two three four five six seven eight nine"
 
 
 def test_caller_spoke_before_the_words_came_and_agent_after():
-    story = of_turns([SpokenTurn("caller", WORDS, 10.0), SpokenTurn("agent", WORDS, 11.0)], 20.0)
-    caller, agent = story.spans
+    drawn = of_turns([SpokenTurn("caller", WORDS, 10.0), SpokenTurn("agent", WORDS, 11.0)], 20.0)
+    caller, agent = drawn.spans
     assert (round(caller.start, 1), caller.end) == (6.7, 10.0)
     assert (agent.start, round(agent.end, 1)) == (11.0, 14.3)
-    assert story.waits == [Stretch(10.0, 11.0, "1.0 s")]
+    assert drawn.waits == [Stretch(10.0, 11.0, "1.0 s")]
 
 
 def test_interrupted_answer_ends_where_the_caller_begins():
     turns = [SpokenTurn("agent", WORDS * 3, 1.0, "and more", cut=True), SpokenTurn("caller", "stop", 4.0)]
-    story = of_turns(turns, 10.0)
-    [at] = story.interruptions
-    assert 3.5 < at < 4.2 and "1 interruption" in story.words
+    drawn = of_turns(turns, 10.0)
+    [at] = drawn.interruptions
+    assert 3.5 < at < 4.2 and "1 interruption" in drawn.description
 
 
 def test_silence_of_seconds_is_dead_air():
-    story = of_turns([SpokenTurn("agent", "Hello", 0.0), SpokenTurn("caller", "Yes", 8.0)], 9.0)
-    [silence] = story.silences
-    assert silence.end - silence.start > 6 and "1 stretch of dead air" in story.words
+    drawn = of_turns([SpokenTurn("agent", "Hello", 0.0), SpokenTurn("caller", "Yes", 8.0)], 9.0)
+    [silence] = drawn.silences
+    assert silence.end - silence.start > 6 and "1 period of dead air" in drawn.description
 
 
-def test_sound_tells_better_than_words():
-    story = of_turns([SpokenTurn("caller", "hello there", 3.0)], 6.0)
-    exact = with_sound(story, [Spoken("caller", 1.2, 2.9)], 6.5)
+def test_recording_is_more_exact_than_words():
+    drawn = of_turns([SpokenTurn("caller", "hello there", 3.0)], 6.0)
+    exact = with_recording(drawn, [Spoken("caller", 1.2, 2.9)], 6.5)
     assert (exact.spans[0].start, exact.spans[0].words, exact.exact, exact.seconds) == (1.2, "hello there", True, 6.5)
 
 
 def test_shares_are_of_the_whole_call():
-    story = of_turns([SpokenTurn("agent", WORDS, 0.0)], 9 / 2.7 * 2)
-    assert (story.share("agent"), story.share("caller")) == (0.5, 0.0)
+    drawn = of_turns([SpokenTurn("agent", WORDS, 0.0)], 9 / 2.7 * 2)
+    assert (drawn.share("agent"), drawn.share("caller")) == (0.5, 0.0)
 
 
 def test_picture_escapes_what_was_said():

@@ -1,32 +1,32 @@
-// Calls as they happen.
+// The page of live calls.
 "use strict";
-const lives = document.getElementById("lives");
-const blank = document.getElementById("card");
-const link = document.getElementById("link");
-const shownAt = Date.parse(lives.dataset.now);
-const atStart = new Set([...lives.children].map((card) => card.dataset.session));
-const GONE_AFTER = 30000;
-const BACK_AFTER = 2000;
-const ears = new WeakMap();
-let unseen = Number(lives.dataset.unseen);
+const cards = document.getElementById("lives");
+const template = document.getElementById("card");
+const connection = document.getElementById("link");
+const shownAt = Date.parse(cards.dataset.now);
+const atStart = new Set([...cards.children].map((card) => card.dataset.session));
+const REMOVE_AFTER = 30000;
+const RETRY_AFTER = 2000;
+const players = new WeakMap();
+let unseen = Number(cards.dataset.unseen);
 const uuid = (session) => String(session).replace("voice-session:", "");
 const readable = (number) => clean(number).replace(/^\+1(\d{3})(\d{3})(\d{4})$/, "+1 $1-$2-$3");
-const cardOf = (session) => lives.querySelector(`[data-session="${CSS.escape(uuid(session))}"]`);
+const cardOf = (session) => cards.querySelector(`[data-session="${CSS.escape(uuid(session))}"]`);
 
 function recount() {
-  const count = lives.querySelectorAll("article:not(.over)").length;
-  document.getElementById("count").textContent = many(count + unseen, "call");
-  document.getElementById("quiet").hidden = lives.children.length > 0;
+  const count = cards.querySelectorAll("article:not(.over)").length;
+  document.getElementById("count").textContent = many(count + unseen, "live call");
+  document.getElementById("quiet").hidden = cards.children.length > 0;
 }
 
-function open(event) {
+function openCard(event) {
   const known = cardOf(event.session);
   if (known) return known;
   if (!["ringing", "answered"].includes(event.event) && unseen) unseen -= 1;
-  const card = blank.content.cloneNode(true).querySelector("article");
+  const card = template.content.cloneNode(true).querySelector("article");
   const id = uuid(event.session);
   card.dataset.session = id;
-  card.setAttribute("aria-label", `Call of ${readable(event.caller) || "a withheld number"}`);
+  card.setAttribute("aria-label", `Call from ${readable(event.caller) || "a withheld number"}`);
   card.querySelector(".caller-name").textContent = readable(event.caller) || "Number withheld";
   card.querySelector(".agent-name").textContent = clean(event.agent);
   card.querySelector(".carrier").textContent = clean(event.carrier);
@@ -36,84 +36,84 @@ function open(event) {
   for (const form of card.querySelectorAll("form")) form.action = form.getAttribute("action").replace("//", `/${id}/`);
   card.querySelector(".known a").href = `/live/${id}/caller`;
   card.querySelector(".known").hidden = !event.caller;
-  const ear = card.querySelector(".listen");
-  if (ear) ear.dataset.sound = `/live/${id}/listen.wav`;
-  lives.prepend(card);
+  const listenButton = card.querySelector(".listen");
+  if (listenButton) listenButton.dataset.audio = `/live/${id}/listen.wav`;
+  cards.prepend(card);
   recount();
   return card;
 }
 
-const talk = (card) => new Transcript(card.querySelector(".turns"));
+const transcript = (card) => new Transcript(card.querySelector(".turns"));
 
-function state(card, words, bad) {
+function setState(card, label, bad) {
   const badge = card.querySelector(".state");
-  badge.textContent = words;
+  badge.textContent = label;
   badge.className = `badge state ${bad ? "bad" : "live"}`;
 }
 
-function over(card, event) {
+function closeCard(card, event) {
   card.classList.add("over");
-  state(card, clean(event.reason) || "over", false);
+  setState(card, clean(event.reason) || "ended", false);
   for (const field of card.querySelectorAll(".operator button, .operator input")) field.disabled = true;
-  const ear = card.querySelector(".listen");
-  if (ear) silence(ear);
+  const listenButton = card.querySelector(".listen");
+  if (listenButton) stopListening(listenButton);
   card.querySelector(".known").hidden = true;
   for (const meter of card.querySelectorAll("meter")) meter.value = 0;
-  talk(card).note(`over after ${Math.round(event.seconds || 0)} s`);
-  setTimeout(() => { card.remove(); recount(); }, GONE_AFTER);
+  transcript(card).note(`Call ended after ${clock(event.seconds || 0)}`);
+  setTimeout(() => { card.remove(); recount(); }, REMOVE_AFTER);
   recount();
 }
 
-function stored(card) {
+function linkToCall(card) {
   const item = make("li", "event", "");
-  const page = make("a", "", "Summary stored: look at the call");
+  const page = make("a", "", "Summary saved: open the call");
   page.href = `/calls/${card.dataset.session}`;
   item.append(page);
-  talk(card).append(item);
+  transcript(card).append(item);
 }
 
-const reactions = {
-  dialling: (event) => state(open(event), "is called"),
-  unanswered: (event) => { const card = cardOf(event.session); if (card) over(card, event); },
-  ringing: (event) => state(open(event), "rings"),
-  answered: (event) => state(open(event), "on the line"),
-  memory: (event) => talk(open(event)).memory(event),
-  turn: (event) => talk(open(event)).turn(event),
-  interruption: (event) => talk(open(event)).interrupted(event),
-  function_called: (event) => talk(open(event)).functionCalled(event),
-  function_finished: (event) => talk(open(event)).functionFinished(event),
-  engine_lost: (event) => state(open(event), "voice engine lost", true),
-  engine_back: (event) => state(open(event), "on the line"),
-  media_lost: (event) => state(open(event), "stream lost", true),
-  error: (event) => talk(open(event)).note(`${event.what}: ${event.reason}`),
+const handlers = {
+  dialling: (event) => setState(openCard(event), "dialling"),
+  unanswered: (event) => { const card = cardOf(event.session); if (card) closeCard(card, event); },
+  ringing: (event) => setState(openCard(event), "ringing"),
+  answered: (event) => setState(openCard(event), "live"),
+  memory: (event) => transcript(openCard(event)).memory(event),
+  turn: (event) => transcript(openCard(event)).turn(event),
+  interruption: (event) => transcript(openCard(event)).interrupted(event),
+  function_called: (event) => transcript(openCard(event)).functionCalled(event),
+  function_finished: (event) => transcript(openCard(event)).functionFinished(event),
+  engine_lost: (event) => setState(openCard(event), "voice engine lost", true),
+  engine_back: (event) => setState(openCard(event), "live"),
+  media_lost: (event) => setState(openCard(event), "media stream lost", true),
+  error: (event) => transcript(openCard(event)).note(`${event.what}: ${event.reason}`),
   hangup: (event) => {
     const card = cardOf(event.session);
-    if (card) over(card, event);
+    if (card) closeCard(card, event);
     else if (unseen) { unseen -= 1; recount(); }
   },
-  summary: (event) => { const card = cardOf(event.session); if (card) stored(card); },
+  summary: (event) => { const card = cardOf(event.session); if (card) linkToCall(card); },
 };
 
-const source = new EventSource(`/live/events?levels=1&since=${encodeURIComponent(lives.dataset.place)}`);
-source.addEventListener("open", () => { link.textContent = ""; });
+const source = new EventSource(`/live/events?levels=1&since=${encodeURIComponent(cards.dataset.cursor)}`);
+source.addEventListener("open", () => { connection.textContent = ""; });
 source.addEventListener("error", () => {
-  link.textContent = "· connection lost, trying again";
-  if (source.readyState === EventSource.CLOSED) setTimeout(comeBack, BACK_AFTER);
+  connection.textContent = "· connection lost, reconnecting";
+  if (source.readyState === EventSource.CLOSED) setTimeout(reconnect, RETRY_AFTER);
 });
 
-// A browser tries again by itself, but not after an error of a proxy, nor when nobody is logged in any more.
-async function comeBack() {
-  const answer = await fetch("/health").catch(() => null);
-  if (answer?.ok) location.reload();
-  else setTimeout(comeBack, BACK_AFTER);
+// EventSource reconnects by itself, but not after an HTTP error, such as a proxy's, or when the login has expired.
+async function reconnect() {
+  const response = await fetch("/health").catch(() => null);
+  if (response?.ok) location.reload();
+  else setTimeout(reconnect, RETRY_AFTER);
 }
 
-for (const [name, react] of Object.entries(reactions)) {
+for (const [name, handle] of Object.entries(handlers)) {
   source.addEventListener(name, (message) => {
     if (!message.data) return;
     const event = JSON.parse(message.data);
     if (atStart.has(uuid(event.session)) && Date.parse(event.at) <= shownAt) return;
-    react(event);
+    handle(event);
   });
 }
 source.addEventListener("levels", (message) => {
@@ -126,48 +126,48 @@ source.addEventListener("levels", (message) => {
 });
 
 async function send(form) {
-  const answer = await fetch(form.action, { method: "POST", body: new URLSearchParams([...new FormData(form), ["quietly", "1"]]) });
-  if (!answer.ok) talk(form.closest("article")).note(await answer.text());
-  return answer.ok;
+  const response = await fetch(form.action, { method: "POST", body: new URLSearchParams([...new FormData(form), ["quietly", "1"]]) });
+  if (!response.ok) transcript(form.closest("article")).note(await response.text());
+  return response.ok;
 }
 
 function listen(button) {
-  const sound = new Audio(button.dataset.sound);
-  ears.set(button, sound);
+  const audio = new Audio(button.dataset.audio);
+  players.set(button, audio);
   button.setAttribute("aria-pressed", "true");
   button.textContent = "Listening";
-  sound.addEventListener("ended", () => silence(button));
-  sound.play().catch(() => {
-    if (ears.get(button) === sound) { silence(button); talk(button.closest("article")).note("This call can't be heard from here."); }
+  audio.addEventListener("ended", () => stopListening(button));
+  audio.play().catch(() => {
+    if (players.get(button) === audio) { stopListening(button); transcript(button.closest("article")).note("Listen-in is not available for this call."); }
   });
 }
 
-function silence(button) {
-  const sound = ears.get(button);
-  ears.delete(button);
+function stopListening(button) {
+  const audio = players.get(button);
+  players.delete(button);
   button.setAttribute("aria-pressed", "false");
   button.textContent = "Listen in";
-  if (!sound) return;
-  sound.pause();
-  sound.removeAttribute("src"); // else the browser reads on
-  sound.load();
+  if (!audio) return;
+  audio.pause();
+  audio.removeAttribute("src"); // otherwise the browser keeps downloading
+  audio.load();
 }
 
-lives.addEventListener("click", (event) => {
+cards.addEventListener("click", (event) => {
   const button = event.target.closest(".listen");
-  if (button) (ears.has(button) ? silence : listen)(button);
+  if (button) (players.has(button) ? stopListening : listen)(button);
 });
 
-lives.addEventListener("submit", async (event) => {
+cards.addEventListener("submit", async (event) => {
   event.preventDefault();
   const form = event.target;
   const button = form.querySelector("button");
-  if (button.dataset.sure && !button.dataset.asked) {
-    button.dataset.asked = button.textContent;
-    button.textContent = button.dataset.sure;
-    setTimeout(() => { button.textContent = button.dataset.asked || button.textContent; delete button.dataset.asked; }, 4000);
+  if (button.dataset.confirm && !button.dataset.label) {
+    button.dataset.label = button.textContent;
+    button.textContent = button.dataset.confirm;
+    setTimeout(() => { button.textContent = button.dataset.label || button.textContent; delete button.dataset.label; }, 4000);
     return;
   }
   if (await send(form)) form.reset();
 });
-for (const list of lives.querySelectorAll(".turns")) list.scrollTop = list.scrollHeight;
+for (const list of cards.querySelectorAll(".turns")) list.scrollTop = list.scrollHeight;

@@ -1,3 +1,3 @@
-// A link that did not let anybody in may still hold a token: it does not stay in the address bar.
+// A failed login link may contain a token: remove it from the address bar.
 "use strict";
 if (location.search) history.replaceState(null, "", location.pathname);

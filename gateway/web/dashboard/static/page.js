@@ -1,4 +1,4 @@
-// What every page has: "/" goes to the search field, "g" and a letter to a page.
+// Keyboard shortcuts of every page: "/" focuses the search field, "g" and a letter opens a page.
 "use strict";
 const pages = { l: "/", c: "/calls", p: "/callers", t: "/phone", h: "/vitals" };
 let leader = 0;

@@ -1,10 +1,10 @@
-// The phone's audio, in the browser's audio thread: the microphone becomes frames of 20 ms of 8 kHz mu-law, and what
-// the gateway sends is played in order. Nothing on the page can make it stutter.
+// Audio of the browser phone, on the browser's audio thread, so that the page can't make it stutter. The microphone
+// becomes 20 ms frames of 8 kHz mu-law; audio from the gateway is played in order.
 "use strict";
 const RATE = 8000;
 const FRAME = 160;
-const GATHER = 480; // 60 ms are gathered before sound begins, so that one late packet is not heard
-const MOST = RATE * 300; // of unplayed sound; an agent that is so far ahead has lost its way
+const PREBUFFER = 480; // 60 ms, so that one late packet is not audible
+const MAX_QUEUED = RATE * 300; // five minutes of unplayed audio; more is dropped
 const SILENCE = 0xff;
 
 function encode(sample) {
@@ -20,7 +20,7 @@ const decoded = Float32Array.from({ length: 256 }, (_, byte) => {
   return (code & 0x80 ? -magnitude : magnitude) / 32768;
 });
 
-// From one rate to another: a low-pass filter (a sinc under a Hann window) that is read between its points.
+// Converts sample rates with a windowed-sinc low-pass filter (Hann window), interpolated between 128 phases.
 class Resampler {
   constructor(from, to) {
     this.step = from / to;
@@ -28,7 +28,7 @@ class Resampler {
     this.reach = Math.ceil(12 / cutoff);
     this.phases = Array.from({ length: 129 }, (_, phase) => this.kernel(cutoff, phase / 128));
     this.samples = new Float32Array(this.reach * 2 - 1);
-    this.at = this.reach - 1; // of the next sample that comes out, in samples that have come in
+    this.at = this.reach - 1; // position of the next output sample, in input samples
   }
 
   kernel(cutoff, shift) {
@@ -65,17 +65,17 @@ const loudness = (samples) => {
   return Math.max(0, Math.min(1, (decibels + 60) / 50));
 };
 
-// What is to be played: sound and marks, in the order in which they came.
-class Earpiece {
-  constructor(reached) {
-    this.reached = reached;
+// The queue of audio and marks to be played, in order.
+class PlayoutQueue {
+  constructor(onMark) {
+    this.onMark = onMark;
     this.queue = [];
     this.length = 0;
-    this.gathering = true;
+    this.buffering = true;
   }
 
-  sound(bytes) {
-    if (this.length + bytes.length > MOST) return;
+  audio(bytes) {
+    if (this.length + bytes.length > MAX_QUEUED) return;
     this.queue.push(bytes);
     this.length += bytes.length;
   }
@@ -86,25 +86,25 @@ class Earpiece {
     const marks = this.queue.filter((item) => typeof item === "string");
     this.queue = [];
     this.length = 0;
-    this.gathering = true;
-    marks.forEach(this.reached);
+    this.buffering = true;
+    marks.forEach(this.onMark);
   }
 
-  // So many samples; silence where there is nothing, or not enough to begin with.
+  // Returns `count` samples; silence if the queue is empty or still buffering.
   take(count) {
     const taken = new Float32Array(count);
-    if (this.gathering && this.length < GATHER && typeof this.queue.at(-1) !== "string") return taken;
-    this.gathering = false;
+    if (this.buffering && this.length < PREBUFFER && typeof this.queue.at(-1) !== "string") return taken;
+    this.buffering = false;
     let at = 0;
     while (this.queue.length && (at < count || typeof this.queue[0] === "string")) {
       const first = this.queue.shift();
-      if (typeof first === "string") { this.reached(first); continue; }
+      if (typeof first === "string") { this.onMark(first); continue; }
       const part = first.subarray(0, count - at);
       part.forEach((byte) => { taken[at++] = decoded[byte]; });
       if (part.length < first.length) this.queue.unshift(first.subarray(part.length));
       this.length -= part.length;
     }
-    if (at < count) this.gathering = true;
+    if (at < count) this.buffering = true;
     return taken;
   }
 }
@@ -118,14 +118,14 @@ class Phone extends AudioWorkletProcessor {
     this.heard = [];
     this.played = [];
     this.muted = false;
-    this.over = false;
-    this.earpiece = new Earpiece((name) => this.port.postMessage({ mark: name }));
+    this.ended = false;
+    this.playout = new PlayoutQueue((name) => this.port.postMessage({ mark: name }));
     this.port.onmessage = ({ data }) => {
-      if (data.sound) this.earpiece.sound(data.sound);
-      if (data.mark) this.earpiece.mark(data.mark);
-      if (data.clear) this.earpiece.clear();
+      if (data.audio) this.playout.audio(data.audio);
+      if (data.mark) this.playout.mark(data.mark);
+      if (data.clear) this.playout.clear();
       if ("muted" in data) this.muted = data.muted;
-      if (data.over) this.over = true;
+      if (data.ended) this.ended = true;
     };
   }
 
@@ -133,21 +133,21 @@ class Phone extends AudioWorkletProcessor {
     const size = speaker[0].length;
     this.speak(microphone[0] || new Float32Array(size));
     while (this.heard.length < size) {
-      const samples = this.earpiece.take(FRAME / 4);
+      const samples = this.playout.take(FRAME / 4);
       this.played.push(...samples);
       this.heard.push(...this.up.push(samples));
     }
     const out = this.heard.splice(0, size);
     for (const channel of speaker) channel.set(out);
-    return !this.over;
+    return !this.ended;
   }
 
   speak(samples) {
     this.spoken.push(...this.down.push(samples));
     while (this.spoken.length >= FRAME) {
       const frame = this.spoken.splice(0, FRAME);
-      const sound = this.muted ? new Uint8Array(FRAME).fill(SILENCE) : Uint8Array.from(frame, encode);
-      this.port.postMessage({ frame: sound, you: this.muted ? 0 : loudness(frame), agent: loudness(this.played.splice(0)) });
+      const audio = this.muted ? new Uint8Array(FRAME).fill(SILENCE) : Uint8Array.from(frame, encode);
+      this.port.postMessage({ frame: audio, you: this.muted ? 0 : loudness(frame), agent: loudness(this.played.splice(0)) });
     }
   }
 }

@@ -1,66 +1,66 @@
-// The browser phone: a call on a media socket of the gateway, as a carrier's would be, and what happens in it.
+// The browser phone: a call over a media socket of the gateway, in the protocol of Twilio Media Streams.
 "use strict";
 const panel = document.getElementById("phone");
 const part = (name) => panel.querySelector(`[data-part="${name}"]`);
-const talk = new Transcript(part("turns"), { caller: "You" });
+const transcript = new Transcript(part("turns"), { caller: "You" });
 const audioScript = panel.dataset.audio;
-// The pass of a link stands behind #, which nobody is sent. It goes from the address bar at once.
-const guestPass = panel.dataset.guest === undefined ? null : location.hash.slice(1);
-if (guestPass) history.replaceState(null, "", location.pathname);
+// A guest link carries its token after #, which browsers do not send. Remove it from the address bar at once.
+const guestToken = panel.dataset.guest === undefined ? null : location.hash.slice(1);
+if (guestToken) history.replaceState(null, "", location.pathname);
 
-const WHY_NO_MICROPHONE = {
-  NotAllowedError: "The browser was not allowed to use the microphone. Allow it for this page (the sign beside the address), and call again.",
-  NotFoundError: "There is no microphone. Plug one in, or choose one in the system's settings, and call again.",
-  NotReadableError: "Another program holds the microphone. Close it, and call again.",
-  OverconstrainedError: "This microphone can't be used. Choose another one, and call again.",
-  SecurityError: "The browser gives this page no microphone. Its settings forbid it.",
+const MICROPHONE_ERRORS = {
+  NotAllowedError: "Microphone access was denied. Allow it for this page (icon beside the address), then call again.",
+  NotFoundError: "No microphone found. Connect one or select one in the system settings, then call again.",
+  NotReadableError: "Another program is using the microphone. Close it, then call again.",
+  OverconstrainedError: "This microphone is not supported. Select another one, then call again.",
+  SecurityError: "The browser's settings block the microphone for this page.",
 };
 const KEYS = { 1: [697, 1209], 2: [697, 1336], 3: [697, 1477], 4: [770, 1209], 5: [770, 1336], 6: [770, 1477], 7: [852, 1209], 8: [852, 1336], 9: [852, 1477], "*": [941, 1209], 0: [941, 1336], "#": [941, 1477] };
 
-const SPEAKS = 0.4; // how loud somebody is who speaks: -40 dB
+const SPEECH_LEVEL = 0.4; // -40 dB
 
-class Trouble extends Error {}
+class CallError extends Error {}
 
 function bytesOf(text) { return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)); }
 function textOf(bytes) { return btoa(String.fromCharCode(...bytes)); }
 
-function inTime(promise, otherwise) {
-  return Promise.race([promise, new Promise((_, fail) => setTimeout(() => fail(new Trouble(otherwise)), 5000))]);
+function withTimeout(promise, message) {
+  return Promise.race([promise, new Promise((_, fail) => setTimeout(() => fail(new CallError(message)), 5000))]);
 }
 
 async function microphone() {
-  if (!navigator.mediaDevices) throw new Trouble("A browser gives the microphone to pages with https alone, or on this very machine (http://localhost). Open the page so.");
+  if (!navigator.mediaDevices) throw new CallError("Browsers allow the microphone only over https or on http://localhost. Open the page at such an address.");
   try {
-    const wanted = { channelCount: 1, echoCancellation: true, noiseSuppression: true, autoGainControl: true };
-    return await navigator.mediaDevices.getUserMedia({ audio: wanted });
+    const constraints = { channelCount: 1, echoCancellation: true, noiseSuppression: true, autoGainControl: true };
+    return await navigator.mediaDevices.getUserMedia({ audio: constraints });
   } catch (error) {
-    throw new Trouble(WHY_NO_MICROPHONE[error.name] || `The microphone can't be used: ${error.name}.`);
+    throw new CallError(MICROPHONE_ERRORS[error.name] || `The microphone failed: ${error.name}.`);
   }
 }
 
-// Microphone and loudspeaker. `frame` is called fifty times a second, `reached` with each mark that was played, `gone`
-// when there is no microphone any more.
-class Sound {
+// Microphone and speaker. `frame` is called 50 times a second, `reached` with each mark that was played, `gone` when the
+// microphone is disconnected.
+class AudioDevice {
   static async open({ frame, reached, gone }) {
     const stream = await microphone();
-    const sound = new Sound();
-    sound.stream = stream;
+    const device = new AudioDevice();
+    device.stream = stream;
     for (const track of stream.getTracks()) track.onended = gone;
     try {
-      sound.context = new AudioContext({ latencyHint: "interactive" });
-      await inTime(sound.context.resume(), "There is no loudspeaker that the browser can use. Plug one in, and call again.");
-      await sound.context.audioWorklet.addModule(audioScript);
-      sound.node = new AudioWorkletNode(sound.context, "phone", { numberOfInputs: 1, numberOfOutputs: 1, outputChannelCount: [1] });
-      sound.node.port.onmessage = ({ data }) => (data.mark ? reached(data.mark) : frame(data));
-      sound.context.createMediaStreamSource(stream).connect(sound.node).connect(sound.context.destination);
+      device.context = new AudioContext({ latencyHint: "interactive" });
+      await withTimeout(device.context.resume(), "No speaker found. Connect one, then call again.");
+      await device.context.audioWorklet.addModule(audioScript);
+      device.node = new AudioWorkletNode(device.context, "phone", { numberOfInputs: 1, numberOfOutputs: 1, outputChannelCount: [1] });
+      device.node.port.onmessage = ({ data }) => (data.mark ? reached(data.mark) : frame(data));
+      device.context.createMediaStreamSource(stream).connect(device.node).connect(device.context.destination);
     } catch (error) {
-      sound.close();
-      throw error instanceof Trouble ? error : new Trouble(`The browser can't play or record sound here: ${error.message}`);
+      device.close();
+      throw error instanceof CallError ? error : new CallError(`The browser can't play or record audio: ${error.message}`);
     }
-    return sound;
+    return device;
   }
 
-  tell(message) { this.node.port.postMessage(message); }
+  post(message) { this.node.port.postMessage(message); }
 
   tone(frequencies) {
     const gain = this.context.createGain();
@@ -77,21 +77,21 @@ class Sound {
 
   close() {
     for (const track of this.stream.getTracks()) track.stop();
-    if (this.node) this.tell({ over: true });
+    if (this.node) this.post({ ended: true });
     if (this.context) this.context.close();
   }
 }
 
-// The media socket, as Twilio's streams are.
-class Line {
-  constructor(placed, { media, mark, clear, closed }) {
+// The media socket, in the protocol of Twilio Media Streams.
+class MediaSocket {
+  constructor(call, { media, mark, clear, closed }) {
     const scheme = location.protocol === "https:" ? "wss" : "ws";
-    this.stream = `stream-${placed.call_id}`;
-    this.socket = new WebSocket(`${scheme}://${location.host}${placed.media_path}`);
+    this.stream = `stream-${call.call_id}`;
+    this.socket = new WebSocket(`${scheme}://${location.host}${call.media_path}`);
     this.socket.onopen = () => {
       this.send("start", {
-        accountSid: placed.account_id, callSid: placed.call_id, streamSid: this.stream, tracks: ["inbound"],
-        mediaFormat: { encoding: "audio/x-mulaw", sampleRate: 8000, channels: 1 }, customParameters: { token: placed.token },
+        accountSid: call.account_id, callSid: call.call_id, streamSid: this.stream, tracks: ["inbound"],
+        mediaFormat: { encoding: "audio/x-mulaw", sampleRate: 8000, channels: 1 }, customParameters: { token: call.token },
       });
     };
     this.socket.onmessage = ({ data }) => {
@@ -113,15 +113,15 @@ class Line {
   }
 }
 
-// Server-sent events with a pass in a header: the browser's own reader of them would need it in the address.
-async function follow(watch, react, signal) {
+// Reads server-sent events with a token in a header; EventSource would need it in the address.
+async function follow(watchToken, handle, signal) {
   let since = "";
   for (;;) {
     try {
-      const headers = { Authorization: `Bearer ${watch}`, ...(since && { "Last-Event-ID": since }) };
-      const answer = await fetch("/phone/events", { headers, signal, cache: "no-store" });
-      if (!answer.ok) return;
-      const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+      const headers = { Authorization: `Bearer ${watchToken}`, ...(since && { "Last-Event-ID": since }) };
+      const response = await fetch("/phone/events", { headers, signal, cache: "no-store" });
+      if (!response.ok) return;
+      const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       let rest = "";
       for (let { value, done } = await reader.read(); !done; { value, done } = await reader.read()) {
         const blocks = (rest + value).split("\n\n");
@@ -129,8 +129,8 @@ async function follow(watch, react, signal) {
         for (const block of blocks) {
           const fields = Object.fromEntries(block.split("\n").map((line) => [line.split(":")[0], line.slice(line.indexOf(":") + 1).trim()]));
           if (fields.id) since = fields.id;
-          if (fields.data) react(JSON.parse(fields.data));
-          else if (fields.id) react({ event: "following" });
+          if (fields.data) handle(JSON.parse(fields.data));
+          else if (fields.id) handle({ event: "following" });
         }
       }
     } catch (error) {
@@ -140,10 +140,10 @@ async function follow(watch, react, signal) {
   }
 }
 
-async function showMemory(watch, heading) {
-  const answer = await fetch("/phone/memory", { headers: { Authorization: `Bearer ${watch}` }, cache: "no-store" });
-  if (!answer.ok) return;
-  const { facts, calls } = await answer.json();
+async function showMemory(watchToken, heading) {
+  const response = await fetch("/phone/memory", { headers: { Authorization: `Bearer ${watchToken}` }, cache: "no-store" });
+  if (!response.ok) return;
+  const { facts, calls } = await response.json();
   const list = part("memory");
   list.replaceChildren();
   part("memory-heading").textContent = heading;
@@ -157,81 +157,81 @@ async function showMemory(watch, heading) {
   part("memory-empty").hidden = facts.length + calls.length > 0;
 }
 
-// One call, from the click to what is remembered of it.
+// One call, from the click to its post-call processing.
 class Call {
   constructor() {
-    // Now: fields that are disabled later are in no form.
-    this.wish = guestPass === null ? new URLSearchParams(new FormData(part("who"))) : new URLSearchParams({ pass: guestPass });
+    // Read now: form fields are disabled during the call.
+    this.request = guestToken === null ? new URLSearchParams(new FormData(part("who"))) : new URLSearchParams({ pass: guestToken });
     this.following = new AbortController();
-    this.answers = []; // how long each took, in seconds
-    this.frames = this.agentAt = this.spokeAt = 0; // of 20 ms
+    this.responseTimes = []; // in seconds
+    this.frames = this.agentAt = this.spokeAt = 0; // counted in 20 ms frames
     this.ended = false;
   }
 
   async place() {
     show("calling", "Opening the microphone…");
-    this.sound = await Sound.open({
+    this.audio = await AudioDevice.open({
       frame: (data) => this.frame(data),
-      reached: (name) => this.line?.send("mark", { name }),
-      gone: () => this.hangUp("The microphone is gone. Plug it in, or allow it for this page, and call again.", true),
+      reached: (name) => this.media?.send("mark", { name }),
+      gone: () => this.hangUp("The microphone was disconnected. Connect it, then call again.", true),
     });
-    if (this.ended) return this.sound.close(); // hung up while the browser asked for the microphone
+    if (this.ended) return this.audio.close(); // hung up while the browser asked for permission
     show("calling", "Calling…");
-    this.placed = await this.ring();
+    this.placed = await this.placeCall();
     if (this.ended) return;
-    talk.list.replaceChildren();
-    await this.followed();
+    transcript.list.replaceChildren();
+    await this.subscribe();
     if (this.ended) return;
-    this.line = new Line(this.placed, {
-      media: (sound) => this.sound.tell({ sound }),
-      mark: (mark) => this.sound.tell({ mark }),
-      clear: () => this.sound.tell({ clear: true }),
-      // A gateway that hangs up says so beside the line as well; one that is lost says nothing.
-      closed: () => setTimeout(() => this.over("The connection to the gateway was lost.", true), 1000),
+    this.media = new MediaSocket(this.placed, {
+      media: (audio) => this.audio.post({ audio }),
+      mark: (mark) => this.audio.post({ mark }),
+      clear: () => this.audio.post({ clear: true }),
+      // When the gateway hangs up, a hangup event arrives too. Without one the connection was lost.
+      closed: () => setTimeout(() => this.end("The connection to the gateway was lost.", true), 1000),
     });
   }
 
-  async ring() {
-    const answer = await fetch(guestPass === null ? "/phone/call" : "/phone/guest/call", { method: "POST", body: this.wish });
-    if (!answer.ok) throw new Trouble(await answer.text());
-    return answer.json();
+  async placeCall() {
+    const response = await fetch(guestToken === null ? "/phone/call" : "/phone/guest/call", { method: "POST", body: this.request });
+    if (!response.ok) throw new CallError(await response.text());
+    return response.json();
   }
 
-  // Resolves when nothing can be missed any more, or after a second: the call is worth more than its picture.
-  followed() {
+  // Resolves once no event can be missed, or after a second: the call matters more than its transcript.
+  subscribe() {
     return new Promise((ready) => {
       setTimeout(ready, 1000);
-      follow(this.placed.watch, (event) => (event.event === "following" ? ready() : this.react(event)), this.following.signal).then(ready);
+      follow(this.placed.watch, (event) => (event.event === "following" ? ready() : this.handle(event)), this.following.signal).then(ready);
     });
   }
 
   frame({ frame, you, agent }) {
-    this.line?.send("media", { payload: textOf(frame) });
+    this.media?.send("media", { payload: textOf(frame) });
     part("you").value = you;
     part("agent").value = agent;
     this.frames += 1;
-    if (you > SPEAKS) this.spokeAt = this.frames;
-    if (agent > SPEAKS) {
-      if (this.spokeAt && this.frames - this.agentAt > 15) this.heardAfter((this.frames - this.spokeAt) * 0.02);
+    if (you > SPEECH_LEVEL) this.spokeAt = this.frames;
+    if (agent > SPEECH_LEVEL) {
+      if (this.spokeAt && this.frames - this.agentAt > 15) this.answerHeard((this.frames - this.spokeAt) * 0.02);
       this.agentAt = this.frames;
       this.spokeAt = 0;
     }
   }
 
-  // As the caller experiences it: from their last sound to the agent's first, the engine's patience included.
-  heardAfter(seconds) {
-    this.wait = seconds + (this.sound.context.outputLatency || 0);
-    this.measured();
+  // As the caller experiences it: from their last sound to the agent's first, end-of-turn detection included.
+  answerHeard(seconds) {
+    this.wait = seconds + (this.audio.context.outputLatency || 0);
+    this.showResponseTime();
   }
 
   turn(event) {
     if (event.speaker === "caller") this.wait = undefined;
-    talk.turn({ ...event, latency: undefined });
-    if (typeof event.latency === "number") this.answer = talk.list.lastElementChild;
-    this.measured();
+    transcript.turn({ ...event, latency: undefined });
+    if (typeof event.latency === "number") this.answer = transcript.list.lastElementChild;
+    this.showResponseTime();
   }
 
-  react(event) {
+  handle(event) {
     switch (event.event) {
       case "answered":
         this.since ??= Date.now();
@@ -239,96 +239,96 @@ class Call {
         this.tick();
         break;
       case "memory":
-        talk.memory(event);
+        transcript.memory(event);
         showMemory(this.placed.watch, `What ${clean(event.agent)} remembers`);
         break;
       case "turn": this.turn(event); break;
-      case "interruption": talk.interrupted(event); break;
-      case "function_called": talk.functionCalled(event); break;
-      case "function_finished": talk.functionFinished(event); break;
-      case "engine_lost": talk.note("The voice engine is lost; trying again"); break;
-      case "error": talk.note(`${event.what}: ${event.reason}`); break;
+      case "interruption": transcript.interrupted(event); break;
+      case "function_called": transcript.functionCalled(event); break;
+      case "function_finished": transcript.functionFinished(event); break;
+      case "engine_lost": transcript.note("Voice engine lost; reconnecting"); break;
+      case "error": transcript.note(`${event.what}: ${event.reason}`); break;
       case "hangup":
-        this.over("");
-        if (call === this && !part("status").classList.contains("bad")) part("status").textContent = `The call is over: ${clean(event.reason)}.`;
+        this.end("");
+        if (call === this && !part("status").classList.contains("bad")) part("status").textContent = `Call ended: ${clean(event.reason)}.`;
         break;
       case "finished":
-        showMemory(this.placed.watch, "What is remembered now");
-        talk.note("Archived, summarised and remembered. Call again.");
+        showMemory(this.placed.watch, "What the agent remembers now");
+        transcript.note("Call processed. Call again to hear what the agent remembers.");
         this.following.abort();
         break;
       default:
     }
   }
 
-  // Text and sound of an answer come in any order.
-  measured() {
+  // Text and audio of an answer arrive in any order.
+  showResponseTime() {
     if (!this.answer || this.wait === undefined) return;
     const seconds = this.wait;
-    this.answer.querySelector(".by").append(make("span", seconds >= 2 ? "chip slow" : "chip", `heard after ${took(seconds)}`));
+    this.answer.querySelector(".by").append(make("span", seconds >= 2 ? "chip slow" : "chip", milliseconds(seconds)));
     this.answer = this.wait = undefined;
-    this.answers.push(seconds);
-    const middle = [...this.answers].sort((one, other) => one - other)[Math.floor((this.answers.length - 1) / 2)];
-    part("latency").textContent = `From your last sound to the agent's first: ${took(middle)} for half of ${many(this.answers.length, "answer")}`;
+    this.responseTimes.push(seconds);
+    const median = [...this.responseTimes].sort((one, other) => one - other)[Math.floor((this.responseTimes.length - 1) / 2)];
+    part("latency").textContent = `Response time: median ${milliseconds(median)} (${many(this.responseTimes.length, "answer")})`;
   }
 
   tick() {
     const seconds = Math.floor((Date.now() - this.since) / 1000);
-    show("talking", `On the line, ${Math.floor(seconds / 60)}:${String(seconds % 60).padStart(2, "0")}`);
+    show("talking", `Connected, ${clock(seconds)}`);
   }
 
-  mute(muted) { this.sound?.tell({ muted }); }
+  mute(muted) { this.audio?.post({ muted }); }
 
   press(key) {
-    this.sound?.tone(KEYS[key]);
-    this.line?.send("dtmf", { track: "inbound_track", digit: key });
+    this.audio?.tone(KEYS[key]);
+    this.media?.send("dtmf", { track: "inbound_track", digit: key });
   }
 
-  hangUp(words = "You hung up.", bad = false) {
-    if (this.line) this.line.hangUp();
-    this.over(words, bad);
+  hangUp(message = "You hung up.", bad = false) {
+    if (this.media) this.media.hangUp();
+    this.end(message, bad);
   }
 
-  over(words, bad = false) {
+  end(message, bad = false) {
     if (this.ended) return;
     this.ended = true;
     clearInterval(this.clock);
-    this.sound?.close();
-    if (this.line) this.line.socket.close();
+    this.audio?.close();
+    if (this.media) this.media.socket.close();
     else this.following.abort();
     for (const name of ["you", "agent"]) part(name).value = 0;
     part("mute").setAttribute("aria-pressed", "false");
-    show(guestPass === null || !this.line ? "idle" : "spent", words, bad);
+    show(guestToken === null || !this.media ? "idle" : "used", message, bad);
   }
 }
 
 let call = null;
 
-function show(state, words, bad = false) {
+function show(state, message, bad = false) {
   panel.dataset.state = state;
-  part("status").textContent = words;
+  part("status").textContent = message;
   part("status").classList.toggle("bad", bad);
-  part("call").hidden = state === "calling" || state === "talking" || state === "spent";
+  part("call").hidden = state === "calling" || state === "talking" || state === "used";
   part("hang-up").hidden = !(state === "calling" || state === "talking");
   part("mute").disabled = state !== "talking";
   for (const key of panel.querySelectorAll("[data-key]")) key.disabled = state !== "talking";
   for (const field of panel.querySelectorAll("[data-part='who'] input, [data-part='who'] select")) field.disabled = state === "calling" || state === "talking";
 }
 
-async function begin(event) {
+async function startCall(event) {
   event?.preventDefault();
   if (call && !call.ended) return;
-  call?.following.abort(); // one of which nothing is kept is never told to be finished
+  call?.following.abort(); // a call that is not saved sends no finished event
   const mine = (call = new Call());
   try {
     await mine.place();
   } catch (error) {
-    mine.over(error instanceof Trouble ? error.message : "The gateway does not answer. Is it running?", true);
+    mine.end(error instanceof CallError ? error.message : "The gateway does not respond. Is it running?", true);
   }
 }
 
-part("who")?.addEventListener("submit", begin);
-if (!part("who")) part("call").addEventListener("click", begin);
+part("who")?.addEventListener("submit", startCall);
+if (!part("who")) part("call").addEventListener("click", startCall);
 part("hang-up").addEventListener("click", () => call?.hangUp());
 part("mute").addEventListener("click", (event) => {
   const muted = event.currentTarget.getAttribute("aria-pressed") !== "true";
@@ -343,13 +343,13 @@ document.addEventListener("keydown", (event) => {
 addEventListener("pagehide", () => { if (call && !call.ended) call.hangUp(); });
 
 part("link")?.addEventListener("click", async () => {
-  const answer = await fetch("/phone/link", { method: "POST", body: new URLSearchParams(new FormData(part("who"))) });
-  const text = await answer.text();
+  const response = await fetch("/phone/link", { method: "POST", body: new URLSearchParams(new FormData(part("who"))) });
+  const text = await response.text();
   const field = part("link-address");
-  part("link-shown").hidden = !answer.ok;
-  if (!answer.ok) return show("idle", text, true);
+  part("link-shown").hidden = !response.ok;
+  if (!response.ok) return show("idle", text, true);
   field.value = text;
   field.select();
 });
-if (guestPass === "") show("spent", "This page was opened without its link. Open the link again, or ask for one.", true);
+if (guestToken === "") show("used", "This page needs a link. Open your link again, or ask for a new one.", true);
 else show("idle", "");

@@ -1,28 +1,28 @@
-// Ties the recording to the timeline and the transcript: a cursor that moves, and places to jump to.
+// Connects the recording with the timeline and the transcript: a moving cursor, and a click plays from there.
 "use strict";
-const sound = document.getElementById("sound");
-const story = document.querySelector(".story");
+const audio = document.getElementById("recording");
+const timeline = document.querySelector(".timeline-card");
 const turns = [...document.querySelectorAll(".turn[data-at]")];
-const cursors = story.querySelectorAll(".cursor");
+const cursors = timeline.querySelectorAll(".cursor");
 const [left, right] = [64, 992];
-document.body.classList.add("has-sound");
+document.body.classList.add("has-recording");
 
-function place() {
-  const share = sound.duration ? sound.currentTime / sound.duration : 0;
+function moveCursor() {
+  const share = audio.duration ? audio.currentTime / audio.duration : 0;
   for (const cursor of cursors) cursor.setAttribute("transform", `translate(${share * (right - left)} 0)`);
-  const now = turns.filter((turn) => Number(turn.dataset.at) <= sound.currentTime + 0.3).pop();
-  for (const turn of turns) turn.classList.toggle("playing", turn === now && !sound.paused);
+  const now = turns.filter((turn) => Number(turn.dataset.at) <= audio.currentTime + 0.3).pop();
+  for (const turn of turns) turn.classList.toggle("playing", turn === now && !audio.paused);
 }
 
 function playFrom(seconds) {
-  sound.currentTime = Math.max(seconds - 0.2, 0);
-  sound.play().catch(() => {});
+  audio.currentTime = Math.max(seconds - 0.2, 0);
+  audio.play().catch(() => {});
 }
 
-sound.addEventListener("timeupdate", place);
-sound.addEventListener("play", () => { story.classList.add("playing"); place(); });
-sound.addEventListener("pause", place);
-story.addEventListener("click", (event) => {
+audio.addEventListener("timeupdate", moveCursor);
+audio.addEventListener("play", () => { timeline.classList.add("playing"); moveCursor(); });
+audio.addEventListener("pause", moveCursor);
+timeline.addEventListener("click", (event) => {
   const span = event.target.closest(".span");
   if (span) playFrom(Number(span.dataset.at));
 });

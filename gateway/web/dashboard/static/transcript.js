@@ -1,10 +1,11 @@
-// A conversation as it is spoken, for the pages that show one. Words of callers become text, never markup.
+// A live transcript. Callers' words become text, never markup.
 "use strict";
 const MOST_TURNS = 200;
-const steering = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb]/g;
+const controls = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb]/g;
 
-const clean = (text) => String(text ?? "").replace(steering, "\ufffd");
-const took = (seconds) => (seconds < 0.9995 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(1)} s`);
+const clean = (text) => String(text ?? "").replace(controls, "\ufffd");
+const milliseconds = (seconds) => (seconds < 0.9995 ? `${Math.round(seconds * 1000)} ms` : `${seconds.toFixed(1)} s`);
+const clock = (seconds) => `${Math.floor(Math.round(seconds) / 60)}:${String(Math.round(seconds) % 60).padStart(2, "0")}`;
 const many = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 
 function make(name, className, text) {
@@ -42,7 +43,7 @@ class Transcript {
     if (event.answer !== undefined) item.dataset.answer = event.answer;
     const by = make("p", "by");
     by.append(make("b", "", this.names[speaker]));
-    if (typeof event.latency === "number") by.append(make("span", event.latency >= 2 ? "chip slow" : "chip", `after ${took(event.latency)}`));
+    if (typeof event.latency === "number") by.append(make("span", event.latency >= 2 ? "chip slow" : "chip", milliseconds(event.latency)));
     const said = make("p", "said", event.text);
     said.dir = "auto";
     item.append(by, said);
@@ -59,12 +60,14 @@ class Transcript {
   }
 
   memory(event) {
-    const told = event.facts || event.calls;
-    const what = told ? `was told ${many(event.facts, "fact")} and notes of ${many(event.calls, "call")}` : "knows nothing of this caller";
-    this.note(`${clean(event.agent)} ${what}${event.seconds === undefined ? "" : `, in ${took(event.seconds)}`}`);
+    if (event.facts || event.calls) this.note(`Memory loaded: ${many(event.facts, "fact")}, ${many(event.calls, "earlier call")}`);
+    else this.note("No earlier calls found");
   }
 
-  functionCalled(event) { this.note(`calls ${event.function}`); }
+  functionCalled(event) { if (event.function !== "end_call") this.note(`Calling ${event.function}`); }
 
-  functionFinished(event) { this.note(`${event.function} ${event.ok ? "answered" : "failed"} after ${took(event.seconds || 0)}`); }
+  functionFinished(event) {
+    if (event.function === "end_call" && event.ok) return this.note("Agent ended the call");
+    this.note(`${event.function} ${event.ok ? "returned" : "failed"} after ${milliseconds(event.seconds || 0)}`);
+  }
 }
