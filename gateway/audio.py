@@ -1,5 +1,7 @@
-"""Telephone audio: G.711 at 8000 samples a second, one byte a sample. Arithmetic only."""
+"""Telephone audio: G.711 at 8000 samples a second, one byte a sample; and the bundled sounds."""
 
+from functools import cache
+from importlib import resources
 from typing import Final
 
 BYTES_PER_SECOND: Final = 8000
@@ -7,6 +9,12 @@ FRAME_MS: Final = 20
 FRAME_BYTES: Final = 160
 SILENCE_BYTE: Final = 0xFF  # mu-law zero; 0x00 would be a loud click
 SILENCE_FRAME: Final = bytes([SILENCE_BYTE]) * FRAME_BYTES
+
+
+@cache
+def bundled_sound(name: str) -> bytes:
+    """A sound in mu-law from gateway/sounds, made by scripts/make_sounds and tests/record_calls.py."""
+    return resources.files("gateway").joinpath(f"sounds/{name}.ulaw").read_bytes()
 
 
 def seconds_of(audio_bytes: int) -> float:

