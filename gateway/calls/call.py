@@ -108,9 +108,8 @@ class Call:
         self.name = call_name(session.id)
         self.recorder = records.recorder
         self.monitor = CallMonitor()
-        self.latency = TurnLatencyTracker(
-            functools.partial(observe, engine.engine.name), on_answer=records.events.first_audio_sent
-        )
+        observe_turn = functools.partial(observe, engine.engine.name)
+        self.latency = TurnLatencyTracker(observe_turn, on_answer=records.events.first_audio_sent)
         self.on_over: Callable[[], None] = lambda: None
         """Called at once when the call is over; completing the session then takes a while."""
         self.ran_end_function = False
@@ -120,44 +119,29 @@ class Call:
         self._events = records.events
         self._memory = memory
         self._loop = asyncio.get_running_loop()
-        self._log = CallLogger(logging.getLogger(__name__), {"call": self.name, "agent": agent.config.name})
+        config, tools = agent.config, agent.tools
+        self._log = CallLogger(logging.getLogger(__name__), {"call": self.name, "agent": config.name})
         self._tasks = asyncio.TaskGroup()
         self._work: list[asyncio.Task[None]] = []
         self._transcript = Transcript(session, Playout(), records)
+        filler = config.filler or NO_FILLER
         self._speech = SpeechOutput(
-            carrier,
-            self._transcript,
-            self.monitor,
-            self.latency,
-            agent.config.filler or NO_FILLER,
-            self.say,
-            timeouts.speech,
+            carrier, self._transcript, self.monitor, self.latency, filler, self.say, timeouts.speech
         )
         self._speech.replies.enabled = agent.llm is not None
         self._end = CallEnd(self._tasks, leg, self._speech, self.say, self._events, self._log)
-        self._identity = CallerIdentity(session, agent.config, memory, self._events, self._log)
+        self._identity = CallerIdentity(session, config, memory, self._events, self._log)
         actions = ToolActions(session, self._transcript, self._identity, self._end, self.say, self._events)
-        self._tools = ToolExecutor(actions, self._tasks, session, agent.tools, agent.config.transfer_to)
+        self._tools = ToolExecutor(actions, self._tasks, session, tools, config.transfer_to)
         self._memory_commands = MemoryCommands(
-            session, agent.config, self._transcript, memory, timeout=timeouts.memory_command
+            session, config, self._transcript, memory, timeout=timeouts.memory_command
         )
         self._context = AgentContext(
-            session,
-            agent.config,
-            self._transcript,
-            memory,
-            self._tools.functions,
-            agent.tools.personas,
-            agent.llm,
+            session, config, self._transcript, memory, self._tools.functions, tools.personas, agent.llm
         )
+        sorry = NOT_TRANSFERRED if session.end_reason is EndReason.TRANSFERRED else config.sorry
         self._engine = EngineConnection(
-            self,
-            engine,
-            self._context,
-            self._events,
-            self._log,
-            sorry=NOT_TRANSFERRED if session.end_reason is EndReason.TRANSFERRED else agent.config.sorry,
-            resumed=bool(session.turns),
+            self, engine, self._context, self._events, self._log, sorry=sorry, resumed=bool(session.turns)
         )
         self._caller_speaking = False
         self._caller_text = asyncio.Event()
