@@ -312,16 +312,18 @@ class MemoryLog(ABC, Generic[Item]):
         for item in items:
             if new := self._document(item, scope, ids):
                 ids[new.source_id] = create_document(connection, new, now).id
+        links: list[tuple[str, str, str, int, str]] = []
         for item in items:
-            document_id = ""
-            if new := self._document(item, scope, ids):
-                document_id = ids[new.source_id]
+            new = self._document(item, scope, ids)
+            document_id = ids[new.source_id] if new else ""
+            if new:
                 _update(connection, document_id, new, now)
-            connection.executemany(
-                """UPDATE memory_entries SET document_id = ?
-                    WHERE source = ? AND session_id = ? AND position = ? AND document_id <> ?""",
-                [(document_id, self.source, *key, document_id) for key in item.keys],
-            )
+            links += [(document_id, self.source, *key, document_id) for key in item.keys]
+        connection.executemany(
+            """UPDATE memory_entries SET document_id = ?
+                WHERE source = ? AND session_id = ? AND position = ? AND document_id <> ?""",
+            links,
+        )
         connection.execute(
             """DELETE FROM documents WHERE source = ? AND tags = ? AND source_id <> '' AND id NOT IN (
                 SELECT document_id FROM memory_entries WHERE source = ? AND agent = ? AND caller = ?)""",
