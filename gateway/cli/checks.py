@@ -179,7 +179,7 @@ def _own_store(data_dir: Path) -> CheckResult:
     try:
         with contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=TIMEOUT)) as db:
             problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-            failed = db.execute("SELECT count(*) FROM endings WHERE problem <> ''").fetchone()[0]
+            failed = _failed_jobs(db)
     except sqlite3.Error as error:
         return CheckResult("store", CheckState.WRONG, f"{path} is not readable: {error}", "restore it from a backup")
     if problem != "ok":
@@ -189,6 +189,13 @@ def _own_store(data_dir: Path) -> CheckResult:
         jobs = f"{failed} post-call {'job' if failed == 1 else 'jobs'} failed"
         return CheckResult("store", CheckState.WARNING, jobs, todo)
     return CheckResult("store", CheckState.OK, "embedded, intact")
+
+
+def _failed_jobs(db: sqlite3.Connection) -> int:
+    """Of a file that only an earlier version has opened, none: its table is renamed at the next start."""
+    if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'finalization_jobs'").fetchone():
+        return 0
+    return int(db.execute("SELECT count(*) FROM finalization_jobs WHERE problem <> ''").fetchone()[0])
 
 
 def _clock(net: _Net) -> CheckResult:

@@ -348,23 +348,10 @@ def finished_call(session: VoiceSession, *, document_id: str, summary_by: str) -
 
 def insert_call(connection: Connection, call: FinishedCall) -> None:
     turns = [[nan if (seconds := turn.get(stage)) is None else seconds for stage in STAGES] for turn in call.timings]
-    connection.execute(
-        f"INSERT INTO finished_calls ({_ALL_COLUMNS}) VALUES ({', '.join('?' * 12)})",
-        (
-            call.session_id,
-            call.started_at,
-            call.agent,
-            call.caller,
-            call.carrier,
-            call.outcome,
-            call.seconds,
-            call.turns,
-            call.memory_items,
-            call.document_id,
-            call.summary_by,
-            b"".join(pack(_LATENCY, *turn) for turn in turns),
-        ),
-    )
+    columns = _ALL_COLUMNS.removesuffix(", latencies").split(", ")
+    values = [*(getattr(call, name) for name in columns), b"".join(pack(_LATENCY, *turn) for turn in turns)]
+    marks = ", ".join("?" * len(values))
+    connection.execute(f"INSERT INTO finished_calls ({_ALL_COLUMNS}) VALUES ({marks})", values)
     receipt = orjson.dumps(call.receipt).decode()
     connection.execute("INSERT INTO call_receipts VALUES (?, ?)", (call.session_id, receipt))
 

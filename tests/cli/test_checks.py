@@ -8,7 +8,11 @@ import pytest
 
 from gateway.cli.main import main
 from gateway.extras import how_to_install
+from gateway.finalization.job import FinalizationJob, JobState
+from gateway.finalization.job_table import JobTable
+from gateway.history.stores import open_local_store
 from gateway.simulate.gateway_under_test import serve_on_loopback
+from tests.calls.aftermath import a_session
 from tests.fakes.accounts import FakeTelnyxAccount, FakeTwilioAccount
 from tests.fakes.audio_server import FakeAudioServer
 from tests.fakes.deepgram import FakeDeepgram
@@ -201,6 +205,14 @@ async def test_open_folder_and_damaged_store(doctor: Any, tmp_path: Path) -> Non
     _, found = await doctor()
     assert found["DATA_DIR"] == ("warning", f"{data} is readable by other users chmod 700 {data}")
     assert found["store"][0] == "wrong"
+
+
+async def test_failed_jobs_are_found(doctor: Any, tmp_path: Path) -> None:
+    store = await open_local_store(tmp_path / "data")
+    await JobTable(store).save(FinalizationJob(a_session(), JobState.FAILED, problem="document: refused"))
+    await store.close()
+    _, found = await doctor()
+    assert found["store"][0] == "warning" and found["store"][1].startswith("1 finalization jobs have failed")
 
 
 async def test_mistake_in_settings_is_a_finding(doctor: Any) -> None:
