@@ -9,7 +9,8 @@ from typing import Any, Final, TypeVar
 from gateway import prompts
 from gateway.agents import Agent
 from gateway.calls.transcript import Transcript
-from gateway.engines.interface import AgentFunction, AgentSettings, LlmEndpoint
+from gateway.engines.interface import AgentFunction, AgentSettings
+from gateway.llm.chat import LlmEndpoint
 from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.memory.facts import Fact
 from gateway.memory.loader import MemoryLoader

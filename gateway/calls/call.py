@@ -37,7 +37,6 @@ from gateway.engines.interface import (
     FunctionsRequested,
     InjectionRefused,
     LatencyReported,
-    LlmEndpoint,
     SettingsApplied,
     TurnEnded,
     UserSaid,
@@ -45,6 +44,7 @@ from gateway.engines.interface import (
 )
 from gateway.errors import EngineError, EngineRefused
 from gateway.history.call_log import Row
+from gateway.llm.chat import LlmEndpoint
 from gateway.logs import CallLogger, call_name
 from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG

@@ -7,13 +7,13 @@ the engine reports arrives through `EngineEvents`. Nothing here is specific to o
 Audio is mu-law, 8000 Hz, mono, in both directions. `registry.py` describes how to add an engine.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from gateway.agents import Agent
 from gateway.errors import EngineError
-from gateway.llm.chat import ChatEvent, ChatRequest
+from gateway.llm.chat import LlmEndpoint
 
 # Settings: what a session needs to know about the call
 
@@ -57,31 +57,6 @@ class HistoryToolCall:
 
     call: FunctionCall
     answer: str
-
-
-class LanguageModel(Protocol):
-    """The agent's own language model, for the conversation of one call."""
-
-    @property
-    def opens(self) -> bool:
-        """Whether it rewrites the greeting: asked with the greeting as the last message, it returns its own."""
-
-    def answer(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
-        """Stream an answer. Close the generator to cancel it."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class LlmEndpoint:
-    """
-    The agent's own language model, for one call.
-
-    An engine across the network posts OpenAI chat completions to `url` with `bearer`; one in this process uses `model`.
-    """
-
-    url: str
-    bearer: str = field(repr=False)
-    model: LanguageModel = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,6 @@ from gateway.engines.interface import (
     FunctionsRequested,
     HistoryMessage,
     InjectionRefused,
-    LanguageModel,
     LoadSettings,
     PromptUpdated,
     SettingsApplied,
@@ -40,7 +39,7 @@ from gateway.engines.sentences import SentenceSplitter
 from gateway.engines.speech_worker import SpeechWorkerClient
 from gateway.engines.tts_queue import TtsQueue
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable
-from gateway.llm.chat import ChatRequest, TextDelta, ToolCallDelta
+from gateway.llm.chat import ChatRequest, LanguageModel, TextDelta, ToolCallDelta
 
 CALLS_PER_CORE: Final = 4
 """What one core handles, recognition and synthesis included (measured with `gateway bench --engine local`)."""

@@ -9,7 +9,7 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
 
 from gateway.errors import LlmError, LlmRefused, LlmUnavailable
@@ -99,6 +99,31 @@ class Upstream(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class LanguageModel(Protocol):
+    """The agent's own language model, for the conversation of one call."""
+
+    @property
+    def opens(self) -> bool:
+        """Whether it rewrites the greeting: asked with the greeting as the last message, it returns its own."""
+
+    def answer(self, request: ChatRequest) -> AsyncGenerator[ChatEvent, None]:
+        """Stream an answer. Close the generator to cancel it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LlmEndpoint:
+    """
+    The agent's own language model, for one call.
+
+    An engine across the network posts OpenAI chat completions to `url` with `bearer`; one in this process uses `model`.
+    """
+
+    url: str
+    bearer: str = field(repr=False)
+    model: LanguageModel = field(repr=False)
 
 
 async def whole_answer(

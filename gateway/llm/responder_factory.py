@@ -9,9 +9,9 @@ from urllib.parse import urlsplit
 from gateway import prompts
 from gateway.agents import Agent
 from gateway.cluster.directory import CallDirectory
-from gateway.engines.interface import LlmEndpoint
 from gateway.errors import SharedStoreUnavailable
 from gateway.llm.agent_llm import AgentLlm
+from gateway.llm.chat import LlmEndpoint
 from gateway.llm.endpoint_tokens import EndpointTokens, digest_of
 from gateway.llm.responder import Responder, hashed_caller
 from gateway.llm.turn_recall import NO_RECALL, Search, TurnRecall, TurnRecaller

@@ -25,9 +25,7 @@ from gateway.engines.interface import (
     HistoryMessage,
     HistoryToolCall,
     InjectionRefused,
-    LanguageModel,
     LatencyReported,
-    LlmEndpoint,
     PromptUpdated,
     SettingsApplied,
     TurnEnded,
@@ -35,6 +33,7 @@ from gateway.engines.interface import (
     UserStartedSpeaking,
 )
 from gateway.errors import RemoteProtocolError
+from gateway.llm.chat import LanguageModel, LlmEndpoint
 
 MAYA = Agent("maya", "You are Maya.")
 NEW_CALL = AgentSettings(

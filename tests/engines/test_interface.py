@@ -6,10 +6,11 @@ import pytest
 
 from gateway.engines import interface
 from gateway.engines.deepgram import DeepgramEngine, DeepgramSession, DeepgramTimeouts
-from gateway.engines.interface import EngineEvent, EngineSession, LlmEndpoint, VoiceEngine
+from gateway.engines.interface import EngineEvent, EngineSession, VoiceEngine
 from gateway.engines.local import LocalEngine, LocalSession
 from gateway.engines.registry import NoEngine
 from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
+from gateway.llm.chat import LlmEndpoint
 from gateway.settings import Secret
 from tests.fakes.echo_engine import EchoEngine, EchoSession
 

@@ -18,7 +18,6 @@ from gateway.engines.interface import (
     HistoryMessage,
     HistoryToolCall,
     InjectionRefused,
-    LlmEndpoint,
     PromptUpdated,
     SettingsApplied,
     TurnEnded,
@@ -27,7 +26,7 @@ from gateway.engines.interface import (
 )
 from gateway.engines.local import BUSY, HEARING, INTERRUPTED, LocalEngine
 from gateway.errors import EngineRefused, EngineUnavailable
-from gateway.llm.chat import Finished, TextDelta, ToolCallDelta
+from gateway.llm.chat import Finished, LlmEndpoint, TextDelta, ToolCallDelta
 
 pytestmark = pytest.mark.virtual_time
 
