@@ -22,7 +22,7 @@ from tests.stage import until
 
 FIREFOX = next(filter(None, map(shutil.which, ("firefox-esr", "firefox"))), None)
 PULSEAUDIO = shutil.which("pulseaudio")
-"""Where a machine has no loudspeaker, Firefox plays nothing at all; this one has one that nobody hears."""
+"""Firefox plays nothing on a machine without a sound device, so PulseAudio provides a null sink."""
 READY = re.compile(r"WebDriver BiDi listening on (ws://\S+)")
 
 

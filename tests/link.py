@@ -1,4 +1,4 @@
-"""A line between one node and a server, on loopback: it can be cut, mended, and go silent."""
+"""A TCP proxy between a node and a server that can be cut, restored, and silenced."""
 
 import asyncio
 import contextlib
@@ -8,11 +8,11 @@ from tests.ports import free_port
 
 
 class Link:
-    """A TCP proxy. Cut, it refuses connections and drops those there are; silent, it carries nothing on those."""
+    """Cut, it refuses and drops connections; silent, it keeps existing ones open and forwards nothing."""
 
     def __init__(self, port: int) -> None:
         self.port = free_port()
-        """Where it is reached."""
+        """The proxy's own port."""
         self._target = port
         self._server: asyncio.Server | None = None
         self._lines: set[asyncio.Task[None]] = set()
@@ -24,7 +24,7 @@ class Link:
 
     @contextlib.asynccontextmanager
     async def away(self) -> AsyncIterator[None]:
-        """Cut, and mended afterwards."""
+        """Cut the link during the block."""
         await self.cut()
         try:
             yield
@@ -32,7 +32,7 @@ class Link:
             await self.mend()
 
     async def mend(self) -> None:
-        """Open, at the same port as before."""
+        """Listen again on the same port."""
         if self._server is not None:
             return
         self._server = await asyncio.start_server(self._carry, "127.0.0.1", self.port)
@@ -46,13 +46,13 @@ class Link:
         await asyncio.gather(*self._lines, return_exceptions=True)
 
     def falls_silent(self) -> None:
-        """Connections stay open, and nothing comes through any more; new ones are as good as ever."""
+        """Existing connections stay open without forwarding; new ones work."""
         self._silent |= self._lines
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = asyncio.current_task()
         assert line is not None
-        if self._server is None:  # it came in just before the line was cut, and nobody knows of it yet
+        if self._server is None:  # accepted just before the link was cut
             writer.close()
             return
         self._lines.add(line)

@@ -1,4 +1,4 @@
-"""A reader of the live feed, as any client of server-sent events is one."""
+"""A client of the live event stream (server-sent events)."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ BEARER = {"Authorization": f"Bearer {ADMIN}"}
 
 
 class Watcher:
-    """Everything that one stream has sent so far. `place` is where to go on."""
+    """The events of one stream so far. `place` is the id to resume from."""
 
     def __init__(self) -> None:
         self.events: list[dict[str, Any]] = []
@@ -30,12 +30,12 @@ class Watcher:
         return [event for event in self.events if event["event"] == kind]
 
     async def hears(self, text: str) -> dict[str, Any]:
-        """The turn with these words, as soon as it is there."""
+        """Wait for the turn with this text."""
         turns = await until(lambda: [turn for turn in self.of("turn") if turn["text"] == text])
         return dict(turns[0])
 
     async def sees(self, kind: str, count: int = 1) -> dict[str, Any]:
-        """The event of that kind with this number, as soon as it is there."""
+        """Wait for the event number `count` of that kind."""
         await until(lambda: len(self.of(kind)) >= count)
         return self.of(kind)[count - 1]
 
@@ -51,7 +51,7 @@ class Watcher:
 
 @contextlib.asynccontextmanager
 async def watching(url: str, *, since: str = "", **query: str) -> AsyncIterator[Watcher]:
-    """Watch a gateway from now on, or from a place in its log."""
+    """Watch a gateway from now on, or from an event id."""
     watcher = Watcher()
     headers = {**BEARER, **({"Last-Event-ID": since} if since else {})}
     async with (

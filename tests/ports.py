@@ -1,4 +1,4 @@
-"""Ports for servers that are started later, or again."""
+"""Ports for servers that are started later or restarted."""
 
 import contextlib
 import random
@@ -6,7 +6,7 @@ import socket
 
 
 def free_port() -> int:
-    """A port that stays free while nobody listens: the system gives those from 32768 on to any connection."""
+    """A free port below 32768, where the system allocates ports for outgoing connections."""
     while True:
         port = random.SystemRandom().randrange(10_000, 32_000)
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

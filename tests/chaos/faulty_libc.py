@@ -9,7 +9,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("faulty_libc.c")
 COMPILER = shutil.which("cc") or shutil.which("gcc")
-MISSING = "no C compiler: the wall clock and the disk of a process cannot be faked"
+MISSING = "no C compiler: the wall clock and the disk of a process cannot be faked; run: apt-get install gcc"
 
 
 @functools.cache

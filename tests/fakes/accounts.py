@@ -1,9 +1,9 @@
 """
-The carriers' account interfaces: numbers, and where their calls go.
+The carriers' account APIs: phone numbers and where their calls go.
 
 Twilio's IncomingPhoneNumbers (REST API 2010-04-01: Basic auth, forms in, JSON out), Telnyx' phone_numbers and
-call_control_applications (API v2: bearer, JSON). Both keep what they are told, refuse strangers, and refuse what the
-real ones refuse: a webhook that is no URL, an application without a name.
+call_control_applications (API v2: bearer, JSON). Both store changes, check
+credentials, and reject what the real ones reject: an invalid webhook URL, an application without a name.
 """
 
 import base64
@@ -138,7 +138,7 @@ class FakeTelnyxAccount:
         return JSONResponse({"data": number})
 
     async def _create(self, request: Request) -> JSONResponse:
-        if refusal := self._refusal(request) or self._complaint(await request.json()):
+        if refusal := self._refusal(request) or self._validation_error(await request.json()):
             return refusal
         id_ = str(2_000_000_000_000_000_000 + len(self.applications))
         made = {
@@ -158,7 +158,7 @@ class FakeTelnyxAccount:
             return self._problem(404, "10005", "Resource not found")
         if request.method == "PATCH":
             body = await request.json()
-            if refusal := self._complaint(body):
+            if refusal := self._validation_error(body):
                 return refusal
             there.update(body)
         return JSONResponse({"data": there})
@@ -168,8 +168,8 @@ class FakeTelnyxAccount:
             return None
         return self._problem(401, "10009", "Authentication failed")
 
-    def _complaint(self, body: dict[str, Any]) -> JSONResponse | None:
-        """Both are required, also to change one of them."""
+    def _validation_error(self, body: dict[str, Any]) -> JSONResponse | None:
+        """Both fields are required, even to change one of them."""
         whole = body.get("application_name") and str(body.get("webhook_event_url", "")).startswith("https://")
         return None if whole else self._problem(422, "10015", "Invalid value")
 

@@ -1,4 +1,4 @@
-"""A server with OpenAI's audio interface. It checks what it is sent, answers as it was told, and remembers."""
+"""A server with OpenAI's audio API. Validates requests, records them, and gives scripted answers."""
 
 import email.parser
 import email.policy

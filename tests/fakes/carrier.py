@@ -1,9 +1,9 @@
 """
-What the simulated carriers share: a gateway to call, a REST interface of their own, and a phone that plays what it is
-sent.
+The common base of the strict fake carriers: webhooks, REST API, media streams, and a phone with a play-out buffer.
 
-Real HTTP and real WebSockets on loopback. Every message of the gateway is judged; a carrier that is left while a call
-has violations raises, unless `strict` is off.
+They use real HTTP and WebSockets on loopback and validate every message of the gateway. Leaving the carrier's context
+raises if a call has violations, unless `strict` is off. Signatures and messages are written by hand here, independent
+of `gateway.simulate`, so that a mistake there cannot hide.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ SILENCE: Final = b"\xff"
 
 @dataclass
 class Exchange:
-    """One line of a carrier's log: something sent to the gateway, asked by it, or noted in the debugger."""
+    """One entry of the carrier's log: a request to the gateway, a command from it, or a debugger entry."""
 
     kind: str  # "webhook", "action", "callback", "upgrade", "command" or "debugger"
     method: str = ""
@@ -48,8 +48,8 @@ class Exchange:
     status: int = 0  # 0: no answer
     answer: str = ""
     content_type: str = ""
-    error: str = ""  # the exception's name, where there was no answer
-    code: int = 0  # the debugger's
+    error: str = ""  # the exception's name if there was no answer
+    code: int = 0  # the debugger's error code
     call_id: str = ""
     action: str = ""  # the REST command's name, or the webhook's event
 
@@ -57,9 +57,9 @@ class Exchange:
 @dataclass
 class Fault:
     """
-    How the REST interface misbehaves on the next commands of one kind.
+    How the REST API fails on the next commands of one kind.
 
-    `hang` never answers; `takes_effect` carries the command out all the same. The kind "*" means any.
+    `hang` never answers; `takes_effect` executes the command nevertheless. The kind "*" matches any.
     """
 
     status: int = 500
@@ -72,7 +72,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to a REST command, and what it sets going once it is out."""
+    """The answer to a REST command, and its effect, which starts after the answer was sent."""
 
     status: int
     body: dict[str, Any]
@@ -81,7 +81,7 @@ class Reply:
 
 
 class UpgradeRefused(Exception):
-    """The gateway did not answer 101. `status` is 0 where there was no answer at all; `error` says why."""
+    """The gateway did not answer 101. `status` is 0 without an answer; `error` is the reason."""
 
     def __init__(self, status: int, error: str) -> None:
         super().__init__(f"upgrade refused: {status or error}")
@@ -91,10 +91,10 @@ class UpgradeRefused(Exception):
 
 class Playout:
     """
-    What the phone plays: a queue of audio and marks, and a head that moves through it.
+    The play-out buffer: a queue of audio and marks, and a play head that moves through it.
 
-    With speed 0 all is played at once; with `hold` nothing is, until `release`. Marks that the head has passed, or that
-    a clear has flushed, wait in `reached`.
+    With speed 0 everything is played at once; with `hold` nothing is played until `release`. Marks that were played or
+    cleared wait in `reached`.
     """
 
     def __init__(self, heard: bytearray, *, speed: float, hold: bool, clock: Callable[[], float]) -> None:
@@ -113,12 +113,12 @@ class Playout:
 
     @property
     def tick(self) -> float | None:
-        """How soon to look again; None while time alone changes nothing."""
+        """Seconds until the play head has moved; None if it does not move by itself."""
         moving = self._queue and not self._hold and self._speed
         return FRAME_SECONDS / self._speed if moving else None
 
     def add(self, item: bytes | str) -> None:
-        """Append audio, or a mark by its name."""
+        """Append audio or the name of a mark."""
         self.advance()
         if not self._queue:
             self._head = self._clock()
@@ -126,7 +126,7 @@ class Playout:
         self.advance()
 
     def advance(self) -> None:
-        """Move the head to where it is by now."""
+        """Move the play head to its current position."""
         allowed = self._allowed()
         while self._queue:
             item = self._queue[0]
@@ -142,12 +142,12 @@ class Playout:
             self._queue.popleft()
 
     def release(self, count: int | None = None) -> None:
-        """Play so many of the held bytes, or all."""
+        """Play this many held bytes, or all."""
         self._released = self.queued if count is None else min(count, self.queued)
         self.advance()
 
     def clear(self) -> bytes:
-        """Stop at once. Returns the audio nobody heard; every pending mark counts as reached."""
+        """Stop at once. Returns the audio that was not played; pending marks count as reached."""
         self.advance()
         self.reached.extend(item for item in self._queue if isinstance(item, str))
         dropped = b"".join(item for item in self._queue if isinstance(item, bytes))
@@ -170,9 +170,9 @@ class Playout:
 
 
 class MediaStream:
-    """One media socket of a call, seen from the carrier. A dialect says what its messages look like."""
+    """The carrier's side of one media stream. Subclasses define the messages."""
 
-    own_fields: frozenset[str] = frozenset()  # what the dialect asks of every message besides its event
+    own_fields: frozenset[str] = frozenset()  # fields that every message must have besides its event
     close_code: int | None = 1000
 
     def __init__(self, call: "FakeCall", connection: ClientConnection, stream_id: str) -> None:
@@ -189,12 +189,12 @@ class MediaStream:
         self._position_ms = 0
         self._sending = asyncio.Lock()
         self._wake = asyncio.Event()
-        self.stopped = False  # in good order
+        self.stopped = False  # `stop` was sent
         self._closing = False
         self._aborted = False
         self._half_open = False
 
-    # The dialect
+    # The carrier's protocol
 
     def connected_message(self) -> dict[str, Any]:
         raise NotImplementedError
@@ -213,20 +213,20 @@ class MediaStream:
         raise NotImplementedError
 
     def refuse(self, kind: str, problem: str) -> None:
-        """React to a message that is wrong; kind is "binary", "shape" or "base64"."""
+        """React to an invalid message; kind is "binary", "shape" or "base64"."""
         raise NotImplementedError
 
     def audible(self, audio: bytes) -> bool:
-        """Whether the phone plays it."""
+        """Whether the phone plays this message."""
         raise NotImplementedError
 
     async def tell_played(self) -> None:
-        """The head has moved on."""
+        """Called when the play head has moved."""
 
     # The call
 
     async def open(self) -> None:
-        """Greet, say which call this is, and begin to listen."""
+        """Send `connected` and `start`, and begin to read."""
         self.call.carrier.spawn(self._read())
         self.call.carrier.spawn(self._drive())
         await self.send(self.connected_message)
@@ -240,23 +240,23 @@ class MediaStream:
         await self.send(lambda: self.media_message(audio))
 
     async def flush_audio(self) -> None:
-        """The caller paused: nothing is held back any longer."""
+        """Send what was held back for reordering."""
 
     async def send_digit(self, digit: str) -> None:
         await self.send(lambda: self.digit_message(digit))
 
     def skip(self, milliseconds: int) -> None:
-        """The network sent nothing for so long: the next timestamp jumps."""
+        """Skip this much media: the next timestamp jumps."""
         self._position_ms += milliseconds
 
     async def stop(self) -> None:
-        """End in good order: `stop`, then close."""
+        """Send `stop` and close."""
         self.stopped = True
         await self.send(lambda: self.message("stop", self.stop_body()))
         await self.close()
 
     async def close(self) -> None:
-        """Close without a word about it."""
+        """Close without `stop`."""
         self._closing = True
         self.connection.transport.resume_reading()
         await self.connection.close(self.close_code)  # None: a close frame without a code
@@ -275,7 +275,7 @@ class MediaStream:
         self.connection.transport.pause_reading()
 
     def go_half_open(self) -> None:
-        """Keep the connection and do nothing with it: no message, no pong."""
+        """Keep the connection open without messages or pongs."""
         self.stall_reading()
         self._half_open = True
 
@@ -283,7 +283,7 @@ class MediaStream:
         self._wake.set()
 
     async def send(self, build: Callable[[], dict[str, Any]]) -> None:
-        """Send one message, numbered at the moment it goes out. One that finds the socket closed is lost."""
+        """Send one message; its sequence number is assigned here. It is lost if the socket is closed."""
         async with self._sending:
             await self.write(build())
 
@@ -311,7 +311,7 @@ class MediaStream:
     async def _read(self) -> None:
         try:
             async for frame in self.connection:
-                if not self._closing:  # else it was under way when we hung up
+                if not self._closing:  # otherwise it was in transit at the hang-up
                     self._receive(frame)
                     self.wake()
                     self.call.pulse()
@@ -346,7 +346,7 @@ class MediaStream:
             self._obey(message)
 
     def problem_with(self, message: Any) -> tuple[str, str] | None:
-        """What is wrong with a message of the gateway, as kind and text."""
+        """The problems of a message from the gateway, as kind and text."""
         event = message.get("event") if isinstance(message, dict) else None
         if event not in _BODIES:
             return "shape", f"unknown message {event!r}"
@@ -380,10 +380,10 @@ class MediaStream:
                 self.call.clears += 1
                 self.call.dropped += self.playout.clear()
 
-    # Itself
+    # Internal
 
     async def _drive(self) -> None:
-        """Move the play head, and echo marks in the order in which they were reached."""
+        """Move the play head and echo marks in the order in which they were reached."""
         while self.is_open:
             self._wake.clear()
             self.playout.advance()
@@ -404,7 +404,7 @@ _BODIES: Final = {"media": "payload", "mark": "name", "clear": ""}
 
 
 class FakeCall:
-    """One phone call: what the caller does and hears, and what the gateway did wrong."""
+    """One phone call: the caller's actions, the audio the caller heard, and the gateway's violations."""
 
     def __init__(self, carrier: "FakeCarrier", call_id: str, caller: str, called: str) -> None:
         self.carrier = carrier
@@ -414,13 +414,13 @@ class FakeCall:
         self.answered = False
         self.rejected = False
         self.ended_by = ""
-        self.media_url = ""  # where the gateway wants the media socket, as it wrote it
-        self.token = ""  # the one-call secret that it gave for it
+        self.media_url = ""  # the stream URL from the gateway
+        self.token = ""  # the stream token from the gateway
         self.streams: list[Any] = []
-        self.leg_b: Any = None  # the latest call to somebody whom the caller is to be put through to
-        self.leg_a: Any = None  # the caller's, where this is such a call
+        self.leg_b: Any = None  # the latest call to a transfer target
+        self.leg_a: Any = None  # the caller's leg, if this is a call to a transfer target
         self.heard_bytes = bytearray()
-        self.dropped = bytearray()  # audio that a clear kept from being heard
+        self.dropped = bytearray()  # audio dropped by a clear
         self.sent_frames: list[Any] = []
         self.clears = 0
         self.marks_echoed: list[str] = []
@@ -432,7 +432,7 @@ class FakeCall:
         state = self.ended_by or ("rejected" if self.rejected else "answered" if self.answered else "ringing")
         return f"<{type(self).__name__} {state}, {len(self.streams)} streams, {len(self.heard_bytes)} bytes heard>"
 
-    # What came of it
+    # The result
 
     @property
     def stream(self) -> Any:
@@ -441,33 +441,33 @@ class FakeCall:
 
     @property
     def heard(self) -> bytearray:
-        """What came out of the phone so far."""
+        """The audio played so far."""
         if self.stream:
             self.stream.playout.advance()
         return self.heard_bytes
 
     @property
     def queued(self) -> int:
-        """Bytes that the carrier holds and the caller has not heard."""
+        """Bytes in the play-out buffer."""
         return self.stream.playout.queued if self.stream else 0
 
     @property
     def abandoned(self) -> bool:
-        """Answered, alive, and nobody talks to the caller, or will: billed silence."""
+        """Answered and live, but without a stream and without a way to get one: billed silence."""
         expected = self.leg_b is not None and not self.leg_b.finished
         return self.answered and not self.finished and self.stream is None and not expected
 
     @property
     def put_through(self) -> bool:
-        """Whether the caller is talking to somebody else."""
+        """Whether the caller was transferred."""
         return bool(self.leg_b and self.leg_b.answered and not self.leg_b.finished and not self.finished)
 
-    # What the caller does
+    # The caller's actions
 
     async def speak(self, audio: bytes, *, frame_bytes: int = FRAME_BYTES, burst: int = 1) -> None:
-        """Say it, frame by frame at the carrier's speed; `burst` frames go out together."""
+        """Send this audio in frames at the carrier's speed, `burst` frames at a time."""
         if not self.streams:
-            raise RuntimeError("nobody listens: the call has had no media stream")
+            raise RuntimeError("the call has no media stream")
         clock = asyncio.get_running_loop().time
         began = clock()
         for number, at in enumerate(range(0, len(audio), frame_bytes)):
@@ -484,43 +484,43 @@ class FakeCall:
                 await self.stream.send_digit(digit)
 
     async def hang_up(self) -> None:
-        """The caller puts the phone down; returns when the gateway has been told everything."""
+        """The caller hangs up. Returns after all webhooks were sent."""
         raise NotImplementedError
 
     async def pick_up(self) -> None:
-        """Somebody whom the gateway has called picks up; for a `callee` that only rings."""
+        """The called party answers; for a `callee` that rings."""
         raise NotImplementedError
 
     async def decline(self, outcome: str = "busy") -> None:
-        """The same, but they don't: "busy" or "no-answer"."""
+        """The called party does not answer: "busy" or "no-answer"."""
         raise NotImplementedError
 
     def stay_silent(self, milliseconds: int) -> None:
-        """The network sends no media for a while; costs no time, the timestamps jump."""
+        """A gap in the media: takes no time, the timestamps jump."""
         if self.stream:
             self.stream.skip(milliseconds)
 
-    # What goes wrong
+    # Faults
 
     async def drop(self) -> None:
-        """The media connection breaks: a TCP reset, no close frame, no stop."""
+        """Reset the media connection without close frame or `stop`."""
         await self.streams[-1].abort()
 
     async def close_without_stop(self) -> None:
         await self.streams[-1].close()
 
     def go_silent(self) -> None:
-        """The connection stays and nothing comes any more, not even a pong."""
+        """The connection stays open, but sends nothing, not even pongs."""
         self.streams[-1].go_half_open()
 
     def stall_reading(self) -> None:
-        """The carrier stops reading; it still sends."""
+        """The carrier stops reading but still sends."""
         self.streams[-1].stall_reading()
 
-    # What the test does
+    # Test control
 
     def play(self, count: int | None = None) -> None:
-        """With `hold_playback`: let the caller hear so many bytes, or all that is queued."""
+        """With `hold_playback`: play this many bytes, or all that is queued."""
         if self.stream:
             self.stream.playout.release(count)
             self.stream.wake()
@@ -532,15 +532,15 @@ class FakeCall:
         await self.until(lambda: self.queued >= count, f"{count} bytes queued", timeout)
 
     async def wait_stream(self, number: int, timeout: float = 60.0) -> None:
-        """Until the call has its so-manieth media stream, counted from 1."""
+        """Wait for media stream number `count`, counted from 1."""
         await self.until(lambda: len(self.streams) >= number, f"{number} streams", timeout)
 
     async def over(self, timeout: float = 60.0) -> None:
-        """Until the call has ended, however, and the gateway has been told."""
+        """Wait until the call has ended and its webhooks were sent."""
         await self.until(lambda: self.finished, "call over", timeout)
 
     async def until(self, condition: Callable[[], bool], what: str = "condition", timeout: float = 60.0) -> None:
-        """Wait for something that a message, the play head or an ending brings about."""
+        """Wait for a condition that a message, the play head or the end of the call can change."""
         try:
             async with asyncio.timeout(timeout):
                 while not condition():
@@ -550,14 +550,14 @@ class FakeCall:
             raise TimeoutError(f"no {what} within {timeout} s: {self!r}{silence}") from None
 
     def pulse(self) -> None:
-        """Something happened: whoever waits looks again."""
+        """Wake the waiters to check their conditions."""
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
         if self.leg_a:
             self.leg_a.pulse()
 
     def end(self, by: str) -> bool:
-        """Note who ended the call. False: it had ended already."""
+        """Note who ended the call. Returns False if it had ended before."""
         if self.ended_by:
             return False
         self.ended_by = by
@@ -575,7 +575,7 @@ class FakeCall:
 
 
 class RawSocket:
-    """A media socket in a stranger's hands: sends anything, remembers what came back."""
+    """A media socket under the test's control: sends anything and records the answers."""
 
     def __init__(self, connection: ClientConnection, stream_id: str) -> None:
         self.connection = connection
@@ -583,7 +583,7 @@ class RawSocket:
         self.received: list[Any] = []
 
     async def send(self, data: str | bytes) -> bool:
-        """False when the gateway has closed already."""
+        """Returns False if the gateway has closed the socket."""
         try:
             await self.connection.send(data)
         except ConnectionClosed:
@@ -601,7 +601,7 @@ class RawSocket:
         return message
 
     async def wait_closed(self, timeout: float = 60.0) -> int:
-        """Until the gateway has closed; returns its code."""
+        """Wait until the gateway has closed. Returns its close code."""
         with contextlib.suppress(ConnectionClosed):
             while True:
                 await self.receive(timeout)
@@ -617,7 +617,7 @@ class RawSocket:
 
 
 class CarrierConnection(ClientConnection):
-    """Sends header names in lower case, and the Host it was told, as the carriers' clients do."""
+    """Sends header names in lower case and a given Host, like the carriers' clients."""
 
     async def handshake(self, *args: Any, **kwargs: Any) -> None:
         send_request = self.protocol.send_request
@@ -631,7 +631,7 @@ class CarrierConnection(ClientConnection):
 
 
 class LoopbackServer:
-    """An HTTP and WebSocket server on a port of the system's choice, in this loop."""
+    """An HTTP and WebSocket server on a free port, in this event loop."""
 
     def __init__(self, routes: list[BaseRoute]) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
@@ -649,7 +649,7 @@ class LoopbackServer:
         await self._server.startup(sockets=[self._socket])
 
     async def stop(self) -> None:
-        """Quicker than uvicorn's own shutdown, which naps; every handler has been told to finish."""
+        """Faster than uvicorn's own shutdown, which sleeps."""
         for server in self._server.servers:
             server.close()
         self._socket.close()
@@ -660,11 +660,11 @@ class LoopbackServer:
 
 class FakeCarrier:
     """
-    A carrier with one account and one number, pointed at a gateway.
+    A carrier with one account and one number, configured for a gateway.
 
-    `gateway_url` is where it connects, `public_url` what it was configured with and signs. With `tunnel_url` instead,
-    the gateway is left to learn the public address from forwarding headers; with neither, the gateway's own address is
-    the public one. Speed 1 is real time, 2 twice that, 0 as fast as it goes.
+    It connects to `gateway_url` and signs `public_url`. With `tunnel_url` instead, the gateway has to learn its public
+    address from forwarding headers; with neither, `gateway_url` is also the public address. Speed 1 is real time, 0 as
+    fast as possible.
     """
 
     name = ""
@@ -683,7 +683,7 @@ class FakeCarrier:
     ) -> None:
         self.gateway_url = gateway_url
         self.media_gateway_url = ""
-        """Where media sockets go, when the balancer before several gateways sends them elsewhere."""
+        """The gateway for media sockets, if a load balancer would send them to another one."""
         self.public_url = public_url
         self.tunnel_url = tunnel_url
         self.tunnel_keeps_host = tunnel_keeps_host
@@ -691,7 +691,7 @@ class FakeCarrier:
         self.hold_playback = hold_playback
         self.strict = strict
         self.upgrade_seconds = 5.0
-        self.callee = "answers"  # or "busy", "no-answer", "rings": somebody whom the gateway calls
+        self.callee = "answers"  # how outbound calls are answered; or "busy", "no-answer", "rings"
         self.requests: list[Exchange] = []
         self.calls: list[Any] = []
         self.closing = asyncio.Event()
@@ -700,24 +700,24 @@ class FakeCarrier:
         self._failures: list[BaseException] = []
         self._connections: list[ClientConnection] = []
 
-    # The dialect
+    # The carrier's protocol
 
     def routes(self) -> list[BaseRoute]:
         raise NotImplementedError
 
     def settings(self) -> dict[str, str]:
-        """The environment in which a gateway works with this carrier."""
+        """The gateway's environment variables for this carrier."""
         raise NotImplementedError
 
     def error_body(self, status: int, code: str) -> dict[str, Any]:
         raise NotImplementedError
 
-    # The test
+    # Called by the test
 
     async def __aenter__(self) -> Self:
         self._api = LoopbackServer(self.routes())
         await self._api.start()
-        # Certificates are not checked: everything is on loopback, and reading them takes a while.
+        # Loading certificates takes time and is unnecessary on loopback.
         limits = httpx.Limits(max_keepalive_connections=0)
         self._http = httpx.AsyncClient(trust_env=False, verify=False, timeout=None, limits=limits)
         return self
@@ -745,7 +745,7 @@ class FakeCarrier:
 
     @property
     def plain(self) -> bool:
-        """Whether the public address is the gateway's own, without TLS: then ws:// is right."""
+        """Whether the public address is plain HTTP, so that ws:// is correct."""
         return self.public_origin.startswith("http://")
 
     @property
@@ -755,19 +755,19 @@ class FakeCarrier:
 
     @property
     def debugger(self) -> list[int]:
-        """The error codes that the operator would find in the debugger."""
+        """The error codes in the debugger."""
         return [exchange.code for exchange in self.requests if exchange.kind == "debugger"]
 
     def sent(self, action: str) -> list[Exchange]:
-        """What was sent to the gateway under this name: an event, a status, "action"."""
+        """Requests to the gateway with this name: an event, a status, or "action"."""
         return [exchange for exchange in self.requests if exchange.kind != "command" and exchange.action == action]
 
     def fail(self, action: str, **fault: Any) -> None:
-        """Let the next REST commands of this kind go wrong; the arguments are those of `Fault`."""
+        """Make the next REST commands of this kind fail; the arguments are those of `Fault`."""
         self._faults.setdefault(action, []).append(Fault(**fault))
 
     async def open_socket(self, url: str, headers: dict[str, str]) -> ClientConnection:
-        """Upgrade, or raise UpgradeRefused. Public addresses lead to the gateway."""
+        """Open a WebSocket or raise UpgradeRefused. Public addresses are mapped to the gateway."""
         entry = self.log(Exchange("upgrade", "GET", url))
         try:
             connection = await connect(
@@ -793,7 +793,7 @@ class FakeCarrier:
         self._connections.append(connection)
         return connection
 
-    # The dialects
+    # Called by subclasses
 
     def log(self, exchange: Exchange) -> Exchange:
         self.requests.append(exchange)
@@ -803,7 +803,7 @@ class FakeCarrier:
         self.log(Exchange("debugger", code=code, call_id=call_id))
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run something that the carrier owns; what it raises, leaving the carrier raises."""
+        """Run a task; leaving the carrier's context raises its exception."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -812,7 +812,7 @@ class FakeCarrier:
     async def request(
         self, entry: Exchange, *, headers: dict[str, str], content: bytes = b"", timeout: float
     ) -> Exchange:
-        """Send an HTTP request to the gateway and note what came of it. Never raises for the gateway's faults."""
+        """Send an HTTP request to the gateway and log the result. Does not raise for failures of the gateway."""
         self.log(entry)
         try:
             async with asyncio.timeout(timeout):
@@ -830,7 +830,7 @@ class FakeCarrier:
         return entry
 
     def resolve(self, url: str) -> str:
-        """The same address on loopback. One that is not ours and not on loopback can't be reached."""
+        """The address on loopback. Other hosts cannot be reached."""
         parts = urlsplit(url)._replace(fragment="")
         if _origin(url) == _origin(self.public_origin):
             media = parts.scheme in ("ws", "wss")
@@ -841,7 +841,7 @@ class FakeCarrier:
         return parts.geturl()
 
     async def answer_command(self, entry: Exchange, command: Callable[[], Awaitable[Reply]]) -> Response:
-        """Answer a REST command, then carry it out; with the faults that were asked for."""
+        """Answer a REST command and execute it, with the faults that were requested."""
         self.log(entry)
         fault = self._next_fault(entry.action)
         reply = await command() if fault is None or fault.takes_effect else Reply(fault.status, {})
@@ -870,7 +870,7 @@ class FakeCarrier:
         return None
 
     def _forwarded(self) -> dict[str, str]:
-        """What a tunnel adds to a request."""
+        """The headers that a tunnel adds."""
         if not self.tunnel_url:
             return {}
         tunnel = urlsplit(self.tunnel_url)

@@ -97,7 +97,7 @@ _OUTCOMES: Final = {"busy": ("user_busy", "486"), "no-answer": ("timeout", "487"
 
 
 def sign(private_key: Ed25519PrivateKey, timestamp: str, body: bytes) -> str:
-    """telnyx-signature-ed25519 over timestamp, bar and raw body."""
+    """telnyx-signature-ed25519 over "timestamp|body"."""
     return base64.b64encode(private_key.sign(timestamp.encode() + b"|" + body)).decode()
 
 
@@ -109,7 +109,7 @@ def _now() -> str:
 
 
 class TelnyxStream(MediaStream):
-    """A media stream in Telnyx's dialect."""
+    """A Telnyx media stream."""
 
     close_code = None  # seen as 1005
 
@@ -137,12 +137,12 @@ class TelnyxStream(MediaStream):
         return self.message("dtmf", {"digit": digit}) | {"occurred_at": _now()}
 
     async def send_digits_swapped(self, digits: str) -> None:
-        """The later key overtakes the earlier one; `occurred_at` tells."""
+        """Send the later key first; `occurred_at` gives the order."""
         for message in reversed([self.digit_message(digit) for digit in digits]):
             await self.write(message)
 
     def refuse(self, kind: str, problem: str) -> None:
-        """An `error` message; the stream goes on."""
+        """Send an `error` message; the stream continues."""
         self.call.violations.append(problem)
         if kind == "base64":
             self._complain(100004, "invalid_media", "Media was not base64 encoded")
@@ -150,19 +150,19 @@ class TelnyxStream(MediaStream):
             self._complain(100003, "malformed_frame", problem)
 
     def audible(self, audio: bytes) -> bool:
-        """Raw audio is heard in `rtp` mode only, and on the legs that were named."""
+        """Raw audio is played in `rtp` mode only, and on the target legs only."""
         if self.parameters.get("stream_bidirectional_mode", "mp3") != "rtp":
             self._swallow()
             return False
         if not FRAME_BYTES <= len(audio) <= MAX_PAYLOAD_BYTES:
             self.call.violations.append(f"payload of {len(audio)} bytes is outside 20 ms to 30 s")
         if self.parameters.get("stream_bidirectional_target_legs", "opposite") == "opposite":
-            self.call.violations.append("audio for the opposite leg, and there is none")
+            self.call.violations.append("audio for the opposite leg, which does not exist")
             return False
         return True
 
     async def send_audio(self, audio: bytes) -> None:
-        """In order, or with neighbours swapped, or with some lost, as the carrier was told."""
+        """In order, with neighbours swapped, or with losses, as configured."""
         carrier = self.call.carrier
         async with self._sending:
             message = self.media_message(audio)
@@ -181,7 +181,7 @@ class TelnyxStream(MediaStream):
             await self._let_go()
 
     async def tell_played(self) -> None:
-        """With both tracks, the agent's own sound comes back as `outbound`."""
+        """With both tracks, return the agent's own audio as `outbound`."""
         new = bytes(self.call.heard_bytes[self._played :])
         self._played += len(new)
         if not self.call.carrier.both_tracks and self.parameters.get("stream_track") != "both_tracks":
@@ -212,7 +212,7 @@ class TelnyxStream(MediaStream):
 
 
 class TelnyxCall(FakeCall):
-    """One leg. Nothing happens to it but by a command, or by the caller."""
+    """One leg, controlled by commands and by the caller."""
 
     carrier: "FakeTelnyx"
 
@@ -229,7 +229,7 @@ class TelnyxCall(FakeCall):
         self.stream_parameters: dict[str, Any] = {}
         self.command_ids: set[str] = set()
         self.said: list[str] = []  # by the speak command
-        self.parks = False  # when the leg that it was bridged to ends
+        self.parks = False  # after the end of the leg it was bridged to
         self.originated_with: dict[str, Any] = {}
         self.delivered = 0
         self._extra = payload
@@ -237,7 +237,7 @@ class TelnyxCall(FakeCall):
 
     @property
     def encoding(self) -> str:
-        """The codec in which the gateway gets the caller's voice."""
+        """The codec of the caller's audio."""
         wanted = self.stream_parameters.get("stream_codec", "default")
         convertible = {"PCMU", "PCMA"}
         if self.carrier.insist_on_leg_codec or not {wanted, self.carrier.leg_codec} <= convertible:
@@ -245,13 +245,13 @@ class TelnyxCall(FakeCall):
         return str(wanted)
 
     async def press(self, digits: str, *, by: tuple[str, ...] = ("socket", "webhook"), swapped: bool = False) -> None:
-        """Keys arrive on the socket and by webhook."""
+        """Send keys on the socket and by webhook."""
         if "socket" in by and swapped and self.stream:
             await self.stream.send_digits_swapped(digits)
         elif "socket" in by:
             await super().press(digits)
         for digit in digits if "webhook" in by else "":
-            await self.tell("call.dtmf.received", digit=digit)
+            await self.send_webhook("call.dtmf.received", digit=digit)
 
     async def hang_up(self) -> None:
         side = "callee" if self.leg_a else "caller"
@@ -261,24 +261,24 @@ class TelnyxCall(FakeCall):
             await self.hang(side, "originator_cancel", side, "487")
 
     async def hang(self, by: str, cause: str, source: str, sip: str) -> None:
-        """End the leg: the socket, then the webhooks, or the other way round."""
+        """End the leg: socket first, then webhooks, or the reverse."""
         if not self.end(by):
             return
         stream = self.stream
         details = {"state": "hangup", "start_time": self.start_time, "end_time": _now(), "hangup_cause": cause}
         details |= {"hangup_source": source, "sip_hangup_cause": sip, "call_quality_stats": None}
         if self.carrier.shuffle_ending:
-            await self.tell("call.hangup", **details)
+            await self.send_webhook("call.hangup", **details)
             await self.stop_stream(stream)
         else:
             await self.stop_stream(stream)
-            await self.tell("call.hangup", **details)
+            await self.send_webhook("call.hangup", **details)
         self.settle()
         self.finish()
         await self._hang_other_leg()
 
     async def _hang_other_leg(self) -> None:
-        """Whom the caller was put through to, or waited for, is hung up; the caller only by whom they talked to."""
+        """Hang up the other leg: the transfer target always, the caller only if the legs were bridged."""
         if self.leg_b:
             answered = self.leg_b.answered
             cause, sip = ("normal_clearing", "200") if answered else ("originator_cancel", "487")
@@ -287,9 +287,9 @@ class TelnyxCall(FakeCall):
             await self.leg_a.hang("callee", "normal_clearing", "callee", "200")
 
     async def originate(self, parameters: dict[str, Any]) -> None:
-        """An outgoing leg rings, and is answered or not."""
+        """Ring an outgoing leg and answer it or not."""
         self.originated_with = parameters
-        await self.tell("call.initiated")
+        await self.send_webhook("call.initiated")
         if self.carrier.callee == "answers":
             await self.pick_up()
         elif self.carrier.callee != "rings":
@@ -298,8 +298,8 @@ class TelnyxCall(FakeCall):
     async def pick_up(self) -> None:
         await self.answer(self.originated_with)
         if self.leg_a:
-            await self.tell("call.bridged")
-            await self.leg_a.tell("call.bridged")
+            await self.send_webhook("call.bridged")
+            await self.leg_a.send_webhook("call.bridged")
 
     async def decline(self, outcome: str = "busy") -> None:
         cause, sip = _OUTCOMES[outcome]
@@ -315,12 +315,12 @@ class TelnyxCall(FakeCall):
             await stream.stop()
             await self._tell_stream("streaming.stopped")
 
-    def tell(self, event: str, **payload: Any) -> asyncio.Task[Any]:
-        """Deliver a webhook after those before it."""
+    def send_webhook(self, event: str, **payload: Any) -> asyncio.Task[Any]:
+        """Send a webhook after the earlier ones."""
         return self.carrier.spawn(self._deliver(event, self.payload(event) | payload))
 
     def payload(self, event: str) -> dict[str, Any]:
-        """What every event of the leg carries, and what call.initiated adds."""
+        """The payload of every event of the leg, and the additions of call.initiated."""
         payload: dict[str, Any] = {
             "call_control_id": self.id,
             "call_leg_id": self.leg_id,
@@ -337,13 +337,13 @@ class TelnyxCall(FakeCall):
         self.pulse()
 
     async def answer(self, parameters: dict[str, Any]) -> None:
-        """The answer command takes effect; for an outgoing leg, the callee picks up."""
+        """Answer the leg: by command, or for an outgoing leg by the callee."""
         self.answered = True
         self.pulse()
         details = {"state": "answered", "start_time": self.start_time, "tags": []}
         details |= {"codec": self.carrier.leg_codec, "sampling_rate": 8000}
         details |= {name: parameters[name] for name in ("stream_url", "stream_track") if name in parameters}
-        self.tell("call.answered", **details)
+        self.send_webhook("call.answered", **details)
         if parameters.get("stream_url"):
             await self.open_stream(parameters)
 
@@ -368,7 +368,7 @@ class TelnyxCall(FakeCall):
         self.settle()
 
     async def _watch(self, stream: TelnyxStream) -> None:
-        """A socket that ends does not end the call."""
+        """The end of the socket does not end the call."""
         await stream.ended.wait()
         if stream.stopped:
             return
@@ -378,13 +378,13 @@ class TelnyxCall(FakeCall):
             await self._tell_failure(stream.id)
 
     def _tell_stream(self, event: str) -> asyncio.Task[Any]:
-        return self.tell(event, stream_url=self.media_url)
+        return self.send_webhook(event, stream_url=self.media_url)
 
     def _tell_failure(self, stream_id: str) -> asyncio.Task[Any]:
         track = self.stream_parameters.get("stream_track", "inbound_track")
         parameters = {"stream_url": self.media_url, "track": track}
         details = {"failure_reason": "connection_failed", "stream_id": stream_id, "stream_type": "websocket"}
-        return self.tell("streaming.failed", stream_params=parameters, **details)
+        return self.send_webhook("streaming.failed", stream_params=parameters, **details)
 
     async def _deliver(self, event: str, payload: dict[str, Any]) -> None:
         async with self._delivery:
@@ -428,7 +428,7 @@ class FakeTelnyx(FakeCarrier):
     """
 
     name = "telnyx"
-    left_out = _LEFT_OUT  # as the value of a payload field: the field is missing
+    left_out = _LEFT_OUT  # as the value of a payload field: omit the field
 
     def __init__(
         self, *args: Any, webhook_path: str = "/telnyx/webhook", failover_url: str = "", **options: Any
@@ -442,8 +442,8 @@ class FakeTelnyx(FakeCarrier):
         self.user_id = str(uuid.uuid4())
         self.webhook_seconds = 2.0
         self.retry_delay = 0.01
-        self.repeats = ""  # or "after", "together": every webhook comes twice
-        self.webhook_first = False  # an effect is told before its command is answered
+        self.repeats = ""  # or "after", "together": sends every webhook twice
+        self.webhook_first = False  # send the webhook of an effect before its command is answered
         self.leg_codec = "PCMU"
         self.insist_on_leg_codec = False
         self.swap_neighbours = False
@@ -469,7 +469,7 @@ class FakeTelnyx(FakeCarrier):
     # A call
 
     def new_call(self, caller: str = "+12025550143", called: str = "+12025550100", **payload: Any) -> TelnyxCall:
-        """A call that nobody has been told of; `payload` changes call.initiated."""
+        """A call before its webhook; `payload` changes call.initiated."""
         call = TelnyxCall(self, caller, called, payload)
         self.calls.append(call)
         return call
@@ -487,7 +487,7 @@ class FakeTelnyx(FakeCarrier):
     async def ring(
         self, caller: str = "+12025550143", called: str = "+12025550100", *, patience: float = 5, **payload: Any
     ) -> TelnyxCall:
-        """Ring the gateway and let it answer, but open no media socket."""
+        """Send call.initiated and wait for the answer without opening a media socket."""
         call = self.new_call(caller, called, **payload)
         call.opens_media = False
         return await self._pending_call(call, patience)
@@ -536,7 +536,7 @@ class FakeTelnyx(FakeCarrier):
     # Webhooks
 
     async def deliver(self, call: TelnyxCall, event: str, payload: dict[str, Any]) -> Exchange:
-        """Twice to the webhook's address, then twice to the failover's; repeated once more if asked for."""
+        """Try the webhook URL twice, then the failover URL twice; send it again if `repeats` is set."""
         envelope = self._envelope(event, payload, str(uuid.uuid4()))
         if self.repeats == "together":
             entry, _ = await asyncio.gather(self._attempt(call, envelope), self._attempt(call, envelope))
@@ -584,7 +584,7 @@ class FakeTelnyx(FakeCarrier):
         return {"x-telnyx-streaming-auth-token": token} if token else {}
 
     async def connect(self, target: TelnyxCall | str, *, token: str | None = None) -> RawSocket:
-        """A media socket in the test's hands: for a call (with another token, or "" for none), a path or an address."""
+        """A media socket under the test's control: for a call (optionally with another token), a path or a URL."""
         url = target if isinstance(target, str) else target.media_url
         if not isinstance(target, str) and token is not None:
             url = url.replace(target.token, token)
@@ -606,7 +606,7 @@ class FakeTelnyx(FakeCarrier):
         account_id: str = "",
         sequence: str = "1",
     ) -> dict[str, Any]:
-        """`start` for a call. `token` is for likeness with carriers that carry it here; it goes into `connect`."""
+        """`start` for a call. `token` is ignored: Telnyx has it in the URL."""
         body = {
             "user_id": account_id or self.user_id,
             "call_control_id": call_id or call.id,
@@ -622,7 +622,7 @@ class FakeTelnyx(FakeCarrier):
         return {"event": "start", "sequence_number": sequence, "stream_id": stream_id, "start": body}
 
     def media_message(self, audio: bytes, *, stream_id: str, number: int = 1) -> dict[str, Any]:
-        """The so-manieth media message of a raw socket, counted from 1."""
+        """Media message number `number` of a raw socket, counted from 1."""
         payload = base64.b64encode(audio).decode()
         place = {"track": "inbound", "chunk": str(number), "timestamp": str(20 * (number - 1))}
         head = {"event": "media", "sequence_number": str(number + 1), "stream_id": stream_id}
@@ -653,7 +653,7 @@ class FakeTelnyx(FakeCarrier):
         return await self._command(request, "dial")
 
     async def _numbers(self, request: Request) -> Response:
-        """Every number that is asked for is ours, and belongs to our one application."""
+        """Every number belongs to the account's only application."""
         entry = Exchange("command", "GET", str(request.url), action="phone_numbers")
         number = request.query_params.get("filter[phone_number]", "")
         found = [{"id": "1", "phone_number": number, "connection_id": self.connection_id}]
@@ -686,7 +686,7 @@ class FakeTelnyx(FakeCarrier):
         return await self.answer_command(entry, command)
 
     async def _tell_first(self, call_id: str, action: str, reply: Reply) -> Reply:
-        """The webhook of the effect overtakes the command's answer."""
+        """Send the webhook of the effect before the command's answer."""
         call = self._call(call_id)
         if call is None or reply.effect is None:
             return reply
@@ -697,7 +697,7 @@ class FakeTelnyx(FakeCarrier):
         return Reply(reply.status, reply.body)
 
     def _judge(self, call_id: str, action: str, body: dict[str, Any]) -> Reply:
-        """Accept a command, or say why not."""
+        """Accept or reject a command."""
         call = self._call(call_id)
         if action == "dial":
             return self._accept_dial(body)
@@ -777,8 +777,8 @@ class FakeTelnyx(FakeCarrier):
         call.said.append(body.get("payload", ""))
 
         async def effect() -> None:
-            await call.tell("call.speak.started")
-            await call.tell("call.speak.ended", status="completed")
+            await call.send_webhook("call.speak.started")
+            await call.send_webhook("call.speak.ended", status="completed")
 
         return _ok(effect)
 
@@ -819,7 +819,7 @@ class FakeTelnyx(FakeCarrier):
         return Reply(status, self.error_body(status, code))
 
     def resource(self, call: TelnyxCall) -> dict[str, Any]:
-        """The call as REST shows it."""
+        """The call as a REST resource."""
         return {
             "record_type": "call",
             "call_control_id": call.id,

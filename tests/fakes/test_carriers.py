@@ -145,10 +145,10 @@ class EchoGateway:
 
 
 async def say(socket: WebSocket, message: dict[str, Any], audio: bytes) -> None:
-    await tell(socket, message, "media", payload=base64.b64encode(audio).decode())
+    await send(socket, message, "media", payload=base64.b64encode(audio).decode())
 
 
-async def tell(socket: WebSocket, message: dict[str, Any], event: str, **body: str) -> None:
+async def send(socket: WebSocket, message: dict[str, Any], event: str, **body: str) -> None:
     own = {"streamSid": message["streamSid"]} if "streamSid" in message else {}
     await socket.send_json({"event": event, **own, **({event: body} if body else {})})
 
@@ -353,7 +353,7 @@ async def test_mark_follows_its_audio(both):
     async def answer(socket, message):
         if message["event"] == "start":
             await say(socket, message, FRAME)
-            await tell(socket, message, "mark", name="said")
+            await send(socket, message, "mark", name="said")
 
     gateway.on_frame = answer
     carrier.hold_playback = True
@@ -371,9 +371,9 @@ async def test_clear_drops_what_is_queued(both):
     async def answer(socket, message):
         if message["event"] == "start":
             await say(socket, message, FRAME * 10)
-            await tell(socket, message, "mark", name="said")
+            await send(socket, message, "mark", name="said")
         elif message["event"] == "media":
-            await tell(socket, message, "clear")
+            await send(socket, message, "clear")
 
     gateway.on_frame = answer
     carrier.hold_playback = True
@@ -393,9 +393,9 @@ async def test_wrong_messages_are_violations(both):
         if message["event"] == "start":
             await socket.send_bytes(b"sound")
             await socket.send_text("no json")
-            await tell(socket, message, "hello")
-            await tell(socket, message, "media", payload="%%%%")
-            await tell(socket, message, "mark", name="after")
+            await send(socket, message, "hello")
+            await send(socket, message, "media", payload="%%%%")
+            await send(socket, message, "mark", name="after")
 
     gateway.on_frame = blunder
     call = await carrier.dial()
@@ -1069,7 +1069,7 @@ async def test_closed_socket_leaves_call_alive(telnyx_pair):
     ("parameter", "problem"),
     [
         ("stream_bidirectional_mode", "raw audio in mp3 mode is ignored"),
-        ("stream_bidirectional_target_legs", "audio for the opposite leg, and there is none"),
+        ("stream_bidirectional_target_legs", "audio for the opposite leg, which does not exist"),
     ],
 )
 async def test_telnyx_default_is_silence(telnyx_pair, parameter, problem):
@@ -1146,8 +1146,8 @@ async def test_keys_come_by_both_ways(telnyx_pair):
     keys = [frame for frame in gateway.frames if frame["event"] == "dtmf"]
     assert [key["dtmf"]["digit"] for key in keys] == ["2", "1"]
     assert keys[0]["occurred_at"] > keys[1]["occurred_at"]
-    told = [event["payload"]["digit"] for event in gateway.events if event["event_type"] == "call.dtmf.received"]
-    assert told == ["1", "2"]
+    digits = [event["payload"]["digit"] for event in gateway.events if event["event_type"] == "call.dtmf.received"]
+    assert digits == ["1", "2"]
 
 
 async def test_telnyx_webhook_can_be_wrong(telnyx_pair):

@@ -27,7 +27,7 @@ from starlette.routing import BaseRoute, Route
 from tests.fakes.carrier import Exchange, FakeCall, FakeCarrier, MediaStream, RawSocket, Reply, UpgradeRefused
 
 MAX_REDIRECTS: Final = 10
-MAX_STREAMS: Final = 20  # an action that always reconnects would go on for ever
+MAX_STREAMS: Final = 20  # stops an `action` that always reconnects
 REST: Final = "/2010-04-01/Accounts/{account}"
 
 
@@ -36,7 +36,7 @@ def make_sid(kind: str) -> str:
 
 
 def sign(auth_token: str, url: str, parameters: Iterable[tuple[str, str]] = ()) -> str:
-    """X-Twilio-Signature: names sorted, the distinct values of each sorted, no separators."""
+    """X-Twilio-Signature: sorted names with their sorted distinct values, without separators."""
     data = url + "".join(name + value for name, value in sorted(set(parameters)))
     return base64.b64encode(hmac.new(auth_token.encode(), data.encode(), hashlib.sha1).digest()).decode()
 
@@ -54,7 +54,7 @@ class Verb:
 
 @dataclass
 class Document:
-    """A TwiML document, where it came from (relative addresses start there), and what is wrong with it."""
+    """A TwiML document, its URL (the base for relative ones), and its problems."""
 
     url: str
     verbs: tuple[Verb, ...]
@@ -67,7 +67,7 @@ class Document:
 
 
 class BadTwiml(Exception):
-    """Twilio can't use the document; `code` is the debugger's."""
+    """Twilio rejects the document; `code` is the error code."""
 
     def __init__(self, code: int) -> None:
         super().__init__(str(code))
@@ -93,7 +93,7 @@ _NOUNS: Final = {"Stream", "Parameter", "Number", "Sip"}
 
 
 def parse_twiml(text: str, url: str, content_type: str = "text/xml") -> Document:
-    """Read a document; BadTwiml where Twilio would give up, `problems` where it would only shrug."""
+    """Parse a document. BadTwiml if Twilio would reject it; `problems` for what it would ignore."""
     if content_type.partition(";")[0].strip() not in ("text/xml", "application/xml"):
         raise BadTwiml(12300)
     try:
@@ -145,7 +145,7 @@ def stream_parameters(stream: Verb) -> dict[str, str]:
 
 
 class TwilioStream(MediaStream):
-    """A bidirectional media stream in Twilio's dialect."""
+    """A bidirectional Twilio media stream."""
 
     own_fields = frozenset({"streamSid"})
 
@@ -176,7 +176,7 @@ class TwilioStream(MediaStream):
         return problem
 
     def refuse(self, kind: str, problem: str) -> None:
-        """Dropped, with a warning in the debugger, once per stream. The stream goes on."""
+        """Drop it with one debugger warning per stream. The stream continues."""
         self.call.violations.append(problem)
         code = 31950 if kind == "binary" else 31951
         if code not in self._warned:
@@ -198,7 +198,7 @@ DocumentSource = Callable[[], Coroutine[Any, Any, Document | None]]
 
 
 class TwilioCall(FakeCall):
-    """A call as Twilio runs it: one TwiML document after the other."""
+    """A call that runs one TwiML document after the other."""
 
     carrier: "FakeTwilio"
 
@@ -227,7 +227,7 @@ class TwilioCall(FakeCall):
         return int(asyncio.get_running_loop().time() - self.began)
 
     def form(self) -> dict[str, str]:
-        """The standard parameters of a request about this call; some are blank, as in life."""
+        """The standard parameters of a request about this call; some are blank, as with Twilio."""
         form = {
             "AccountSid": self.carrier.account_sid,
             "ApiVersion": "2010-04-01",
@@ -246,10 +246,10 @@ class TwilioCall(FakeCall):
         form |= {name: value for name, value in self._extra.items() if value is not None}
         return {name: value for name, value in form.items() if self._extra.get(name, "") is not None}
 
-    # What happens to it
+    # Control
 
     def begin(self, document_from: DocumentSource) -> None:
-        """Run a document, instead of what was running."""
+        """Run a document in place of the current one."""
         self._life = self.carrier.spawn(self._live(document_from))
 
     async def hang_up(self) -> None:
@@ -258,23 +258,23 @@ class TwilioCall(FakeCall):
         await self._interrupt()
         if self.carrier.action_after_hangup and self._running and self._running[0].attributes.get("action"):
             self.status = "completed"
-            action, method, url, told = self._follow_up(*self._running)
-            await self.carrier.post(self, action, method, url, form=self.form() | told)
+            action, method, url, parameters = self._follow_up(*self._running)
+            await self.carrier.post(self, action, method, url, form=self.form() | parameters)
         await self._conclude("completed" if self.answered else "no-answer")
 
     async def complete(self, status: str = "completed") -> None:
-        """The gateway ends it through REST."""
+        """The gateway ended the call by REST."""
         if self.end("gateway-rest"):
             await self._interrupt()
             await self._conclude(status)
 
     async def replace(self, document_from: DocumentSource) -> None:
-        """The gateway gives the live call another document through REST."""
+        """The gateway sent a new document by REST."""
         await self._interrupt()
         self.begin(document_from)
 
     async def release_callbacks(self) -> None:
-        """Send the stream callbacks that were held, the latest first."""
+        """Send the held stream callbacks, latest first."""
         held, self._held_callbacks = self._held_callbacks, []
         for callback in reversed(held):
             await callback()
@@ -293,7 +293,7 @@ class TwilioCall(FakeCall):
             await self._conclude(status)
 
     async def _perform(self, document: Document | None) -> str:
-        """Answer, and do verb after verb; returns who ended the call."""
+        """Answer and run the verbs. Returns who ended the call."""
         await self._answer()
         verbs = deque(document.verbs) if document else deque()
         ended_by = "twiml"
@@ -322,26 +322,26 @@ class TwilioCall(FakeCall):
             self.pulse()
 
     async def _do(self, verb: Verb) -> None:
-        """The verbs that only take time."""
+        """Verbs that only take time."""
         if verb.name == "Say":
             self.said.append(verb.text)
         elif verb.name == "Pause" and self.carrier.speed:
             await asyncio.sleep(float(verb.attributes.get("length", "1")) / self.carrier.speed)
 
     def _follow_up(self, verb: Verb, document: Document) -> tuple[str, str, str, dict[str, str]] | None:
-        """The next document to fetch, if the verb names one."""
+        """The next document, if the verb has an `action`."""
         method = verb.attributes.get("method", "POST")
         if verb.name == "Redirect":
             return "redirect", method, urljoin(document.url, verb.text), {}
         if action := verb.attributes.get("action"):
-            told = self.leg_b.as_dialled() if verb.name == "Dial" else {}
-            return "action", method, urljoin(document.url, action), told
+            parameters = self.leg_b.as_dialled() if verb.name == "Dial" else {}
+            return "action", method, urljoin(document.url, action), parameters
         return None
 
     # The other leg
 
     async def _dial(self, verb: Verb, document: Document) -> None:
-        """Call somebody; they talk until one of them hangs up."""
+        """Call the target of a `<Dial>`; they talk until one side hangs up."""
         shown = verb.attributes.get("callerId", self.caller)
         noun = verb.children[0] if verb.children else Verb("Number", {}, verb.text)
         leg = self.leg_b = self.carrier.new_leg(self, shown, noun, document)
@@ -355,9 +355,9 @@ class TwilioCall(FakeCall):
         await leg.until(lambda: leg.finished, "end of the dialled call", None)
 
     def as_dialled(self) -> dict[str, str]:
-        """What the `action` of the `<Dial>` that made this leg is told of it."""
-        told = {"DialCallSid": self.id, "DialCallStatus": self.status, "DialBridged": str(self.answered).lower()}
-        return told | ({"DialCallDuration": str(self.seconds)} if self.answered else {})
+        """The parameters about this leg in the `action` request of its `<Dial>`."""
+        parameters = {"DialCallSid": self.id, "DialCallStatus": self.status, "DialBridged": str(self.answered).lower()}
+        return parameters | ({"DialCallDuration": str(self.seconds)} if self.answered else {})
 
     # The stream
 
@@ -388,7 +388,7 @@ class TwilioCall(FakeCall):
         self._stream_callback = (stream.attributes.get("statusCallbackMethod", "POST"), callback, name)
 
     def take_stream(self, stream: Verb, document: Document) -> None:
-        """Note where the gateway wants its media, and what `start` has to carry."""
+        """Note the stream URL and the custom parameters."""
         url = urljoin(document.url, stream.attributes.get("url", ""))
         if "//" not in stream.attributes.get("url", ""):
             url = url.replace("http", "ws", 1)
@@ -434,7 +434,7 @@ class TwilioCall(FakeCall):
     # The end
 
     async def _interrupt(self) -> None:
-        """Stop what runs: `stop` on the socket, and no further verb. Who was dialled is hung up."""
+        """Stop the document: `stop` on the socket, no further verb, hang up the dialled leg."""
         stream = self.stream
         if self._life:
             self._life.cancel()
@@ -466,10 +466,10 @@ class TwilioCall(FakeCall):
         self._sequence += 1
         await self.carrier.post(self, event, "POST", self.status_callback, form=form)
 
-    # Somebody is called
+    # Outbound calls
 
     async def originate(self, on_answer: DocumentSource | None = None) -> None:
-        """An outbound call rings, and is answered or not."""
+        """Ring an outbound call and answer it or not."""
         self._on_answer = on_answer
         await self._report("initiated")
         self.status = "ringing"
@@ -489,7 +489,7 @@ class TwilioCall(FakeCall):
         await self.end_as(outcome)
 
     async def end_as(self, status: str) -> None:
-        """End so, unless it has ended before."""
+        """End with this status, unless it has ended before."""
         if self.end(status):
             await self._conclude(status)
 
@@ -520,7 +520,7 @@ class FakeTwilio(FakeCarrier):
         self.status_path = status_path
         self.fallback_url = fallback_url
         self.upgrade_signature = "right"  # or "slash", "wrong", "none"
-        self.finished_status = 404  # what REST says of a finished call; 400 is seen too
+        self.finished_status = 404  # the REST status for a finished call; Twilio also sends 400
         self.action_after_hangup = False
         self.hold_stream_callbacks = False
 
@@ -534,13 +534,13 @@ class FakeTwilio(FakeCarrier):
     # A call
 
     def new_call(self, caller: str = "+12025550143", called: str = "+12025550100", **parameters: Any) -> TwilioCall:
-        """A call that nobody has been told of. A parameter of None is left out of the form."""
+        """A call before its webhook. A parameter of None is omitted from the form."""
         call = TwilioCall(self, caller, called, parameters)
         self.calls.append(call)
         return call
 
     def new_leg(self, parent: TwilioCall, caller: str, noun: Verb, document: Document) -> TwilioCall:
-        """The call that a `<Dial>` makes."""
+        """The leg that a `<Dial>` creates."""
         leg = self.new_call(caller, noun.text, CallToken=None, StirVerstat=None)
         leg.leg_a = parent
         leg.direction, leg.status = "outbound-dial", "queued"
@@ -550,14 +550,14 @@ class FakeTwilio(FakeCarrier):
         return leg
 
     async def dial(self, caller: str = "+12025550143", called: str = "+12025550100", **parameters: Any) -> TwilioCall:
-        """Ring the gateway; returns when the stream is up, or it is plain that none will be."""
+        """Send the voice webhook. Returns when the stream is open or will not be opened."""
         call = self.new_call(caller, called, **parameters)
         call.begin(lambda: self.fetch(call, "incoming", "POST", self.public_origin + self.voice_path, {}))
         await call.until(lambda: call.settled, "answer", self.webhook_seconds * 2)
         return call
 
     async def ring(self, caller: str = "+12025550143", called: str = "+12025550100", **parameters: Any) -> TwilioCall:
-        """Ring the gateway and take its answer, but open no media socket."""
+        """Send the voice webhook and read the answer without opening a media socket."""
         call = self.new_call(caller, called, **parameters)
         document = await self.fetch(call, "incoming", "POST", self.public_origin + self.voice_path, {})
         call.answered = bool(document and document.stream)
@@ -595,7 +595,7 @@ class FakeTwilio(FakeCarrier):
     async def fetch(
         self, call: TwilioCall, action: str, method: str, url: str, extra: dict[str, str]
     ) -> Document | None:
-        """Ask for TwiML: one retry where the connection failed, then the fallback address, then None."""
+        """Request TwiML: one retry after a connection failure, then the fallback URL, then None."""
         entry = await self._follow(call, action, method, url, extra)
         if entry.error in _UNCONNECTED:
             entry = await self._follow(call, action, method, url, extra)
@@ -628,7 +628,7 @@ class FakeTwilio(FakeCarrier):
         return None, code
 
     async def inline(self, call: TwilioCall, twiml: str) -> Document | None:
-        """TwiML that came through REST; it has no address for relative ones to start from."""
+        """TwiML from a REST request, which has no base URL."""
         document = parse_twiml(twiml, "")
         call.violations += document.problems
         parts = [part for verb in document.verbs for part in (verb, *verb.children)]
@@ -650,7 +650,7 @@ class FakeTwilio(FakeCarrier):
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Exchange:
-        """One signed request, by POST with a form or by GET with a query."""
+        """Send one signed request: POST with a form or GET with a query."""
         url = urldefrag(url).url
         if method == "GET":
             url += ("&" if urlsplit(url).query else "?") + urlencode(form)
@@ -671,7 +671,7 @@ class FakeTwilio(FakeCarrier):
         return await self.request(entry, headers=sent, content=content, timeout=self.webhook_seconds)
 
     def _signature(self, choice: str, right: str, header: str) -> dict[str, str]:
-        texts = {"right": right, "wrong": sign("somebody else's", right), "none": ""}
+        texts = {"right": right, "wrong": sign("another token", right), "none": ""}
         text = texts.get(choice, choice)
         return {header: text} if text else {}
 
@@ -708,7 +708,7 @@ class FakeTwilio(FakeCarrier):
         account_id: str = "",
         sequence: str = "1",
     ) -> dict[str, Any]:
-        """`start` for a call; another token, or "" for none, and other ids on request."""
+        """`start` for a call, optionally with another token ("" for none) or other ids."""
         parameters = dict(call.parameters)
         if token is not None:
             parameters["token"] = token
@@ -723,7 +723,7 @@ class FakeTwilio(FakeCarrier):
         return {"event": "start", "sequenceNumber": sequence, "streamSid": stream_id, "start": body}
 
     def media_message(self, audio: bytes, *, stream_id: str, number: int = 1) -> dict[str, Any]:
-        """The so-manieth media message of a raw socket, counted from 1."""
+        """Media message number `number` of a raw socket, counted from 1."""
         payload = base64.b64encode(audio).decode()
         place = {"track": "inbound", "chunk": str(number), "timestamp": str(20 * (number - 1))}
         head = {"event": "media", "sequenceNumber": str(number + 1), "streamSid": stream_id}
@@ -808,7 +808,7 @@ class FakeTwilio(FakeCarrier):
         return Reply(status, self.error_body(status, code))
 
     def resource(self, call: TwilioCall) -> dict[str, Any]:
-        """The call as REST shows it."""
+        """The call as a REST resource."""
         created = email.utils.format_datetime(call.created)
         uri = f"/2010-04-01/Accounts/{self.account_sid}/Calls/{call.id}"
         return {

@@ -1,4 +1,4 @@
-"""Recorded calls, and the same with something changed."""
+"""Recorded calls, and changed copies of them."""
 
 import json
 from collections.abc import Callable
@@ -44,5 +44,5 @@ def with_other_words(line: dict[str, Any]) -> dict[str, Any]:
 
 def with_other_prompt(line: dict[str, Any]) -> dict[str, Any]:
     if line.get("note") == "call":
-        line["content"]["agent"]["prompt"] = "You are somebody else.\n{{memory}}"
+        line["content"]["agent"]["prompt"] = "You are another agent.\n{{memory}}"
     return line

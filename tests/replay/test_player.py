@@ -1,4 +1,4 @@
-"""Recorded calls into a real gateway: the same comes out, and a change is noticed."""
+"""Recorded calls into a real gateway: equal calls have no differences, changes are reported."""
 
 import pytest
 
@@ -43,7 +43,7 @@ async def test_other_words_change_the_transcript(tmp_path):
 async def test_other_prompt_is_noticed(tmp_path):
     differences = await replay(changed_recording("goodbye", tmp_path, with_other_prompt))
     assert [difference.where for difference in differences] == ["to engine, Settings.agent.think.prompt"]
-    assert differences[0].came.startswith("You are somebody else.")
+    assert differences[0].came.startswith("You are another agent.")
 
 
 async def test_what_never_comes_is_not_waited_for_twice(tmp_path):

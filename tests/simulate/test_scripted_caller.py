@@ -20,7 +20,7 @@ async def caller():
 
 
 def pass_time(caller, seconds, *, agent=False):
-    """What the caller says meanwhile, frame by frame."""
+    """The caller's frames during this time."""
     said = []
     for _ in range(round(seconds / 0.02)):
         if agent:
@@ -36,7 +36,7 @@ async def test_the_caller_waits_for_the_greeting(caller):
     assert pass_time(caller, 1.0).count(LINE[:160]) == 3
 
 
-async def test_nobody_waits_for_ever(caller):
+async def test_caller_continues_without_an_answer(caller):
     assert LINE[:160] in pass_time(caller, 13)
 
 

@@ -62,7 +62,7 @@ def test_telnyx_verdict_is_read(level, validated, attestation):
 
 
 def test_header_that_claims_a_verdict_is_not_believed():
-    """Whoever places a call by SIP writes its headers."""
+    """The calling party writes the SIP headers."""
     claimed = "<sip:+12025550143@example.com;verstat=TN-Validation-Passed>"
     assert telnyx_attestation({"custom_headers": [{"name": "P-Asserted-Identity", "value": claimed}]}) is (
         Attestation.NONE

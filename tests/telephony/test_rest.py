@@ -199,8 +199,8 @@ async def put_through(carrier, http, call, target=TARGET, **options):
 
 def told_of_leg_b(carrier, event):
     """What our side reads from the first webhook of this kind about the other leg: the call it was made for."""
-    told = next(told for told in carrier.sent(event) if told.call_id == carrier.calls[1].id)
-    return picked_up(told.body) if carrier.name == "twilio" else read_webhook(told.body.encode()).transfer_of
+    sent = next(sent for sent in carrier.sent(event) if sent.call_id == carrier.calls[1].id)
+    return picked_up(sent.body) if carrier.name == "twilio" else read_webhook(sent.body.encode()).transfer_of
 
 
 ANSWERED = {"twilio": "answered", "telnyx": "call.answered"}
@@ -277,7 +277,7 @@ async def test_telnyx_stream_that_may_live_is_left_alone(telnyx, http):
 
 
 async def test_call_after_the_transfer_is_over(carrier, http):
-    """The other side hangs up: Twilio asks what next and is told apart from a failure, Telnyx ends the call itself."""
+    """The other side hangs up: Twilio requests instructions, Telnyx ends the call itself."""
     call = answered_call(carrier)
     await put_through(carrier, http, call)
     await call.until(lambda: call.put_through)
