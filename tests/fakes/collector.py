@@ -1,4 +1,4 @@
-"""An OpenTelemetry collector: takes traces over OTLP/HTTP (protobuf) and keeps their spans."""
+"""An OpenTelemetry collector that receives traces over OTLP/HTTP (protobuf) and records their spans."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ PROTOBUF = "application/x-protobuf"
 
 
 class FakeCollector:
-    """Spans as they came; `url` is its base."""
+    """Received spans in order; `url` is the base URL."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []

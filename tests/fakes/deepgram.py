@@ -19,7 +19,7 @@ from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.http11 import Request, Response
 
 from tests.fakes.deepgram_conversation import Conversation
-from tests.fakes.deepgram_dialogue import LATE_AUDIO, LATE_TEXT, Manners
+from tests.fakes.deepgram_dialogue import LATE_AUDIO, LATE_TEXT, Behaviour
 from tests.fakes.deepgram_speech import SIZES, speech
 from tests.fakes.deepgram_wire import ConversationOver, LogEntry
 
@@ -31,7 +31,7 @@ __all__ = [
     "ConversationOver",
     "FakeDeepgram",
     "LogEntry",
-    "Manners",
+    "Behaviour",
     "speech",
 ]
 
@@ -39,24 +39,24 @@ PATH = "/v1/agent/converse"
 
 
 class FakeDeepgram:
-    """The engine's side of all calls in a test. Keyword arguments beside the key are those of `Manners`."""
+    """The engine's side of all calls in a test. Other keyword arguments are those of `Behaviour`."""
 
-    def __init__(self, api_key: str = "dg-test-key", **manners: Any) -> None:
+    def __init__(self, api_key: str = "dg-test-key", **behaviour: Any) -> None:
         self.api_key = api_key
-        self.manners = Manners(**manners)
+        self.behaviour = Behaviour(**behaviour)
         self.conversations: list[Conversation] = []
         self.refused: list[int] = []
-        """Status of each handshake that was refused."""
+        """The status of each refused handshake."""
         self._arrived: asyncio.Queue[Conversation] = asyncio.Queue()
         self._refusals: deque[int] = deque()
         self._failures: list[Exception] = []
         self._server: Server | None = None
         self._llm_client: httpx.AsyncClient | None = None
         self.origins: dict[str, str] = {}
-        """Where public addresses of own LLM endpoints really are."""
+        """Loopback addresses of the public LLM endpoints."""
 
     async def __aenter__(self) -> Self:
-        # Room to write, so that a client that reads slowly never blocks the simulator; no pings of its own.
+        # A large write buffer, so that a slow client never blocks the fake; no pings.
         self._server = await serve(
             self._converse,
             "127.0.0.1",
@@ -87,24 +87,24 @@ class FakeDeepgram:
 
     @property
     def url(self) -> str:
-        """What DEEPGRAM_AGENT_URL is set to."""
+        """The value for DEEPGRAM_AGENT_URL."""
         assert self._server is not None
         return f"ws://127.0.0.1:{self._server.sockets[0].getsockname()[1]}{PATH}"
 
-    def behave(self, **manners: Any) -> None:
-        """Change manners for the conversations to come."""
-        self.manners = replace(self.manners, **manners)
+    def behave(self, **behaviour: Any) -> None:
+        """Change the behaviour of later conversations."""
+        self.behaviour = replace(self.behaviour, **behaviour)
 
     def refuse_next(self, status: int, times: int = 1) -> None:
-        """Answer the next handshakes with this status."""
+        """Refuse the next handshakes with this status."""
         self._refusals.extend([status] * times)
 
     async def next_conversation(self, *, timeout: float = 60.0) -> Conversation:
-        """The next accepted socket that was not yet asked for, in the order of connecting."""
+        """The next accepted connection, in order."""
         async with asyncio.timeout(timeout):
             return await self._arrived.get()
 
-    # From the network
+    # Called by the server
 
     def _admit(self, connection: ServerConnection, request: Request) -> Response | None:
         status = self._refusal(request)
@@ -132,12 +132,12 @@ class FakeDeepgram:
     async def _converse(self, socket: ServerConnection) -> None:
         assert socket.response is not None
         request_id = socket.response.headers["dg-request-id"]
-        conversation = Conversation(socket, request_id=request_id, manners=self.manners, llm=self._llm)
+        conversation = Conversation(socket, request_id=request_id, behaviour=self.behaviour, llm=self._llm)
         self.conversations.append(conversation)
         self._arrived.put_nowait(conversation)
         try:
             await conversation.run()
-        except Exception as failure:  # the edge of a conversation: the test gets it when it leaves the simulator
+        except Exception as failure:  # raised when the test leaves the fake's context
             self._failures.append(failure)
 
     def _llm(self) -> httpx.AsyncClient:
@@ -147,7 +147,7 @@ class FakeDeepgram:
 
 
 class _Balancer(httpx.AsyncHTTPTransport):
-    """What stands between Deepgram and an own endpoint: a public address that leads to a loopback one."""
+    """Maps public addresses of LLM endpoints to loopback."""
 
     def __init__(self, origins: dict[str, str]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A plain WebSocket client of the simulated Voice Agent, for the simulator's own tests."""
+"""A plain WebSocket client of the fake Voice Agent, for its own tests."""
 
 import contextlib
 import copy
@@ -63,15 +63,15 @@ SETTINGS = {
         "speak": {"provider": {"type": "deepgram", "model": "aura-2-thalia-en"}},
     },
 }
-"""Settings that the server and the SDK's models take."""
+"""Settings that the server and the SDK's models accept."""
 
 QUIET = copy.deepcopy(SETTINGS)
-"""Good settings without a greeting."""
+"""Valid settings without a greeting."""
 del QUIET["agent"]["greeting"]
 
 
 class Client:
-    """A plain client: sends what it is told, returns what came."""
+    """Sends and receives raw frames."""
 
     def __init__(self, socket):
         self.socket = socket
@@ -84,7 +84,7 @@ class Client:
         return frame if isinstance(frame, bytes) else json.loads(frame)
 
     async def until(self, kind):
-        """Everything up to the message of this type."""
+        """All frames up to the message of this type."""
         seen = [await self.receive()]
         while isinstance(seen[-1], bytes) or seen[-1]["type"] != kind:
             seen.append(await self.receive())
@@ -96,9 +96,9 @@ def plain(engine, key=KEY, scheme="Token"):
 
 
 @contextlib.asynccontextmanager
-async def connected(settings=QUIET, **manners):
-    """Both ends of a configured conversation."""
-    async with FakeDeepgram(KEY, **manners) as engine, plain(engine) as socket:
+async def connected(settings=QUIET, **behaviour):
+    """Both sides of a configured conversation."""
+    async with FakeDeepgram(KEY, **behaviour) as engine, plain(engine) as socket:
         client, conversation = Client(socket), await engine.next_conversation()
         await client.send(settings)
         await client.until("SettingsApplied")
@@ -106,7 +106,7 @@ async def connected(settings=QUIET, **manners):
 
 
 def kinds(frames):
-    """The types of messages, audio as `audio`, neighbouring audio frames as one."""
+    """The types of messages; consecutive audio frames as one `audio`."""
     names = ["audio" if isinstance(frame, bytes) else frame["type"] for frame in frames]
     return [name for index, name in enumerate(names) if name != "audio" or names[index - 1 : index] != ["audio"]]
 

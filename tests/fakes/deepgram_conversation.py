@@ -1,4 +1,4 @@
-"""One conversation with the simulated Voice Agent: what the server does by itself when the client sends something."""
+"""One conversation with the fake Voice Agent: the server's reactions to the client's messages."""
 
 import asyncio
 import copy
@@ -10,7 +10,7 @@ import httpx
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from tests.fakes.deepgram_dialogue import Dialogue, Manners, State
+from tests.fakes.deepgram_dialogue import Behaviour, Dialogue, State
 from tests.fakes.deepgram_exchange import Exchange
 from tests.fakes.deepgram_settings import (
     MANAGED_PROMPT_CHARACTERS,
@@ -24,12 +24,12 @@ from tests.fakes.deepgram_think import Thinker
 
 
 class Conversation(Dialogue):
-    """One accepted socket, from Welcome to close."""
+    """One connection, from Welcome to close."""
 
     def __init__(
-        self, socket: ServerConnection, *, request_id: str, manners: Manners, llm: Callable[[], httpx.AsyncClient]
+        self, socket: ServerConnection, *, request_id: str, behaviour: Behaviour, llm: Callable[[], httpx.AsyncClient]
     ) -> None:
-        super().__init__(socket, manners)
+        super().__init__(socket, behaviour)
         self.request_id = request_id
         self._responder = Thinker(self, llm)
         self._stt_stream = SttStream()
@@ -37,22 +37,22 @@ class Conversation(Dialogue):
 
     @property
     def think_requests(self) -> list[Exchange]:
-        """Every request made to an own LLM endpoint, and what came back."""
+        """Every request to the agent's LLM endpoint with its answer."""
         return self._responder.requests
 
     async def configured(self, *, timeout: float = 60.0) -> dict[str, Any]:
-        """The Settings, once SettingsApplied went out."""
+        """The Settings, after SettingsApplied was sent."""
         await self.until(lambda: self.state is State.READY, timeout=timeout)
         return await self.settings_received()
 
     async def settings_received(self, *, timeout: float = 60.0) -> dict[str, Any]:
-        """The Settings, once they came, whether or not they are applied."""
+        """The Settings as received, applied or not."""
         await self.until(lambda: self.settings is not None, timeout=timeout)
         assert self.settings is not None
         return self.settings
 
     async def apply_settings(self) -> None:
-        """Answer SettingsApplied and speak the greeting. Done by itself unless settings are held."""
+        """Send SettingsApplied and the greeting. Automatic unless settings are held."""
         self.state = State.READY
         await self.send({"type": "SettingsApplied"})
         self._changed()
@@ -62,7 +62,7 @@ class Conversation(Dialogue):
     # The socket
 
     async def run(self) -> None:
-        """Serve the socket until it is closed. For the server alone."""
+        """Serve the connection until it is closed. Called by the server."""
         try:
             async with asyncio.TaskGroup() as self._group:
                 with suppress(ConnectionClosed):
@@ -70,19 +70,19 @@ class Conversation(Dialogue):
                 for task in self._tasks:
                     task.cancel()
         finally:
-            await self._socket.close(1011)  # only if something broke in here
+            await self._socket.close(1011)  # only after an error in the fake
             self._finish()
 
     async def _serve(self) -> None:
-        if self.manners.welcome:
+        if self.behaviour.welcome:
             await self.send({"type": "Welcome", "request_id": self.request_id})
         try:
-            async with asyncio.timeout(self.manners.idle_timeout) as self._patience:
+            async with asyncio.timeout(self.behaviour.idle_timeout) as self._patience:
                 await self._read()
         except TimeoutError:
             self._patience = None
             await self._give_up()
-        await self._read()  # until it is closed; what still comes is remembered, not answered
+        await self._read()  # until it is closed; later frames are recorded, not answered
 
     async def _read(self) -> None:
         while True:
@@ -94,9 +94,9 @@ class Conversation(Dialogue):
             self._changed()
 
     def _wait_anew(self) -> None:
-        """Text and audio reset the idle timer. Pings are not seen here, so they don't."""
+        """Text and audio reset the idle timer; pings do not."""
         if self._patience is not None and not self._patience.expired():
-            self._patience.reschedule(asyncio.get_running_loop().time() + self.manners.idle_timeout)
+            self._patience.reschedule(asyncio.get_running_loop().time() + self.behaviour.idle_timeout)
 
     async def _give_up(self) -> None:
         if self.hung or self.state is State.FAILED:
@@ -121,7 +121,7 @@ class Conversation(Dialogue):
             self.problems.append("an audio frame with nothing in it")
         self.frames.append((self.log[-1].at, audio))
         self.heard += audio
-        if self.manners.listen_by_energy and self._stt_stream.feed(audio):
+        if self.behaviour.listen_by_energy and self._stt_stream.feed(audio):
             await self._turn_changed()
 
     async def _turn_changed(self) -> None:
@@ -179,11 +179,11 @@ class Conversation(Dialogue):
         self.agent = copy.deepcopy(agent)
         self.history = list(self.agent.get("context", {}).get("messages", []))
         await self._cut_prompts()
-        if not self.manners.hold_settings:
+        if not self.behaviour.hold_settings:
             self.spawn(self._apply_later())
 
     async def _apply_later(self) -> None:
-        await asyncio.sleep(self.manners.settings_delay)
+        await asyncio.sleep(self.behaviour.settings_delay)
         await self.apply_settings()
 
     async def _update(self, message: dict[str, Any]) -> None:
@@ -200,7 +200,7 @@ class Conversation(Dialogue):
         await self.send({"type": f"{part}Updated"})
 
     def _merged_listen(self, changes: dict[str, Any]) -> dict[str, Any]:
-        """UpdateListen changes what it names; hints that it does not name are cleared."""
+        """UpdateListen changes the fields it names and clears hints it does not name."""
         now = dict(self.agent.get("listen", {}).get("provider", {}))
         now.pop("language_hints", None)
         listen = {"provider": {**now, **changes}}
@@ -225,7 +225,7 @@ class Conversation(Dialogue):
             self.spawn(self.agent_says(text))
 
     async def _refuse_injection(self, speaker: str) -> None:
-        match self.manners.refusal:
+        match self.behaviour.refusal:
             case "warning":
                 await self.warn(f"INJECT_AGENT_MESSAGE_DURING_{speaker}_SPEECH", "The message was ignored.")
             case "bare":
@@ -236,7 +236,7 @@ class Conversation(Dialogue):
     async def _take_function_response(self, message: dict[str, Any]) -> None:
         if problem := self.functions.answer(message):
             self.problems.append(problem)
-        if self.manners.echo_functions:
+        if self.behaviour.echo_functions:
             await self.send(message)
 
     async def _force_end_turn(self) -> None:

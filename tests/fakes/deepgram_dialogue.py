@@ -1,7 +1,7 @@
 """
 What a test lets the simulated Voice Agent do: turns of the caller, speech of the agent, functions, failures.
 
-Frames follow the documented order; `Manners` switches between the variants that live servers show.
+Frames follow the documented order; `Behaviour` switches between the variants that live servers show.
 """
 
 import asyncio
@@ -24,12 +24,12 @@ LATE_AUDIO = speech("too late for this answer")
 LATE_TEXT = "One more sentence, too late."
 
 Answer = str | Callable[["Dialogue"], Any]
-"""What the agent says, or a function of the conversation, maybe async, that returns it; it may call functions first."""
+"""The agent's answer, or a function of the conversation that returns it, perhaps async or after function calls."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Manners:
-    """How this server behaves where servers differ, and what it says by itself."""
+class Behaviour:
+    """Behaviour in which real servers differ, and scripted answers."""
 
     welcome: bool = True
     settings_delay: float = 0.0
@@ -41,13 +41,13 @@ class Manners:
     refusal: Literal["message", "bare", "warning"] = "message"
     echo_functions: bool = False
     speech_rate: float | None = None
-    """Seconds of speech sent in a second; None: all at once."""
+    """Seconds of speech sent per second; None for all at once."""
     listen_by_energy: bool = False
     turns: Sequence[str | None] = ()
-    """What the caller's loud stretches mean, in order; None: the server never makes a text of it."""
+    """Transcripts of the caller's loud audio, in order; None for no transcription."""
     script: Mapping[str, Answer] = field(default_factory=dict)
     managed_answer: str | None = None
-    """What a managed LLM says to anything not in the script; None: the test speaks for it."""
+    """The managed LLM's answer to anything not in the script; None if the test answers."""
     think: Literal["plain", "duplicate", "speculative"] = "plain"
     think_pause: float = 0.0
     slow_think_after: float = 5.0
@@ -61,18 +61,18 @@ class State(Enum):
 
 
 class Dialogue(Wire):
-    """Who is speaking, what was said, and the means to say more."""
+    """The state of a conversation, and methods to speak as caller or agent."""
 
-    def __init__(self, socket: ServerConnection, manners: Manners) -> None:
+    def __init__(self, socket: ServerConnection, behaviour: Behaviour) -> None:
         super().__init__(socket)
-        self.manners = manners
+        self.behaviour = behaviour
         self.state = State.CONNECTED
         self.settings: dict[str, Any] | None = None
         self.agent: dict[str, Any] = {}
-        """The agent block in force: that of Settings, and what was updated since."""
+        """The current agent block: Settings with later updates."""
         self.history: list[dict[str, Any]] = []
         self.functions = Functions()
-        self.turns = deque(manners.turns)
+        self.turns = deque(behaviour.turns)
         self.user_speaking = False
         self.agent_speaking = False
         self.voice = asyncio.Lock()
@@ -83,35 +83,35 @@ class Dialogue(Wire):
 
     @property
     def thinks(self) -> list[dict[str, Any]]:
-        """The think block in force, as a chain."""
+        """The current think block as a list."""
         think = self.agent.get("think", [])
         return think if isinstance(think, list) else [think]
 
     @property
     def prompt(self) -> str:
-        """The prompt in force: UpdatePrompt adds to it, UpdateThink replaces it."""
+        """The current prompt: UpdatePrompt appends to it, UpdateThink replaces it."""
         return next((str(think.get("prompt", "")) for think in self.thinks), "")
 
     @property
     def answering(self) -> bool:
-        """Whether an answer is being thought of or spoken."""
+        """Whether an answer is being generated or spoken."""
         return self._answering is not None and not self._answering.done()
 
-    def behave(self, **manners: Any) -> None:
-        """Change manners in mid-conversation."""
-        self.manners = replace(self.manners, **manners)
+    def behave(self, **behaviour: Any) -> None:
+        """Change the behaviour during the conversation."""
+        self.behaviour = replace(self.behaviour, **behaviour)
 
     # The caller
 
     async def user_says(self, text: str) -> None:
-        """One whole turn of the caller, and the scripted or asked answer to it."""
-        async with self.voice:  # the turn begins when what the agent was saying is sent
+        """One complete turn of the caller, and the answer to it."""
+        async with self.voice:  # the turn begins after the agent's current audio was sent
             if not self.user_speaking:
                 await self.user_starts_speaking()
         await self.end_turn(text)
 
     async def user_starts_speaking(self) -> None:
-        """The caller makes a sound: what the agent was doing is void."""
+        """The caller starts to speak: the agent's answer is cancelled."""
         if speculative := self._speculative_calls():
             await self.cancel_functions(speculative)
         self.user_speaking = True
@@ -122,7 +122,7 @@ class Dialogue(Wire):
     async def barge_in(
         self, *, late_audio: bytes = LATE_AUDIO, late_text: str | None = LATE_TEXT, audio_done: bool = False
     ) -> None:
-        """The caller interrupts, and parts of the cancelled answer still arrive."""
+        """Barge-in: parts of the cancelled answer still arrive."""
         await self.user_starts_speaking()
         for frame in frames(late_audio, (160,)):
             await self.send_audio(frame)
@@ -132,9 +132,9 @@ class Dialogue(Wire):
             await self.send({"type": "AgentAudioDone"})
 
     async def end_turn(self, text: str, trigger: str = "eot_threshold") -> None:
-        """What the caller said since they started to speak, and the answer to it."""
+        """End the caller's turn with this text, and answer it."""
         self.user_speaking = False
-        if self.manners.end_of_turn:
+        if self.behaviour.end_of_turn:
             await self.send({"type": "EndOfTurn", "trigger": trigger})
         await self.send_conversation_text("user", text)
         await self.add_history({"type": "History", "role": "user", "content": text})
@@ -143,7 +143,7 @@ class Dialogue(Wire):
             await asyncio.wait({self._answering})
 
     def interrupt(self) -> None:
-        """Void what the agent is saying or about to say."""
+        """Cancel the agent's answer."""
         self.interruptions += 1
         self.agent_speaking = False
         if self._answering is not None and self._answering is not asyncio.current_task():
@@ -160,7 +160,7 @@ class Dialogue(Wire):
         done: bool = True,
         text_first: bool | None = None,
     ) -> None:
-        """An utterance, sentence by sentence. `done` false leaves the agent in the middle of it."""
+        """Speak sentence by sentence. `done` false leaves the utterance open."""
         async with self.voice:
             utterance = Utterance(self, sizes=sizes, text_first=text_first)
             for sentence, sound in with_sound(sentences(text.strip()), audio):
@@ -168,12 +168,12 @@ class Dialogue(Wire):
             await utterance.end(done=done)
 
     async def agent_audio_done(self) -> None:
-        """The end of an utterance that was left open."""
+        """End an open utterance."""
         self.agent_speaking = False
         await self.send({"type": "AgentAudioDone"})
 
     async def _answer(self, text: str) -> None:
-        answer: Any = self.manners.script.get(text)
+        answer: Any = self.behaviour.script.get(text)
         if answer is None:
             await self._think()
             return
@@ -185,7 +185,7 @@ class Dialogue(Wire):
             await self.agent_says(answer)
 
     async def _think(self) -> None:
-        """Answer what is not in the script; who does it is up to the conversation."""
+        """Answer what is not in the script. Implemented by the conversation."""
         raise NotImplementedError
 
     # Functions
@@ -209,7 +209,7 @@ class Dialogue(Wire):
         return [call["response"] for call in answered]
 
     async def request_functions(self, calls: Sequence[str | dict[str, Any]]) -> list[str]:
-        """Send the request without waiting; the ids of the calls. Results of the server's own calls follow it."""
+        """Send the request without waiting. Returns the call ids. Results of server-side calls follow it."""
         functions = [self.functions.ask(call) for call in calls]
         await self.send({"type": "FunctionCallRequest", "functions": functions})
         for call in self.functions.answered([function["id"] for function in functions]):
@@ -218,23 +218,23 @@ class Dialogue(Wire):
         return [function["id"] for function in functions]
 
     async def cancel_functions(self, call_ids: Sequence[str]) -> None:
-        """The speculation that led to these calls was wrong."""
+        """Cancel calls of a wrong speculation."""
         functions = [{"id": call_id, "name": self.functions.calls[call_id]["name"]} for call_id in call_ids]
         self.functions.cancelled.update(call_ids)
         await self.send({"type": "FunctionCallCancelled", "functions": functions})
         self._changed()
 
     def _speculative_calls(self) -> list[str]:
-        """Calls of an answer in progress that did not ask to wait for the end of the turn."""
+        """Calls of the current answer that do not wait for the end of the turn."""
         functions = [function for think in self.thinks for function in think.get("functions", [])]
         deferred = {function["name"] for function in functions if function.get("defer_until_eot")}
         pending = self.functions.pending() if self.answering else []
         return [call_id for call_id in pending if self.functions.calls[call_id]["name"] not in deferred]
 
-    # Messages that many moments share
+    # Shared messages
 
     async def fail(self, code: str, description: str = "Something went wrong.", *, close: int | None = 1011) -> None:
-        """An Error, and the close that follows it in practice."""
+        """Send an Error and close, as real servers do."""
         self.state = State.FAILED
         self.interrupt()
         await self.send({"type": "Error", "code": code, "description": description})
@@ -242,27 +242,27 @@ class Dialogue(Wire):
             await self.close(close)
 
     async def warn(self, code: str, description: str = "Going on.") -> None:
-        """A Warning; the conversation goes on."""
+        """Send a Warning; the conversation continues."""
         await self.send({"type": "Warning", "code": code, "description": description})
 
     async def send_conversation_text(self, role: str, text: str) -> None:
-        """A final piece of text, without an entry in the history."""
+        """Send a ConversationText without an entry in the history."""
         message = {"type": "ConversationText", "role": role, "content": text, "conversational_behavior": "default"}
         await self.send(message)
 
     async def add_history(self, item: dict[str, Any]) -> None:
-        """Remember for the LLM, and tell the client unless it declined."""
+        """Add to the history, and send it to the client unless disabled."""
         self.history.append(item)
         if self.settings is not None and self.settings.get("flags", {}).get("history", True):
             await self.send(item)
 
     async def report(self, **latencies: float) -> None:
-        """Live servers send one figure in each report."""
-        for name, seconds in latencies.items() if self.manners.latency_reports else ():
+        """Real servers send one figure per report."""
+        for name, seconds in latencies.items() if self.behaviour.latency_reports else ():
             await self.send({"type": "LatencyReport", name: seconds})
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Work beside the reading of the socket; it ends with the conversation at the latest."""
+        """Run a task that ends with the conversation at the latest."""
         task = self._group.create_task(_until_closed(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -270,13 +270,13 @@ class Dialogue(Wire):
 
 
 class Utterance:
-    """What the agent says in one go. Once the caller cuts it off, nothing of it is sent any more."""
+    """One utterance of the agent. After a barge-in no more of it is sent."""
 
     def __init__(self, dialogue: Dialogue, *, sizes: Sequence[int] = SIZES, text_first: bool | None = None) -> None:
         self.text = ""
         self._dialogue = dialogue
         self._sizes = sizes
-        self._text_first = dialogue.manners.text_first if text_first is None else text_first
+        self._text_first = dialogue.behaviour.text_first if text_first is None else text_first
         self._interruptions = dialogue.interruptions
 
     @property
@@ -284,7 +284,7 @@ class Utterance:
         return self._dialogue.interruptions != self._interruptions
 
     async def say(self, sentence: str, audio: bytes) -> None:
-        """One sentence: its text, whole even if it is then cut, and its sound."""
+        """One sentence: its complete text, then its audio."""
         if self.cut:
             return
         self._dialogue.agent_speaking = True
@@ -296,7 +296,7 @@ class Utterance:
             await self._dialogue.send_conversation_text("assistant", sentence)
 
     async def _sound(self, audio: bytes) -> None:
-        rate = self._dialogue.manners.speech_rate
+        rate = self._dialogue.behaviour.speech_rate
         for frame in frames(audio, self._sizes):
             if self.cut:
                 return
@@ -304,7 +304,7 @@ class Utterance:
             await asyncio.sleep(len(frame) / 8000 / rate if rate else 0)
 
     async def end(self, *, done: bool = True) -> None:
-        """The history takes what was begun; AgentAudioDone only follows an utterance that was not cut."""
+        """Add the spoken sentences to the history; AgentAudioDone follows only without a barge-in."""
         if self.text:
             await self._dialogue.add_history({"type": "History", "role": "assistant", "content": self.text})
         if not self.cut:
@@ -314,6 +314,6 @@ class Utterance:
 
 
 async def _until_closed(work: Coroutine[Any, Any, None]) -> None:
-    """Work that a closed socket may end at any point."""
+    """Run a coroutine that a closed socket may end."""
     with suppress(ConnectionClosed):
         await work

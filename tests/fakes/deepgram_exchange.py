@@ -18,12 +18,12 @@ _DELTA_FIELDS = {"role", "content", "tool_calls", "refusal"}
 
 
 class ThinkFailed(Exception):
-    """The endpoint's answer can't be used."""
+    """The endpoint's answer is unusable."""
 
 
 @dataclass
 class Exchange:
-    """One request to the endpoint and what came back."""
+    """One request to the endpoint and its answer."""
 
     url: str
     headers: dict[str, str]
@@ -38,9 +38,9 @@ class Exchange:
     _same: tuple[Any, ...] | None = None
 
     async def stream(self, client: httpx.AsyncClient, *, pause: float = 0.0) -> AsyncGenerator[str, None]:
-        """Ask, and yield text as it comes. `pause` seconds after each piece make a slow reader."""
+        """Send the request and yield text as it arrives. `pause` simulates a slow reader."""
         headers = {"content-type": "application/json", **self.headers}
-        # A bare Request: httpx would add headers of its own to one that the client builds.
+        # A bare Request: httpx would add headers.
         request = httpx.Request("POST", self.url, headers=headers, content=json.dumps(self.body))
         try:
             response = await client.send(request, stream=True)
@@ -74,7 +74,7 @@ class Exchange:
             raise ThinkFailed("the stream has no [DONE]")
 
     def _take(self, line: bytes) -> str:
-        """One line of the event stream; the text it adds to the answer."""
+        """Read one line of the event stream. Returns the text it adds."""
         if not line or line.startswith(b":"):
             return ""
         if not line.startswith(b"data:"):
@@ -127,7 +127,7 @@ class Exchange:
 
 
 def request_body(think: dict[str, Any], history: list[dict[str, Any]]) -> dict[str, Any]:
-    """The chat completion that Deepgram asks for: prompt, conversation, tools."""
+    """Deepgram's chat completion request: prompt, conversation, tools."""
     provider = think["provider"]
     system = [{"role": "system", "content": think["prompt"]}] if think.get("prompt") else []
     messages = system + [message for item in history for message in _chat_messages(item)]
@@ -140,7 +140,7 @@ def request_body(think: dict[str, Any], history: list[dict[str, Any]]) -> dict[s
 
 
 def shortened(body: dict[str, Any]) -> dict[str, Any]:
-    """The same request while the caller was still speaking: half of the last user message."""
+    """The speculative request during the caller's speech: half of the last user message."""
     *earlier, last = body["messages"]
     words = last["content"].split()
     return {**body, "messages": [*earlier, {**last, "content": " ".join(words[: len(words) // 2 or 1])}]}
@@ -164,7 +164,7 @@ def _chat_messages(item: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def _lines(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    # httpx's own line reader also splits at U+2028, which JSON text may hold.
+    # httpx's line reader also splits at U+2028, which JSON text may contain.
     buffer = b""
     async for data in response.aiter_raw():
         *lines, buffer = (buffer + data).split(b"\n")

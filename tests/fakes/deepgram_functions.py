@@ -1,11 +1,11 @@
-"""The function calls of a conversation with the simulated Voice Agent: asked, answered, cancelled."""
+"""The function calls of a conversation: requested, answered, cancelled."""
 
 import json
 from typing import Any
 
 
 class Functions:
-    """Keeps each call and its response, and judges what the client answers."""
+    """Records calls and responses, and validates the responses."""
 
     def __init__(self) -> None:
         self.calls: dict[str, dict[str, Any]] = {}
@@ -13,7 +13,7 @@ class Functions:
         self.cancelled: set[str] = set()
 
     def ask(self, call: str | dict[str, Any]) -> dict[str, Any]:
-        """A call as the wire has it, from a name or from the parts that matter."""
+        """A call in wire format, from a name or some fields."""
         given = {"name": call} if isinstance(call, str) else dict(call)
         arguments = given.pop("arguments", "{}")
         text = arguments if isinstance(arguments, str) else json.dumps(arguments)
@@ -25,7 +25,7 @@ class Functions:
         return entry
 
     def answer(self, message: dict[str, Any]) -> str | None:
-        """Take the client's response; what is wrong with it, if anything."""
+        """Record the client's response. Returns the problem or None."""
         call_id = message.get("id", "")
         call = self.calls.get(call_id)
         if call is None:
@@ -42,10 +42,10 @@ class Functions:
         return None
 
     def pending(self) -> list[str]:
-        """Ids of calls the client still has to answer."""
+        """Ids of unanswered calls."""
         settled = self.responses.keys() | self.cancelled
         return [call_id for call_id, call in self.calls.items() if call["client_side"] and call_id not in settled]
 
     def answered(self, call_ids: list[str]) -> list[dict[str, Any]]:
-        """These calls as History shows them, each with its response."""
+        """These calls as a History entry, with their responses."""
         return [{**self.calls[key], "response": self.responses[key]} for key in call_ids if key in self.responses]

@@ -16,7 +16,7 @@ MANAGED_PROMPT_CHARACTERS = 25_000
 
 
 class ClientMistake(Exception):
-    """The client sent what the server answers with an Error of this code."""
+    """An invalid message, which the server answers with an Error of this code."""
 
     def __init__(self, code: str, description: str) -> None:
         super().__init__(f"{code}: {description}")
@@ -25,7 +25,7 @@ class ClientMistake(Exception):
 
 
 def parse(frame: str) -> dict[str, Any]:
-    """A text frame as a message: a JSON object with a type."""
+    """Parse a text frame: a JSON object with a type."""
     try:
         message = json.loads(frame)
     except ValueError:
@@ -36,7 +36,7 @@ def parse(frame: str) -> dict[str, Any]:
 
 
 def check_message(message: dict[str, Any]) -> list[str]:
-    """Check a parsed message; the codes of the warnings it deserves. ClientMistake when it can't be taken."""
+    """Validate a message. Returns warning codes; raises ClientMistake if it is invalid."""
     kind = message["type"]
     if kind == "Settings":
         return _check_settings(message)
@@ -47,7 +47,7 @@ def check_message(message: dict[str, Any]) -> list[str]:
 
 
 def check_listen(listen: dict[str, Any], where: str = "listen") -> None:
-    """Nova (v1) and Flux (v2) take different fields, and a Flux model is not guessed from its name."""
+    """Nova (v1) and Flux (v2) have different fields; the version is not derived from the model name."""
     record({"provider": _anything})(listen, where)
     provider, where = listen["provider"], f"{where}.provider"
     if not isinstance(provider, dict):
@@ -86,7 +86,7 @@ def _check_think(think: Any, where: str) -> None:
 
 
 def _check_speak(speak: Any) -> list[str]:
-    """One voice, or a chain in which each that fails is warned about and skipped."""
+    """One voice, or a list in which failing voices are skipped with a warning."""
     chain = speak if isinstance(speak, list) else [speak]
     failures = [failure for failure in map(_voice_failure, chain) if failure]
     if len(failures) == len(chain):
@@ -123,7 +123,7 @@ def _check_output(output: dict[str, Any], speak: Any) -> None:
         raise _invalid(where, "Flux voices have no container")
 
 
-# What a field may hold
+# Field types
 
 
 def text(value: Any, where: str) -> None:
@@ -201,7 +201,7 @@ def variant(key: str, checks: dict[str, Check]) -> Check:
 
 
 def _anything(value: Any, where: str) -> None:
-    """A field whose content is looked at elsewhere, or not at all."""
+    """A field that is validated elsewhere or not at all."""
 
 
 def _parameters(value: Any, where: str) -> None:
@@ -230,7 +230,7 @@ def _invalid(where: str, problem: str) -> ClientMistake:
     return ClientMistake("INVALID_SETTINGS", f"{where}: {problem}")
 
 
-# Settings, from the inside out
+# Settings
 
 _DEFAULT_VOICE = {"provider": {"type": "deepgram", "version": "v2", "model": "flux-kit-en"}}
 
@@ -333,7 +333,7 @@ _AUDIO = record(
         ),
     },
 )
-# No `language`: it is deprecated, and one server refused it. No `think_live`: by invitation only.
+# Without `language`, which is deprecated and was rejected by one server, and `think_live`, which is by invitation.
 _AGENT = record(
     {},
     {

@@ -1,4 +1,4 @@
-"""Sound for the simulated Voice Agent: made for a text, cut into frames, and found in what the caller sends."""
+"""Audio of the fake Voice Agent: generated for a text, split into frames, and detected in the caller's audio."""
 
 import itertools
 import re
@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from gateway.audio import mulaw_to_linear
 
 SIZES = (1, 159, 160, 960, 3200)
-"""Frame sizes of the agent's audio: never what a carrier would like."""
+"""Frame sizes of the agent's audio; never a multiple of a carrier's frame."""
 
 
 def speech(text: str) -> bytes:
-    """Sound for a text: loud mu-law, 20 bytes a character, the same each time and different for each text."""
+    """Audio for a text: loud mu-law, 20 bytes per character, deterministic and different for each text."""
     return b"".join(_letter(ord(letter)) for letter in text)
 
 
@@ -21,12 +21,12 @@ def _letter(code: int) -> bytes:
 
 
 def sentences(text: str) -> list[str]:
-    """A text cut after each sentence; the last may be unfinished."""
+    """Split a text into sentences; the last may be incomplete."""
     return re.split(r"(?<=[.!?])\s+", text)
 
 
 def with_sound(parts: Sequence[str], audio: bytes | None) -> Iterator[tuple[str, bytes]]:
-    """Each sentence with its sound: its own pattern, or its share of the audio given."""
+    """Each sentence with its audio: its own pattern or its share of the given audio."""
     if audio is None:
         yield from ((part, speech(part)) for part in parts)
         return
@@ -40,7 +40,7 @@ def with_sound(parts: Sequence[str], audio: bytes | None) -> Iterator[tuple[str,
 
 
 def frames(audio: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
-    """The audio in frames of these sizes, over and over."""
+    """Split audio into frames of these sizes, repeatedly."""
     start = 0
     for size in itertools.cycle(sizes):
         if start >= len(audio):
@@ -50,7 +50,7 @@ def frames(audio: bytes, sizes: Sequence[int]) -> Iterator[bytes]:
 
 
 class SttStream:
-    """Finds speech in mu-law by loudness. Time is counted in audio received, so a silent line leaves a turn open."""
+    """Detects speech by loudness. Time is counted in received audio, so a line without audio leaves a turn open."""
 
     ONSET_BYTES = 480
     PAUSE_BYTES = 4000

@@ -1,4 +1,4 @@
-"""The simulated Voice Agent asking the LLMs of its settings, and speaking the answer while it streams."""
+"""LLM requests of the fake Voice Agent: asks the configured LLMs and speaks the answer while it streams."""
 
 import asyncio
 import itertools
@@ -14,7 +14,7 @@ from tests.fakes.deepgram_speech import sentences, speech
 
 
 class Thinker:
-    """Goes through the think chain of a dialogue; keeps every request it made."""
+    """Tries the LLMs of the think block in order; records every request."""
 
     def __init__(self, dialogue: Dialogue, llm: Callable[[], httpx.AsyncClient]) -> None:
         self.requests: list[Exchange] = []
@@ -22,7 +22,7 @@ class Thinker:
         self._llm = llm
 
     async def answer(self) -> None:
-        """Speak the answer of the first LLM that has one."""
+        """Speak the answer of the first LLM that succeeds."""
         for think in self._dialogue.thinks:
             if "endpoint" not in think:
                 await self._answer_managed()
@@ -37,11 +37,11 @@ class Thinker:
             await self._dialogue.fail("FAILED_TO_THINK", "Check your think provider settings.")
 
     async def _answer_managed(self) -> None:
-        if self._dialogue.manners.managed_answer:
-            await self._dialogue.agent_says(self._dialogue.manners.managed_answer)
+        if self._dialogue.behaviour.managed_answer:
+            await self._dialogue.agent_says(self._dialogue.behaviour.managed_answer)
 
     async def _answer_from(self, think: dict[str, Any]) -> None:
-        """Ask again with the results for as long as the LLM wants functions run."""
+        """Repeat with function results until the LLM requests no more functions."""
         known = {function["name"] for function in think.get("functions", [])}
         while calls := await self._ask(think):
             if any(call["name"] not in known for call in calls):
@@ -49,19 +49,19 @@ class Thinker:
                 return
             try:
                 await self._dialogue.call_functions(calls)
-            except TimeoutError:  # noted as a problem there; the real agent is silent then, too
+            except TimeoutError:  # recorded as a problem; the real agent is silent, too
                 return
 
     async def _ask(self, think: dict[str, Any]) -> list[dict[str, str]]:
         body = request_body(think, self._dialogue.history)
-        if self._dialogue.manners.think == "speculative" and body["messages"][-1]["role"] == "user":
+        if self._dialogue.behaviour.think == "speculative" and body["messages"][-1]["role"] == "user":
             await self._drop_after_first_piece(self._exchange(think, shortened(body)))
-        if self._dialogue.manners.think == "duplicate":
+        if self._dialogue.behaviour.think == "duplicate":
             return await self._ask_twice(think, body)
         return await self._speak_answer(self._exchange(think, body))
 
     async def _ask_twice(self, think: dict[str, Any], body: dict[str, Any]) -> list[dict[str, str]]:
-        """The same request again 50 ms later; the second answer is the one used."""
+        """Send the same request again 50 ms later and use the second answer."""
         first = self._dialogue.spawn(self._drain(self._exchange(think, body)))
         try:
             await asyncio.sleep(0.05)
@@ -82,9 +82,9 @@ class Thinker:
         return exchange.tool_calls
 
     async def _speak(self, exchange: Exchange, slow: asyncio.Task[None]) -> None:
-        """Each sentence as soon as it is complete."""
+        """Yield each sentence when it is complete."""
         utterance, unfinished = Utterance(self._dialogue), ""
-        async with aclosing(exchange.stream(self._llm(), pause=self._dialogue.manners.think_pause)) as pieces:
+        async with aclosing(exchange.stream(self._llm(), pause=self._dialogue.behaviour.think_pause)) as pieces:
             async for piece in pieces:
                 slow.cancel()
                 *complete, unfinished = sentences(unfinished + piece)
@@ -111,8 +111,8 @@ class Thinker:
 
     async def _warn_slow(self) -> None:
         for waited in itertools.count(1):
-            await asyncio.sleep(self._dialogue.manners.slow_think_after)
-            seconds = waited * self._dialogue.manners.slow_think_after
+            await asyncio.sleep(self._dialogue.behaviour.slow_think_after)
+            seconds = waited * self._dialogue.behaviour.slow_think_after
             await self._dialogue.warn("SLOW_THINK_REQUEST", f"Waited {seconds:g} seconds for the think provider.")
 
     def _exchange(self, think: dict[str, Any], body: dict[str, Any]) -> Exchange:

@@ -1,4 +1,4 @@
-"""The server's end of one WebSocket, with a memory: every frame, its direction and its time."""
+"""The server's side of one WebSocket, with a log of every frame, its direction and time."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from websockets.asyncio.server import ServerConnection
 
 
 class ConversationOver(Exception):
-    """The socket closed while a test was waiting for something on it."""
+    """The socket was closed while a test waited for a frame."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class LogEntry:
 
 
 class Wire:
-    """Sends what it is told, remembers what came and went, and can fail in every way a socket can."""
+    """Sends and logs frames, and can fail like a real socket."""
 
     def __init__(self, socket: ServerConnection) -> None:
         self.log: list[LogEntry] = []
@@ -41,7 +41,7 @@ class Wire:
 
     @property
     def closed(self) -> int | None:
-        """The close code once the socket is closed (1005: none given, 1006: no closing handshake)."""
+        """The close code of a closed socket (1005: none given, 1006: no closing handshake)."""
         return self._socket.close_code
 
     @property
@@ -51,26 +51,26 @@ class Wire:
         return [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
 
     def sent(self, kind: str) -> list[dict[str, Any]]:
-        """The messages of this type that went to the client."""
+        """Messages of this type sent to the client."""
         texts = [entry.frame for entry in self.log if entry.direction == "out" and isinstance(entry.frame, str)]
         return [message for message in map(_as_message, texts) if message.get("type") == kind]
 
     def received(self, kind: str) -> list[dict[str, Any]]:
-        """The messages of this type that came from the client."""
+        """Messages of this type received from the client."""
         return [message for message in self.messages if message["type"] == kind]
 
-    # Said to the client
+    # Sending
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Any message, whether or not the protocol knows it."""
+        """Send any message, valid or not."""
         await self.send_text(json.dumps(message, ensure_ascii=False))
 
     async def send_text(self, text: str) -> None:
-        """One text frame as it stands; it need not be JSON."""
+        """Send a raw text frame."""
         await self._put(text)
 
     async def send_audio(self, audio: bytes) -> None:
-        """One binary frame."""
+        """Send a binary frame."""
         await self._put(audio)
 
     async def _put(self, frame: str | bytes) -> None:
@@ -79,10 +79,10 @@ class Wire:
             await self._socket.send(frame)
             self._changed()
 
-    # Waited for
+    # Waiting
 
     async def until(self, condition: Callable[[], object], *, timeout: float = 60.0) -> None:
-        """Wait until this is so, looking after each frame. ConversationOver when no more will come."""
+        """Wait until the condition holds, checked after each frame. Raises ConversationOver at the end."""
         async with asyncio.timeout(timeout):
             while not condition():
                 if self._over.is_set():
@@ -90,27 +90,27 @@ class Wire:
                 await self._change.wait()
 
     async def message(self, kind: str, *, timeout: float = 60.0) -> dict[str, Any]:
-        """The next message of this type from the client that was not yet asked for."""
+        """Wait for the next message of this type from the client."""
         await self.until(lambda: len(self.received(kind)) > self._taken[kind], timeout=timeout)
         self._taken[kind] += 1
         return self.received(kind)[self._taken[kind] - 1]
 
     async def hears(self, audio_bytes: int, *, timeout: float = 60.0) -> bytes:
-        """All audio so far, once it is at least this much."""
+        """Wait until this much audio has arrived. Returns all audio."""
         await self.until(lambda: len(self.heard) >= audio_bytes, timeout=timeout)
         return bytes(self.heard)
 
     async def wait_closed(self, *, timeout: float = 60.0) -> int:
-        """The close code, once both sides are through."""
+        """Wait for the end of the connection. Returns the close code."""
         async with asyncio.timeout(timeout):
             await self._over.wait()
         assert self.closed is not None
         return self.closed
 
-    # Ends, good and bad
+    # Closing
 
     async def close(self, code: int = 1000, reason: str = "") -> None:
-        """A closing handshake, with no Error before it."""
+        """Close without an Error."""
         await self._socket.close(code, reason)
 
     def abort(self) -> None:
@@ -118,7 +118,7 @@ class Wire:
         self._socket.transport.abort()
 
     def hang(self, *, half_open: bool = False) -> None:
-        """Say nothing any more, but keep the socket. Half open: don't read either, so pings stay unanswered."""
+        """Stop sending but keep the socket open. Half open: stop reading too, so that pings stay unanswered."""
         self.hung = True
         if half_open:
             self._socket.transport.pause_reading()
@@ -127,7 +127,7 @@ class Wire:
         self.log.append(LogEntry(time.monotonic(), direction, frame))
 
     def _changed(self) -> None:
-        """Let those who wait look again."""
+        """Wake the waiters to check their conditions."""
         self._change.set()
         self._change = asyncio.Event()
 

@@ -1,5 +1,5 @@
 """
-Language models on loopback: one HTTP server, dialect by path, manners by profile.
+Language models on loopback: one HTTP server, dialect by path, behaviour by profile.
 
 `/v1/messages` is Anthropic; `/v1/chat/completions` is whatever the profile says. It checks what the real ones check,
 says what the test scripted, misbehaves when told to, and remembers every question. Connections are kept for the next
@@ -50,28 +50,28 @@ class FakeLlm:
         self._clients: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
-    # What a test tells it.
+    # Called by the test
 
     def answers(self, answer: Answer | str, when: str = "") -> None:
-        """From now on say this to a last user message that contains `when`; the newest fitting rule counts."""
+        """Answer with this if the last user message contains `when`; the newest matching rule wins."""
         self._rules.insert(0, (when, Answer(answer) if isinstance(answer, str) else answer))
 
     def fails(self, status: int, *, times: int = 1, retry_after: str = "") -> None:
-        """The next requests get this status."""
+        """Answer the next requests with this status."""
         kind = {401: "authentication_error", 429: "rate_limit_error", 529: "overloaded_error"}.get(status, "api_error")
         self._faults.extend(Refusal(status, kind, "scripted failure", retry_after) for _ in range(times))
 
     def babbles(self, body: str) -> None:
-        """The next request gets this text with status 200."""
+        """Answer the next request with this text and status 200."""
         self._faults.append(body)
 
     async def received(self, count: int) -> None:
-        """Wait until so many questions have come in."""
+        """Wait until this many requests have arrived."""
         while len(self.requests) < count:
             await self._change()
 
     async def idle(self) -> None:
-        """Wait until every question has been dealt with."""
+        """Wait until every request was answered."""
         while self.parallel:
             await self._change()
 
@@ -79,7 +79,7 @@ class FakeLlm:
         self._changed.clear()
         await self._changed.wait()
 
-    # The server.
+    # The server
 
     async def __aenter__(self) -> "FakeLlm":
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
@@ -103,7 +103,7 @@ class FakeLlm:
                 request = await _read_request(reader, begun)
                 begun = await self._exchange(request, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # the client left, or the test is over; the stream server of 3.11 can't bear a cancelled task
+            pass  # the client disconnected or the test ended; asyncio's stream server in 3.11 fails on cancellation
         finally:
             self._clients.discard(task)
             writer.close()
@@ -111,7 +111,7 @@ class FakeLlm:
     async def _exchange(
         self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bytes | None:
-        """Answer one request. Returns what has come of the next one, or None if there can't be one."""
+        """Answer one request. Returns the bytes read of the next one, or None if the connection is closed."""
         if request.method != "POST":
             await self._list_models(request, writer)
             return b""
@@ -139,13 +139,13 @@ class FakeLlm:
                 task.cancel()
             await asyncio.wait({answering, leaving})
         if not answering.cancelled():
-            await answering  # a mistake of the simulator's own is not kept quiet
+            await answering  # raises errors of the fake itself
         if leaving.cancelled():
             return b"" if request.completed else None
         return await leaving or None
 
     async def _list_models(self, request: Request, writer: asyncio.StreamWriter) -> None:
-        """Nothing that a model is asked, so not among `requests`."""
+        """Model lists; not recorded in `requests`."""
         anthropic = "anthropic-version" in request.headers
         if request.path != "/v1/models" or self.profile == "openclaw-old":
             refusal = Refusal(404, "not_found_error", "not found")
@@ -207,7 +207,7 @@ class FakeLlm:
             self._remember(request, request.body["messages"])
 
     def _remember(self, request: Request, messages: list[dict[str, Any]]) -> None:
-        """OpenClaw keeps the history of a session key: sent again, it stands there twice."""
+        """OpenClaw stores the history of a session key: history sent again would be there twice."""
         key = request.headers.get("x-openclaw-session-key") or request.body.get("user")
         if key:
             said = [message for message in messages if message.get("role") not in ("system", "developer")]
@@ -236,7 +236,7 @@ class FakeLlm:
             request.completed = True
 
 
-# HTTP, as little of it as a client needs.
+# Minimal HTTP
 
 
 async def _read_request(reader: asyncio.StreamReader, begun: bytes) -> Request:
@@ -267,7 +267,7 @@ async def _send(
 
 
 def _sliced(data: bytes, size: int) -> Iterator[bytes]:
-    """Cut anywhere: inside words, UTF-8 sequences and SSE lines."""
+    """Split anywhere: inside words, UTF-8 sequences and SSE lines."""
     for start in range(0, len(data), size or len(data) or 1):
         yield data[start : start + (size or len(data))]
 

@@ -1,4 +1,4 @@
-"""What the simulated providers keep of prompts, so that a request which spoils it is seen."""
+"""The providers' prompt caches, to detect requests that break them."""
 
 import json
 from typing import Any
@@ -7,13 +7,13 @@ TOKENS_EACH = 10
 
 
 class PromptCache:
-    """Anthropic keeps what ends in a block marked for it, the others keep every beginning of a request."""
+    """Anthropic caches prefixes that end in a marked block, the others every prefix of a request."""
 
     def __init__(self) -> None:
         self._kept: set[str] = set()
 
     def tokens(self, body: dict[str, Any], *, marked_only: bool) -> int:
-        """How much of this request was known; from now on all of it is. Tools, blocks and messages count the same."""
+        """The cached part of this request, which is cached from now on. Tools, blocks and messages count the same."""
         system = body.get("system", [])
         parts = [*body.get("tools", []), *([system] if isinstance(system, str) else system), *body["messages"]]
         ends = [

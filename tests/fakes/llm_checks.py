@@ -1,4 +1,4 @@
-"""What the real services refuse, so that the simulator does too."""
+"""Validation of requests as the real services do it."""
 
 import re
 from collections.abc import Iterator
@@ -24,13 +24,13 @@ def schema_of(body: dict[str, Any]) -> dict[str, Any] | None:
 
 def check_anthropic(request: Request) -> None:
     body = request.body
-    for complaint in _anthropic_complaints(request):
+    for complaint in _anthropic_problems(request):
         raise Refusal(400, "invalid_request_error", complaint)
     if body["model"] not in ANTHROPIC_MODELS:
         raise Refusal(404, "not_found_error", f"model: {body['model']}")
 
 
-def _anthropic_complaints(request: Request) -> Iterator[str]:
+def _anthropic_problems(request: Request) -> Iterator[str]:
     body, version = request.body, request.headers.get("anthropic-version")
     if not version:
         yield "anthropic-version: header is required"
@@ -98,7 +98,7 @@ def check_openclaw(request: Request, agents: frozenset[str], *, strict: bool) ->
     if not any(message.get("role") in ("user", "tool") for message in request.body["messages"]):
         raise Refusal(400, "invalid_request_error", "Missing user message in `messages`.")
     if not strict:
-        return  # early builds took any model for the default agent
+        return  # early builds accepted any model
     model = str(request.body.get("model", "openclaw")).lower()
     named = re.fullmatch(r"openclaw(?:/default)?|(?:openclaw[/:]|agent:)(?P<agent>[a-z0-9][a-z0-9_-]{0,63})", model)
     if named is None:

@@ -1,4 +1,4 @@
-"""The simulated models' dialects: one answer as Anthropic, OpenAI, xAI and OpenClaw put it on the wire."""
+"""One answer in the wire formats of Anthropic, OpenAI, xAI and OpenClaw."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use",
 
 
 def last_user_text(messages: list[dict[str, Any]]) -> str:
-    """What is to be answered: the user's last words, or the result of a tool that was used since."""
+    """The text to answer: the last user message or a later tool result."""
     content = next((message["content"] for message in reversed(messages) if message["role"] in ("user", "tool")), "")
     if isinstance(content, str):
         return content
@@ -33,7 +33,7 @@ def structured(schema: dict[str, Any], shape: Shape) -> Answer:
 
 
 def _instance(schema: dict[str, Any], wrong: bool, name: str = "value") -> Any:
-    """Something that fits the schema; or, for `wrong`, has text for lists and numbers for text."""
+    """An instance of the schema; with `wrong`, text for lists and numbers for text."""
     match schema.get("type"):
         case "object":
             return {key: _instance(part, wrong, key) for key, part in schema.get("properties", {}).items()}
@@ -58,7 +58,7 @@ def model_list(anthropic: bool) -> dict[str, Any]:
             "created_at": "2026-10-07T00:00:00Z",
         }
         return {"data": [model], "has_more": False, "first_id": model["id"], "last_id": model["id"]}
-    model = {"id": "some-model", "object": "model", "created": 1_790_000_000, "owned_by": "somebody"}
+    model = {"id": "some-model", "object": "model", "created": 1_790_000_000, "owned_by": "provider"}
     return {"object": "list", "data": [model]}
 
 
@@ -66,7 +66,7 @@ def model_list(anthropic: bool) -> dict[str, Any]:
 
 
 def _thinks(exchange: Exchange) -> bool:
-    """Haiku 5.5 thinks unless it is told not to."""
+    """Haiku 5.5 thinks unless the request disables it."""
     return exchange.model == "claude-haiku-5-5" and exchange.request.body.get("thinking") != {"type": "disabled"}
 
 
@@ -195,7 +195,7 @@ def _chunk(exchange: Exchange, delta: dict[str, Any], **choice: Any) -> dict[str
 
 
 def _text_chunks(exchange: Exchange, **choice: Any) -> Iterator[dict[str, Any]]:
-    """The text; a chunk with an error ends it where the answer breaks."""
+    """The text; an error chunk ends it if the answer breaks."""
     for number, piece in enumerate(exchange.pieces):
         if number == exchange.answer.breaks_after:
             yield {"error": {"message": "internal error", "type": "api_error"}}
@@ -209,7 +209,7 @@ def _openai_chunks(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 def _xai_chunks(exchange: Exchange) -> Iterator[dict[str, Any]]:
-    """No `finish_reason` key before the end, thoughts aloud, and each tool call whole in one chunk."""
+    """No `finish_reason` key before the end, visible reasoning, and each tool call in one chunk."""
     yield _chunk(exchange, {"role": "assistant"})
     if exchange.request.body.get("reasoning_effort") != "none":
         yield _chunk(exchange, {})
@@ -225,7 +225,7 @@ def _new_openclaw_chunks(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 def _old_openclaw_chunks(exchange: Exchange) -> Iterator[dict[str, Any]]:
-    """No finish chunk, no tools, and failures are spoken."""
+    """No finish chunk, no tools, and failures as text."""
     yield _chunk(exchange, {"role": "assistant"})
     for chunk in _text_chunks(exchange):
         yield _chunk(exchange, {"content": "Error: internal error"}) if "error" in chunk else chunk
@@ -234,7 +234,7 @@ def _old_openclaw_chunks(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 def _said_chunks(exchange: Exchange, fragments: "_Fragments", **choice: Any) -> Iterator[dict[str, Any]]:
-    """Text, tool calls, finish and usage: what the three complete profiles have in common."""
+    """Text, tool calls, finish and usage, common to the three complete profiles."""
     yield from _text_chunks(exchange, **choice)
     if exchange.answer.breaks_after is not None:
         return

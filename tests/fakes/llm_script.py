@@ -1,4 +1,4 @@
-"""What a test can script of the LLM simulator, and what it gets back."""
+"""Scripted answers of the fake LLM, and the requests it recorded."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -9,7 +9,7 @@ Shape = Literal["plain", "fenced", "prose", "cut", "wrong types", "refusal"]
 
 @dataclass(frozen=True)
 class ToolCall:
-    """One tool the model wants used. `arguments` is JSON text."""
+    """One tool call of the model. `arguments` is JSON text."""
 
     name: str
     arguments: str = "{}"
@@ -18,7 +18,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model says. `finish` is in OpenAI's words; `breaks_after` so many pieces comes an error instead."""
+    """The model's answer. `finish` is an OpenAI finish reason; an error follows after `breaks_after` pieces."""
 
     text: str = ""
     tools: tuple[ToolCall, ...] = ()
@@ -32,7 +32,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Pace:
-    """How an answer comes: seconds to wait, where it stops for good, and how its bytes are cut."""
+    """The timing of an answer: delays, where it stalls, and how its bytes are split."""
 
     before_headers: float = 0.0
     before_first_token: float = 0.0
@@ -45,7 +45,7 @@ class Pace:
 
 @dataclass
 class Request:
-    """One request in full, and what became of it."""
+    """One recorded request and its outcome."""
 
     path: str
     headers: dict[str, str]
@@ -58,7 +58,7 @@ class Request:
 
 
 class Refusal(Exception):
-    """The simulated service says no."""
+    """The service rejects the request."""
 
     def __init__(self, status: int, kind: str, message: str, retry_after: str = "") -> None:
         super().__init__(message)
@@ -66,7 +66,7 @@ class Refusal(Exception):
 
 
 class Record(NamedTuple):
-    """One server-sent event, and whether it carries some of the answer."""
+    """One server-sent event, and whether it contains a part of the answer."""
 
     text: str
     is_token: bool
@@ -74,7 +74,7 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Exchange:
-    """One question, checked, with its answer: what a dialect needs to speak. `cached` tokens of it were known."""
+    """One validated request with its answer. `cached` is the number of cached tokens."""
 
     request: Request
     answer: Answer
@@ -84,7 +84,7 @@ class Exchange:
 
     @property
     def pieces(self) -> list[str]:
-        """The text in pieces of a few characters, so mostly cut inside words."""
+        """The text in pieces of a few characters, mostly split inside words."""
         size = self.pace.characters
         return [self.answer.text[start : start + size] for start in range(0, len(self.answer.text), size)]
 

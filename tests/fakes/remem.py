@@ -1,4 +1,4 @@
-"""A Remem on loopback: keeps documents, answers in the dialect it is told to, and fails when asked."""
+"""A Remem server on loopback: stores documents, supports both API versions, and fails on request."""
 
 import asyncio
 import json
@@ -14,20 +14,20 @@ KNOWN_SOURCES = ("api", "quick_capture", "folder_sync", "gmail")
 
 
 class Fault(Enum):
-    """What can go wrong with one request."""
+    """A fault of one request."""
 
-    NONE = auto()  # this one goes well
-    ANSWER_LOST = auto()  # the work is done, the connection closed without a word
+    NONE = auto()  # no fault
+    ANSWER_LOST = auto()  # executed, but the connection is closed without an answer
     TOO_MANY_REQUESTS = auto()
     OVERLOADED = auto()
     BROKEN = auto()
     SLOW = auto()
-    HTML = auto()  # a friendly page with status 200
+    HTML = auto()  # an HTML page with status 200
     HTML_ERROR = auto()
     HUGE = auto()
     REDIRECT = auto()
     NO_RESULTS_KEY = auto()
-    ODD_RESULTS = auto()  # a number where the results should be
+    ODD_RESULTS = auto()  # a number in place of the results
     EMPTY_CHUNKS = auto()
     NULL_TITLE = auto()
 
@@ -88,11 +88,11 @@ class FakeRemem:
     retry_after: str = "2"
     always: Fault | None = None
     awake: asyncio.Event = field(default_factory=asyncio.Event)
-    """Ends the slowness."""
+    """Set it to end the delay."""
     faults: deque[Fault] = field(default_factory=deque)
     documents: dict[str, Stored] = field(default_factory=dict)
     requests: list[Request] = field(default_factory=list)
-    strangers_returned: int = 0  # results that lack a tag the query asked for
+    strangers_returned: int = 0  # results without a tag of the query
 
     _answers: dict[str, Response] = field(default_factory=dict)
     _connections: set[asyncio.Task[None]] = field(default_factory=set)
@@ -114,17 +114,17 @@ class FakeRemem:
         self.faults.extend(faults)
 
     def documents_of(self, session_id: str) -> int:
-        """How many documents tell of a session. More than one is the bug we look for."""
+        """Number of documents of a session; more than one is a bug."""
         return sum(session_id in (d.source_id, *d.tags) or session_id in d.content for d in self.documents.values())
 
     def paths(self) -> list[str]:
         return [f"{request.method} {request.path}" for request in self.requests]
 
     def keeps(self, content: str, *, title: str = "", tags: tuple[str, ...] = (), created_at: str = "") -> str:
-        """Put a document there, as if stored before the test."""
+        """Add a document without a request."""
         return self._keep({"title": title, "content": content, "tags": list(tags), "created_at": created_at}).id
 
-    # The wire
+    # HTTP
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -134,7 +134,7 @@ class FakeRemem:
             if response := await self._respond(await _read_request(reader)):
                 await _write_response(writer, response)
         except (ConnectionError, asyncio.IncompleteReadError):
-            pass  # the client left; there is nobody to tell
+            pass  # the client disconnected
         finally:
             writer.close()
             with suppress(ConnectionError):
@@ -154,7 +154,7 @@ class FakeRemem:
         return None if fault is Fault.ANSWER_LOST else _spoiled(response, fault)
 
     def _before(self, fault: Fault | None) -> Response | None:
-        """Faults that come instead of the work."""
+        """Faults that replace the answer."""
         retry = {"Retry-After": self.retry_after}
         page = {"Content-Type": "text/html"}
         match fault:
@@ -267,7 +267,7 @@ class FakeRemem:
         return as_json(200, {"results": [self._result(stored, score) for stored, score in found]})
 
     def _found(self, text: str, tags: set[str]) -> list[tuple[Stored, float]]:
-        """By words in common, then the newest: a semantic store always has a nearest."""
+        """Ranked by common words, then newest first: like a semantic store it always has results."""
         now, wanted = asyncio.get_running_loop().time(), _words(text)
         visible = [d for d in self.documents.values() if d.visible_at <= now and tags <= set(d.tags)]
         scored = [(d, len(wanted & _words(f"{d.title} {d.content}"))) for d in visible]
@@ -297,7 +297,7 @@ def _words(text: str) -> set[str]:
 
 
 def _spoiled(response: Response, fault: Fault | None) -> Response:
-    """Faults in an answer that was good."""
+    """Apply a fault to a good answer."""
     if fault is Fault.HUGE:
         return as_json(response.status, {"results": [], "padding": "x" * 2_000_000})
     if fault not in (Fault.NO_RESULTS_KEY, Fault.ODD_RESULTS, Fault.EMPTY_CHUNKS, Fault.NULL_TITLE):

@@ -64,7 +64,7 @@ ENDLESS = [chunk({"content": "Well, "}), DROPPED]
 
 
 @contextlib.asynccontextmanager
-async def thinking(llm, *, chain=(), functions=(), **manners):
+async def thinking(llm, *, chain=(), functions=(), **behaviour):
     """A configured conversation whose LLM is this one."""
     server = await asyncio.start_server(llm.serve, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1/chat/completions"
@@ -72,7 +72,7 @@ async def thinking(llm, *, chain=(), functions=(), **manners):
     think = settings["agent"]["think"] | {"endpoint": {"url": url, "headers": HEADERS}}
     think["functions"] = [{"name": name, "parameters": {"type": "object"}} for name in functions]
     settings["agent"]["think"] = [think, *chain]
-    async with server, connected(settings, **manners) as (conversation, client):
+    async with server, connected(settings, **behaviour) as (conversation, client):
         yield conversation, client
 
 
