@@ -212,7 +212,7 @@ async def test_failed_jobs_are_found(doctor: Any, tmp_path: Path) -> None:
     await JobTable(store).save(FinalizationJob(a_session(), JobState.FAILED, problem="document: refused"))
     await store.close()
     _, found = await doctor()
-    assert found["store"][0] == "warning" and found["store"][1].startswith("1 finalization jobs have failed")
+    assert found["store"][0] == "warning" and found["store"][1].startswith("1 post-call job failed")
 
 
 async def test_mistake_in_settings_is_a_finding(doctor: Any) -> None:
