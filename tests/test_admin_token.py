@@ -47,7 +47,7 @@ def test_open_folder_is_closed_to_others(data_dir):
 
 
 @pytest.mark.parametrize("text", ["", "\n", "  \n"])
-def test_empty_file_is_made_anew(data_dir, text):
+def test_empty_file_is_replaced(data_dir, text):
     data_dir.mkdir(parents=True)
     (data_dir / FILE).write_text(text)
     token = admin_token(Settings(data_dir=data_dir))

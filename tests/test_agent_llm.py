@@ -57,7 +57,7 @@ async def _think(conversation: Any) -> dict[str, Any]:
     return think
 
 
-async def test_engine_is_told_to_ask_us(stage: Stage) -> None:
+async def test_engine_gets_our_endpoint(stage: Stage) -> None:
     _, conversation = await stage.dial()
     think = await _think(conversation)
     assert think["endpoint"]["url"] == f"{PUBLIC_URL}/v1/chat/completions"
@@ -96,7 +96,7 @@ async def test_bearer_lives_as_long_as_its_call(stage: Stage, llm: FakeLlm) -> N
     call, conversation = await stage.dial()
     endpoint = (await _think(conversation))["endpoint"]
     body = {"model": "x", "messages": [{"role": "user", "content": "Hello?"}]}
-    own, foreign = endpoint["headers"], {"authorization": "Bearer somebody-elses"}
+    own, foreign = endpoint["headers"], {"authorization": "Bearer another-token"}
     assert (await _ask(stage, body, own)).status_code == 200
     assert [(await _ask(stage, body, headers)).status_code for headers in (foreign, {})] == [401, 401]
     await call.hang_up()

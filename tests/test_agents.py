@@ -32,24 +32,27 @@ def problem(folder, name="maya", **table):
 
 
 def test_each_number_has_its_agent(folder):
-    book = AgentDirectory({"maya": {"numbers": [MAYA]}, "tom": {"numbers": TOM}}, folder)
-    assert [book.answering(number).name for number in (MAYA, TOM)] == ["maya", "tom"]
-    assert [agent.name for agent in book] == ["maya", "tom"]
+    agents = AgentDirectory({"maya": {"numbers": [MAYA]}, "tom": {"numbers": TOM}}, folder)
+    assert [agents.answering(number).name for number in (MAYA, TOM)] == ["maya", "tom"]
+    assert [agent.name for agent in agents] == ["maya", "tom"]
 
 
 def test_numbers_are_compared_as_e164(folder):
-    book = AgentDirectory({"maya": {}, "tom": {"numbers": ["+1 (202) 555-0101"]}}, folder)
-    assert book.answering("+1 202 555 0101").name == "tom"
+    agents = AgentDirectory({"maya": {}, "tom": {"numbers": ["+1 (202) 555-0101"]}}, folder)
+    assert agents.answering("+1 202 555 0101").name == "tom"
 
 
 def test_agent_without_numbers_answers_the_rest(folder):
-    book = AgentDirectory({"maya": {"numbers": [MAYA]}, "tom": {}}, folder)
-    assert [book.answering(called).name for called in (MAYA, TOM, "sip:desk@example.com", "")] == ["maya", *["tom"] * 3]
+    agents = AgentDirectory({"maya": {"numbers": [MAYA]}, "tom": {}}, folder)
+    assert [agents.answering(called).name for called in (MAYA, TOM, "sip:desk@example.com", "")] == [
+        "maya",
+        *["tom"] * 3,
+    ]
 
 
 def test_first_agent_answers_where_all_have_numbers(folder):
-    book = AgentDirectory({"tom": {"numbers": [TOM]}, "maya": {"numbers": [MAYA]}}, folder)
-    assert book.answering("+12025550199").name == "tom"
+    agents = AgentDirectory({"tom": {"numbers": [TOM]}, "maya": {"numbers": [MAYA]}}, folder)
+    assert agents.answering("+12025550199").name == "tom"
 
 
 def test_no_table_means_the_default_agent(tmp_path):

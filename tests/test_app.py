@@ -21,7 +21,7 @@ def problem(folder, **fields):
 
 @pytest.fixture
 async def http(tmp_path):
-    """A client of a gateway that was told nothing but where to write."""
+    """A client of a gateway with default settings."""
     environ = {"DATA_DIR": str(tmp_path / "data"), "VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive")}
     async with running_gateway(environ, tmp_path) as url, patient_client(url) as http:
         yield http
@@ -93,7 +93,7 @@ async def test_health_counts_live_calls(stage):
     assert (await stage.http.get("/health")).json()["calls"] == 1
 
 
-async def test_health_tells_of_every_node(tmp_path):
+async def test_health_lists_every_node(tmp_path):
     async with contextlib.AsyncExitStack() as stack:
         redis = await stack.enter_async_context(running_redis(tmp_path / "redis"))
         archive = {"VOICE_SESSION_ARCHIVE_DIR": str(tmp_path / "archive"), "REDIS_URL": redis.url}
@@ -110,10 +110,10 @@ async def test_health_tells_of_every_node(tmp_path):
         assert len({node["node"] for node in first}) == 2
         await redis.kill()
 
-        async def nobody_knows():
+        async def no_node_is_known():
             return not await nodes(urls[0])
 
-        await until_it(nobody_knows)
+        await until_it(no_node_is_known)
 
 
 async def test_gateway_is_ready_when_its_models_are_loaded(http):

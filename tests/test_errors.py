@@ -65,7 +65,7 @@ def test_missing_document_names_its_id():
     assert (str(error), error.document_id, error.retryable) == ("no document 7f0c", "7f0c", False)
 
 
-def test_lost_answer_is_told_apart():
+def test_lost_answer_is_marked():
     assert StoreUnavailable("remem was lost").answer_lost is False
     error = StoreUnavailable("remem was lost", answer_lost=True, retry_after=2.0)
     assert (error.answer_lost, error.retry_after) == (True, 2.0)

@@ -164,7 +164,7 @@ class StuckPipe(io.StringIO):
         return super().write(text)
 
 
-def test_log_that_nobody_reads_holds_up_nobody(written, monkeypatch):
+def test_unread_log_delays_nothing(written, monkeypatch):
     pipe = StuckPipe()
     monkeypatch.setattr(sys, "stderr", pipe)
     log = text_log()
@@ -245,8 +245,8 @@ async def test_every_line_of_a_call_names_it(written, tmp_path):
             await stage.document()
             await stage.idle()
     lines = [json.loads(line) for line in written().splitlines()]
-    rooms = [line for line in lines if line["logger"].startswith(PACKAGES)]
-    of_calls = [line for line in rooms if line["event"] != "event loop was held up"]  # on a busy machine
+    ours = [line for line in lines if line["logger"].startswith(PACKAGES)]
+    of_calls = [line for line in ours if line["event"] != "event loop was held up"]  # on a busy machine
     events = {line["event"] for line in of_calls}
     assert {"phone rings", "call answered", "call ended", "call remembered", "memory could not be loaded"} <= events
     assert {line.get("call") for line in of_calls} == {of_calls[0]["call"]}

@@ -48,7 +48,7 @@ def test_dashboard_shows_everything() -> None:
     assert [name for name in KINDS if not any(one.startswith(name) for one in shown)] == []
 
 
-def test_dashboard_tells_every_label_apart() -> None:
+def test_dashboard_shows_every_label() -> None:
     """A panel that adds up what a label keeps apart says less than the metric."""
     text = DASHBOARD.read_text(encoding="utf-8")
     asked = [label for found in re.findall(r"by \(([^)]*)\)", text) for label in re.split(r",\s*", found)]

@@ -38,7 +38,7 @@ def test_personas_are_filled_by_name():
 
 
 def test_unknown_persona_is_left_out():
-    assert filled("You work for {{persona:nobody}}.", maya="a baker") == "You work for ."
+    assert filled("You work for {{persona:unknown}}.", maya="a baker") == "You work for ."
 
 
 def test_persona_is_not_a_template():
@@ -66,7 +66,7 @@ def test_unknown_placeholder_stays(template):
     assert filled(template) == template
 
 
-def test_nameless_caller_is_said_to_be_unknown():
+def test_unknown_caller_is_called_unknown():
     assert filled("{{caller}}", caller="") == "an unknown caller"
 
 

@@ -188,14 +188,14 @@ def agent(**fields):
         ({"xai_api_key": Secret("k"), "anthropic_api_key": Secret("k")}, "anthropic"),
     ],
 )
-async def test_somebody_thinks_where_the_engine_cannot(accounts, name):
+async def test_engine_without_a_model_gets_one(accounts, name):
     agent_llms = build_agent_llms([agent()], LlmAccounts(**accounts), engine_has_llm=False)
     [upstream] = agent_llms["maya"].upstreams
     assert (upstream.name, agent_llms["maya"].opens) == (name, name == "script")
     await close(agent_llms)
 
 
-def test_a_brain_that_was_chosen_stays():
+def test_configured_model_is_used():
     agent_llms = build_agent_llms(
         [agent(brain=("script",))], LlmAccounts(anthropic_api_key=Secret("k")), engine_has_llm=True
     )

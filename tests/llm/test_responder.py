@@ -304,7 +304,7 @@ async def test_one_moment_is_said_once(agent_llms):
     assert text_of(await ask(responder)) == f"{ONE_MOMENT} It is ready."
 
 
-async def test_one_moment_waits_for_nobody_else(agent_llms):
+async def test_one_moment_is_not_delayed(agent_llms):
     """Where there is no second language model, the caller hears it when that one would have been asked."""
     llm = await agent_llms.llm(pace=Pace(hangs="before first token"))
     responder = agent_llms.responder(llm, first_token_seconds=SLOW, one_moment=ONE_MOMENT, longest_silence=1.5 * SLOW)
@@ -322,7 +322,7 @@ async def test_sorry_is_said_when_all_have_failed(agent_llms, caplog, count):
     assert logged == [("language model failed", f"llm-{number}", "LlmUnavailable") for number in range(count)]
 
 
-async def test_sorry_is_said_when_nobody_speaks_up(agent_llms):
+async def test_sorry_is_said_when_no_model_answers(agent_llms):
     llm = await agent_llms.llm(pace=Pace(hangs="before first token"))
     responder = agent_llms.responder(llm, first_token_seconds=SHORT, one_moment=ONE_MOMENT, longest_silence=SLOW)
     assert text_of(await ask(responder)) == f"{ONE_MOMENT} {SORRY}"

@@ -65,9 +65,9 @@ async def test_it_greets_with_what_the_last_call_left():
     assert await opening(MEMORY) == greeting
 
 
-async def test_it_tells_of_the_last_call():
-    told = await spoken("What did we talk about last time?", prompt=MEMORY)
-    assert told.startswith("You said: My appointment is on Thursday at ten.")
+async def test_last_call_is_quoted():
+    words = await spoken("What did we talk about last time?", prompt=MEMORY)
+    assert words.startswith("You said: My appointment is on Thursday at ten.")
     assert await spoken("Do you remember me?") == "I have no notes of an earlier call with you."
 
 
@@ -121,8 +121,8 @@ async def test_it_takes_notes():
 
 async def test_it_hangs_up_politely():
     assert await answer("Thank you, good-bye.") == [ToolCallDelta(0, "end", "end_call", "{}"), Finished("tool_calls")]
-    told = await spoken("Goodbye.", prompt=MEMORY, after_tool=True)
-    assert told == "Thank you for calling, Anna. Goodbye."
+    words = await spoken("Goodbye.", prompt=MEMORY, after_tool=True)
+    assert words == "Thank you for calling, Anna. Goodbye."
 
 
 def test_headings_of_a_summary_are_no_quotes():

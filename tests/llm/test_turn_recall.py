@@ -38,20 +38,20 @@ async def impatient(store):
     memory.close()
 
 
-async def test_known_is_told():
+async def test_memory_is_found():
     async def search(said):
         return ["Likes tea", f"Said {said}"]
 
-    told = await TurnRecall(search, seconds=LONG).about("kettle")
-    assert "<known>\nLikes tea\nSaid kettle\n</known>" in told
+    found = await TurnRecall(search, seconds=LONG).about("kettle")
+    assert "<known>\nLikes tea\nSaid kettle\n</known>" in found
 
 
 async def test_turn_is_looked_up_once(store):
     memory = TurnRecall(store.search, seconds=LONG)
     asking = [asyncio.create_task(memory.about("kettle")) for _ in range(2)]
     (await store.was_asked("kettle")).set_result(["Likes tea"])
-    told = [await task for task in asking] + [await memory.about("kettle")]
-    assert len(set(told)) == 1
+    found = [await task for task in asking] + [await memory.about("kettle")]
+    assert len(set(found)) == 1
     assert store.asked == ["kettle"]
 
 
@@ -101,11 +101,11 @@ async def test_budget_holds():
     async def search(said):
         return ["kettle " * 1000, "tea"]
 
-    told = await TurnRecall(search, seconds=LONG, budget_tokens=100).about("kettle")
-    assert 300 < len(told) <= 400
+    found = await TurnRecall(search, seconds=LONG, budget_tokens=100).about("kettle")
+    assert 300 < len(found) <= 400
 
 
-async def test_what_was_forgotten_is_not_told_to_the_same_question():
+async def test_forgotten_memory_is_not_used_again():
     known = ["The kettle is blue."]
 
     async def search(said):

@@ -6,7 +6,7 @@ from tests.fakes.remem import FakeRemem
 from tests.stage import GREETING_SOUND, SOUND, Stage, make_carrier, staged, until_it
 
 
-async def test_calls_are_counted_and_nobody_is_named(stage: Stage, carrier_name: str) -> None:
+async def test_calls_are_counted_without_names(stage: Stage, carrier_name: str) -> None:
     call, conversation = await stage.dial()
     await conversation.user_says("Hello.")
     live = await stage.http.get("/metrics")
