@@ -163,7 +163,8 @@ def _as_json(line: _Line) -> bytes:
     if direction == "note":
         record |= {"note": peer, "content": _scrubbed(content)}
     elif peer == "engine audio":
-        record |= {direction: "engine", **(_heard(content) if direction == "to" else _sound(content))}
+        audio = {"audio": base64.b64encode(content).decode()} if direction == "from" else _checksum(content)
+        record |= {direction: "engine", **audio}
     else:
         record |= {direction: peer, **_frame(direction, content)}
     return orjson.dumps(record, default=_plain) + b"\n"
@@ -175,15 +176,11 @@ def _frame(direction: str, data: bytes) -> dict[str, Any]:
     except orjson.JSONDecodeError:
         return {"text": data.decode("utf-8", "replace")}
     if direction == "to" and isinstance(message, dict) and message.get("event") == "media":
-        return _heard(base64.b64decode(message["media"]["payload"]))
+        return _checksum(base64.b64decode(message["media"]["payload"]))
     return {"frame": _scrubbed(message)}
 
 
-def _sound(audio: bytes) -> dict[str, Any]:
-    return {"audio": base64.b64encode(audio).decode()}
-
-
-def _heard(audio: bytes) -> dict[str, Any]:
+def _checksum(audio: bytes) -> dict[str, Any]:
     """Audio that the gateway passed on: the audio that came in is recorded, so length and checksum are enough."""
     return {"bytes": len(audio), "crc": zlib.crc32(audio)}
 

@@ -6,6 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.app import Timeouts
+from gateway.audio import SILENCE_FRAME
+from gateway.calls.engine_connection import EngineTimeouts
 from gateway.engines.deepgram import DeepgramEngine
 from gateway.engines.local import LocalEngine
 from gateway.engines.registry import ENGINES, NoEngine, make_engine
@@ -13,7 +16,18 @@ from gateway.errors import EngineRefused, SettingsError
 from gateway.settings import Secret, Settings
 from gateway.websocket.interface import Connector
 from tests.fakes.echo_engine import BEEP, make_echo_engine
-from tests.stage import ADMIN, CALLED, CALLER, PUBLIC_URL, SOUND, make_carrier, patient_client, running_gateway, until
+from tests.stage import (
+    ADMIN,
+    CALLED,
+    CALLER,
+    PATIENCE,
+    PUBLIC_URL,
+    SOUND,
+    make_carrier,
+    patient_client,
+    running_gateway,
+    until,
+)
 
 CONNECT = cast(Connector, None)
 
@@ -71,13 +85,18 @@ async def test_whole_call_on_another_engine(tmp_path: Path) -> None:
             **carrier.settings(),
         }
         engines = {**ENGINES, "echo": make_echo_engine}
-        async with running_gateway(environ, tmp_path, engines=engines) as url, patient_client(url) as http:
+        # The caller sends the silence that ends a turn; a pause between frames must not.
+        timeouts = Timeouts(engine=EngineTimeouts(silence_after=PATIENCE))
+        async with (
+            running_gateway(environ, tmp_path, engines=engines, timeouts=timeouts) as url,
+            patient_client(url) as http,
+        ):
             assert (await http.get("/health")).json()["engine"] == "echo"
             carrier.gateway_url = url
             call = await carrier.dial(CALLER, CALLED)
             await call.wait_heard(len(BEEP))
             await call.until(lambda: len(call.marks_echoed) > 0)
-            await call.speak(3 * SOUND)
+            await call.speak(3 * SOUND + SILENCE_FRAME)
             await call.wait_heard(len(BEEP) + len(3 * SOUND))
             await call.until(lambda: len(call.marks_echoed) > 1)
             await call.hang_up()
