@@ -22,7 +22,7 @@ from gateway.memory import documents, postgres_index
 from gateway.memory.database import Connection, Migration, Schema
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.postgres_index import PostgresIndex
-from gateway.memory.postgres_pool import PostgresConnection, PostgresPool, PostgresServer, PostgresTimeouts, Raw
+from gateway.memory.postgres_pool import PostgresConnection, PostgresPool, PostgresTimeouts, Raw
 from gateway.memory.store import EMBED_AFTER, MemoryStore, utc_now
 
 T = TypeVar("T")
@@ -67,10 +67,14 @@ class PostgresStore(MemoryStore):
     ) -> None:
         tables = [_native(statement) for statement in (*documents.SCHEMA, *schema)]
         self._timeouts = timeouts
-        self._server = PostgresServer(
-            url, lambda raw: _prepare(raw, tables, vectors=embedder is not None), _GREETING, timeouts
+        self._pool = PostgresPool(
+            url,
+            lambda raw: _prepare(raw, tables, vectors=embedder is not None),
+            _GREETING,
+            readers=_READERS,
+            writers=_WRITERS,
+            timeouts=timeouts,
         )
-        self._pool = PostgresPool(self._server, readers=_READERS, writers=_WRITERS)
         super().__init__(PostgresIndex(vectors=embedder is not None), now, embedder, embed_after)
 
     @property
@@ -79,7 +83,7 @@ class PostgresStore(MemoryStore):
 
     @property
     def is_away(self) -> bool:
-        return bool(self._server.problem)
+        return bool(self._pool.problem)
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         self._check_open()
@@ -109,10 +113,10 @@ class PostgresStore(MemoryStore):
         try:
             await self.look(lambda connection: connection.execute("SELECT 1").fetchone())
         except StoreUnavailable as error:
-            self._server.problem = str(error)
+            self._pool.problem = str(error)
         else:
-            self._server.problem = ""
-        return self._server.problem
+            self._pool.problem = ""
+        return self._pool.problem
 
     def _check_open(self) -> None:
         if not self._open:

@@ -82,34 +82,141 @@ def _without_nul(value: Any) -> Any:
     return value.replace("\0", "\ufffd") if isinstance(value, str) else value
 
 
-class PostgresServer:
-    """
-    Opens connections for the pool, and remembers why the last attempt failed.
+class _Job:
+    """Work on a thread that another thread can give up."""
 
-    `prepare` runs on the first connection, the statement `greeting` on each.
+    def __init__(self) -> None:
+        self.is_given_up = False
+        self._connection: Raw | None = None
+        self._changing = threading.Lock()
+
+    def uses(self, connection: Raw | None) -> None:
+        with self._changing:
+            self._connection = connection
+            if self.is_given_up and connection is not None:
+                _cut(connection)
+
+    def give_up(self) -> bool:
+        """Returns whether the job had a connection, which is cut."""
+        with self._changing:
+            self.is_given_up = True
+            if self._connection is not None:
+                _cut(self._connection)
+            return self._connection is not None
+
+
+class PostgresPool:
+    """
+    Threads that run blocking work on pooled connections; `close` it. `read` and `write` raise StoreUnavailable.
+
+    `prepare` runs on the first connection, the statement `greeting` on each. Reads and writes have threads of their
+    own, so that a live call never waits for finalization.
     """
 
     def __init__(
-        self, url: str, prepare: Callable[[Raw], None], greeting: str, timeouts: PostgresTimeouts = PostgresTimeouts()
+        self,
+        url: str,
+        prepare: Callable[[Raw], None],
+        greeting: str,
+        *,
+        readers: int,
+        writers: int,
+        timeouts: PostgresTimeouts = PostgresTimeouts(),
     ) -> None:
-        self.timeouts = timeouts
         self.problem = ""
         """Why the last connection could not be opened; empty if it could."""
         self._url = url
         self._prepare = prepare
         self._greeting = greeting.encode()
+        self._timeouts = timeouts
+        self._size = readers + writers
+        self._connections: ConnectionPool[Raw] = ConnectionPool(
+            connection_class=cast("type[Raw]", self),  # the pool calls its `connect`, and nothing else
+            min_size=0,
+            max_size=self._size,
+            open=False,
+            reconnect_timeout=0,
+            num_workers=1,
+        )
+        self._readers = ThreadPoolExecutor(readers, "store reading")
+        self._writers = ThreadPoolExecutor(writers, "store writing")
+        self._jobs: set[_Job] = set()
         self._is_prepared = False
         self._opening: Raw | None = None
         self._failed_at = float("-inf")
 
-    def check(self, *, since: float) -> None:
+    async def read(self, work: Callable[[Raw], T], seconds: float) -> T:
+        """Run `work`, with a limit on the time it takes as a whole."""
+        return await self._do(self._readers, work, seconds)
+
+    async def write(self, work: Callable[[Raw], T], seconds: float) -> T:
+        return await self._do(self._writers, work, seconds)
+
+    async def close(self) -> None:
+        """Finish the work under way. What takes too long is cut off."""
+        loop = asyncio.get_running_loop()
+        shutdowns = {loop.run_in_executor(None, threads.shutdown) for threads in (self._readers, self._writers)}
+        _, unfinished = await asyncio.wait(shutdowns, timeout=self._timeouts.close)
+        if unfinished:
+            for job in tuple(self._jobs):
+                self._give_up(job)
+            await asyncio.wait(unfinished)
+        await asyncio.to_thread(self._connections.close)
+
+    async def _do(self, threads: ThreadPoolExecutor, work: Callable[[Raw], T], seconds: float) -> T:
+        job = _Job()
+        self._jobs.add(job)
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.get_running_loop().run_in_executor(threads, self._work, work, job)
+        except TimeoutError:
+            self._give_up(job)
+            raise StoreUnavailable("PostgreSQL does not answer", answer_lost=True) from None
+        finally:
+            self._jobs.discard(job)
+
+    def _give_up(self, job: _Job) -> None:
+        """Cut the connection that a job waits on, be it still being set up."""
+        if not job.give_up() and (opening := self._opening) is not None:
+            _cut(opening)
+
+    # On a thread
+
+    def _work(self, work: Callable[[Raw], T], job: _Job) -> T:
+        for _ in range(self._size + 1):  # every pooled connection may have been lost since it was last used
+            connection = self._checked_out(job)
+            job.uses(connection)
+            try:
+                return work(connection)
+            except psycopg.Error as error:
+                if isinstance(error, errors.ReadOnlySqlTransaction):  # the server has become a standby
+                    connection.close()
+                if job.is_given_up or not connection.closed:
+                    raise StoreUnavailable(f"PostgreSQL failed: {_kind(error)}") from error
+            finally:
+                job.uses(None)
+                self._connections.putconn(connection)
+        raise StoreUnavailable("PostgreSQL closed every connection")
+
+    def _checked_out(self, job: _Job) -> Raw:
+        began = time.monotonic()
+        self._connections.open()
+        while not job.is_given_up:
+            self._check_reachable(since=began)
+            with contextlib.suppress(PoolTimeout):
+                return self._connections.getconn(_FAILURE_CHECK_SECONDS)
+        raise StoreUnavailable("PostgreSQL does not answer")
+
+    def _check_reachable(self, *, since: float) -> None:
         """Raise StoreUnavailable if connecting has failed since then, or a moment ago."""
-        if self._failed_at >= min(since, time.monotonic() - self.timeouts.away):
+        if self._failed_at >= min(since, time.monotonic() - self._timeouts.away):
             raise StoreUnavailable(self.problem)
 
+    # On the pool's worker thread
+
     def connect(self, conninfo: str = "", **options: Any) -> Raw:
-        """Open a connection. Called by the pool on its worker thread, in place of `Connection.connect`."""
-        self.check(since=time.monotonic())
+        """Open a connection, in place of `Connection.connect`."""
+        self._check_reachable(since=time.monotonic())
         try:
             connection = self._connect()
         except StoreUnavailable as error:
@@ -118,18 +225,13 @@ class PostgresServer:
         self.problem = ""
         return connection
 
-    def cut_opening(self) -> None:
-        """End the wait for a server that has stopped answering while a connection was set up."""
-        if (connection := self._opening) is not None:
-            cut(connection)
-
     def _connect(self) -> Raw:
         try:
             connection = psycopg.connect(
                 self._url,
                 autocommit=True,
                 client_encoding="utf8",
-                connect_timeout=self.timeouts.connect,
+                connect_timeout=self._timeouts.connect,
                 application_name="voice-gateway",
                 keepalives_idle=10,
                 keepalives_interval=5,
@@ -154,112 +256,7 @@ class PostgresServer:
         return connection
 
 
-class _Job:
-    """Work on a thread that another thread can give up."""
-
-    def __init__(self) -> None:
-        self.is_given_up = False
-        self._connection: Raw | None = None
-        self._changing = threading.Lock()
-
-    def uses(self, connection: Raw | None) -> None:
-        with self._changing:
-            self._connection = connection
-            if self.is_given_up and connection is not None:
-                cut(connection)
-
-    def give_up(self) -> bool:
-        """Returns whether the job had a connection, which is cut."""
-        with self._changing:
-            self.is_given_up = True
-            if self._connection is not None:
-                cut(self._connection)
-            return self._connection is not None
-
-
-class PostgresPool:
-    """
-    Threads that run blocking work on pooled connections; `close` it. All methods raise StoreUnavailable.
-
-    Reads and writes have threads of their own, so that a live call never waits for finalization.
-    """
-
-    def __init__(self, server: PostgresServer, *, readers: int, writers: int) -> None:
-        self._server = server
-        self._size = readers + writers
-        self._connections: ConnectionPool[Raw] = ConnectionPool(
-            connection_class=cast("type[Raw]", server),  # the pool calls its `connect`, and nothing else
-            min_size=0,
-            max_size=self._size,
-            open=False,
-            reconnect_timeout=0,
-            num_workers=1,
-        )
-        self._readers = ThreadPoolExecutor(readers, "store reading")
-        self._writers = ThreadPoolExecutor(writers, "store writing")
-        self._jobs: set[_Job] = set()
-
-    async def read(self, work: Callable[[Raw], T], seconds: float) -> T:
-        """Run `work`, with a limit on the time it takes as a whole."""
-        return await self._do(self._readers, work, seconds)
-
-    async def write(self, work: Callable[[Raw], T], seconds: float) -> T:
-        return await self._do(self._writers, work, seconds)
-
-    async def close(self) -> None:
-        """Finish the work under way. What takes too long is cut off."""
-        loop = asyncio.get_running_loop()
-        shutdowns = {loop.run_in_executor(None, threads.shutdown) for threads in (self._readers, self._writers)}
-        _, unfinished = await asyncio.wait(shutdowns, timeout=self._server.timeouts.close)
-        if unfinished:
-            for job in tuple(self._jobs):
-                job.give_up()
-            self._server.cut_opening()
-            await asyncio.wait(unfinished)
-        await asyncio.to_thread(self._connections.close)
-
-    async def _do(self, threads: ThreadPoolExecutor, work: Callable[[Raw], T], seconds: float) -> T:
-        job = _Job()
-        self._jobs.add(job)
-        try:
-            async with asyncio.timeout(seconds):
-                return await asyncio.get_running_loop().run_in_executor(threads, self._work, work, job)
-        except TimeoutError:
-            if not job.give_up():
-                self._server.cut_opening()
-            raise StoreUnavailable("PostgreSQL does not answer", answer_lost=True) from None
-        finally:
-            self._jobs.discard(job)
-
-    # On a thread
-
-    def _work(self, work: Callable[[Raw], T], job: _Job) -> T:
-        for _ in range(self._size + 1):  # every pooled connection may have been lost since it was last used
-            connection = self._checked_out(job)
-            job.uses(connection)
-            try:
-                return work(connection)
-            except psycopg.Error as error:
-                if isinstance(error, errors.ReadOnlySqlTransaction):  # the server has become a standby
-                    connection.close()
-                if job.is_given_up or not connection.closed:
-                    raise StoreUnavailable(f"PostgreSQL failed: {_kind(error)}") from error
-            finally:
-                job.uses(None)
-                self._connections.putconn(connection)
-        raise StoreUnavailable("PostgreSQL closed every connection")
-
-    def _checked_out(self, job: _Job) -> Raw:
-        began = time.monotonic()
-        self._connections.open()
-        while not job.is_given_up:
-            self._server.check(since=began)
-            with contextlib.suppress(PoolTimeout):
-                return self._connections.getconn(_FAILURE_CHECK_SECONDS)
-        raise StoreUnavailable("PostgreSQL does not answer")
-
-
-def cut(connection: Raw) -> None:
+def _cut(connection: Raw) -> None:
     """Shut down the socket of a connection that another thread waits on; libpq allows nothing else across threads."""
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as wire:
         wire.shutdown(socket.SHUT_RDWR)

@@ -4,12 +4,12 @@ import time
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.memory.postgres_pool import PostgresPool, PostgresServer, PostgresTimeouts
+from gateway.memory.postgres_pool import PostgresPool, PostgresTimeouts
 from tests.stage import PATIENCE, until_it
 
 
 def pool_on(url, prepare=lambda raw: None, timeouts=PostgresTimeouts()):
-    return PostgresPool(PostgresServer(url, prepare, "SELECT 1", timeouts), readers=1, writers=1)
+    return PostgresPool(url, prepare, "SELECT 1", readers=1, writers=1, timeouts=timeouts)
 
 
 @pytest.fixture
@@ -95,12 +95,13 @@ async def test_server_that_is_away_is_not_tried_for_a_moment():
     """A host that swallows packets would hold up every thread for as long as connecting may take."""
     tried = []
 
-    class Away(PostgresServer):
+    class Away(PostgresPool):
         def _connect(self):
             tried.append(self)
             raise StoreUnavailable("away")
 
-    pool = PostgresPool(Away("", lambda raw: None, "", PostgresTimeouts(away=PATIENCE)), readers=1, writers=1)
+    timeouts = PostgresTimeouts(away=PATIENCE)
+    pool = Away("", lambda raw: None, "", readers=1, writers=1, timeouts=timeouts)
     for _ in range(3):
         with pytest.raises(StoreUnavailable, match="away"):
             await pool.read(lambda raw: None, PATIENCE)
