@@ -13,8 +13,21 @@ ITEM = {"kind": "fact", "text": "Rides a red bike", "session": SESSION, "age_day
 
 
 def a_call(receipt: dict[str, object]) -> FinishedCall:
-    started_at = "2026-02-06T23:15:04+00:00"
-    return FinishedCall(SESSION, "maya", "+12025550143", "twilio", started_at, 67.0, "caller hung up", 3, (), receipt)
+    return FinishedCall(
+        session_id=SESSION,
+        started_at="2026-02-06T23:15:04+00:00",
+        agent="maya",
+        caller="+12025550143",
+        carrier="twilio",
+        outcome="caller hung up",
+        seconds=67.0,
+        turns=3,
+        memory_items=0,
+        document_id="",
+        summary_by="",
+        receipt=receipt,
+        timings=(),
+    )
 
 
 def test_empty_lists_say_so() -> None:

@@ -152,7 +152,7 @@ class CallPages:
     async def _audio(self, request: Request, session: LoginSession) -> Response:
         """The WAV file, or the requested range of it."""
         call = await self._call(request)
-        recording = await asyncio.to_thread(self._recordings.load, _uuid(call))
+        recording = await asyncio.to_thread(self._recordings.load, call.uuid)
         if recording is None:
             raise HTTPException(404, "Recording not found. This call was not recorded, or its recording has expired.")
         size = recording.wav_bytes
@@ -171,12 +171,12 @@ class CallPages:
             result = await self._eraser.revert(call)
         except StoreError:
             raise HTTPException(503, "The remote store is unreachable. Nothing was undone.") from None
-        return RedirectResponse(f"/calls/{_uuid(call)}?done={'remote' if result.remote_left else 'reverted'}", 303)
+        return RedirectResponse(f"/calls/{call.uuid}?done={'remote' if result.remote_left else 'reverted'}", 303)
 
     async def _retry(self, request: Request, session: LoginSession, form: Form) -> Response:
         call = await self._call(request)
         await self._jobs.retry_failed(call.session_id)
-        return RedirectResponse(f"/calls/{_uuid(call)}?done=retry", 303)
+        return RedirectResponse(f"/calls/{call.uuid}?done=retry", 303)
 
     async def _call(self, request: Request) -> FinishedCall:
         if call := await self._query.find(request.path_params["id"]):
@@ -184,10 +184,6 @@ class CallPages:
         raise HTTPException(
             404, "Call not found. It may still be live or in post-call processing, or its caller was erased."
         )
-
-
-def _uuid(call: FinishedCall) -> str:
-    return call.session_id.removeprefix("voice-session:")
 
 
 def _filter(chosen: Mapping[str, str], caller: str) -> CallRowFilter:

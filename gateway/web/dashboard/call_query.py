@@ -58,10 +58,6 @@ class CallView:
     reverted: bool
     recorded: bool
 
-    @property
-    def uuid(self) -> str:
-        return self.call.session_id.removeprefix("voice-session:")
-
 
 class CallPageQuery:
     """Raises StoreUnavailable."""
@@ -88,11 +84,10 @@ class CallPageQuery:
         return await self._calls.find(prefix)
 
     async def view(self, call: FinishedCall) -> CallView:
-        uuid = call.session_id.removeprefix("voice-session:")
         documents = await self._store.by_source_ids([call.session_id])
         job = await self._jobs.of(call.session_id)
-        text = await self._archive.read(uuid)
-        recording = await asyncio.to_thread(self._recordings.load, uuid)
+        text = await self._archive.read(call.uuid)
+        recording = await asyncio.to_thread(self._recordings.load, call.uuid)
         events = await asyncio.to_thread(events_of_call, self._log, call.session_id)
         turns = logged_turns(events) or _with_timings(_turns(job, recording, text), call.timings)
         changes = await self._reports.changes(call.caller, [call.agent])
