@@ -71,7 +71,7 @@ def test_running_gateway_needs_twilio_keys(capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TWILIO_AUTH_TOKEN", raising=False)
     said = mistake(capsys, CALL, "--url", "http://127.0.0.1:9")
-    assert said.startswith("gateway: set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN as the running gateway has them")
+    assert said.startswith("gateway: set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN to those of the running gateway")
 
 
 def test_unreachable_gateway_is_one_line(capsys, monkeypatch, tmp_path):
