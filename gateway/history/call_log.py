@@ -218,7 +218,7 @@ class CallLog:
         stored, now = event.decode(), Cursor.now().position
 
         def work(connection: sqlite3.Connection) -> None:
-            if appended:
+            if appended and row.id is not None:  # None: the row was dropped while the disk was full
                 connection.execute(_PUBLISH, (now, stored, row.id))
             else:
                 connection.execute(_INSERT_EVENT, (row.session, row.caller, row.agent, now, stored))

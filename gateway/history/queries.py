@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.finalization.archive import Archive
 from gateway.finalization.job import FinalizationJob
 from gateway.finalization.job_table import JobTable
 from gateway.history.call_log import FILE_NAME, events_of_call, turns_from_rows
@@ -63,7 +64,7 @@ class CallHistory:
         self._table = CallsTable(stores.memory)
         self._jobs = JobTable(stores.local)
         self._log = data_dir / FILE_NAME
-        self._archive_dir = archive_dir
+        self._archive = Archive(archive_dir, retention_days=0)
 
     async def calls(self, wanted: CallFilter, *, limit: int = 50) -> list[dict[str, Any]]:
         """The newest first, including calls whose finalization job is not done."""
@@ -93,7 +94,7 @@ class CallHistory:
         turns = job.session.as_json()["turns"] if jobs else _transcript(events)
         return {
             **row,
-            "transcript": turns or await asyncio.to_thread(self._archived, row["session"]),
+            "transcript": turns or await self._archived(row["session"]),
             "timings": timings,
             "receipt": receipt,
             "steps": _steps(events),
@@ -118,14 +119,10 @@ class CallHistory:
             "stages": stages,
         }
 
-    def _archived(self, session: str) -> list[dict[str, Any]]:
+    async def _archived(self, session: str) -> list[dict[str, Any]]:
         """The raw transcript, if the events have been deleted. It has neither times nor unheard words."""
-        path = self._archive_dir / f"voice-session-{session.removeprefix('voice-session:')}.txt"
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except OSError:
-            return []
-        pairs = [line.partition(": ")[::2] for line in lines]
+        text = await self._archive.read(session.removeprefix("voice-session:"))
+        pairs = [line.partition(": ")[::2] for line in (text or "").splitlines()]
         return [{"speaker": speaker.lower(), "text": text, "at": "", "unheard": ""} for speaker, text in pairs]
 
 

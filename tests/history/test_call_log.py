@@ -242,6 +242,13 @@ async def test_secret_spread_over_turns_is_redacted(log: CallLog, path: Path) ->
     assert not any("4242" in text for text in texts) and any("[card number removed]" in text for text in texts)
 
 
+async def test_event_of_a_dropped_row_is_still_published(log: CallLog) -> None:
+    """The row was dropped while the disk was full; the event is written when there is room."""
+    log.publish(LogRow("voice-session:1", "", "maya"), b'{"event": "turn"}', appended=True)
+    await log.flushed()
+    assert [event for _, event in await log.after(Cursor())] == [{"event": "turn"}]
+
+
 async def test_watcher_is_woken_by_a_commit(log: CallLog) -> None:
     waiting = asyncio.ensure_future(log.after(await log.head(), wait=30))
     await asyncio.sleep(0.05)
