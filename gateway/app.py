@@ -23,11 +23,13 @@ from gateway.admin_token import admin_token
 from gateway.agents import Agent, AgentDirectory, find_text
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_resources import MemoryServices
+from gateway.calls.call_table import CallTimeouts
 from gateway.calls.engine_connection import EngineConfig, EngineTimeouts
 from gateway.calls.manager import CallManager
 from gateway.calls.monitoring import LevelMeters
 from gateway.calls.outbound import OutboundCallStore
 from gateway.calls.recorder import RecordingDirectory
+from gateway.cluster.directory import ClusterTimeouts
 from gateway.cluster.open import Sharing, check_redis_url, open_sharing
 from gateway.engines.interface import VoiceEngine
 from gateway.engines.registry import ENGINES, MakeEngine, NoEngine, make_engine
@@ -113,6 +115,8 @@ class Timeouts:
     engine: EngineTimeouts = EngineTimeouts()
     live_calls: LiveCallTimeouts = LiveCallTimeouts()
     tools: ToolTimeouts = ToolTimeouts()
+    calls: CallTimeouts = CallTimeouts()
+    cluster: ClusterTimeouts = ClusterTimeouts()
 
 
 def create_app(
@@ -282,13 +286,14 @@ async def open_resources(config: Config, stack: contextlib.AsyncExitStack, *, is
     stack.push_async_callback(config.writer.close)
     recordings = RecordingDirectory(settings.record_dir)
     stack.callback(recordings.close)
-    sharing = await stack.enter_async_context(open_sharing(settings, shares_disk=is_worker))
-    cluster, levels = sharing.cluster, LevelMeters()
-    if cluster is not None:
-        await stack.enter_async_context(running(cluster.run()))
-        stack.push_async_callback(cluster.close)
-        levels = LevelMeters(sharing.store, node=sharing.node, nodes=lambda: [node["node"] for node in cluster.nodes])
-    log = CallLog(settings.data_dir / FILE_NAME, sharing.node, shared=is_worker)
+    sharing = await stack.enter_async_context(open_sharing(settings, config.timeouts.cluster, shares_disk=is_worker))
+    cluster = sharing.cluster
+    await stack.enter_async_context(running(cluster.run()))
+    stack.push_async_callback(cluster.close)
+    levels = LevelMeters(
+        sharing.shared_store, node=cluster.node, nodes=lambda: [node["node"] for node in cluster.nodes]
+    )
+    log = CallLog(settings.data_dir / FILE_NAME, cluster.node, shared=is_worker)
     stack.callback(log.close)
     tracer = await stack.enter_async_context(traces.traced(settings))
     return Resources(
@@ -367,7 +372,7 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
         config.admin_token,
         public_url=settings.public_url,
         search=memory.recall.search if memory is not None else None,
-        directory=sharing.cluster.directory if sharing.cluster is not None else None,
+        bearers=sharing.cluster,
     )
     stack.push_async_callback(agent_llm.close, config.agent_llms)
     await stack.enter_async_context(running(config.engine.run()))
@@ -383,6 +388,7 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
         tool_loader=tool_loader,
         agent_llms=agent_llms,
         cluster=sharing.cluster,
+        timeouts=config.timeouts.calls,
         call_events=resources.call_events,
         levels=resources.levels,
         live_timeouts=config.timeouts.live_calls,
@@ -397,8 +403,7 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
         telnyx=telnyx if isinstance(telnyx, TelnyxControl) else None,
         engine=config.engine,
     )
-    if sharing.cluster is not None:
-        await stack.enter_async_context(running(sharing.cluster.listen(manager, lambda: services.counts)))
+    await stack.enter_async_context(running(sharing.cluster.listen(manager, lambda: services.counts)))
     stack.push_async_callback(manager.close)
     for job in _background_jobs(config, resources, services):
         await stack.enter_async_context(running(job))
@@ -416,9 +421,8 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
 
 def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> FinalizationWorker:
     agents, store, sharing, embedder = config.agents, resources.store, resources.sharing, resources.embedder
-    cluster = sharing.cluster if sharing.shares_disk else None
-    alive = cluster.directory.alive if cluster is not None else never_alive
-    table = JobTable(resources.stores.local, sharing.node, alive)
+    alive = sharing.cluster.is_alive if sharing.shares_disk else never_alive
+    table = JobTable(resources.stores.local, sharing.cluster.node, alive)
     embed = embedder.embed if embedder is not None else None
     steps = FinalizationSteps(
         memory=CallMemory(store, PinnedTopicStore(store, embed=embed)),
@@ -578,10 +582,10 @@ async def _dashboard_routes(
     sealed, sounds, places = SealedParam(token), RecordingCache(settings.record_dir), DataLocations.of(settings)
     eraser = Eraser(stores, places, resources.remem, token, resources.sharing.traces or NoSharedData())
     calls = CallPageQuery(stores, resources.archive, sounds, places.log, has_remote=resources.remem is not None)
-    switchboard, events = services.manager.switchboard, resources.call_events
+    operator, events = services.manager.operator, resources.call_events
     return [
         *guard.routes(),
-        *LivePages(guard, store, switchboard, events, live, sealed, listen_in=settings.listen_in).routes(),
+        *LivePages(guard, store, operator, events, live, sealed, listen_in=settings.listen_in).routes(),
         *CallPages(guard, stores, calls, sounds, sealed, eraser).routes(),
         *CallerPages(guard, store, CallerPageQuery(store), sounds, sealed, eraser).routes(),
         *PhonePages(guard, softphone, store, live, sealed, config.agents).routes(),
@@ -592,8 +596,7 @@ async def _dashboard_routes(
 def _state(config: Config, resources: Resources, services: Services) -> dict[str, Any]:
     """The state of the gateway, for /health and the dashboard."""
     settings, store = config.settings, resources.store
-    cluster = resources.sharing.cluster
-    nodes = cluster.nodes if cluster is not None else []
+    nodes = resources.sharing.cluster.nodes
     return {
         **services.counts,
         "loop_lag_ms": round(services.manager.loop_lag * 1000, 1),

@@ -47,11 +47,7 @@ class RedisServer:
         return False
 
     async def has_turn(self, text: str) -> bool:
-        """Whether a node has shared this turn."""
-        async with redis.asyncio.Redis.from_url(self.url) as client:
-            names = [name async for name in client.scan_iter(PREFIX + journal_name("*"))]
-            turns = [turn for name in names for turn in await client.lrange(name, 0, -1)]
-            return any(text.encode() in turn for turn in turns)
+        return await has_turn(self.url, text)
 
     async def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
@@ -61,6 +57,14 @@ class RedisServer:
     async def empty(self) -> None:
         async with redis.asyncio.Redis.from_url(self.url) as client:
             await client.flushall()
+
+
+async def has_turn(url: str, text: str) -> bool:
+    """Whether a node has shared a turn with this text."""
+    async with redis.asyncio.Redis.from_url(url) as client:
+        names = [name async for name in client.scan_iter(PREFIX + journal_name("*"))]
+        turns = [turn for name in names for turn in await client.lrange(name, 0, -1)]
+        return any(text.encode() in turn for turn in turns)
 
 
 @contextlib.asynccontextmanager

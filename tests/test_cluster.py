@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.cluster.directory import BEAT_SECONDS
+from gateway.cluster.directory import ClusterTimeouts
 from tests.chaos.faulty_peers import PausableRemem
 from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.link import Link, linked
@@ -85,7 +85,7 @@ class Cluster:
             return "nodes" not in (await self.http.get(f"{self.nodes[1 - node].url}/health")).json()
 
         await until_it(alone)
-        await asyncio.sleep(2 * BEAT_SECONDS)
+        await asyncio.sleep(2 * ClusterTimeouts().heartbeat)
 
     async def knows(self, text: str) -> None:
         """What was said is known to every node, and outlives the one that has the call."""

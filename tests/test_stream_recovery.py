@@ -13,8 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.calls import manager
+from gateway.app import Timeouts
 from gateway.calls.call import LiveCallTimeouts
+from gateway.calls.call_table import CallTimeouts
 from tests.chaos.faulty_peers import rows
 from tests.fakes.deepgram import FakeDeepgram
 from tests.ports import free_port
@@ -80,18 +81,17 @@ async def test_stream_that_never_holds_is_given_up(stage: Stage) -> None:
     assert len(call.streams) == 4
 
 
-async def test_streams_that_hold_may_be_lost_as_often_as_they_like(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(manager, "STEADY_SECONDS", 0.0)
-    call, conversation = await stage.dial()
-    await conversation.user_says("Can you hear me?")
-    for number in range(2, 7):
-        await call.drop()
-        await call.wait_stream(number)
-        await (await stage.engine.next_conversation()).configured()
-    await call.hang_up()
-    assert (await stage.archive()).count("CALLER: Can you hear me?\n") == 1
+async def test_stable_streams_may_be_lost_any_number_of_times(carrier_name: str, tmp_path: Path) -> None:
+    timeouts = Timeouts(calls=CallTimeouts(stable_stream=0))
+    async with staged(tmp_path, make_carrier(carrier_name), timeouts=timeouts) as stage:
+        call, conversation = await stage.dial()
+        await conversation.user_says("Can you hear me?")
+        for number in range(2, 7):
+            await call.drop()
+            await call.wait_stream(number)
+            await (await stage.engine.next_conversation()).configured()
+        await call.hang_up()
+        assert (await stage.archive()).count("CALLER: Can you hear me?\n") == 1
 
 
 @pytest.mark.parametrize("rest", ["says it is over", "says nothing"])

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from gateway.metrics import SAMPLE_SECONDS
 from tests.chaos.faulty_peers import rows
 from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.live import watching
-from tests.redis_server import RedisServer, running_redis
+from tests.redis_server import has_turn, running_redis
 from tests.stage import ADMIN, PUBLIC_URL, make_carrier, patient_client, until, until_it
 from tests.test_stream_recovery import GatewayProcess
 
@@ -107,7 +108,7 @@ class Office:
     carrier: Any
     engine: FakeDeepgram
     archive_dir: Path
-    redis: RedisServer | None = None
+    redis_url: str
 
     async def dial_all(self) -> list[Talk]:
         """Everybody calls at once, and says something."""
@@ -130,11 +131,7 @@ class Office:
 
     async def shares(self, text: str) -> bool:
         """Whether each worker can know that this was said."""
-        if self.redis is not None:
-            return await self.redis.has_turn(text)
-        return bool(
-            rows(self.archive_dir.parent / "data/workers.db", f"SELECT 1 FROM items WHERE instr(value, '{text}')")
-        )
+        return await has_turn(self.redis_url, text)
 
     async def say_goodbye(self, talks: list[Talk]) -> None:
         await asyncio.gather(*(talk.conversation.user_says("And please hurry.") for talk in talks))
@@ -182,7 +179,8 @@ async def opened(carrier_name: str, folder: Path, **environ: str) -> AsyncIterat
         )
         carrier.gateway_url = gateway.url
         try:
-            yield Office(gateway, carrier, engine, folder / "archive")
+            redis_url = environ.get("REDIS_URL") or f"unix://{folder / 'data/valkey/socket'}"
+            yield Office(gateway, carrier, engine, folder / "archive", redis_url)
             with contextlib.suppress(ProcessLookupError):
                 await gateway.send(signal.SIGINT)
             await gateway.stopped()
@@ -190,20 +188,20 @@ async def opened(carrier_name: str, folder: Path, **environ: str) -> AsyncIterat
             await gateway.clear_away()
 
 
-@pytest.fixture(params=["file", "redis"])
-async def office(request: pytest.FixtureRequest, carrier_name: str, tmp_path: Path) -> AsyncIterator[Office]:
+@pytest.fixture(params=["private Valkey", "REDIS_URL"])
+async def office(request: pytest.FixtureRequest, carrier_name: str) -> AsyncIterator[Office]:
     async with contextlib.AsyncExitStack() as stack:
-        environ, redis = {}, None
-        if request.param == "redis":
-            redis = await stack.enter_async_context(running_redis(tmp_path / "redis"))
-            environ["REDIS_URL"] = redis.url
-        office = await stack.enter_async_context(opened(carrier_name, tmp_path, **environ))
-        office.redis = redis
+        # Short, because the address of a Unix socket holds about a hundred bytes.
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="workers-")))
+        environ = {}
+        if request.param == "REDIS_URL":
+            environ["REDIS_URL"] = (await stack.enter_async_context(running_redis(folder / "redis"))).url
+        office = await stack.enter_async_context(opened(carrier_name, folder, **environ))
         await office.gateway.start()
         yield office
 
 
-@pytest.mark.parametrize("office", ["file"], indirect=True)
+@pytest.mark.parametrize("office", ["private Valkey"], indirect=True)
 async def test_calls_at_once_leave_one_document_each(office: Office) -> None:
     talks = await office.dial_all()
     await office.say_goodbye(talks)
@@ -315,7 +313,7 @@ async def with_calls(office: Office) -> list[dict[str, Any]]:
     return nodes if sum(node["calls"] for node in nodes) == 1 else []
 
 
-@pytest.mark.parametrize("office", ["file"], indirect=True)
+@pytest.mark.parametrize("office", ["private Valkey"], indirect=True)
 @pytest.mark.parametrize("carrier_name", ["twilio"])
 async def test_workers_drain_without_their_supervisor(office: Office) -> None:
     """Killed, it can't tell them: they notice, refuse new calls, let the live ones end, and are gone."""
@@ -328,7 +326,7 @@ async def test_workers_drain_without_their_supervisor(office: Office) -> None:
     assert ["CALLER: I am still here." in text for text in office.archives()] == [True]
 
 
-@pytest.mark.parametrize("office", ["file"], indirect=True)
+@pytest.mark.parametrize("office", ["private Valkey"], indirect=True)
 @pytest.mark.parametrize("carrier_name", ["twilio"])
 async def test_sigterm_lets_live_calls_end(office: Office) -> None:
     call, conversation = await office.carrier.dial(), await office.conversation()

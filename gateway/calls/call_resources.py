@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from gateway.agents import Agent
-from gateway.calls.pending_call import PendingCall
+from gateway.calls.call_table import ManagedCall
 from gateway.calls.recorder import CallRecorder, RecordingDirectory
 from gateway.history.call_log import CallLog, RecoveredCall, restore, turns_from_rows
 from gateway.history.live_events import CallEvents, EventPublisher, ShareRow
@@ -87,53 +87,53 @@ class CallResources:
 
     # While the phone rings
 
-    def prepare(self, pending: PendingCall) -> None:
+    def prepare(self, call: ManagedCall) -> None:
         """Begin to load what the call will need: memory, and the agent's functions."""
-        pending.call_tools = self._tool_loader.load(pending.agent, pending.access)
+        call.tools = self._tool_loader.load(call.agent, call.access)
         if self._memory is not None:
-            pending.access.open(AgentMemory(self._memory, pending.agent, pending.access))
+            call.access.open(AgentMemory(self._memory, call.agent, call.access))
 
-    def session(self, pending: PendingCall) -> VoiceSession | None:
+    def session(self, call: ManagedCall) -> VoiceSession | None:
         """For a caller who will be remembered; another's call gets one when it is answered."""
-        return pending.new_session() if self._memory is not None and pending.caller else None
+        return call.new_session() if self._memory is not None and call.caller else None
 
     # With its media
 
-    async def call_tools(self, pending: PendingCall) -> CallTools:
-        return await (pending.call_tools or self.load_tools(pending))
+    async def call_tools(self, call: ManagedCall) -> CallTools:
+        return await (call.tools or self.load_tools(call))
 
-    async def load_tools(self, pending: PendingCall) -> CallTools:
-        return await self._tool_loader.load(pending.agent, pending.access)
+    async def load_tools(self, call: ManagedCall) -> CallTools:
+        return await self._tool_loader.load(call.agent, call.access)
 
-    def recorder(self, session: VoiceSession, pending: PendingCall, call_tools: CallTools) -> CallRecorder:
+    def recorder(self, session: VoiceSession, call: ManagedCall, call_tools: CallTools) -> CallRecorder:
         recorder = self._recordings.record(session.uuid)
         known = {"remembers": self.has_memory, "functions": call_tools.function_names}
-        recorder.note("call", pending.recording_header(session) | known)
+        recorder.note("call", call.recording_header(session) | known)
         return recorder
 
-    def call_events(self, pending: PendingCall) -> CallEvents:
+    def call_events(self, call: ManagedCall) -> CallEvents:
         """What is told of a call. Of one that leaves nothing behind neither words nor number are kept."""
-        kept = self._memory is not None and bool(pending.caller)
+        kept = self._memory is not None and bool(call.caller)
         return self._call_events.call(
-            pending.session_id,
-            pending.agent.name,
-            pending.number or pending.caller,
-            pending.key[0],
+            call.session_id,
+            call.agent.name,
+            call.number or call.caller,
+            call.key[0],
             kept=kept,
             share=self._share,
         )
 
     # The call log
 
-    def open_log(self, session: VoiceSession, pending: PendingCall) -> None:
+    def open_log(self, session: VoiceSession, call: ManagedCall) -> None:
         """Make the call recoverable, if anything is kept of its caller."""
         if self._memory is not None and session.caller:
-            self._memory.log.open_call(session, pending.journal_header)
+            self._memory.log.open_call(session, call.journal_header)
 
-    def take_over(self, session: VoiceSession | None, pending: PendingCall) -> None:
+    def take_over(self, session: VoiceSession | None, call: ManagedCall) -> None:
         """The call was another node's: from here on this log has it."""
         if self._memory is not None and session is not None:
-            self._memory.log.take_over(session, pending.journal_header)
+            self._memory.log.take_over(session, call.journal_header)
 
     async def recollect(self, session: VoiceSession) -> None:
         """Add what a worker that shares our disk had written down, and could not tell before it died."""

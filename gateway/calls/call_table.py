@@ -1,150 +1,348 @@
-"""Calls this node knows: ringing, live, over; and which webhook events it has seen. In memory, no I/O."""
+"""The calls of this node: one ManagedCall each, from the webhook until it has ended. In memory, no I/O."""
 
+import asyncio
+import hmac
+import math
+import secrets
 from collections import OrderedDict
 from collections.abc import Iterator
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote
 
+from gateway.agents import Agent, AgentDirectory
 from gateway.calls.call import Call
-from gateway.calls.pending_call import PendingCall
-from gateway.session import CallKey
+from gateway.calls.outbound import OutboundCall, speaker
+from gateway.calls.recorder import FORMAT, CallRecorder
+from gateway.calls.state import CallState, checked
+from gateway.cluster.directory import CallRecord
+from gateway.history.call_log import RecoveredCall
+from gateway.memory.access import MemoryAccess
+from gateway.memory.trust import TrustLevel
+from gateway.session import CallKey, VoiceSession, new_session_id
+from gateway.tools.loader import CallTools
 
-TOKEN_SECONDS: Final = 30.0
-"""From the webhook to the media socket it takes a second or two; a token older than this is dead."""
+MAX_EVENTS: Final = 10_000
 
-RESUME_SECONDS: Final = 60.0
-"""How long a call whose stream was lost is waited for. Carriers were seen to take up to 45 s to notice."""
+_RECORDED: Final = ("name", "prompt", "greeting", "sorry", "numbers", "listen", "think", "speak", "engine_thinks")
+"""The fields of an agent that a replay needs."""
 
-ASK_SECONDS: Final = 5.0
-"""How often a carrier that asks by itself for such a call is asked whether the caller is still there."""
 
-UNHEARD_SECONDS: Final = 15.0
-"""How long it is waited for from there, where the carrier does not say."""
+@dataclass(frozen=True)
+class CallTimeouts:
+    """Durations of a call's life cycle, in seconds."""
 
-RESUME_TRIES: Final = 3
-"""New streams for one call in a row; a socket that fails at once must not keep a caller in silence."""
+    token: float = 30.0
+    """How long a stream token is valid. Carriers open the media socket within a second or two of the webhook."""
+    reconnect: float = 60.0
+    """How long a call without media waits for another stream. Carriers took up to 45 s to notice a lost one."""
+    liveness_check: float = 5.0
+    """How often a carrier that requests the new stream itself is asked whether the caller is still there."""
+    liveness_unknown: float = 15.0
+    """How long the call waits on if the carrier does not answer that question."""
+    hangup_grace: float = 1.0
+    """A stopped stream is often the first sign of a hangup: wait this long for the carrier to report it."""
+    stable_stream: float = 30.0
+    """A stream that lasted this long resets the reconnect counter."""
+    tick: float = 0.1
+    close: float = 15.0
+    """How long calls may take to complete their sessions at shutdown."""
+    remember_ended: float = 3600.0
+    """How long late webhooks of an ended call are recognized."""
 
-MEMORY_OF_ENDED: Final = 3600.0
-MOST_EVENTS: Final = 10_000
+
+@dataclass(eq=False)
+class ManagedCall:
+    """
+    One call that this node is responsible for.
+
+    While it is RINGING or RECONNECTING, an open stream token lets the carrier attach media, once.
+    """
+
+    key: CallKey
+    account_id: str
+    caller: str
+    """The key of the caller's memory; empty: nothing is stored or read."""
+    called: str
+    agent: Agent
+    media_url: str
+    state: CallState = CallState.RINGING
+    number: str = ""
+    """The caller's phone number as the network reports it."""
+    access: MemoryAccess = field(default_factory=MemoryAccess)
+    order: OutboundCall | None = None
+    """The request, if the gateway placed this call."""
+    session: VoiceSession | None = None
+    """Exists from the start for a caller who is remembered, and for every call once it is answered."""
+    session_id: str = field(default_factory=new_session_id)
+    token: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
+    """The token of the latest stream; spent unless `has_open_token`."""
+    token_expires: float = 0.0
+    """When the open token expires, in loop time; 0 once it is spent or withdrawn."""
+    token_is_shared: bool = False
+    """Whether other nodes accept the token too."""
+    deadline: float = math.inf
+    """When the call is given up unless media is attached, in loop time."""
+    liveness_check_at: float = math.inf
+    attempt: int = 0
+    """Streams requested in a row since the last stable one."""
+    transfer_answered: bool | None = None
+    """The outcome of a transfer, if the carrier reported it before our side of the call had ended."""
+    may_be_elsewhere: bool = False
+    """Taken over from a node that could not be asked and may still have the media."""
+    tools: asyncio.Task[CallTools] | None = None
+    recorder: CallRecorder | None = None
+    media: Call | None = None
+    """The live call, while media is attached."""
+    task: asyncio.Task[None] | None = None
+    """Runs `media`."""
+
+    def __post_init__(self) -> None:
+        self.access.caller = self.caller
+
+    @classmethod
+    def from_journal(cls, recovered: RecoveredCall, agents: AgentDirectory) -> "ManagedCall":
+        """A call that was live when the process that wrote the journal died."""
+        header = recovered.header
+        carrier, call_id = header["key"]
+        called, order = header["called"], OutboundCall.from_json(header.get("order"))
+        return cls(
+            (carrier, call_id),
+            header["account_id"],
+            recovered.session.caller,
+            called,
+            speaker(agents, called, order),
+            header["media_url"],
+            CallState.TRANSFERRING if header["handed_over"] else CallState.RECONNECTING,
+            header["number"],
+            MemoryAccess(TrustLevel(header["tier"])),
+            order,
+            recovered.session,
+            recovered.session.id,
+        )
+
+    @classmethod
+    def from_record(cls, record: CallRecord, session: VoiceSession | None, agents: AgentDirectory) -> "ManagedCall":
+        """A call of another node, as the cluster's directory describes it."""
+        order = OutboundCall.from_json(record.order)
+        return cls(
+            record.key,
+            record.account_id,
+            session.caller if session is not None else record.caller,
+            record.called,
+            speaker(agents, record.called, order),
+            record.media_url,
+            record.state,
+            record.number,
+            MemoryAccess(TrustLevel(record.tier)),
+            order,
+            session,
+            session.id if session is not None else new_session_id(),
+            record.token,
+            token_is_shared=True,
+            attempt=record.attempt,
+            may_be_elsewhere=session is None or session.taken_over,
+        )
+
+    # State
+
+    def change_state(self, state: CallState) -> None:
+        """Raises IllegalTransition."""
+        self.state = checked(self.state, state)
+
+    @property
+    def has_open_token(self) -> bool:
+        return self.token_expires > 0
+
+    @property
+    def awaits_stream(self) -> bool:
+        """Whether the carrier has yet to be given a token for a new stream."""
+        return self.state in (CallState.RECONNECTING, CallState.TRANSFERRING) and not self.has_open_token
+
+    def open_token(self, expires: float) -> None:
+        """The call's token is valid from now on; without media, the call is given up when it expires."""
+        self.token_expires = self.deadline = expires
+
+    def renew_token(self, expires: float) -> None:
+        """Open a new token: the call continues with another stream."""
+        self.change_state(CallState.RECONNECTING)
+        self.token, self.token_is_shared = secrets.token_urlsafe(32), False
+        self.open_token(expires)
+        self.attempt += 1
+        self.tools = self.transfer_answered = None
+        self.access.caller = self.caller
+
+    def close_token(self) -> None:
+        self.token_expires = 0.0
+
+    def has_token(self, token: str) -> bool:
+        """Whether it is the token of the latest stream. In constant time."""
+        return hmac.compare_digest(self.token.encode(), token.encode())
+
+    def spend_token(self, token: str, account_id: str, now: float) -> bool:
+        """Attach media if this is the open token. A wrong, spent, expired or foreign one changes nothing."""
+        if not self.has_token(token) or now >= self.token_expires or account_id not in ("", self.account_id):
+            return False
+        self.attach_media()
+        return True
+
+    def attach_media(self) -> None:
+        self.change_state(CallState.ACTIVE)
+        self.close_token()
+        self.deadline = math.inf
+
+    def cancel_loading(self) -> None:
+        self.access.close()
+        if self.tools is not None:
+            self.tools.cancel()
+
+    # Descriptions for the carrier, the journal, other nodes and recordings
+
+    @property
+    def stream_url(self) -> str:
+        """The media socket's address with the token in it, for carriers that pass no parameters."""
+        return f"{self.media_url}?token={quote(self.token, safe='')}"
+
+    def new_session(self) -> VoiceSession:
+        number = self.number if self.number != self.caller else ""
+        return VoiceSession(
+            agent=self.agent.name, caller=self.caller, carrier=self.key[0], number=number, id=self.session_id
+        )
+
+    @property
+    def journal_header(self) -> dict[str, Any]:
+        """What the journal stores of a call beside its session."""
+        return {
+            "key": self.key,
+            "account_id": self.account_id,
+            "called": self.called,
+            "media_url": self.media_url,
+            "handed_over": self.state is CallState.TRANSFERRING,
+            "number": self.number,
+            "tier": self.access.level,
+            "order": self.order.as_json() if self.order is not None else None,
+        }
+
+    def record(self, node: str) -> CallRecord:
+        """What the cluster's directory stores of a call. `node` owns it."""
+        return CallRecord(
+            self.key,
+            node,
+            self.state,
+            self.account_id,
+            self.caller,
+            self.called,
+            self.media_url,
+            self.attempt,
+            self.token if self.has_open_token else "",
+            {**self.session.as_json(), "turns": []} if self.session is not None else None,
+            self.number,
+            self.access.level,
+            self.order.as_json() if self.order is not None else None,
+        )
+
+    def recording_header(self, session: VoiceSession) -> dict[str, object]:
+        """The first line of a recording: what a replay needs to place the call again."""
+        agent = {name: getattr(self.agent, name) for name in _RECORDED}
+        return {
+            "format": FORMAT,
+            "carrier": session.carrier,
+            "caller": self.number,
+            "called": self.called,
+            "account_id": self.account_id,
+            "call_id": self.key[1],
+            "session": session.id,
+            "started_at": session.started_at.isoformat(),
+            "agent": agent | {"timezone": str(self.agent.timezone or ""), "has_brain": bool(self.agent.brain)},
+        }
 
 
 class CallTable:
-    """One node's calls. A call rings, is live, is over; when its stream is lost it is parked, and may ring again."""
+    """Every call of this node that has not ended, and for a while the keys of those that have."""
 
-    def __init__(self) -> None:
-        self._pending_calls: dict[CallKey, PendingCall] = {}
-        self._live: dict[CallKey, Call] = {}
-        self._parked: dict[CallKey, PendingCall] = {}
-        self._over: OrderedDict[CallKey, float] = OrderedDict()
+    def __init__(self, remember_ended: float) -> None:
+        self._calls: dict[CallKey, ManagedCall] = {}
+        self._remember_ended = remember_ended
+        self._ended: OrderedDict[CallKey, float] = OrderedDict()
         self._events: OrderedDict[str, None] = OrderedDict()
 
     def is_new_event(self, event_id: str) -> bool:
-        """Whether this event was not seen before. One without an id is always new."""
+        """Whether this webhook event was not seen before. One without an id is always new."""
         if not event_id:
             return True
         if event_id in self._events:
             return False
         self._events[event_id] = None
-        if len(self._events) > MOST_EVENTS:
+        if len(self._events) > MAX_EVENTS:
             self._events.popitem(last=False)
         return True
 
-    def add_ring(self, pending: PendingCall) -> None:
-        self._pending_calls[pending.key] = pending
+    def add(self, call: ManagedCall) -> None:
+        self._calls[call.key] = call
+        self._ended.pop(call.key, None)
 
-    def pending(self, key: CallKey) -> PendingCall | None:
-        return self._pending_calls.get(key)
+    def get(self, key: CallKey) -> ManagedCall | None:
+        return self._calls.get(key)
 
-    def redeem(self, key: CallKey, token: str, account_id: str, now: float) -> PendingCall | None:
-        """Spend a token. None for a wrong, used, expired or foreign one; the call keeps waiting for the right one."""
-        pending = self._pending_calls.get(key)
-        if pending is None or not pending.opens(token, account_id, now):
-            return None
-        pending.used = True
-        return pending
+    def manages(self, call: ManagedCall) -> bool:
+        """Whether the call has neither ended nor gone to another node."""
+        return self._calls.get(call.key) is call
 
-    def unclaimed(self, now: float) -> list[PendingCall]:
-        """Rings whose media never came; with this they are over."""
-        late = [pending for pending in self._pending_calls.values() if not pending.used and now >= pending.expires]
-        for pending in late:
-            self.ended(pending.key, now)
-        return late
+    def media(self, key: CallKey) -> Call | None:
+        """The live call, if it has media here."""
+        call = self._calls.get(key)
+        return call.media if call is not None else None
 
-    def park(self, pending: PendingCall, until: float) -> None:
-        """The call has lost its stream. `ring` is what it had; it waits for another until then."""
-        self._live.pop(pending.key, None)
-        self._pending_calls.pop(pending.key, None)
-        self._over.pop(pending.key, None)
-        pending.expires = until
-        self._parked[pending.key] = pending
+    def with_media(self) -> list[Call]:
+        return [call.media for call in self._calls.values() if call.media is not None]
 
-    def to_ask_about(self, now: float) -> list[PendingCall]:
-        """Parked calls about which the carrier is to be asked now; each comes again after a while."""
-        due = [pending for pending in self._parked.values() if now >= pending.ask_at]
-        for pending in due:
-            pending.ask_at = now + ASK_SECONDS
+    def without_media(self) -> list[ManagedCall]:
+        return [call for call in self._calls.values() if call.state is not CallState.ACTIVE]
+
+    def overdue(self, now: float) -> list[ManagedCall]:
+        """Calls whose deadline for new media has passed."""
+        return [call for call in self._calls.values() if now >= call.deadline]
+
+    def due_for_liveness_check(self, now: float, every: float) -> list[ManagedCall]:
+        """Reconnecting calls about which the carrier is to be asked now. Schedules the next check of each."""
+        due = [
+            call
+            for call in self._calls.values()
+            if now >= call.liveness_check_at and call.awaits_stream and call.state is CallState.RECONNECTING
+        ]
+        for call in due:
+            call.liveness_check_at = now + every
         return due
 
-    def unpark(self, key: CallKey) -> PendingCall | None:
-        return self._parked.pop(key, None)
+    def end(self, call: ManagedCall, now: float) -> None:
+        """The call is over. Its key is remembered for late webhooks."""
+        call.change_state(CallState.ENDED)
+        if self.manages(call):
+            del self._calls[call.key]
+        self.remember_ended(call.key, now)
 
-    def overdue(self, now: float) -> list[PendingCall]:
-        """Parked calls that nobody came back for; with this they are over."""
-        late = [pending for pending in self._parked.values() if now >= pending.expires]
-        for pending in late:
-            self.ended(pending.key, now)
-        return late
+    def remember_ended(self, key: CallKey, now: float) -> None:
+        """Recognize this call as over, even if it was never known here: the hangup can overtake the first webhook."""
+        self._ended[key] = now
+        self._ended.move_to_end(key)
+        while next(iter(self._ended.values())) < now - self._remember_ended:
+            self._ended.popitem(last=False)
 
-    def went_live(self, key: CallKey, call: Call) -> None:
-        self._live[key] = call
+    def has_ended(self, key: CallKey) -> bool:
+        return key in self._ended
 
-    def live(self, key: CallKey) -> Call | None:
-        return self._live.get(key)
-
-    def live_calls(self) -> Iterator[Call]:
-        return iter(list(self._live.values()))
-
-    def live_items(self) -> list[tuple[CallKey, Call]]:
-        return list(self._live.items())
-
-    def ended(self, key: CallKey, now: float) -> PendingCall | None:
-        """The call is over: forget it, but know that it was. Returns what was still waiting, ringing or parked."""
-        self._live.pop(key, None)
-        parked = self._parked.pop(key, None)
-        self._over[key] = now
-        self._over.move_to_end(key)
-        while self._over and next(iter(self._over.values())) < now - MEMORY_OF_ENDED:
-            self._over.popitem(last=False)
-        pending = self._pending_calls.pop(key, None)
-        return parked or (pending if pending is not None and not pending.used else None)
-
-    def forget(self, key: CallKey) -> PendingCall | None:
-        """The call is another node's now. Returns what was ringing or parked here."""
-        self._over.pop(key, None)
-        return self._parked.pop(key, None) or self._pending_calls.pop(key, None)
-
-    def handed_over(self, key: CallKey) -> PendingCall | None:
-        """The call, if it waits for somebody else to pick up."""
-        parked = self._parked.get(key)
-        return parked if parked is not None and parked.handed_over else None
-
-    def without_media(self) -> list[PendingCall]:
-        """Calls that wait for their first stream, or for another."""
-        return [
-            *self._parked.values(),
-            *(pending for pending in self._pending_calls.values() if not pending.used),
-        ]
+    def remove(self, key: CallKey) -> ManagedCall | None:
+        """The call belongs to another node now."""
+        self._ended.pop(key, None)
+        return self._calls.pop(key, None)
 
     @property
-    def has_calls(self) -> bool:
-        """Whether there is any call that is not over."""
-        return bool(self._pending_calls or self._live or self._parked)
+    def is_empty(self) -> bool:
+        return not self._calls
 
-    def is_over(self, key: CallKey) -> bool:
-        return key in self._over
-
-    def is_parked(self, key: CallKey) -> bool:
-        return key in self._parked
+    def __iter__(self) -> Iterator[ManagedCall]:
+        return iter(list(self._calls.values()))
 
     def __len__(self) -> int:
-        """Calls with a caller on the line, as far as we know."""
-        return len(self._live) + len(self._parked)
+        """Calls that were answered and have not ended."""
+        return sum(call.state is not CallState.RINGING for call in self._calls.values())

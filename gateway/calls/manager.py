@@ -1,7 +1,8 @@
 """
-The front desk: lets calls in, hands each media socket to its call, and sees every call through to its ending.
+CallManager accepts calls, hands each media stream to its call, and sees every call to its finalization.
 
-Web handlers talk to the desk; the desk knows no HTTP and no carrier's dialect.
+Webhook handlers and media sockets call it; it contains neither HTTP nor any carrier's protocol. A call's states are in
+`state.py`, its data in `call_table.py`, and the replacement of lost streams in `stream_recovery.py`.
 """
 
 import asyncio
@@ -11,39 +12,37 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from gateway import logs
 from gateway.agents import AgentDirectory
-from gateway.calls.background_tasks import BackgroundTasks
 from gateway.calls.call import Call, CallAgent, LiveCallTimeouts
-from gateway.calls.call_finisher import CallFinisher
 from gateway.calls.call_leg import CallLegControl
 from gateway.calls.call_resources import CallResources, MemoryServices
-from gateway.calls.call_table import TOKEN_SECONDS, CallTable
+from gateway.calls.call_table import CallTable, CallTimeouts, ManagedCall
 from gateway.calls.engine_connection import EngineConfig
 from gateway.calls.loop_lag import LoopLag
 from gateway.calls.monitoring import LevelMeters
 from gateway.calls.operator import OperatorControl
 from gateway.calls.outbound import OutboundCall, speaker
-from gateway.calls.pending_call import PendingCall, pending_call_from_journal, pending_call_from_record
 from gateway.calls.recorder import CallRecorder, NoRecorder, RecordingDirectory
-from gateway.calls.stream_recovery import StreamRecovery
+from gateway.calls.state import CallState
+from gateway.calls.stream_recovery import Outcome, StreamRecovery
 from gateway.calls.transcript import CallRecords
-from gateway.cluster.directory import CallDirectory, CallRecord, CallState, NodeCommandKind
-from gateway.cluster.node import ClusterNode
-from gateway.errors import SharedStoreUnavailable
+from gateway.cluster.directory import CallRecord, NodeCommandKind
+from gateway.cluster.node import Cluster, Reclaim
+from gateway.errors import CarrierRefused, SharedStoreUnavailable
 from gateway.finalization.worker import FinalizationWorker
 from gateway.history.call_log import RecoveredCall
-from gateway.history.live_events import CallEvents, EventPublisher, keep_local
+from gateway.history.live_events import CallEvents, EventPublisher
 from gateway.llm.responder_factory import CallLlm, ResponderFactory
 from gateway.logs import last_four
 from gateway.memory.identity import identifier
-from gateway.metrics import REFUSED
+from gateway.metrics import REFUSED, WATCHDOG
 from gateway.session import CallKey, EndReason, VoiceSession
 from gateway.speech import model_files
 from gateway.telephony.attestation import Attestation
@@ -51,24 +50,18 @@ from gateway.telephony.events import StreamStarted
 from gateway.telephony.media_stream import MediaStream
 from gateway.telephony.phone_numbers import AllowList, caller_id
 from gateway.telephony.rest import CallControl
+from gateway.tools.executor import run_end_function
 from gateway.tools.loader import CallTools, ToolLoader
 
-TICK_SECONDS: Final = 0.1
 TICK_GROUPS: Final = 10
-PENDING_SOCKETS: Final = 200
-"""Media sockets that have not sent a valid `start`. One more, and the oldest of them is closed."""
-
-CLOSE_SECONDS: Final = 15.0
-"""How long calls may take to come to their ending when the gateway stops."""
-
-STEADY_SECONDS: Final = 30.0
-"""A stream that has held so long was a good one: what comes after its loss is the first try again."""
+MAX_UNCLAIMED_STREAMS: Final = 200
+"""Media sockets that have not sent a valid `start`. For one more, the oldest is closed."""
 
 _log = logging.getLogger(__name__)
 
 
 class Refusal(enum.StrEnum):
-    """Why a call was not let in; the text says what the operator can do."""
+    """Why a call was refused; the text says what the operator can do."""
 
     NOT_ALLOWED = "caller is not in ALLOWED_CALLERS"
     NOBODY_ALLOWED = "ALLOWED_CALLERS is empty; set it to your number, or to * for anyone"
@@ -78,7 +71,7 @@ class Refusal(enum.StrEnum):
 
 
 class CallManager:
-    """Owns every live call's task, the clock that ticks them, and the sockets that nobody has claimed yet."""
+    """Owns every call of this node: its state, its task, and the clock that ticks it."""
 
     def __init__(
         self,
@@ -90,11 +83,12 @@ class CallManager:
         memory: MemoryServices | None,
         finalizer: FinalizationWorker,
         recordings: RecordingDirectory,
+        cluster: Cluster,
         tool_loader: ToolLoader,
         agent_llms: ResponderFactory | None = None,
-        cluster: ClusterNode | None = None,
         call_events: EventPublisher | None = None,
         levels: LevelMeters | None = None,
+        timeouts: CallTimeouts,
         live_timeouts: LiveCallTimeouts,
     ) -> None:
         self._agents = agents
@@ -102,125 +96,135 @@ class CallManager:
         self._engine = engine
         self._controls = controls
         self._live_timeouts = live_timeouts
+        self._finalizer = finalizer
         self._agent_llms = agent_llms
         self._cluster = cluster
+        self._timeouts = timeouts
         self._call_events = call_events or EventPublisher()
         self._levels = levels or LevelMeters()
-        share = cluster.directory.said if cluster is not None else keep_local
-        self._resources = CallResources(memory, tool_loader, recordings, self._call_events, share)
-        self._call_finisher = CallFinisher(finalizer, self._resources, self._call_events, cluster)
-        self._call_table = CallTable()
-        self._background_tasks = BackgroundTasks()
-        self._stream_recovery = StreamRecovery(
-            self, self._call_table, controls, self._resources, self._call_finisher, self._background_tasks, cluster
-        )
-        self.switchboard = OperatorControl(self._call_table, cluster)
-        self._pending: dict[MediaStream, None] = {}
-        self._conducted: dict[Call, asyncio.Task[None]] = {}
-        self._loop_watch = LoopLag()
-        self._quiet = asyncio.Event()
+        self._resources = CallResources(memory, tool_loader, recordings, self._call_events, cluster.share_entry)
+        self._table = CallTable(timeouts.remember_ended)
+        self._recovery = StreamRecovery(self._table, controls, self._resources, cluster, timeouts)
+        self.operator = OperatorControl(self._table, cluster)
+        self._unclaimed: dict[MediaStream, None] = {}
+        self._running: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
+        self._loop_lag = LoopLag()
+        self._idle = asyncio.Event()
         self._draining = False
 
     @property
     def live_calls(self) -> int:
-        return len(self._call_table)
+        return len(self._table)
 
     @property
     def loop_lag(self) -> float:
-        """The longest that the event loop was held up in the last minute, in seconds."""
-        return self._loop_watch.worst
+        """The longest that the event loop was blocked in the last minute, in seconds."""
+        return self._loop_lag.worst
 
     @property
     def takes_calls(self) -> bool:
         return not self._draining
 
     async def run(self) -> None:
-        """Tick all calls until cancelled, some at a time: all at once would hold up a frame."""
-        for turn in itertools.cycle(range(TICK_GROUPS)):
+        """Tick all calls until cancelled, a tenth of them at a time: all at once would delay audio frames."""
+        pause = self._timeouts.tick / TICK_GROUPS
+        for group in itertools.cycle(range(TICK_GROUPS)):
             before = time.monotonic()
-            await asyncio.sleep(TICK_SECONDS / TICK_GROUPS)
-            self._loop_watch.held_up(time.monotonic() - before - TICK_SECONDS / TICK_GROUPS)
-            now = self._now()
-            for call in itertools.islice(self._call_table.live_calls(), turn, None, TICK_GROUPS):
-                call.tick(now)
-            if turn in (0, TICK_GROUPS // 2):
-                self._levels.measure(((call.session.id, call.monitor) for call in self._call_table.live_calls()), now)
-            if turn == 0:
-                for pending in self._call_table.to_ask_about(now):
-                    self._stream_recovery.ask_if_alive(pending)
-                for pending in (*self._call_table.unclaimed(now), *self._call_table.overdue(now)):
-                    self._stream_recovery.abandon(pending)
-                if not self._call_table.has_calls:
-                    self._quiet.set()
+            await asyncio.sleep(pause)
+            self._loop_lag.held_up(time.monotonic() - before - pause)
+            now, live = self._now(), self._table.with_media()
+            for media in live[group::TICK_GROUPS]:
+                media.tick(now)
+            if group in (0, TICK_GROUPS // 2):
+                self._levels.measure(((media.session.id, media.monitor) for media in live), now)
+            if group == 0:
+                for call in self._table.due_for_liveness_check(now, self._timeouts.liveness_check):
+                    self._spawn(self._check_alive(call))
+                for call in self._table.overdue(now):
+                    self._expire(call)
+                if self._table.is_empty:
+                    self._idle.set()
 
     async def drain(self, seconds: float) -> None:
-        """Let no more calls in, and wait until those there are have ended by themselves."""
+        """Refuse new calls, and wait until the present ones have ended by themselves."""
         self._draining = True
-        self._quiet.clear()  # the next tick looks
+        self._idle.clear()  # the next tick sets it again if there is no call
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._quiet.wait()
+                await self._idle.wait()
 
     async def close(self) -> None:
-        """Let no more calls in, end those there are, and wait until each has been handed to its ending."""
+        """Refuse new calls, end the present ones, and wait until each is submitted to finalization."""
         self._draining = True
-        for link in list(self._pending):
-            link.close()
-        for call in self._call_table.live_calls():
-            call.end(EndReason.SHUTDOWN)
+        for stream in list(self._unclaimed):
+            stream.close()
+        for media in self._table.with_media():
+            media.end(EndReason.SHUTDOWN)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(CLOSE_SECONDS):
-                while self._conducted:
-                    await asyncio.wait(self._conducted.values())
-                if self._cluster is None:  # else others see to those that wait for their media
-                    self._stream_recovery.dismiss()
-                while background_tasks := self._background_tasks.under_way:
-                    await asyncio.wait(background_tasks)
+            async with asyncio.timeout(self._timeouts.close):
+                while self._running:
+                    await asyncio.wait(self._running)
+                if not self._cluster.takes_over_calls:
+                    self._end_calls_without_media()
+                while self._background:
+                    await asyncio.wait(self._background)
+
+    def _end_calls_without_media(self) -> None:
+        """At shutdown. A call that is being transferred is not hung up, which would cut off the target."""
+        for call in self._table.without_media():
+            if call.state is CallState.TRANSFERRING:
+                self._end(call, EndReason.TRANSFERRED)
+            else:
+                self._end(call, EndReason.SHUTDOWN)
+                self._spawn(self._hang_up(call.key))
+
+    # Calls of an earlier process
 
     async def recover(self, ended: frozenset[str]) -> None:
         """
-        Take up calls that were live when an earlier process died: they may go on, else they come to an end.
+        Continue, or finish, the calls that were live when an earlier process died.
 
-        `ended` are those whose ending has been begun; what their journal still holds is in it.
+        `ended` are the sessions whose finalization has begun: it has everything that the journal still holds.
         """
-        for left in await self._resources.unfinished():
-            if left.session.id in ended:
-                self._resources.claim(left.session.id)
-                self._resources.discard(left.session.id)
-            elif self._cluster is None:
-                self._continue(pending_call_from_journal(left, self._agents), left.session)
-            else:  # another node may have taken it over; to ask may take a while
-                self._background_tasks.send(self._reclaim(left, self._cluster))
+        for recovered in await self._resources.unfinished():
+            if recovered.session.id in ended:
+                self._resources.claim(recovered.session.id)
+                self._resources.discard(recovered.session.id)
+            else:  # in the background: to ask whether another node has it may take a while
+                self._spawn(self._reclaim(recovered))
 
-    async def _reclaim(self, left: RecoveredCall, cluster: ClusterNode) -> None:
-        pending = pending_call_from_journal(left, self._agents)
-        ours = await cluster.reclaim(pending.key, left.node)
-        if ours:
-            self._continue(pending, left.session)
-        elif ours is False:
-            self._resources.claim(left.session.id)
-            _died(left.session)
-            self._call_finisher.contribute(pending.key, left.session, cluster)
+    async def _reclaim(self, recovered: RecoveredCall) -> None:
+        call = ManagedCall.from_journal(recovered, self._agents)
+        match await self._cluster.reclaim(call.key, recovered.node):
+            case Reclaim.RESUME:
+                self._continue(call, recovered.session)
+            case Reclaim.CONTRIBUTE:
+                self._resources.claim(recovered.session.id)
+                _mark_died(recovered.session)
+                self._contribute(call.key, recovered.session)
 
-    def _continue(self, pending: PendingCall, session: VoiceSession) -> None:
-        """A call whose process died: it may go on."""
+    def _continue(self, call: ManagedCall, session: VoiceSession) -> None:
+        """A call whose process died goes on, if the caller is still there."""
         _log.warning("a call was live when its gateway died", extra={"call": session.uuid[:8]})
         self._resources.claim(session.id)
-        _died(session)
-        if pending.handed_over:
+        _mark_died(session)
+        self._table.add(call)
+        if call.state is CallState.TRANSFERRING:
             session.end_reason = EndReason.TRANSFERRED
-        if pending.key[0] in self._controls and not pending.handed_over:
-            self._stream_recovery.park_orphan(pending, session)
+            self._finish(call)
+        elif call.key[0] not in self._controls:
+            self._finish(call)
         else:
-            self._call_finisher.finish(pending, session)
+            self._stream_lost(call)
+            if self._table.manages(call):
+                self._spawn(self._check_alive(call))
 
-    # The webhooks' side
+    # Webhooks
 
     async def is_new_event(self, event_id: str) -> bool:
         """Whether no node has seen this event."""
-        if not self._call_table.is_new_event(event_id):
-            return False
-        return self._cluster is None or not event_id or await self._cluster.is_new_event(event_id)
+        return self._table.is_new_event(event_id) and (not event_id or await self._cluster.is_new_event(event_id))
 
     async def accept(
         self,
@@ -235,137 +239,165 @@ class CallManager:
         attributes: Mapping[str, str] = MappingProxyType({}),
         vouched: bool = False,
         order: OutboundCall | None = None,
-    ) -> PendingCall | Refusal:
+    ) -> ManagedCall | Refusal:
         """
-        A phone rings. The same call asked twice gets the same answer. `vouched`: whoever calls, the operator lets them.
-        `order`: it is us who call, and somebody has picked up.
+        Accept or refuse an incoming call. A repeated webhook gets the same answer.
 
-        Loading of memory starts here, before the media socket opens: as much as a caller of this attestation is told.
+        `vouched`: the operator admits this caller, whatever the number. `order`: the call is an outbound one that was
+        answered.
+
+        Memory starts to load here, before the media socket opens, as far as the attestation allows.
         """
-        if pending := self._call_table.pending(key):
-            return pending
+        if call := self._table.get(key):
+            return Refusal.OVER if call.awaits_stream else call
         number = caller_id(caller)
         refusal = self._refusal(key, number, vouched=vouched)
         if refusal is not None:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
             REFUSED.labels(key[0], refusal.name.lower().replace("_", " ")).inc()
-            stranger = self._call_events.call("", "", number, key[0], kept=self._resources.has_memory)
-            stranger.publish("refused", called=called, reason=str(refusal))
+            events = self._call_events.call("", "", number, key[0], kept=self._resources.has_memory)
+            events.publish("refused", called=called, reason=str(refusal))
             return refusal
         agent = speaker(self._agents, called, order)
-        known_as = identifier(agent.repeat_caller, number, sip_headers=sip_headers, attributes=attributes)
-        pending = PendingCall(
-            key, account_id, known_as, called, agent, media_url, self._now() + TOKEN_SECONDS, number=number
-        )
+        identity = identifier(agent.repeat_caller, number, sip_headers=sip_headers, attributes=attributes)
+        call = ManagedCall(key, account_id, identity, called, agent, media_url, number=number, order=order)
+        call.open_token(self._now() + self._timeouts.token)
         if order is not None:
-            pending.order, pending.session_id = order, order.session_id
-        logs.concerns(pending.session_id)
+            call.session_id = order.session_id
+        logs.concerns(call.session_id)
         listed = self._allowed.lists(number)
-        pending.access.level = agent.trust.level(attestation, withheld=not number, allow_listed=listed)
-        self._resources.prepare(pending)
-        pending.session = self._resources.session(pending)
-        if self._cluster is not None:
-            if there := await self._cluster.announce(pending):
-                pending.cancel()
-                known = self._call_table.pending(key)
-                return Refusal.OVER if there.state is not CallState.RINGING else known or self._ring_of(there)
-            if self._call_table.is_over(key):  # the caller hung up while others were told
-                pending.cancel()
-                self._cluster.directory.settled(key)
-                return Refusal.OVER
-        if pending.session is not None:  # from here on a killed gateway knows that somebody is on the line
-            self._resources.open_log(pending.session, pending)
-        self._call_table.add_ring(pending)
+        call.access.level = agent.trust.level(attestation, withheld=not number, allow_listed=listed)
+        self._resources.prepare(call)
+        call.session = self._resources.session(call)
+        if (other := await self._announce(call)) is not None:
+            call.cancel_loading()
+            return other
+        if call.session is not None:  # from here on a killed gateway knows that somebody is on the line
+            self._resources.open_log(call.session, call)
+        self._table.add(call)
         if order is None:
             _log.info("phone rings", extra={"caller": last_four(number), "carrier": key[0], "agent": agent.name})
-            self._resources.call_events(pending).publish("ringing", called=called)
-        return pending
+            self._resources.call_events(call).publish("ringing", called=called)
+        return call
 
-    async def resume(self, key: CallKey) -> PendingCall | None:
-        """
-        The carrier asks what to do with a call whose stream is over: go on with another one, or None for the end.
+    async def _announce(self, call: ManagedCall) -> ManagedCall | Refusal | None:
+        """Publish the call to other nodes. Returns the answer if it rang, or ended, elsewhere."""
+        own = call.record(self._cluster.node)
+        record = await self._cluster.announce(own)
+        call.token_is_shared = record is not None
+        if record is not None and record != own:
+            if not record.awaits_media:
+                return Refusal.OVER
+            return self._table.get(call.key) or ManagedCall.from_record(record, None, self._agents)
+        if self._table.has_ended(call.key):  # the caller hung up during the announcement
+            self._cluster.forget_call(call.key)
+            return Refusal.OVER
+        return None
 
-        The carrier may know of the loss before we do.
+    def _refusal(self, key: CallKey, caller: str, *, vouched: bool) -> Refusal | None:
+        if self._draining:
+            return Refusal.CLOSING
+        if self._table.has_ended(key):
+            return Refusal.OVER
+        if not vouched and not self._allowed.admits(caller):
+            return Refusal.NOT_ALLOWED if self._allowed else Refusal.NOBODY_ALLOWED
+        return Refusal.NO_ENGINE if self._engine is None else None
+
+    async def resume(self, key: CallKey) -> ManagedCall | None:
         """
-        if call := self._call_table.live(key):
-            call.end(EndReason.STREAM_LOST)
-            await asyncio.wait({self._conducted[call]})
-        elif (pending := self._call_table.pending(key)) and not pending.used:
-            self._stream_recovery.park(pending, pending.session)
-        elif self._cluster is not None and not self._call_table.is_parked(key) and not self._call_table.is_over(key):
+        The carrier asks how to continue a call whose stream has ended: with a new one, or None to hang up.
+
+        The carrier may notice the loss before we do.
+        """
+        await self.release(key)
+        if self._table.get(key) is None and not self._table.has_ended(key):
             if fetched := await self._cluster.fetch(key):
-                self.take_up(*fetched)
-        return await self._stream_recovery.ring_again(key)
+                self.take_over(*fetched)
+        call = self._table.get(key)
+        return call if call is not None and await self._recovery.renew(call) else None
 
     def carrier_ended(self, key: CallKey) -> None:
-        """The carrier says that the call is over; it may say so before we have heard of the call at all."""
-        call = self._call_table.live(key)
-        if call is not None:
-            call.end(EndReason.CALLER_HUNG_UP, carrier_over=True)
-        elif pending := self._call_table.ended(key, self._now()):
-            self._call_finisher.settle(pending, EndReason.CALLER_HUNG_UP)
-        elif self._cluster is not None:
-            self._background_tasks.send(self._pass_on_end(key, self._cluster))
+        """The carrier reports the end of the call, possibly of one that is not known here yet."""
+        call = self._table.get(key)
+        if call is None:
+            self._table.remember_ended(key, self._now())
+            self._spawn(self._forward_end(key))
+        elif call.media is not None:
+            call.media.end(EndReason.CALLER_HUNG_UP, carrier_over=True)
+        else:
+            self._end(call, EndReason.CALLER_HUNG_UP)
+
+    async def _forward_end(self, key: CallKey) -> None:
+        if not await self._cluster.forward(NodeCommandKind.ENDED, key):
+            self._cluster.forget_call(key)  # leaves a tombstone, should the call still arrive at some node
 
     def stream_failed(self, key: CallKey, token: str = "") -> None:
         """
         The carrier could not stream, or stopped; the caller may still be there.
 
-        `token` is the stream's: the carrier may say it when the call has another one already.
+        `token` is that of the stream: the call may have a newer one already.
         """
-        call, pending = self._call_table.live(key), self._call_table.pending(key)
-        if token and pending is not None and not pending.has_token(token):
+        call = self._table.get(key)
+        if call is None:
+            if not self._table.has_ended(key):
+                self._spawn(self._forward_stream_failure(key, token))
+        elif token and not call.has_token(token) or call.awaits_stream:
             return
-        if call is not None:
-            call.end(EndReason.STREAM_STOPPED)
-        elif pending is not None and not pending.used:
-            self._stream_recovery.park(pending, pending.session)
-        elif pending is None and not self._call_table.is_over(key) and not self._call_table.is_parked(key):
-            self._background_tasks.send(self._stream_failed_elsewhere(key, token))
+        elif call.media is not None:
+            call.media.end(EndReason.STREAM_STOPPED)
+        else:
+            self._stream_lost(call)
+
+    async def _forward_stream_failure(self, key: CallKey, token: str) -> None:
+        if not await self._cluster.forward(NodeCommandKind.STREAM_FAILED, key, token):
+            # A process that died had answered it, and kept nothing of an anonymous caller.
+            await self._hang_up(key)
 
     def transferred(self, key: CallKey) -> None:
-        """Somebody has picked up: the caller is theirs."""
-        if pending := self._call_table.handed_over(key):
-            self._call_table.ended(key, self._now())
-            self._call_finisher.settle(pending, EndReason.TRANSFERRED)
+        """The transfer target has answered."""
+        call = self._table.get(key)
+        if call is not None and call.state is CallState.TRANSFERRING:
+            self._end(call, EndReason.TRANSFERRED)
         else:
-            self._note_transfer(key, NodeCommandKind.TRANSFERRED)
+            self._transfer_outcome(call, key, NodeCommandKind.TRANSFERRED)
 
     def transfer_failed(self, key: CallKey) -> None:
-        """Nobody has picked up, and the carrier leaves the caller in silence: back to the agent."""
-        if pending := self._call_table.handed_over(key):
-            pending.handed_over = False
-            self._stream_recovery.restart_stream(pending)
+        """The transfer target has not answered. The carrier leaves the caller in silence: back to the agent."""
+        call = self._table.get(key)
+        if call is not None and call.state is CallState.TRANSFERRING:
+            self._stream_lost(call)
         else:
-            self._note_transfer(key, NodeCommandKind.TRANSFER_FAILED)
+            self._transfer_outcome(call, key, NodeCommandKind.TRANSFER_FAILED)
 
-    def _note_transfer(self, key: CallKey, word: NodeCommandKind) -> None:
-        """The outcome of a transfer is known before the call here has ended, or where it is not."""
-        pending = self._call_table.pending(key) if self._call_table.live(key) else None
-        if pending is not None:
-            pending.picked_up = word is NodeCommandKind.TRANSFERRED
-        elif self._cluster is not None:
-            self._background_tasks.send(self._pass_on(word, key, self._cluster))
+    def _transfer_outcome(self, call: ManagedCall | None, key: CallKey, kind: NodeCommandKind) -> None:
+        """The outcome comes before our side of the call has ended, or concerns another node's call."""
+        if call is not None and call.media is not None:
+            call.transfer_answered = kind is NodeCommandKind.TRANSFERRED
+        else:
+            self._spawn(self._forward(kind, key))
 
-    # Calls that we place
+    async def _forward(self, kind: NodeCommandKind, key: CallKey) -> None:
+        await self._cluster.forward(kind, key)
+
+    # Outbound calls
 
     @property
     def unready(self) -> Refusal | None:
-        """Why no call at all can be let in, or placed, at this moment."""
+        """Why no call at all can be accepted or placed now."""
         if self._draining:
             return Refusal.CLOSING
         return Refusal.NO_ENGINE if self._engine is None else None
 
     def dials(self, carrier: str, order: OutboundCall) -> None:
-        """Somebody's phone will ring."""
+        """The carrier has accepted an outbound call."""
         agent = self._agents.answering(order.called).name
         _log.info("call is placed", extra={"caller": last_four(order.to), "carrier": carrier, "agent": agent})
-        self._feed_of(carrier, order).publish("dialling")
+        self._outbound_events(carrier, order).publish("dialling")
 
     async def picked_up(
         self, key: CallKey, order: OutboundCall, *, media_url: str, account_id: str = ""
-    ) -> PendingCall | Refusal:
-        """Somebody whom we have called is on the line. We know for sure who they are."""
+    ) -> ManagedCall | Refusal:
+        """An outbound call was answered. The number is certain, since we dialled it."""
         return await self.accept(
             key,
             caller=order.to,
@@ -379,266 +411,355 @@ class CallManager:
         )
 
     def unanswered(self, carrier: str, order: OutboundCall, reason: str) -> None:
-        """Nobody has picked up. Nothing was said, and nothing is kept."""
-        _log.info(
-            "call that was placed came to nothing",
-            extra={"caller": last_four(order.to), "carrier": carrier, "reason": reason},
-        )
-        self._feed_of(carrier, order).publish("unanswered", reason=reason)
+        """An outbound call was not answered. Nothing is kept of it."""
+        fields = {"caller": last_four(order.to), "carrier": carrier, "reason": reason}
+        _log.info("call that was placed came to nothing", extra=fields)
+        self._outbound_events(carrier, order).publish("unanswered", reason=reason)
 
-    def _feed_of(self, carrier: str, order: OutboundCall) -> CallEvents:
+    def _outbound_events(self, carrier: str, order: OutboundCall) -> CallEvents:
         agent = self._agents.answering(order.called)
-        known_as = identifier(agent.repeat_caller, order.to, attributes=order.attributes)
-        kept = self._resources.has_memory and bool(known_as)
+        identity = identifier(agent.repeat_caller, order.to, attributes=order.attributes)
+        kept = self._resources.has_memory and bool(identity)
         return self._call_events.call(order.session_id, agent.name, order.to, carrier, kept=kept)
 
-    # The media sockets' side
+    # Media sockets
 
-    def expect(self, link: MediaStream) -> None:
-        """A media socket opened; it has yet to show which call it is."""
-        self._pending[link] = None
-        if len(self._pending) > PENDING_SOCKETS:
-            oldest = next(iter(self._pending))
-            del self._pending[oldest]
+    def expect(self, stream: MediaStream) -> None:
+        """A media socket opened and has yet to send its `start`."""
+        self._unclaimed[stream] = None
+        if len(self._unclaimed) > MAX_UNCLAIMED_STREAMS:
+            oldest = next(iter(self._unclaimed))
+            del self._unclaimed[oldest]
             _log.warning("too many media sockets without a start", extra={"carrier": oldest.carrier})
             oldest.close()
 
-    def gone(self, link: MediaStream) -> None:
-        self._pending.pop(link, None)
+    def gone(self, stream: MediaStream) -> None:
+        self._unclaimed.pop(stream, None)
 
-    async def admit(self, started: StreamStarted, link: MediaStream) -> Call | None:
-        """Judge a `start`: with the call's unspent token it becomes the call's media, else it is a stranger's."""
-        self._pending.pop(link, None)
-        key = (link.carrier, started.call_id)
-        pending = await self._redeemed(key, started)
-        if pending is None or self._engine is None:
-            _log.warning("media socket refused", extra={"carrier": link.carrier, "reason": "no valid token"})
+    async def admit(self, started: StreamStarted, stream: MediaStream) -> Call | None:
+        """Attach a media stream to its call. None, to close the socket, unless `started` has the call's open token."""
+        self._unclaimed.pop(stream, None)
+        key = (stream.carrier, started.call_id)
+        call = await self._redeem(key, started)
+        if call is None or self._engine is None:
+            _log.warning("media socket refused", extra={"carrier": stream.carrier, "reason": "no valid token"})
             return None
-        logs.concerns(pending.session_id)
-        if started.problem:  # another stream would be no better
-            _log.warning("carrier protocol error", extra={"carrier": link.carrier, "problem": started.problem})
-            self._call_table.ended(key, self._now())
-            self._stream_recovery.give_up(pending)
+        logs.concerns(call.session_id)
+        if started.problem:  # another stream would have the same problem
+            _log.warning("carrier protocol error", extra={"carrier": stream.carrier, "problem": started.problem})
+            self._give_up(call)
             return None
-        self._identify(pending, started.parameters)
-        call_tools = await self._resources.call_tools(pending)
+        self._identify(call, started.parameters)
+        attempt, tools = call.attempt, await self._resources.call_tools(call)
+        if not self._table.manages(call) or call.state is not CallState.ACTIVE or call.attempt != attempt:
+            return None  # it ended, or got another stream, while the tools were loading
         call_llm = None
         if self._agent_llms is not None:
-            call_llm = self._agent_llms.open(pending.agent, pending.caller, pending.media_url, pending.access)
-        call = self._call(pending, link, self._engine, call_tools, call_llm)
-        self._call_table.went_live(key, call)
-        task = asyncio.get_running_loop().create_task(self._conduct(call, pending, call_llm), name=call.session.id)
-        self._conducted[call] = task
-        return call
+            call_llm = self._agent_llms.open(call.agent, call.caller, call.media_url, call.access)
+        media = call.media = self._make_call(call, stream, self._engine, tools, call_llm)
+        call.session, call.recorder = media.session, media.recorder
+        call.task = asyncio.get_running_loop().create_task(self._run_call(call, media, call_llm), name=media.session.id)
+        self._running.add(call.task)
+        call.task.add_done_callback(self._running.discard)
+        return media
 
-    def _identify(self, pending: PendingCall, parameters: Mapping[str, str]) -> None:
-        """The stream may tell who the caller is. One that goes on has told before."""
-        source = pending.agent.repeat_caller.identifier_source
-        if pending.attempt or source is None or source.kind != "integration_attribute" or source.name not in parameters:
-            return
-        known_as = identifier(pending.agent.repeat_caller, pending.number, attributes=parameters)
-        if known_as == pending.caller:
-            return
-        pending.cancel()
-        pending.caller = pending.access.caller = known_as
-        if pending.session is not None:
-            self._resources.discard(pending.session.id)
-        pending.session = self._resources.session(pending)
-        self._resources.prepare(pending)
-
-    async def _redeemed(self, key: CallKey, started: StreamStarted) -> PendingCall | None:
-        """The call that this token opens, and no other node opens with it."""
-        known = self._call_table.pending(key)
-        if self._cluster is not None and (known is None or known.shared):
-            with contextlib.suppress(SharedStoreUnavailable):  # then only what this node itself has given counts
-                record = await self._cluster.redeem(key, started, known=known is not None)
+    async def _redeem(self, key: CallKey, started: StreamStarted) -> ManagedCall | None:
+        """The call whose open token this is. Of all nodes, one gets it."""
+        known = self._table.get(key)
+        if known is None or known.token_is_shared:
+            with contextlib.suppress(SharedStoreUnavailable):  # then only tokens of this node are accepted
+                record = await self._cluster.redeem(key, started, is_local=known is not None)
                 if record is None:
                     return None
-                if self._call_table.is_over(key):
-                    await self._came_too_late(record, self._cluster)
+                if self._table.has_ended(key):
+                    await self._ended_before_media(record)
                     return None
-                if record.node != self._cluster.directory.node:
-                    return await self._moved_here(record, self._cluster)
-        pending = self._call_table.redeem(key, started.token, started.account_id, self._now())
-        if pending is not None and self._cluster is not None:
-            self._cluster.directory.answered(key)
-        return pending
+                if record.node != self._cluster.node:
+                    return await self._move_here(record)
+        call = self._table.get(key)
+        if call is None or not call.spend_token(started.token, started.account_id, self._now()):
+            return None
+        self._cluster.media_attached(key)
+        return call
 
-    async def _came_too_late(self, record: CallRecord, cluster: ClusterNode) -> None:
-        """The carrier said that the call is over while its media came here: it ends here."""
-        if record.node == cluster.directory.node:
-            cluster.directory.settled(record.key)
+    async def _ended_before_media(self, record: CallRecord) -> None:
+        """The carrier reported the end of the call while its media came here: it ends here."""
+        if record.node == self._cluster.node:
+            self._cluster.forget_call(record.key)
         else:
-            self.take_up(replace(record, state=CallState.OVER), await cluster.session_of(record))
+            self.take_over(replace(record, state=CallState.ENDED), await self._cluster.session_of(record))
 
-    async def _moved_here(self, record: CallRecord, cluster: ClusterNode) -> PendingCall:
-        """A call that rang at another node, and goes on here."""
-        pending = self._ring_of(record, await cluster.session_of(record))
-        self._resources.prepare(pending)
-        pending.used = True
-        self._resources.take_over(pending.session, pending)
-        self._call_table.add_ring(pending)
-        return pending
+    async def _move_here(self, record: CallRecord) -> ManagedCall:
+        """Media of a call that rang at another node came to this one."""
+        call = ManagedCall.from_record(record, await self._cluster.session_of(record), self._agents)
+        call.attach_media()
+        self._resources.prepare(call)
+        self._resources.take_over(call.session, call)
+        self._table.add(call)
+        return call
 
-    # A call's life
+    def _identify(self, call: ManagedCall, parameters: Mapping[str, str]) -> None:
+        """The first stream of a call may carry the identity of the caller."""
+        source = call.agent.repeat_caller.identifier_source
+        if call.attempt or source is None or source.kind != "integration_attribute" or source.name not in parameters:
+            return
+        identity = identifier(call.agent.repeat_caller, call.number, attributes=parameters)
+        if identity == call.caller:
+            return
+        call.cancel_loading()
+        call.caller = call.access.caller = identity
+        if call.session is not None:
+            self._resources.discard(call.session.id)
+        call.session = self._resources.session(call)
+        self._resources.prepare(call)
 
-    def _call(
+    # A live call
+
+    def _make_call(
         self,
-        pending: PendingCall,
-        link: MediaStream,
+        call: ManagedCall,
+        stream: MediaStream,
         engine: EngineConfig,
         call_tools: CallTools,
         call_llm: CallLlm | None,
     ) -> Call:
-        carrier, call_id = pending.key
-        session = pending.session or pending.new_session()
+        carrier, call_id = call.key
+        session = call.session or call.new_session()
         if not session.turns:
             session.started_at = datetime.now(UTC)  # not when it rang
+        self._resources.open_log(session, call)
         recorder: CallRecorder = NoRecorder()
         if not session.off_record:
-            recorder = pending.recorder or self._resources.recorder(session, pending, call_tools)
-        call = Call(
+            recorder = call.recorder or self._resources.recorder(session, call, call_tools)
+        media = Call(
             session,
-            CallAgent(pending.agent, call_tools, call_llm.endpoint if call_llm is not None else None),
-            link,
+            CallAgent(call.agent, call_tools, call_llm.endpoint if call_llm is not None else None),
+            stream,
             CallLegControl(
                 self._controls[carrier],
                 call_id,
-                pending.called,
-                pending.media_url,
-                functools.partial(self._stream_recovery.is_ours, pending.key),
+                call.called,
+                call.media_url,
+                functools.partial(self._cluster.is_ours_now, call.key),
             ),
             engine,
-            pending.access,
-            CallRecords(self._resources.call_events(pending), recorder),
+            call.access,
+            CallRecords(self._resources.call_events(call), recorder),
             self._live_timeouts,
         )
         if call_llm is not None and self._agent_llms is not None:
-            pending.access.subscribe(functools.partial(self._agent_llms.memory_changed, call_llm, pending.agent))
-            call.on_over = functools.partial(self._agent_llms.close, call_llm)
-            call_llm.responder.watched_by(call.latency)
-            call_llm.responder.stood_in_by(call.reply_to)
-        return call
+            call.access.subscribe(functools.partial(self._agent_llms.memory_changed, call_llm, call.agent))
+            media.on_over = functools.partial(self._agent_llms.close, call_llm)
+            call_llm.responder.watched_by(media.latency)
+            call_llm.responder.stood_in_by(media.reply_to)
+        return media
 
-    async def _conduct(self, call: Call, pending: PendingCall, call_llm: CallLlm | None) -> None:
-        pending.recorder, pending.adopted = call.recorder, False
-        steady_at = self._now() + STEADY_SECONDS
-        call_events = self._resources.call_events(pending)
-        call_events.publish("answered", attempt=pending.attempt)
+    async def _run_call(self, call: ManagedCall, media: Call, call_llm: CallLlm | None) -> None:
+        call.may_be_elsewhere = False
+        stable_at = self._now() + self._timeouts.stable_stream
+        call_events = self._resources.call_events(call)
+        call_events.publish("answered", attempt=call.attempt)
         try:
-            await call.run()
+            await media.run()
         except Exception as error:
-            # The edge of a call: whatever went wrong in it stays in it, and what was said is kept.
-            _log.exception("call failed", extra={"call": call.session.uuid[:8]})
+            # The edge of a call: its failure ends no other call, and its turns are kept.
+            _log.exception("call failed", extra={"call": media.session.uuid[:8]})
             call_events.publish("error", what="call failed", reason=type(error).__name__)
-            self._background_tasks.send(self._stream_recovery.hang_up(pending.key))
+            self._spawn(self._hang_up(call.key))
         finally:
-            pending.recorder, pending.caller = call.recorder, call.session.caller
+            call.media = call.task = None
+            call.recorder, call.caller = media.recorder, media.session.caller
             if call_llm is not None and self._agent_llms is not None:
                 self._agent_llms.close(call_llm)
-            if pending.taken:
-                self._call_finisher.let_go(pending)
-            elif call.may_go_on and not pending.picked_up:
-                pending.handed_over = call.session.end_reason is EndReason.TRANSFERRED and pending.picked_up is None
-                call_events.publish("media_lost", reason=str(call.session.end_reason))
-                pending.attempt = 0 if self._now() >= steady_at else pending.attempt
-                self._stream_recovery.park(pending, call.session)
+            if not self._table.manages(call):
+                self._release(call)
+            elif media.may_go_on and not call.transfer_answered:
+                call_events.publish("media_lost", reason=str(media.session.end_reason))
+                call.attempt = 0 if self._now() >= stable_at else call.attempt
+                if media.session.end_reason is EndReason.TRANSFERRED and call.transfer_answered is None:
+                    self._recovery.transfer_started(call)
+                else:
+                    self._stream_lost(call)
             else:
-                self._call_table.ended(pending.key, self._now())
-                self._call_finisher.finish(pending, call.session, call.recorder, wound_up=call.ran_end_function)
-            del self._conducted[call]
+                self._finish(call, end_function_ran=media.ran_end_function)
 
-    # Calls of other nodes
+    # Lost streams
 
-    def take_up(self, record: CallRecord, session: VoiceSession | None) -> None:
-        """A call that was another node's is this one's, without its media. A nameless caller's has no past."""
-        pending = self._ring_of(record, session)
-        self._resources.take_over(session, pending)
-        if record.state is CallState.OVER:
-            self._call_finisher.finish(pending, session)
-        elif session is None:
-            self._stream_recovery.park(pending, None)
+    def _stream_lost(self, call: ManagedCall) -> None:
+        self._apply(call, self._recovery.stream_lost(call))
+
+    async def _restart(self, call: ManagedCall) -> None:
+        token = call.token
+        outcome = await self._recovery.restart(call)
+        self._apply(call, outcome)
+        if outcome is Outcome.OWNED_ELSEWHERE:
+            # The call went there with this very stream, and its node may have died since.
+            self.stream_failed(call.key, token)
+
+    async def _check_alive(self, call: ManagedCall) -> None:
+        self._apply(call, await self._recovery.check_alive(call))
+
+    def _expire(self, call: ManagedCall) -> None:
+        """No media came in time."""
+        if call.state is CallState.TRANSFERRING:  # to hang up would cut off the transfer target
+            self._end(call, EndReason.TRANSFERRED)
         else:
-            self._continue(pending, session)
+            self._spawn(self._give_up_unless_owned_elsewhere(call))
 
-    async def recollect(self, session: VoiceSession) -> None:
+    async def _give_up_unless_owned_elsewhere(self, call: ManagedCall) -> None:
+        self._apply(call, await self._recovery.expire(call))
+
+    def _apply(self, call: ManagedCall, outcome: Outcome) -> None:
+        match outcome:
+            case Outcome.RESTART:
+                self._spawn(self._restart(call))
+            case Outcome.CALLER_GONE:
+                self.carrier_ended(call.key)
+            case Outcome.OWNED_ELSEWHERE:
+                self.drop(call.key)
+            case Outcome.GIVE_UP:
+                self._give_up(call)
+
+    def _give_up(self, call: ManagedCall) -> None:
+        """No media can be had: the call is of no use to the caller any more."""
+        WATCHDOG.labels("no media for a call").inc()
+        fields = {"call": logs.call_name(call.session_id), "carrier": call.key[0]}
+        _log.warning("no media came for a call", extra=fields)
+        self._end(call, EndReason.STREAM_LOST)
+        self._spawn(self._hang_up(call.key))
+
+    async def _hang_up(self, key: CallKey) -> None:
+        if await self._cluster.is_ours_now(key):
+            with contextlib.suppress(CarrierRefused):  # there is no caller left who could notice
+                await self._controls[key[0]].hang_up(key[1])
+
+    # The end of a call
+
+    def _end(self, call: ManagedCall, reason: EndReason) -> None:
+        """A call without media is over."""
+        call.cancel_loading()
+        if call.session is None:
+            self._resources.call_events(call).publish("hangup", reason=str(reason), seconds=0, turns=0)
+        elif call.session.end_reason is not EndReason.GATEWAY_DIED:
+            call.session.end_reason = reason
+        self._finish(call)
+
+    def _finish(self, call: ManagedCall, *, end_function_ran: bool = False) -> None:
+        self._table.end(call, self._now())
+        self._finalize(call, end_function_ran=end_function_ran)
+
+    def _finalize(self, call: ManagedCall, *, end_function_ran: bool = False) -> None:
+        """
+        Submit the session to finalization. Other nodes keep their copy until that has begun.
+
+        The agent's end function runs first, unless it ran in the call: the media was lost, or a gateway died.
+        """
+        key, session = call.key, call.session
+        self._cluster.call_ended(key)
+        if session is None:
+            self._cluster.forget_call(key)
+            return
+        seconds, turns = round(session.seconds, 1), len(session.turns)
+        call_events = self._call_events.of(session, kept=self._resources.has_memory)
+        call_events.publish("hangup", reason=str(session.end_reason or EndReason.FAILED), seconds=seconds, turns=turns)
+        end_function_due = call.agent.functions is not None and bool(session.turns) and not end_function_ran
+        self._finalizer.submit(
+            session,
+            call.recorder,
+            on_started=lambda: self._cluster.forget_call(key, session.id),
+            first=functools.partial(self._run_end_function, call, session) if end_function_due else None,
+        )
+
+    async def _run_end_function(self, call: ManagedCall, session: VoiceSession) -> None:
+        await run_end_function(session, await self._resources.load_tools(call))
+
+    def _release(self, call: ManagedCall) -> None:
+        """Another node has the call, and gets the turns of this one when it has ended."""
+        call.cancel_loading()
+        if call.recorder is not None:
+            call.recorder.close()
+        if call.session is None:
+            return
+        if self._finalizer.is_shared and call.session.caller and call.session.turns:
+            self._contribute(call.key, call.session)
+        else:
+            self._resources.discard(call.session.id)
+
+    def _contribute(self, key: CallKey, session: VoiceSession) -> None:
+        self._finalizer.contribute(session, functools.partial(self._cluster.wait_until_ended, key))
+
+    # Other nodes (LocalCalls)
+
+    def take_over(self, record: CallRecord, session: VoiceSession | None) -> None:
+        call = ManagedCall.from_record(record, session, self._agents)
+        self._resources.take_over(session, call)
+        if call.state is CallState.ENDED:
+            self._finalize(call)
+        elif session is not None:
+            self._continue(call, session)
+        else:
+            self._table.add(call)
+            self._stream_lost(call)
+
+    async def restore_turns(self, session: VoiceSession) -> None:
         await self._resources.recollect(session)
 
-    async def may_go_on_there(self, record: CallRecord) -> bool:
-        """Whether a node that is silent may still have this call, or will get it back, as far as its carrier tells."""
+    async def may_be_alive(self, record: CallRecord) -> bool:
         carrier, call_id = record.key
         control = self._controls.get(carrier)
-        if control is None or record.handed_over:
+        if control is None or record.state is CallState.TRANSFERRING:
             return False
-        without_media = record.state is CallState.PARKED and not control.asks_to_resume
-        return not without_media and await control.is_alive(call_id) is not False
+        if record.state is CallState.RECONNECTING and not record.awaits_media and not control.asks_to_resume:
+            return False
+        return await control.is_alive(call_id) is not False
 
     def has_media(self, key: CallKey) -> bool:
-        return self._call_table.live(key) is not None
+        return self._table.media(key) is not None
 
     async def release(self, key: CallKey) -> None:
-        """Another node is asked for this call's new media."""
-        if call := self._call_table.live(key):
-            call.end(EndReason.STREAM_LOST)
-            await asyncio.wait({self._conducted[call]})
-        elif (pending := self._call_table.pending(key)) and not pending.used:
-            self._stream_recovery.park(pending, pending.session)
+        """End the call's media here, and wait until its session is complete."""
+        call = self._table.get(key)
+        if call is None or call.awaits_stream:
+            return
+        if call.media is not None and call.task is not None:
+            call.media.end(EndReason.STREAM_LOST)
+            await asyncio.wait({call.task})
+        else:
+            self._stream_lost(call)
 
     def drop(self, key: CallKey) -> None:
-        """The call is another node's now."""
-        call, pending = self._call_table.live(key), self._call_table.forget(key)
-        if pending is not None:
-            pending.taken = True
-        if call is not None:
-            call.end(EndReason.STREAM_LOST)
-        elif pending is not None:
-            self._call_finisher.let_go(pending)
+        call = self._table.remove(key)
+        if call is None:
+            return
+        if call.media is not None:
+            call.media.end(EndReason.STREAM_LOST)
+        else:
+            self._release(call)
 
     def operator_ends(self, key: CallKey) -> None:
-        if call := self._call_table.live(key):
-            call.end(EndReason.OPERATOR_HUNG_UP)
+        if media := self._table.media(key):
+            media.end(EndReason.OPERATOR_HUNG_UP)
 
     def operator_says(self, key: CallKey, words: str) -> None:
-        if call := self._call_table.live(key):
-            call.say(words)
+        if media := self._table.media(key):
+            media.say(words)
 
-    def checkpoint(self, directory: CallDirectory) -> None:
-        """Everything said so far in the live calls, for whoever may have to go on with them."""
-        for key, call in self._call_table.live_items():
-            if call.session.caller and self._resources.has_memory:
-                directory.checkpoint(key, call.session.id, call.log_rows)
+    def checkpoints(self) -> Iterable[tuple[CallKey, str, list[Mapping[str, Any]]]]:
+        for call in self._table:
+            if call.media is not None and call.media.session.caller and self._resources.has_memory:
+                yield call.key, call.media.session.id, call.media.log_rows
 
-    async def _pass_on(self, word: NodeCommandKind, key: CallKey, cluster: ClusterNode) -> None:
-        await cluster.pass_on(self, word, key)
-
-    async def _pass_on_end(self, key: CallKey, cluster: ClusterNode) -> None:
-        if not await cluster.pass_on(self, NodeCommandKind.ENDED, key):
-            cluster.directory.settled(key)  # if it rings yet, at whatever node, it is over
-
-    async def _stream_failed_elsewhere(self, key: CallKey, token: str) -> None:
-        if self._cluster is None or not await self._cluster.pass_on(self, NodeCommandKind.STREAM_FAILED, key, token):
-            # An earlier process answered it and died, and nothing of it was kept: a nameless caller's.
-            await self._stream_recovery.hang_up(key)
-
-    # Itself
-
-    def _refusal(self, key: CallKey, caller: str, *, vouched: bool) -> Refusal | None:
-        if self._draining:
-            return Refusal.CLOSING
-        if self._call_table.is_over(key) or self._call_table.is_parked(key):
-            return Refusal.OVER
-        if not vouched and not self._allowed.admits(caller):
-            return Refusal.NOT_ALLOWED if self._allowed else Refusal.NOBODY_ALLOWED
-        return Refusal.NO_ENGINE if self._engine is None else None
-
-    def _ring_of(self, record: CallRecord, session: VoiceSession | None = None) -> PendingCall:
-        return pending_call_from_record(record, session, self._agents, expires=self._now() + TOKEN_SECONDS)
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work` beside the calls; `close` waits for it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
 
-def _died(session: VoiceSession) -> None:
-    """Nobody knows more of its end than when somebody spoke last."""
+def _mark_died(session: VoiceSession) -> None:
+    """The last turn is the last that is known of the call."""
     session.end_reason = EndReason.GATEWAY_DIED
     session.ended_at = session.turns[-1].at if session.turns else session.started_at

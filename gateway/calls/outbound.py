@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from gateway.agents import Agent, AgentDirectory
-from gateway.cluster.store import SharedStore
+from gateway.cluster.store import ExpiringStore
 from gateway.prompts import with_context
 from gateway.sealing import Sealer
 from gateway.session import new_session_id
@@ -57,20 +57,20 @@ def speaker(agents: AgentDirectory, called: str, order: OutboundCall | None) -> 
 class OutboundCallStore:
     """OutboundCalls whose calls have not ended ringing. Every method raises SharedStoreUnavailable."""
 
-    def __init__(self, shared_store: SharedStore, token: Secret) -> None:
-        self._shared_store = shared_store
+    def __init__(self, store: ExpiringStore, token: Secret) -> None:
+        self._store = store
         self._sealer = Sealer(token, "orders")
 
     async def keep(self, order: OutboundCall) -> None:
         sealed = self._sealer.seal_json(order.as_json(), order.id)
-        await self._shared_store.put(_name(order.id), sealed, ORDER_SECONDS)
+        await self._store.put(_name(order.id), sealed, ORDER_SECONDS)
 
     async def find(self, order_id: str) -> OutboundCall | None:
-        sealed = await self._shared_store.get(_name(order_id))
+        sealed = await self._store.get(_name(order_id))
         return OutboundCall.from_json(self._sealer.open_json(sealed, order_id)) if sealed is not None else None
 
     async def drop(self, order_id: str) -> None:
-        await self._shared_store.delete(_name(order_id))
+        await self._store.delete(_name(order_id))
 
 
 def _name(order_id: str) -> str:

@@ -96,9 +96,14 @@ def run(options: argparse.Namespace) -> int:
     if options.workers > 1:
         # The workers' metrics, added up by the one that is scraped.
         with tempfile.TemporaryDirectory(prefix="gateway-metrics-") as folder:
-            environ = {**os.environ, **given, metrics.FOLDER_VARIABLE: folder}
-            shared = ["--sockets", options.sockets]
-            return supervisor.supervise(options.workers, listener, options=shared, environ=environ)
+            return supervisor.supervise(
+                options.workers,
+                listener,
+                options=["--sockets", options.sockets],
+                environ={**os.environ, **given, metrics.FOLDER_VARIABLE: folder},
+                data_dir=loaded.data_dir,
+                has_redis=loaded.redis_url is not None,
+            )
     return _serve(server, listener)
 
 

@@ -1,8 +1,8 @@
 """
-What nodes know of each other's calls: who answers for which call, its token, its turns, and word for its node.
+The directory of calls that all nodes share: which node owns a call, its stream token, its turns, and node inboxes.
 
-Every call has one owner. Tokens, ownership and questions are asked of the board at once. Everything else is put into
-one queue and written in order, as soon as the board takes it: the call does not wait, and an outage loses nothing.
+Every call has one owner. Tokens, ownership and lookups go to the shared store at once. Everything else is queued and
+written in order as soon as the store accepts it: calls never wait for it, and an outage loses nothing.
 """
 
 import asyncio
@@ -20,44 +20,51 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.calls.state import CallState
 from gateway.cluster.store import SharedStore
 from gateway.errors import SharedStoreUnavailable
 from gateway.session import CallKey
 
-BEAT_SECONDS: Final = 1.0
-ALIVE_SECONDS: Final = 4.0
-"""A node that has not shown a sign of life for so long is dead, and its calls are anybody's."""
-
-PARDON_SECONDS: Final = 10.0
-"""Nobody is taken for dead so soon after the board was out of reach: it was for all, and each tries again in turn."""
-
-ANSWER_SECONDS: Final = 1.0
-"""A message that its node has not taken by then shows the same, sooner."""
-RELEASE_SECONDS: Final = 4.0
-"""How long a node that lives may take to let a call go: it waits for the caller's last words."""
-LOOK_SECONDS: Final = 0.02
-
-CALL_SECONDS: Final = 24 * 3600.0
-"""How long a call is known that nobody writes about any more."""
-OVER_SECONDS: Final = 3600.0
-RETRY_SECONDS: Final = 0.5
-MOST_WAITING: Final = 100_000
-MOST_FOREIGN: Final = 1000
+MAX_QUEUED: Final = 100_000
+MAX_RELEASED: Final = 1000
 
 _log = logging.getLogger(__name__)
 
 
-class CallState(enum.StrEnum):
-    RINGING = "ringing"
-    LIVE = "live"
-    PARKED = "parked"
-    """It has lost its media and waits for other."""
-    OVER = "over"
+@dataclass(frozen=True)
+class ClusterTimeouts:
+    """Durations of the cluster, in seconds."""
+
+    heartbeat: float = 1.0
+    node_expiry: float = 4.0
+    """A node without a heartbeat for this long is dead, and any node may take over its calls."""
+    outage_grace: float = 10.0
+    """After the store was unreachable no node counts as dead for this long: each has to reach it again first."""
+    delivery: float = 1.0
+    """A node that has not read a command by then is dead too."""
+    release: float = 4.0
+    """How long a living node may take to release a call: it waits for the caller's last words."""
+    poll: float = 0.02
+    request: float = 2.0
+    """How long a lookup in the store may take while a caller waits."""
+    token_request: float = 0.1
+    """The same for a token that this node issued itself: engine settings leave within 150 ms."""
+    retry: float = 0.5
+    fast_retry: float = 0.2
+    """While a caller waits, and for heartbeats."""
+    takeover_check: float = 3.0
+    """How often some node asks the carrier about a call whose node is silent."""
+    end_poll: float = 5.0
+    """How often a node that has lost a call looks whether it has ended."""
+    stream_token: float = 30.0
+    keep_call: float = 24 * 3600.0
+    """How long a call is kept that no node writes about any more."""
+    keep_ended: float = 3600.0
 
 
 @dataclass(frozen=True)
 class CallRecord:
-    """What every node knows of a call. `session` is without its turns; a nameless caller's call has none."""
+    """What every node can read of a call. `session` has no turns here; an anonymous caller's call has no session."""
 
     key: CallKey
     node: str
@@ -68,38 +75,41 @@ class CallRecord:
     media_url: str = ""
     attempt: int = 0
     token: str = field(default="", repr=False)
+    """The open stream token; empty while there is none."""
     session: Mapping[str, Any] | None = None
     number: str = ""
     tier: int = 0
-    handed_over: bool = False
     order: Mapping[str, Any] | None = None
-    """Why we call, where it is us who do."""
+    """The request, if the gateway placed this call."""
+
+    @property
+    def awaits_media(self) -> bool:
+        """Whether a node may attach media with the open token."""
+        return bool(self.token) and self.state in (CallState.RINGING, CallState.RECONNECTING)
 
     def as_bytes(self) -> bytes:
         return orjson.dumps(asdict(self))
 
     @classmethod
     def from_bytes(cls, stored: bytes) -> "CallRecord":
-        """What a newer version may have added is left out."""
+        """Fields that a newer version added are dropped."""
         values = {name: value for name, value in orjson.loads(stored).items() if name in cls.__dataclass_fields__}
         carrier, call_id = values.pop("key")
         return cls(key=(carrier, call_id), **{**values, "state": CallState(values["state"])})
 
 
 class NodeCommandKind(enum.StrEnum):
-    """What one node tells another about a call."""
-
     ENDED = "ended"
-    """The carrier says that the call is over."""
+    """The carrier reports the end of the call."""
     STREAM_FAILED = "stream failed"
-    """The carrier says that the media is over; the caller may be there."""
+    """The carrier reports the end of the media stream; the caller may still be there."""
     TRANSFERRED = "transferred"
-    """Somebody has picked up the call that was put through to them."""
+    """The transfer target has answered."""
     TRANSFER_FAILED = "transfer failed"
     RELEASE = "release"
-    """The carrier asks here for new media: park the call."""
+    """The carrier requests new media at the sending node: let the call go."""
     TAKEN = "taken"
-    """The call is another node's now."""
+    """Another node owns the call now."""
     END = "end"
     """An operator ends the call."""
     SAY = "say"
@@ -108,7 +118,9 @@ class NodeCommandKind(enum.StrEnum):
 
 @dataclass(frozen=True)
 class NodeCommand:
-    word: NodeCommandKind
+    """What one node asks of another, or reports to it, about a call."""
+
+    kind: NodeCommandKind
     key: CallKey
     text: str = field(default="", repr=False)
     id: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -120,367 +132,369 @@ class NodeCommand:
     def from_bytes(cls, stored: bytes) -> "NodeCommand":
         values = orjson.loads(stored)
         carrier, call_id = values["key"]
-        return cls(NodeCommandKind(values["word"]), (carrier, call_id), values.get("text", ""), values["id"])
+        return cls(NodeCommandKind(values["kind"]), (carrier, call_id), values.get("text", ""), values["id"])
 
 
 class CallDirectory:
-    """One node's view of what all of them share. `run` writes what is queued, and shows that the node is alive."""
+    """One node's access to the directory. `run` writes what is queued."""
 
-    def __init__(self, shared_store: SharedStore, *, token_seconds: float, node: str = "") -> None:
+    def __init__(self, store: SharedStore, timeouts: ClusterTimeouts, *, node: str = "") -> None:
         self.node = node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self._shared_store = shared_store
-        self._token_seconds = token_seconds
+        self._store = store
+        self._timeouts = timeouts
         self._mine: dict[CallKey, CallRecord] = {}
         self._queue: deque[Callable[[], Awaitable[None]]] = deque()
         self._queued = asyncio.Event()
         self._reachable = True
-        self._gap_at = float("-inf")
-        self._figures = b"{}"
-        self._is_known = False
-        self._was_forgotten = False
-        self._foreign: dict[CallKey, str] = {}
-        """Sessions of calls that others have taken from us. What is still to be written of them is not the board's."""
+        self._outage_at = float("-inf")
+        self._counts = b"{}"
+        self._is_registered = False
+        self._lost_registration = False
+        self._released: dict[CallKey, str] = {}
+        """Sessions of calls that other nodes took from this one. Turns still queued for them are not written."""
 
-    # Asked at once
+    # Answered by the store at once
 
     async def open(self, record: CallRecord) -> CallRecord:
-        """Make a ringing call known, or return what is already known of it."""
+        """Register a ringing call, or return the record that exists already."""
         while True:
-            if await self._shared_store.add(_call(record.key), record.as_bytes(), CALL_SECONDS):
+            if await self._store.add(_call(record.key), record.as_bytes(), self._timeouts.keep_call):
                 await self._owns(record)
-                await self._shared_store.put(_token(record.key), record.token.encode(), self._token_seconds)
+                await self._store.put(_token(record.key), record.token.encode(), self._timeouts.stream_token)
                 return record
             if there := await self.find(record.key):
                 return there
 
     async def find(self, key: CallKey) -> CallRecord | None:
-        stored = await self._shared_store.get(_call(key))
+        stored = await self._store.get(_call(key))
         return CallRecord.from_bytes(stored) if stored else None
 
     async def redeem(self, key: CallKey, token: str, account_id: str) -> CallRecord | None:
-        """Spend a token. Of all sockets at all nodes one gets the call, as it was; it is this node's from then on."""
+        """
+        Spend a token. Of all sockets at all nodes one gets the call, which this node owns from then on.
+
+        Returns the record as it was before; None for a wrong or spent token.
+        """
         record = await self.find(key)
-        if record is None:  # it may have lost the call; who gave the token knows
+        if record is None:  # the store may have lost the call; the node that issued the token has not
             raise SharedStoreUnavailable("the call is not known")
-        if record.state is not CallState.RINGING or account_id not in ("", record.account_id):
+        if not record.awaits_media or account_id not in ("", record.account_id):
             return None
-        stored = await self._shared_store.get(_token(key)) or b""
-        if not (
-            stored and hmac.compare_digest(stored, token.encode()) and await self._shared_store.delete(_token(key))
-        ):
+        stored = await self._store.get(_token(key)) or b""
+        if not (stored and hmac.compare_digest(stored, token.encode()) and await self._store.delete(_token(key))):
             return None
-        live = replace(record, node=self.node, state=CallState.LIVE, token="")
-        await self._shared_store.put(_call(key), live.as_bytes(), CALL_SECONDS)
+        live = replace(record, node=self.node, state=CallState.ACTIVE, token="")
+        await self._store.put(_call(key), live.as_bytes(), self._timeouts.keep_call)
         await self._took(live, record.node)
         return record
 
     async def adopt(self, key: CallKey, former: str, *, state: CallState | None = None) -> CallRecord | None:
         """
-        Take a call over from a node that is dead or has let it go; None when somebody else was quicker.
+        Take a call over from a node that is dead or has released it; None if another node was faster.
 
-        Returns it as it was; it is in the same `state` here unless one is given.
+        Returns the record as it was before; the new one has the same state unless `state` is given.
         """
         record = await self.find(key)
         if record is None:
             return None
-        half_ours = record.node == self.node and key not in self._mine  # the board went away while we took it
-        if record.node != former and not half_ours:
+        interrupted = record.node == self.node and key not in self._mine  # the store failed during the takeover
+        if record.node != former and not interrupted:
             return None
         mine = replace(record, node=self.node, state=state or record.state)
-        if not await self._shared_store.swap(_call(key), record.as_bytes(), mine.as_bytes(), CALL_SECONDS):
+        if not await self._store.swap(_call(key), record.as_bytes(), mine.as_bytes(), self._timeouts.keep_call):
             return None
         await self._took(mine, former)
         return record
 
-    async def ring_again(self, record: CallRecord) -> None:
-        """A call of this node's gets a new token. On return every node honours it."""
-        # In its turn with what is queued: that the call is over may be said while this is on its way.
+    async def publish_token(self, record: CallRecord) -> None:
+        """Open a new token for a call of this node. On return every node accepts it."""
+        # Through the queue, because the end of the call may be queued while this is on its way.
         self._post(lambda: self._change(record))
-        await self.written()
+        await self.flushed()
         if record.key in self._mine:
-            await self._shared_store.put(_token(record.key), record.token.encode(), self._token_seconds)
+            await self._store.put(_token(record.key), record.token.encode(), self._timeouts.stream_token)
 
     async def release(self, record: CallRecord) -> bool:
-        """Ask a call's node to let go of it, and wait until it has, or must be dead. Whether it has."""
-        if not await self.reached(record.node, NodeCommandKind.RELEASE, record.key):
+        """Ask a call's node to release it, and wait. False if it has not, and so must be dead."""
+        if not await self.deliver(record.node, NodeCommandKind.RELEASE, record.key):
             return False
-        give_up = asyncio.get_running_loop().time() + RELEASE_SECONDS
-        while asyncio.get_running_loop().time() < give_up:
-            now = await self.find(record.key)
-            if now is None or now.state is not CallState.LIVE:
+        give_up = _now() + self._timeouts.release
+        while _now() < give_up:
+            current = await self.find(record.key)
+            if current is None or current.state is not CallState.ACTIVE:
                 return True
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self._timeouts.poll)
         return False
 
-    async def reached(self, node: str, word: NodeCommandKind, key: CallKey, text: str = "") -> bool:
-        """Tell a node about a call of its; whether it took the message, and so is alive."""
-        message = NodeCommand(word, key, text)
-        await self._send(node, message)
-        give_up = asyncio.get_running_loop().time() + ANSWER_SECONDS
-        while message.as_bytes() in await self._shared_store.items(_inbox(node)):
-            if asyncio.get_running_loop().time() > give_up:
+    async def deliver(self, node: str, kind: NodeCommandKind, key: CallKey, text: str = "") -> bool:
+        """Send a command to a node. False if it has not read it in time, and so must be dead."""
+        command = NodeCommand(kind, key, text)
+        await self._send(node, command)
+        give_up = _now() + self._timeouts.delivery
+        while command.as_bytes() in await self._store.items(_inbox(node)):
+            if _now() > give_up:
                 return False
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(self._timeouts.poll)
         return True
 
-    async def turns(self, session_id: str) -> list[dict[str, Any]]:
+    async def journal(self, session_id: str) -> list[dict[str, Any]]:
         """The journal entries of a call, as far as its node could share them."""
-        return [orjson.loads(entry) for entry in await self._shared_store.items(journal_name(session_id))]
+        return [orjson.loads(entry) for entry in await self._store.items(journal_name(session_id))]
 
-    async def bearer(self, digest: str) -> tuple[str, str, int] | None:
-        """Agent and caller of the call that this bearer belongs to, and how much may be told."""
-        stored = await self._shared_store.get(f"bearer:{digest}")
+    async def find_bearer(self, digest: str) -> tuple[str, str, int] | None:
+        """Agent, caller and trust level of the call that this bearer token belongs to."""
+        stored = await self._store.get(f"bearer:{digest}")
         if stored is None:
             return None
         agent, caller, tier = orjson.loads(stored)
         return agent, caller, tier
 
-    async def is_new_event(self, event_id: str, seconds: float = OVER_SECONDS) -> bool:
-        """Whether no node has asked this for so long."""
-        return await self._shared_store.add(f"event:{event_id}", b"1", seconds)
+    async def is_new_event(self, event_id: str, seconds: float) -> bool:
+        """Whether no node has asked for this event within that time."""
+        return await self._store.add(f"event:{event_id}", b"1", seconds)
 
     async def alive(self, node: str) -> bool:
-        """Whether it has shown a sign of life. When the board comes back, each gets the time to show one again."""
-        pardoned = asyncio.get_running_loop().time() - self._gap_at < PARDON_SECONDS
-        return node == self.node or pardoned or await self._shared_store.get(f"alive:{node}") is not None
+        """Whether the node has a recent heartbeat. For a while after an outage of the store every node has."""
+        in_grace = _now() - self._outage_at < self._timeouts.outage_grace
+        return node == self.node or in_grace or await self._store.get(f"alive:{node}") is not None
 
     async def nodes(self) -> list[dict[str, Any]]:
-        """Those that are alive, each with its `node` and the figures of its last sign of life."""
-        names = sorted(await self._shared_store.members("nodes"))
-        signs = [(name, await self._shared_store.get(f"alive:{name}")) for name in names]
-        return [{"node": name, **orjson.loads(sign)} for name, sign in signs if sign]
+        """The living nodes, each with its name as `node` and the counts of its last heartbeat."""
+        names = sorted(await self._store.members("nodes"))
+        heartbeats = [(name, await self._store.get(f"alive:{name}")) for name in names]
+        return [{"node": name, **orjson.loads(heartbeat)} for name, heartbeat in heartbeats if heartbeat]
 
-    async def live_elsewhere(self) -> list[CallRecord]:
-        """The calls that have their media at other nodes."""
-        others = await self._shared_store.members("nodes") - {self.node}
-        names = [name for node in others for name in await self._shared_store.members(f"calls:{node}")]
+    async def active_elsewhere(self) -> list[CallRecord]:
+        """The calls that have media at other nodes."""
+        others = await self._store.members("nodes") - {self.node}
+        names = [name for node in others for name in await self._store.members(f"calls:{node}")]
         records = [await self.find(_key(name)) for name in names]
-        return [record for record in records if record is not None and record.state is CallState.LIVE]
+        return [record for record in records if record is not None and record.state is CallState.ACTIVE]
 
     async def orphans(self) -> list[tuple[CallKey, str]]:
-        """Calls whose node is dead, and that node. A dead node without calls is forgotten."""
+        """Calls whose node is dead, and that node. A dead node without calls is removed."""
         found: list[tuple[CallKey, str]] = []
-        for node in await self._shared_store.members("nodes"):
+        for node in await self._store.members("nodes"):
             if await self.alive(node):
                 continue
-            calls = await self._shared_store.members(f"calls:{node}")
+            calls = await self._store.members(f"calls:{node}")
             found += [(_key(name), node) for name in calls]
             if not calls:
-                await self._shared_store.leave("nodes", node)
-                await self._shared_store.delete(_inbox(node))
+                await self._store.leave("nodes", node)
+                await self._store.delete(_inbox(node))
         return found
 
-    async def disown(self, key: CallKey, node: str) -> None:
-        """It is none of that node's calls."""
-        await self._shared_store.leave(f"calls:{node}", _name(key))
+    async def remove_from(self, node: str, key: CallKey) -> None:
+        """The call is not one of that node's any more."""
+        await self._store.leave(f"calls:{node}", _name(key))
 
-    async def next_message(self) -> NodeCommand | None:
-        """The next word for this node; None when there was none for a second, or one that only newer versions know."""
-        stored = await self._shared_store.take(_inbox(self.node), wait=1.0)
+    async def next_command(self) -> NodeCommand | None:
+        """The next command for this node; None if none came for a second, or one that only a newer version knows."""
+        stored = await self._store.take(_inbox(self.node), wait=1.0)
         with contextlib.suppress(ValueError, KeyError):
             return NodeCommand.from_bytes(stored) if stored else None
         return None
 
-    # Written soon
+    # Queued, and written in order
 
-    def answered(self, key: CallKey) -> None:
-        """A call of this node's has its media here, though its token could not be spent on the board in time."""
+    def media_attached(self, key: CallKey) -> None:
+        """A call of this node has media here, but its token could not be spent in the store in time."""
 
         async def write() -> None:
             record = self._mine.get(key)
-            if record is not None and record.state is CallState.RINGING:
-                await self._shared_store.delete(_token(key))
-                await self._change(replace(record, state=CallState.LIVE, token=""))
+            if record is not None and record.awaits_media:
+                await self._store.delete(_token(key))
+                await self._change(replace(record, state=CallState.ACTIVE, token=""))
 
         self._post(write)
 
-    def parked(self, record: CallRecord) -> None:
+    def update(self, record: CallRecord) -> None:
         self._post(lambda: self._change(record))
 
-    def over(self, key: CallKey) -> None:
-        """The call is over; that it has come to its ending is still to be said."""
+    def ended(self, key: CallKey) -> None:
+        """The call has ended; its record stays until finalization has begun."""
 
         async def write() -> None:
             if record := self._mine.get(key):
-                await self._change(replace(record, state=CallState.OVER, token=""))
+                await self._change(replace(record, state=CallState.ENDED, token=""))
 
         self._post(write)
 
-    def settled(self, key: CallKey, session_id: str = "") -> None:
-        """Nothing of it is needed here any more. Only that there was such a call is known for a while."""
-        tombstone = CallRecord(key, self.node, CallState.OVER)
+    def forget(self, key: CallKey, session_id: str = "") -> None:
+        """Finalization has begun, which needs nothing from here. A tombstone without content stays for a while."""
+        tombstone = CallRecord(key, self.node, CallState.ENDED)
 
         async def write() -> None:
             there = await self.find(key)
             if there is None or there.node == self.node:
-                await self._shared_store.put(_call(key), tombstone.as_bytes(), OVER_SECONDS)
-                await self._shared_store.delete(journal_name(session_id))
-            await self._shared_store.leave(f"calls:{self.node}", _name(key))
+                await self._store.put(_call(key), tombstone.as_bytes(), self._timeouts.keep_ended)
+                await self._store.delete(journal_name(session_id))
+            await self._store.leave(f"calls:{self.node}", _name(key))
             self._mine.pop(key, None)
-            self._foreign.pop(key, None)
+            self._released.pop(key, None)
 
         self._post(write)
 
-    def said(self, session_id: str, entry: bytes) -> None:
-        """One more entry of a call's journal."""
+    def append(self, session_id: str, entry: bytes) -> None:
+        """Share one more entry of a call's journal."""
 
         async def write() -> None:
-            if session_id not in self._foreign.values():
-                await self._shared_store.append(journal_name(session_id), [entry], CALL_SECONDS)
+            if session_id not in self._released.values():
+                await self._store.append(journal_name(session_id), [entry], self._timeouts.keep_call)
 
         self._post(write)
 
-    def bearer_opened(self, digest: str, agent: str, caller: str, tier: int) -> None:
-        """The engine may ask any node for this call's answers, and shows a bearer with this digest."""
+    def share_bearer(self, digest: str, agent: str, caller: str, tier: int) -> None:
+        """The engine may send this call's LLM requests to any node, with the bearer token of this digest."""
         self._post(
-            lambda: self._shared_store.put(f"bearer:{digest}", orjson.dumps([agent, caller, tier]), CALL_SECONDS)
+            lambda: self._store.put(f"bearer:{digest}", orjson.dumps([agent, caller, tier]), self._timeouts.keep_call)
         )
 
-    def bearer_closed(self, digest: str) -> None:
+    def withdraw_bearer(self, digest: str) -> None:
         async def write() -> None:
-            await self._shared_store.delete(f"bearer:{digest}")
+            await self._store.delete(f"bearer:{digest}")
 
         self._post(write)
 
     def checkpoint(self, key: CallKey, session_id: str, entries: Iterable[Mapping[str, Any]]) -> None:
-        """All entries so far: mends what the board may have lost, and shows that the call is still there."""
+        """Write all entries so far: restores what the store may have lost, and extends the record's expiry."""
         values = [orjson.dumps(entry) for entry in entries]
 
         async def write() -> None:
             if record := self._mine.get(key):
                 await self._change(record)
-            if key in self._mine:  # else another node has the call, and knows more of it
-                await self._shared_store.rewrite(journal_name(session_id), values, CALL_SECONDS)
-                await self._shared_store.join(f"calls:{self.node}", _name(key))
+            if key in self._mine:  # else another node has the call, and more of its turns
+                await self._store.rewrite(journal_name(session_id), values, self._timeouts.keep_call)
+                await self._store.join(f"calls:{self.node}", _name(key))
 
         self._post(write)
 
     def post(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Write for all nodes, in order. `write` raises SharedStoreUnavailable to be retried."""
+        """Queue any other write. `write` raises SharedStoreUnavailable to be retried."""
         self._post(write)
 
-    async def written(self) -> None:
-        """Wait until everything queued so far is on the board."""
+    async def flushed(self) -> None:
+        """Wait until everything queued so far is written."""
         done = asyncio.Event()
 
-        async def tell() -> None:
+        async def notify() -> None:
             done.set()
 
-        self._post(tell)
+        self._post(notify)
         await done.wait()
 
-    # At work
+    # Background work
 
     async def run(self) -> None:
-        """Write what is queued, in order, until cancelled. What can't be written waits."""
+        """Write the queue in order, until cancelled; retry what fails."""
         while True:
             await self._queued.wait()
             self._queued.clear()
             while self._queue:
                 try:
                     if not self._reachable:
-                        await self.mend()
+                        await self.republish()
                     await self._queue[0]()
                 except SharedStoreUnavailable as error:
-                    self._tell(error)
-                    await asyncio.sleep(RETRY_SECONDS)
+                    self._log_reachability(error)
+                    await asyncio.sleep(self._timeouts.retry)
                     continue
                 self._queue.popleft()
-                self._tell(None)
+                self._log_reachability(None)
 
-    async def beat(self, figures: Mapping[str, int]) -> bool:
-        """Show that this node is alive, and what it has to do. Whether the board has forgotten that it was."""
-        self._figures = orjson.dumps(figures)
+    async def heartbeat(self, counts: Mapping[str, int]) -> bool:
+        """Write this node's heartbeat with its counts. True if the store had lost this node since the last one."""
+        self._counts = orjson.dumps(counts)
         try:
-            await self._show_life()
+            await self._register()
         except SharedStoreUnavailable:
-            self._gap_at = asyncio.get_running_loop().time()
+            self._outage_at = _now()
             raise
-        was_forgotten, self._was_forgotten = self._was_forgotten, False
-        return was_forgotten
+        lost, self._lost_registration = self._lost_registration, False
+        return lost
 
-    async def mend(self) -> None:
+    async def republish(self) -> None:
         """
-        After the board was away: make known again what it has forgotten, and see which calls are others' now.
+        After an outage: write the records that the store has lost, and find the calls that other nodes have now.
 
-        A call that rings here may have got its media elsewhere, and the board have forgotten who told us.
+        A call with an open token is left out: it may have media elsewhere by now, and the store lost that too.
         """
-        await self._show_life()
+        await self._register()
         for key, record in list(self._mine.items()):
             there = await self.find(key)
-            if there is None and record.state is not CallState.RINGING:
-                await self._shared_store.put(_call(key), record.as_bytes(), CALL_SECONDS)
+            if there is None and not record.awaits_media:
+                await self._store.put(_call(key), record.as_bytes(), self._timeouts.keep_call)
                 await self._owns(record)
             elif there is not None and there.node != self.node:
-                await self._send(
-                    self.node, NodeCommand(NodeCommandKind.TAKEN, key)
-                )  # who took it may have said so in vain
-                self.lost(key)
+                # The command of the node that took it may be lost.
+                await self._send(self.node, NodeCommand(NodeCommandKind.TAKEN, key))
+                self.disown(key)
 
-    def lost(self, key: CallKey) -> None:
-        """The call is another node's."""
+    def disown(self, key: CallKey) -> None:
+        """Another node owns the call."""
         record = self._mine.pop(key, None)
         if record is not None and record.session is not None:
-            self._foreign[key] = record.session["id"]
-            while len(self._foreign) > MOST_FOREIGN:
-                del self._foreign[next(iter(self._foreign))]
+            self._released[key] = record.session["id"]
+            while len(self._released) > MAX_RELEASED:
+                del self._released[next(iter(self._released))]
 
     async def leave(self) -> None:
-        """This node goes: whatever calls it still has are anybody's."""
-        await self._shared_store.delete(f"alive:{self.node}")
-
-    # Itself
+        """This node stops; others take over the calls it still has."""
+        await self._store.delete(f"alive:{self.node}")
 
     def _post(self, write: Callable[[], Awaitable[None]]) -> None:
         self._queue.append(write)
-        if len(self._queue) > MOST_WAITING:
+        if len(self._queue) > MAX_QUEUED:
             del self._queue[1]  # not the first: it is being written
         self._queued.set()
 
     async def _change(self, record: CallRecord) -> None:
-        """Write a call of this node's anew, unless it has become another's."""
+        """Replace the record of a call, unless another node owns it by now."""
         name, before = _call(record.key), self._mine.get(record.key)
-        if before and await self._shared_store.swap(name, before.as_bytes(), record.as_bytes(), CALL_SECONDS):
+        if before and await self._store.swap(name, before.as_bytes(), record.as_bytes(), self._timeouts.keep_call):
             self._mine[record.key] = record
             return
         there = await self.find(record.key)
-        if there is None or there.node == self.node:  # the board never knew it, has lost it, or has an older state
-            await self._shared_store.put(name, record.as_bytes(), CALL_SECONDS)
+        if there is None or there.node == self.node:  # new to the store, lost by it, or older there
+            await self._store.put(name, record.as_bytes(), self._timeouts.keep_call)
             await self._owns(record)
         else:
-            self.lost(record.key)
+            self.disown(record.key)
 
-    async def _show_life(self) -> None:
-        await self._shared_store.put(f"alive:{self.node}", self._figures, ALIVE_SECONDS)
-        self._was_forgotten |= await self._shared_store.join("nodes", self.node) and self._is_known
-        self._is_known = True
+    async def _register(self) -> None:
+        await self._store.put(f"alive:{self.node}", self._counts, self._timeouts.node_expiry)
+        self._lost_registration |= await self._store.join("nodes", self.node) and self._is_registered
+        self._is_registered = True
 
     async def _owns(self, record: CallRecord) -> None:
-        """Nobody looks for the calls of a node that the board does not know."""
-        await self._show_life()
-        await self._shared_store.join(f"calls:{self.node}", _name(record.key))
+        await self._register()  # the calls of an unregistered node would never be taken over
+        await self._store.join(f"calls:{self.node}", _name(record.key))
         self._mine[record.key] = record
-        self._foreign.pop(record.key, None)
+        self._released.pop(record.key, None)
 
     async def _took(self, record: CallRecord, former: str) -> None:
-        await self._shared_store.join(f"calls:{self.node}", _name(record.key))
+        await self._store.join(f"calls:{self.node}", _name(record.key))
         if former != self.node:
             await self._send(former, NodeCommand(NodeCommandKind.TAKEN, record.key))
-            # Last: until here it is found among a dead node's calls, and taken again if this was interrupted.
-            await self._shared_store.leave(f"calls:{former}", _name(record.key))
+            # Last: an interrupted takeover is found among the dead node's calls, and repeated.
+            await self._store.leave(f"calls:{former}", _name(record.key))
         self._mine[record.key] = record
-        self._foreign.pop(record.key, None)
+        self._released.pop(record.key, None)
 
-    async def _send(self, node: str, message: NodeCommand) -> None:
-        await self._shared_store.append(_inbox(node), [message.as_bytes()], OVER_SECONDS)
+    async def _send(self, node: str, command: NodeCommand) -> None:
+        await self._store.append(_inbox(node), [command.as_bytes()], self._timeouts.keep_ended)
 
-    def _tell(self, error: SharedStoreUnavailable | None) -> None:
-        """Once when the board is gone, once when it is back."""
+    def _log_reachability(self, error: SharedStoreUnavailable | None) -> None:
+        """Log once when the store goes away, and once when it is back."""
         if error is not None and self._reachable:
             _log.error("shared storage can't be reached, this node goes on by itself", extra={"reason": str(error)})
         elif error is None and not self._reachable:
             _log.info("shared storage is back")
         self._reachable = error is None
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _name(key: CallKey) -> str:
@@ -505,5 +519,5 @@ def _inbox(node: str) -> str:
 
 
 def journal_name(session_id: str) -> str:
-    """Under which the turns of a call are shared."""
+    """The name of the list with the journal entries of a call."""
     return f"journal:{session_id}"

@@ -1,17 +1,19 @@
 """
-One node among several: its calls made known, word passed on about the others', and a dead node's calls taken over.
+This process as a node: alone (SingleNode), or one of several that share Redis (ClusterNode).
 
-The desk stays the only one that acts on calls; this is how it hears of other nodes and how they hear of it.
+Nodes publish their calls, forward what carriers report to the call's owner, and take over the calls of dead nodes. The
+call manager alone acts on calls; it uses either class through `Cluster`, and ClusterNode calls it through `LocalCalls`.
 """
 
 import asyncio
 import contextlib
+import enum
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, Protocol
 
-from gateway.calls.pending_call import PendingCall
-from gateway.cluster.directory import BEAT_SECONDS, CallDirectory, CallRecord, CallState, NodeCommand, NodeCommandKind
+from gateway.calls.state import CallState
+from gateway.cluster.directory import CallDirectory, CallRecord, ClusterTimeouts, NodeCommand, NodeCommandKind
 from gateway.errors import SharedStoreUnavailable
 from gateway.history.call_log import restore, rows_beside_turns, rows_of_turns
 from gateway.logs import call_name
@@ -19,365 +21,523 @@ from gateway.metrics import WATCHDOG
 from gateway.session import CallKey, VoiceSession
 from gateway.telephony.events import StreamStarted
 
-KNOWN_PATIENCE: Final = 0.1
-"""How long the board is asked about a call that this node knows itself: its settings leave within 150 ms."""
-PATIENCE: Final = 2.0
-RETRY_SECONDS: Final = 1.0
-ASK_AGAIN_SECONDS: Final = 0.2
-"""The same, while a caller waits, and for a sign of life."""
-LOOK_SECONDS: Final = 3.0
-"""How often some node asks the carrier about a call whose node is silent."""
-OVER_LOOK_SECONDS: Final = 5.0
-
 _log = logging.getLogger(__name__)
 
 
+class Reclaim(enum.Enum):
+    """What to do with a call found in this machine's journal after a start."""
+
+    RESUME = enum.auto()
+    """It is this node's."""
+    CONTRIBUTE = enum.auto()
+    """Another machine's node has it, and may not know all of its turns."""
+    LEAVE = enum.auto()
+    """Another worker on this disk has it, and uses that journal."""
+
+
 class LocalCalls(Protocol):
-    """What is done at this node about calls that others tell of."""
+    """What the cluster asks of this node's call manager."""
 
     def carrier_ended(self, key: CallKey) -> None: ...
     def stream_failed(self, key: CallKey, token: str = "") -> None: ...
     def transferred(self, key: CallKey) -> None: ...
     def transfer_failed(self, key: CallKey) -> None: ...
-    async def release(self, key: CallKey) -> None: ...
-    def drop(self, key: CallKey) -> None: ...
     def operator_ends(self, key: CallKey) -> None: ...
     def operator_says(self, key: CallKey, words: str) -> None: ...
-    def take_up(self, record: CallRecord, session: VoiceSession | None) -> None: ...
-    async def recollect(self, session: VoiceSession) -> None: ...
-    async def may_go_on_there(self, record: CallRecord) -> bool: ...
     def has_media(self, key: CallKey) -> bool: ...
-    def checkpoint(self, directory: CallDirectory) -> None: ...
+
+    async def release(self, key: CallKey) -> None:
+        """End the call's media here: another node continues it."""
+
+    def drop(self, key: CallKey) -> None:
+        """Another node owns the call now."""
+
+    def take_over(self, record: CallRecord, session: VoiceSession | None) -> None:
+        """This node owns the call now, without its media. `session` is None for an anonymous caller."""
+
+    async def restore_turns(self, session: VoiceSession) -> None:
+        """Add turns from the journal of a dead worker on the same disk."""
+
+    async def may_be_alive(self, record: CallRecord) -> bool:
+        """Whether the silent owner of this call may still have it, as far as the carrier knows."""
+
+    def checkpoints(self) -> Iterable[tuple[CallKey, str, list[Mapping[str, Any]]]]:
+        """Key, session id and all journal entries of each call with media here."""
+
+
+class Cluster(Protocol):
+    """What this process needs of other nodes. Unless stated, no method raises SharedStoreUnavailable."""
+
+    @property
+    def node(self) -> str:
+        """The name of this node; empty for a single one."""
+
+    @property
+    def nodes(self) -> list[dict[str, Any]]:
+        """The living nodes at the last heartbeat, each with its counts; empty while unknown."""
+
+    @property
+    def takes_over_calls(self) -> bool:
+        """Whether other nodes continue the calls that this one has when it stops."""
+
+    async def run(self) -> None:
+        """Until cancelled: send heartbeats and write what is queued."""
+
+    async def listen(self, calls: LocalCalls, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Until cancelled: carry out commands, take over calls of dead nodes, write checkpoints."""
+
+    async def close(self) -> None: ...
+
+    # A call of this node
+
+    async def announce(self, record: CallRecord) -> CallRecord | None:
+        """Publish a ringing call. Returns the record in force, which may be another's; None if none can be shared."""
+
+    async def publish_token(self, record: CallRecord) -> bool:
+        """Publish a new token. Whether other nodes accept it."""
+
+    async def redeem(self, key: CallKey, started: StreamStarted, *, is_local: bool) -> CallRecord | None:
+        """
+        Spend a token that any node may have issued; None for a wrong one. The call is this node's from then on.
+
+        `is_local`: this node issued one itself. Raises SharedStoreUnavailable if the store does not answer in time.
+        """
+
+    def media_attached(self, key: CallKey) -> None: ...
+    def stream_lost(self, record: CallRecord, session: VoiceSession | None) -> None: ...
+    def call_ended(self, key: CallKey) -> None: ...
+
+    def forget_call(self, key: CallKey, session_id: str = "") -> None:
+        """Finalization has begun, or nothing is kept of the call."""
+
+    def share_entry(self, session_id: str, entry: bytes) -> None:
+        """Share an entry of a call's journal."""
+
+    # A call of any node
+
+    async def fetch(self, key: CallKey) -> tuple[CallRecord, VoiceSession | None] | None:
+        """Take over a call whose carrier requests new media here; None if no node has it."""
+
+    async def forward(self, kind: NodeCommandKind, key: CallKey, text: str = "") -> bool:
+        """Forward a carrier's report to the call's owner. False if no node knows the call."""
+
+    async def session_of(self, record: CallRecord) -> VoiceSession | None:
+        """The call's session with every turn that was shared."""
+
+    async def is_ours(self, key: CallKey) -> bool:
+        """Whether no other node owns the call. Waits until the store answers."""
+
+    async def is_ours_now(self, key: CallKey) -> bool:
+        """The same, as far as it is known within a moment."""
+
+    async def wait_until_ended(self, key: CallKey) -> None: ...
+
+    async def reclaim(self, key: CallKey, writer: str) -> Reclaim:
+        """Decide about a call in this machine's journal, which the node `writer` wrote."""
+
+    async def is_alive(self, node: str) -> bool:
+        """Whether that other node runs. Raises SharedStoreUnavailable."""
+
+    async def is_new_event(self, event_id: str) -> bool:
+        """Whether no node has seen this webhook event."""
+
+    async def sessions_elsewhere(self) -> list[VoiceSession]:
+        """The active calls of other nodes with the turns they shared, oldest first; without anonymous callers."""
+
+    async def command(self, kind: NodeCommandKind, session_id: str, text: str = "") -> bool:
+        """Have another node do this to its call. False if no node has it."""
+
+    # Bearer tokens of calls, for LLM requests that reach any node
+
+    def share_bearer(self, digest: str, agent: str, caller: str, tier: int) -> None: ...
+    def withdraw_bearer(self, digest: str) -> None: ...
+    async def find_bearer(self, digest: str) -> tuple[str, str, int] | None: ...
+
+
+class SingleNode:
+    """A process that shares nothing: every call is its own, and no other node knows one."""
+
+    node = ""
+    takes_over_calls = False
+
+    @property
+    def nodes(self) -> list[dict[str, Any]]:
+        return []
+
+    async def run(self) -> None: ...
+    async def listen(self, calls: LocalCalls, counts: Callable[[], Mapping[str, int]]) -> None: ...
+    async def close(self) -> None: ...
+
+    async def announce(self, record: CallRecord) -> CallRecord | None:
+        return None
+
+    async def publish_token(self, record: CallRecord) -> bool:
+        return False
+
+    async def redeem(self, key: CallKey, started: StreamStarted, *, is_local: bool) -> CallRecord | None:
+        return None
+
+    def media_attached(self, key: CallKey) -> None: ...
+    def stream_lost(self, record: CallRecord, session: VoiceSession | None) -> None: ...
+    def call_ended(self, key: CallKey) -> None: ...
+    def forget_call(self, key: CallKey, session_id: str = "") -> None: ...
+    def share_entry(self, session_id: str, entry: bytes) -> None: ...
+
+    async def fetch(self, key: CallKey) -> tuple[CallRecord, VoiceSession | None] | None:
+        return None
+
+    async def forward(self, kind: NodeCommandKind, key: CallKey, text: str = "") -> bool:
+        return False
+
+    async def session_of(self, record: CallRecord) -> VoiceSession | None:
+        return None
+
+    async def is_ours(self, key: CallKey) -> bool:
+        return True
+
+    async def is_ours_now(self, key: CallKey) -> bool:
+        return True
+
+    async def wait_until_ended(self, key: CallKey) -> None: ...
+
+    async def reclaim(self, key: CallKey, writer: str) -> Reclaim:
+        return Reclaim.RESUME
+
+    async def is_alive(self, node: str) -> bool:
+        return False
+
+    async def is_new_event(self, event_id: str) -> bool:
+        return True
+
+    async def sessions_elsewhere(self) -> list[VoiceSession]:
+        return []
+
+    async def command(self, kind: NodeCommandKind, session_id: str, text: str = "") -> bool:
+        return False
+
+    def share_bearer(self, digest: str, agent: str, caller: str, tier: int) -> None: ...
+    def withdraw_bearer(self, digest: str) -> None: ...
+
+    async def find_bearer(self, digest: str) -> tuple[str, str, int] | None:
+        return None
 
 
 class ClusterNode:
-    """
-    The other nodes, as one of them sees them.
+    """One of several nodes. `shares_disk`: the others are workers with the same DATA_DIR."""
 
-    `nodes` are those alive at the last beat, this one among them, each with its figures; none while nobody can tell.
-    """
+    takes_over_calls = True
 
-    def __init__(self, directory: CallDirectory, *, sync_seconds: float, shares_disk: bool = False) -> None:
+    def __init__(
+        self, directory: CallDirectory, timeouts: ClusterTimeouts, *, sync_seconds: float, shares_disk: bool
+    ) -> None:
         self.directory = directory
         self.nodes: list[dict[str, Any]] = []
-        self._figures: Callable[[], Mapping[str, int]] = dict
+        self._timeouts = timeouts
         self._sync_seconds = sync_seconds
         self._shares_disk = shares_disk
-        self._manager: LocalCalls | None = None
+        self._calls: LocalCalls | None = None
+        self._counts: Callable[[], Mapping[str, int]] = dict
+
+    @property
+    def node(self) -> str:
+        return self.directory.node
 
     async def run(self) -> None:
-        """Until cancelled: be alive, and tell what there is to tell."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.directory.run())
-            group.create_task(_again_and_again(self._beat, BEAT_SECONDS, retry=ASK_AGAIN_SECONDS))
+            group.create_task(self._repeat(self._heartbeat, self._timeouts.heartbeat, self._timeouts.fast_retry))
 
-    async def listen(self, manager: LocalCalls, figures: Callable[[], Mapping[str, int]]) -> None:
-        """
-        Until cancelled: hear what others say, take over what the dead leave, write checkpoints.
-
-        `figures` is what the others are told about this node's work.
-        """
-        self._figures, self._manager = figures, manager
+    async def listen(self, calls: LocalCalls, counts: Callable[[], Mapping[str, int]]) -> None:
+        self._counts, self._calls = counts, calls
         async with asyncio.TaskGroup() as group:
-            group.create_task(_again_and_again(lambda: self._take_over(manager), BEAT_SECONDS))
-            group.create_task(_again_and_again(lambda: self._hear(manager, group), 0))
-            group.create_task(self._write_checkpoints(manager))
+            retry = self._timeouts.retry
+            group.create_task(self._repeat(lambda: self._take_over(calls), self._timeouts.heartbeat, retry))
+            group.create_task(self._repeat(lambda: self._receive(calls, group), 0, retry))
+            group.create_task(self._write_checkpoints())
 
     async def close(self) -> None:
-        """Write what is queued, and go."""
+        """Write what is queued, and leave the cluster."""
         try:
-            async with asyncio.timeout(PATIENCE):
-                await self.directory.written()
+            async with asyncio.timeout(self._timeouts.request):
+                await self.directory.flushed()
                 await self.directory.leave()
         except (SharedStoreUnavailable, TimeoutError):
-            _log.warning("other nodes could not be told that this one stops")
+            _log.warning("other nodes could not be informed that this one stops")
 
-    # The desk's questions
+    # A call of this node
 
-    async def announce(self, pending: PendingCall) -> CallRecord | None:
-        """Make a ringing call known. Returns what another node, or an earlier request here, has made of it."""
-        record = self._record_of(pending, CallState.RINGING)
+    async def announce(self, record: CallRecord) -> CallRecord | None:
         try:
-            async with asyncio.timeout(PATIENCE):
-                there = await self.directory.open(record)
+            async with asyncio.timeout(self._timeouts.request):
+                return await self.directory.open(record)
         except (SharedStoreUnavailable, TimeoutError):
-            return None  # then it can only be answered here
-        pending.shared = True
-        return None if there == record else there
+            return None
 
-    async def announce_again(self, pending: PendingCall) -> None:
-        """The call has a new token."""
+    async def publish_token(self, record: CallRecord) -> bool:
         try:
-            async with asyncio.timeout(PATIENCE):
-                await self.directory.ring_again(self._record_of(pending, CallState.RINGING))
-                pending.shared = True
+            async with asyncio.timeout(self._timeouts.request):
+                await self.directory.publish_token(record)
         except (SharedStoreUnavailable, TimeoutError):
-            pass  # then it can only go on here
+            return False
+        return True
 
-    def parked(self, pending: PendingCall) -> None:
-        """The call has lost its media. Another node may go on with it, so every turn is told again."""
-        self.directory.parked(self._record_of(pending, CallState.PARKED))
-        if pending.session is not None:
-            entries = [*rows_of_turns(pending.session.turns), *rows_beside_turns(pending.session)]
-            self.directory.checkpoint(pending.key, pending.session.id, entries)
-
-    async def redeem(self, key: CallKey, started: StreamStarted, *, known: bool) -> CallRecord | None:
-        """Spend a token, whichever node gave it. SharedStoreUnavailable when that can't be asked in time."""
+    async def redeem(self, key: CallKey, started: StreamStarted, *, is_local: bool) -> CallRecord | None:
         try:
-            async with asyncio.timeout(KNOWN_PATIENCE if known else PATIENCE):
+            async with asyncio.timeout(self._timeouts.token_request if is_local else self._timeouts.request):
                 return await self.directory.redeem(key, started.token, started.account_id)
         except TimeoutError:
             raise SharedStoreUnavailable("no answer in time") from None
 
-    async def session_of(self, record: CallRecord) -> VoiceSession | None:
-        """A call's session, with every turn that its node could share."""
-        if record.session is None:
-            return None
-        session = VoiceSession.from_json({**record.session, "turns": []})
-        entries = await self.directory.turns(session.id)
-        restore(session, entries)
-        return session
+    def media_attached(self, key: CallKey) -> None:
+        self.directory.media_attached(key)
+
+    def stream_lost(self, record: CallRecord, session: VoiceSession | None) -> None:
+        """Another node may continue the call, so every turn is written once more."""
+        self.directory.update(record)
+        if session is not None:
+            self.directory.checkpoint(
+                record.key, session.id, [*rows_of_turns(session.turns), *rows_beside_turns(session)]
+            )
+
+    def call_ended(self, key: CallKey) -> None:
+        self.directory.ended(key)
+
+    def forget_call(self, key: CallKey, session_id: str = "") -> None:
+        self.directory.forget(key, session_id)
+
+    def share_entry(self, session_id: str, entry: bytes) -> None:
+        self.directory.append(session_id, entry)
+
+    # A call of any node
 
     async def fetch(self, key: CallKey) -> tuple[CallRecord, VoiceSession | None] | None:
-        """A call of another node's, whose carrier asks here for new media: it is this node's now."""
-        give_up = asyncio.get_running_loop().time() + PATIENCE
-        while True:
-            try:
-                return await self._fetched(key)
-            except SharedStoreUnavailable as error:
-                if asyncio.get_running_loop().time() > give_up:
-                    _log.warning("other nodes can't be asked for a call", extra={"reason": str(error)})
-                    return None
-            await asyncio.sleep(ASK_AGAIN_SECONDS)
-
-    async def _fetched(self, key: CallKey) -> tuple[CallRecord, VoiceSession | None] | None:
-        record = await self.directory.find(key)
-        if record is None or record.state is CallState.OVER:
-            return None
-        heard = record.node == self.directory.node or await self.directory.release(record)
-        return await self._adopted(key, record.node, heard=heard)
-
-    async def pass_on(self, manager: LocalCalls, word: NodeCommandKind, key: CallKey, text: str = "") -> bool:
-        """
-        Tell a call's node what its carrier says. If it is dead the call becomes ours. False: nobody knows it.
-
-        Waits for the board as long as it takes: the carrier says it once, and the call's node may be dead.
-        """
-        while True:
-            try:
-                return await self._passed_on(manager, word, key, text)
-            except SharedStoreUnavailable:
-                await asyncio.sleep(RETRY_SECONDS)
-
-    async def _passed_on(self, manager: LocalCalls, word: NodeCommandKind, key: CallKey, text: str) -> bool:
-        record = await self.directory.find(key)
-        if record is None:
-            return False
-        if record.node == self.directory.node or record.state is CallState.OVER:
-            return True
-        if await self.directory.reached(record.node, word, key, text):
-            return True
-        if adopted := await self._adopted(key, record.node):
-            manager.take_up(*adopted)
-            if word is NodeCommandKind.ENDED:
-                manager.carrier_ended(key)
-        return True
-
-    async def is_ours(self, key: CallKey) -> bool:
-        """Whether the call is still this node's; waits for an answer as long as it takes."""
+        give_up = _now() + self._timeouts.request
         while True:
             try:
                 record = await self.directory.find(key)
-                return record is None or record.node == self.directory.node
+                if record is None or record.state is CallState.ENDED:
+                    return None
+                released = record.node == self.node or await self.directory.release(record)
+                return await self._adopt(key, record.node, released=released)
+            except SharedStoreUnavailable as error:
+                if _now() > give_up:
+                    _log.warning("other nodes can't be asked for a call", extra={"reason": str(error)})
+                    return None
+            await asyncio.sleep(self._timeouts.fast_retry)
+
+    async def forward(self, kind: NodeCommandKind, key: CallKey, text: str = "") -> bool:
+        """Waits for the store as long as it takes: the carrier reports once. If the owner is dead, takes over."""
+        while True:
+            try:
+                return await self._forward(kind, key, text)
             except SharedStoreUnavailable:
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(self._timeouts.retry)
+
+    async def _forward(self, kind: NodeCommandKind, key: CallKey, text: str) -> bool:
+        record = await self.directory.find(key)
+        if record is None:
+            return False
+        if record.node == self.node or record.state is CallState.ENDED:
+            return True
+        if await self.directory.deliver(record.node, kind, key, text):
+            return True
+        adopted = await self._adopt(key, record.node)
+        if adopted is not None and self._calls is not None:
+            self._calls.take_over(*adopted)
+            if kind is NodeCommandKind.ENDED:
+                self._calls.carrier_ended(key)
+        return True
+
+    async def session_of(self, record: CallRecord) -> VoiceSession | None:
+        if record.session is None:
+            return None
+        session = VoiceSession.from_json({**record.session, "turns": []})
+        restore(session, await self.directory.journal(session.id))
+        return session
+
+    async def is_ours(self, key: CallKey) -> bool:
+        while True:
+            try:
+                record = await self.directory.find(key)
+                return record is None or record.node == self.node
+            except SharedStoreUnavailable:
+                await asyncio.sleep(self._timeouts.retry)
 
     async def is_ours_now(self, key: CallKey) -> bool:
-        """The same, as far as can be told at once."""
         try:
-            async with asyncio.timeout(PATIENCE / 4):
+            async with asyncio.timeout(self._timeouts.request / 4):
                 return await self.is_ours(key)
         except TimeoutError:
             return True
 
-    async def until_over(self, key: CallKey) -> None:
-        """Wait until the call has ended, whoever had it last."""
+    async def wait_until_ended(self, key: CallKey) -> None:
         while True:
             with contextlib.suppress(SharedStoreUnavailable):
                 record = await self.directory.find(key)
-                if record is None or record.state is CallState.OVER:
+                if record is None or record.state is CallState.ENDED:
                     return
-            await asyncio.sleep(OVER_LOOK_SECONDS)
+            await asyncio.sleep(self._timeouts.end_poll)
 
-    async def reclaim(self, key: CallKey, writer: str) -> bool | None:
-        """
-        Whether a call in this machine's journal is to be taken up here; if not, whether it is to be forgotten.
-
-        `writer` is the process that wrote it: a dead one, unless it is a worker that shares the journal. None: somebody
-        sees to it who needs that journal.
-        """
+    async def reclaim(self, key: CallKey, writer: str) -> Reclaim:
         while True:
             try:
                 if self._shares_disk and await self.directory.alive(writer):
-                    return None
-                claim = CallRecord(key, self.directory.node, CallState.PARKED)
-                record = await self.directory.open(claim)  # of several workers one takes up what nobody knows of
+                    return Reclaim.LEAVE
+                claim = CallRecord(key, self.node, CallState.RECONNECTING)
+                record = await self.directory.open(claim)  # one of several workers claims a call that no node knows
                 if record == claim or await self.directory.adopt(key, writer) is not None:
-                    return True
-                return None if self._shares_disk or record.node == self.directory.node else False
+                    return Reclaim.RESUME
+                return Reclaim.LEAVE if self._shares_disk or record.node == self.node else Reclaim.CONTRIBUTE
             except SharedStoreUnavailable:
-                await asyncio.sleep(RETRY_SECONDS)
+                await asyncio.sleep(self._timeouts.retry)
+
+    async def is_alive(self, node: str) -> bool:
+        return await self.directory.alive(node)
 
     async def is_new_event(self, event_id: str) -> bool:
         try:
-            async with asyncio.timeout(PATIENCE / 2):
-                return await self.directory.is_new_event(event_id)
+            async with asyncio.timeout(self._timeouts.request / 2):
+                return await self.directory.is_new_event(event_id, self._timeouts.keep_ended)
         except (SharedStoreUnavailable, TimeoutError):
             return True
 
-    # An operator's wishes
-
     async def sessions_elsewhere(self) -> list[VoiceSession]:
-        """The calls of other nodes, with what was said as far as it is shared. Nameless callers' are not among them."""
         try:
-            async with asyncio.timeout(PATIENCE):
-                found = [await self.session_of(record) for record in await self.directory.live_elsewhere()]
+            async with asyncio.timeout(self._timeouts.request):
+                found = [await self.session_of(record) for record in await self.directory.active_elsewhere()]
         except (SharedStoreUnavailable, TimeoutError):
-            return []  # it is a picture of what goes on here, then
+            return []
         return sorted(filter(None, found), key=lambda session: session.started_at)
 
-    async def have(self, word: NodeCommandKind, session_id: str, text: str = "") -> bool:
-        """Have another node do this to a call of its; whether there is one, and it was told."""
+    async def command(self, kind: NodeCommandKind, session_id: str, text: str = "") -> bool:
         try:
-            async with asyncio.timeout(PATIENCE):
-                for record in await self.directory.live_elsewhere():
+            async with asyncio.timeout(self._timeouts.request):
+                for record in await self.directory.active_elsewhere():
                     if record.session is not None and record.session["id"] == session_id:
-                        return await self.directory.reached(record.node, word, record.key, text)
+                        return await self.directory.deliver(record.node, kind, record.key, text)
         except (SharedStoreUnavailable, TimeoutError):
             pass
         return False
 
-    # At work
+    # Bearer tokens
 
-    async def _beat(self) -> None:
+    def share_bearer(self, digest: str, agent: str, caller: str, tier: int) -> None:
+        self.directory.share_bearer(digest, agent, caller, tier)
+
+    def withdraw_bearer(self, digest: str) -> None:
+        self.directory.withdraw_bearer(digest)
+
+    async def find_bearer(self, digest: str) -> tuple[str, str, int] | None:
         try:
-            if await self.directory.beat(self._figures()):
-                await self.directory.mend()
-                if self._manager is not None:
-                    self._manager.checkpoint(self.directory)
+            return await self.directory.find_bearer(digest)
+        except SharedStoreUnavailable:
+            return None
+
+    # Heartbeats, commands and failover
+
+    async def _heartbeat(self) -> None:
+        try:
+            if await self.directory.heartbeat(self._counts()):
+                await self.directory.republish()
+                self._checkpoint()
             self.nodes = await self.directory.nodes()
         except SharedStoreUnavailable:
             self.nodes = []
             raise
 
-    async def _hear(self, manager: LocalCalls, group: asyncio.TaskGroup) -> None:
-        message = await self.directory.next_message()
-        if message is not None:  # to act may take seconds, and who sent the next one takes us for dead after one
-            group.create_task(self._act(manager, message))
+    async def _receive(self, calls: LocalCalls, group: asyncio.TaskGroup) -> None:
+        command = await self.directory.next_command()
+        if command is not None:  # in a task: the sender of the next one gives up after a second
+            group.create_task(self._carry_out(calls, command))
 
-    async def _act(self, manager: LocalCalls, message: NodeCommand) -> None:
-        match message.word:
+    async def _carry_out(self, calls: LocalCalls, command: NodeCommand) -> None:
+        match command.kind:
             case NodeCommandKind.ENDED:
-                manager.carrier_ended(message.key)
+                calls.carrier_ended(command.key)
             case NodeCommandKind.STREAM_FAILED:
-                manager.stream_failed(message.key, message.text)
+                calls.stream_failed(command.key, command.text)
             case NodeCommandKind.TRANSFERRED:
-                manager.transferred(message.key)
+                calls.transferred(command.key)
             case NodeCommandKind.TRANSFER_FAILED:
-                manager.transfer_failed(message.key)
+                calls.transfer_failed(command.key)
             case NodeCommandKind.RELEASE:
-                await manager.release(message.key)
+                await calls.release(command.key)
             case NodeCommandKind.END:
-                manager.operator_ends(message.key)
+                calls.operator_ends(command.key)
             case NodeCommandKind.SAY:
-                manager.operator_says(message.key, message.text)
+                calls.operator_says(command.key, command.text)
             case NodeCommandKind.TAKEN:
-                if not await self.is_ours(message.key) and not await self._taken_back(manager, message.key):
-                    self.directory.lost(message.key)
-                    manager.drop(message.key)
+                if not await self.is_ours(command.key) and not await self._take_back(calls, command.key):
+                    self.directory.disown(command.key)
+                    calls.drop(command.key)
 
-    async def _taken_back(self, manager: LocalCalls, key: CallKey) -> bool:
-        """A call that was taken from us while we were out of reach, but has its media here and nowhere else."""
+    async def _take_back(self, calls: LocalCalls, key: CallKey) -> bool:
+        """Take back a call that another node took while this one was unreachable, if only this one has media."""
         record = await self.directory.find(key)
-        if record is None or record.state is not CallState.PARKED or not manager.has_media(key):
+        if record is None or record.state is not CallState.RECONNECTING or record.awaits_media:
             return False
-        return await self.directory.adopt(key, record.node, state=CallState.LIVE) is not None
+        return calls.has_media(key) and await self.directory.adopt(key, record.node, state=CallState.ACTIVE) is not None
 
-    async def _take_over(self, manager: LocalCalls) -> None:
+    async def _take_over(self, calls: LocalCalls) -> None:
         for key, node in await self.directory.orphans():
             record = await self.directory.find(key)
-            if record is None or record.node == self.directory.node:
-                await self._finish_adoption(manager, key, node)
+            if record is None or record.node == self.node:  # a takeover was interrupted
+                if adopted := await self._adopt(key, node):
+                    calls.take_over(*adopted)
+                else:
+                    await self.directory.remove_from(node, key)
             elif record.node == node or not await self.directory.alive(record.node):
-                await self._take_over_one(manager, record)
+                await self._take_over_one(calls, record)
 
-    async def _finish_adoption(self, manager: LocalCalls, key: CallKey, node: str) -> None:
-        """It is no longer that node's; we may have been interrupted while we took it."""
-        if adopted := await self._adopted(key, node):
-            manager.take_up(*adopted)
-        else:
-            await self.directory.disown(key, node)
-
-    async def _take_over_one(self, manager: LocalCalls, record: CallRecord) -> None:
+    async def _take_over_one(self, calls: LocalCalls, record: CallRecord) -> None:
         """
-        A call whose node is silent. It may be dead, or only out of our reach and talking to the caller.
+        Take over a call of a silent node.
 
-        The carrier knows: it tells when the media is lost, or the call has ended, and is asked whether it has.
+        That node may be dead, or cut off from us and still talking to the caller. The carrier reports lost media and
+        ended calls, and is asked whether this call has ended.
         """
-        over = record.state is CallState.OVER
-        if not over:
-            if not await self.directory.is_new_event(f"look {record.key}", LOOK_SECONDS):
+        if record.state is not CallState.ENDED:
+            if not await self.directory.is_new_event(f"look {record.key}", self._timeouts.takeover_check):
                 return
-            if await manager.may_go_on_there(record):
+            if await calls.may_be_alive(record):
                 return
-        if adopted := await self._adopted(record.key, record.node):
+        if adopted := await self._adopt(record.key, record.node):
             session = adopted[1]
             call = {"call": call_name(session.id)} if session is not None else {}
             _log.warning("a call's node is silent, and its call taken over", extra={**call, "carrier": record.key[0]})
             WATCHDOG.labels("node silent").inc()
-            manager.take_up(*adopted)
+            calls.take_over(*adopted)
 
-    async def _adopted(
-        self, key: CallKey, former: str, *, heard: bool = False
+    async def _adopt(
+        self, key: CallKey, former: str, *, released: bool = False
     ) -> tuple[CallRecord, VoiceSession | None] | None:
-        """A call that is ours now. Whoever had it was `heard`, or may know more of what was said."""
+        """Take ownership. Unless its former owner `released` it, that node may have turns that are not known here."""
         record = await self.directory.adopt(key, former)
         session = await self.session_of(record) if record else None
         if session is not None:
-            session.taken_over |= not heard
-            if self._shares_disk and self._manager is not None:
-                await self._manager.recollect(session)
+            session.taken_over |= not released
+            if self._shares_disk and self._calls is not None:
+                await self._calls.restore_turns(session)
         return (record, session) if record else None
 
-    def _record_of(self, pending: PendingCall, state: CallState) -> CallRecord:
-        return CallRecord(
-            pending.key,
-            self.directory.node,
-            state,
-            pending.account_id,
-            pending.caller,
-            pending.called,
-            pending.media_url,
-            pending.attempt,
-            pending.token,
-            {**pending.session.as_json(), "turns": []} if pending.session is not None else None,
-            pending.number,
-            pending.access.level,
-            pending.handed_over,
-            pending.order.as_json() if pending.order is not None else None,
-        )
-
-    async def _write_checkpoints(self, manager: LocalCalls) -> None:
+    async def _write_checkpoints(self) -> None:
         while True:
             await asyncio.sleep(self._sync_seconds)
-            manager.checkpoint(self.directory)
+            self._checkpoint()
+
+    def _checkpoint(self) -> None:
+        for key, session_id, entries in self._calls.checkpoints() if self._calls is not None else ():
+            self.directory.checkpoint(key, session_id, entries)
+
+    async def _repeat(self, work: Callable[[], Awaitable[None]], pause: float, retry: float) -> None:
+        while True:
+            try:
+                await work()
+            except SharedStoreUnavailable:
+                await asyncio.sleep(retry)  # the directory has logged it
+            else:
+                await asyncio.sleep(pause)
 
 
-async def _again_and_again(work: Callable[[], Awaitable[None]], pause: float, *, retry: float = RETRY_SECONDS) -> None:
-    while True:
-        try:
-            await work()
-        except SharedStoreUnavailable:
-            await asyncio.sleep(retry)  # the writer of the queue has said so
-        else:
-            await asyncio.sleep(pause)
+def _now() -> float:
+    return asyncio.get_running_loop().time()

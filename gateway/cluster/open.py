@@ -1,4 +1,4 @@
-"""Open the store that nodes and workers share: Redis, a file under DATA_DIR, or nothing for a single process."""
+"""Open what this process shares with other nodes or workers: Redis, or nothing for a single process."""
 
 import contextlib
 from collections.abc import AsyncIterator
@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gateway import extras
-from gateway.calls.call_table import TOKEN_SECONDS
-from gateway.cluster.directory import CallDirectory
-from gateway.cluster.file_store import FileStore
-from gateway.cluster.node import ClusterNode
-from gateway.cluster.store import SharedStore
+from gateway.cluster.directory import CallDirectory, ClusterTimeouts
+from gateway.cluster.local_store import LocalStore
+from gateway.cluster.node import Cluster, ClusterNode, SingleNode
+from gateway.cluster.store import ExpiringStore, SharedStore
 from gateway.errors import SettingsError
 from gateway.history.erasure import SharedData
 from gateway.settings import Settings
@@ -23,18 +22,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sharing:
-    """What this process shares with others. `cluster` is None for a single process."""
+    """What this process shares with others."""
 
-    cluster: ClusterNode | None
-    store: SharedStore
+    cluster: Cluster
+    store: ExpiringStore
+    """For outbound requests and used guest links."""
+    shared_store: SharedStore | None = None
     shares_disk: bool = False
     jobs: "RedisJobQueue | None" = None
     events: "EventStream | None" = None
     traces: SharedData | None = None
-
-    @property
-    def node(self) -> str:
-        return self.cluster.directory.node if self.cluster is not None else ""
 
 
 def check_redis_url(settings: Settings) -> None:
@@ -56,7 +53,7 @@ def check_redis_url(settings: Settings) -> None:
 
 
 @contextlib.asynccontextmanager
-async def open_sharing(settings: Settings, *, shares_disk: bool) -> AsyncIterator[Sharing]:
+async def open_sharing(settings: Settings, timeouts: ClusterTimeouts, *, shares_disk: bool) -> AsyncIterator[Sharing]:
     """Open what is shared while the block runs. `shares_disk`: other workers use the same DATA_DIR."""
     sync_seconds = max(1, settings.voice_session_sync_interval)
     if settings.redis_url is not None:
@@ -68,11 +65,12 @@ async def open_sharing(settings: Settings, *, shares_disk: bool) -> AsyncIterato
 
         client = redis_store.connect(settings.redis_url.reveal())
         store = redis_store.RedisStore(client)
-        directory = CallDirectory(store, token_seconds=TOKEN_SECONDS)
+        directory = CallDirectory(store, timeouts)
         try:
             yield Sharing(
-                cluster=ClusterNode(directory, sync_seconds=sync_seconds, shares_disk=shares_disk),
+                cluster=ClusterNode(directory, timeouts, sync_seconds=sync_seconds, shares_disk=shares_disk),
                 store=store,
+                shared_store=store,
                 shares_disk=shares_disk,
                 jobs=RedisJobQueue(client, directory.node, directory.alive),
                 events=EventStream(client, directory),
@@ -81,15 +79,11 @@ async def open_sharing(settings: Settings, *, shares_disk: bool) -> AsyncIterato
         finally:
             await store.close()
         return
-    file = await FileStore.open(settings.data_dir / "workers.db")
-    cluster = None
-    if shares_disk:
-        directory = CallDirectory(file, token_seconds=TOKEN_SECONDS)
-        cluster = ClusterNode(directory, sync_seconds=sync_seconds, shares_disk=True)
+    local = await LocalStore.open(settings.data_dir / "local.db")
     try:
-        yield Sharing(cluster, file, shares_disk)
+        yield Sharing(SingleNode(), local)
     finally:
-        await file.close()
+        await local.close()
 
 
 @contextlib.asynccontextmanager

@@ -99,10 +99,6 @@ class RedisStore:
         self._client: Any = client  # its types can't tell bytes from text
         self._swap = client.register_script(_SWAP)
 
-    @property
-    def era(self) -> str:
-        return ""
-
     @foreign_errors
     async def get(self, name: str) -> bytes | None:
         value: bytes | None = await self._client.get(PREFIX + name)

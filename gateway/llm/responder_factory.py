@@ -8,8 +8,6 @@ from urllib.parse import urlsplit
 
 from gateway import prompts
 from gateway.agents import Agent
-from gateway.cluster.directory import CallDirectory
-from gateway.errors import SharedStoreUnavailable
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.chat import LlmEndpoint
 from gateway.llm.endpoint_tokens import EndpointTokens, digest_of
@@ -26,6 +24,14 @@ class RankedSearch(Protocol):
     """What is remembered for agent, caller and words, the best first. `person`: who of those on the number."""
 
     def __call__(self, agent: str, caller: str, text: str, *, person: str = "") -> Awaitable[list[str]]: ...
+
+
+class BearerDirectory(Protocol):
+    """The bearer tokens of all nodes' calls: the engine may send a request to any node."""
+
+    def share_bearer(self, digest: str, agent: str, caller: str, tier: int) -> None: ...
+    def withdraw_bearer(self, digest: str) -> None: ...
+    async def find_bearer(self, digest: str) -> tuple[str, str, int] | None: ...
 
 
 @dataclass(frozen=True)
@@ -52,15 +58,15 @@ class ResponderFactory:
         *,
         public_url: str = "",
         search: RankedSearch | None = None,
-        directory: CallDirectory | None = None,
+        bearers: BearerDirectory,
     ) -> None:
         self._public_url = public_url
         self._agents = agents
         self._agent_llms = agent_llms
         self._secret = secret
         self._search = search
-        self._directory = directory
-        self.endpoint_tokens = EndpointTokens(elsewhere=self._of_another_node if directory is not None else None)
+        self._bearers = bearers
+        self.endpoint_tokens = EndpointTokens(elsewhere=self._of_another_node)
 
     def open(self, agent: Agent, caller: str, media_url: str, access: MemoryAccess) -> CallLlm | None:
         """None for an agent that leaves thinking to the engine. The engine reaches us where the carrier does."""
@@ -68,8 +74,7 @@ class ResponderFactory:
         if responder is None:
             return None
         bearer = self.endpoint_tokens.open(responder)
-        if self._directory is not None:
-            self._directory.bearer_opened(digest_of(bearer), agent.name, caller, access.level)
+        self._bearers.share_bearer(digest_of(bearer), agent.name, caller, access.level)
         return CallLlm(LlmEndpoint(self._origin(media_url) + PATH, bearer, responder), responder)
 
     def _origin(self, media_url: str) -> str:
@@ -84,14 +89,12 @@ class ResponderFactory:
         if change in (AccessChange.LEVEL_RAISED, AccessChange.SPEAKER_CHANGED):
             return
         call_llm.responder.forget()
-        if self._directory is not None:
-            self._directory.bearer_opened(digest_of(call_llm.endpoint.bearer), agent.name, "", TrustLevel.NONE)
+        self._bearers.share_bearer(digest_of(call_llm.endpoint.bearer), agent.name, "", TrustLevel.NONE)
 
     def close(self, call_llm: CallLlm) -> None:
         """The call is over, and with it the bearer."""
         self.endpoint_tokens.close(call_llm.endpoint.bearer)
-        if self._directory is not None:
-            self._directory.bearer_closed(digest_of(call_llm.endpoint.bearer))
+        self._bearers.withdraw_bearer(digest_of(call_llm.endpoint.bearer))
 
     def _responder(self, agent: Agent, caller: str, access: MemoryAccess) -> Responder | None:
         brain = self._agent_llms.get(agent.name)
@@ -105,11 +108,7 @@ class ResponderFactory:
         return Responder(agent.name, hashed_caller(agent.name, caller, self._secret), brain, memory=memory)
 
     async def _of_another_node(self, digest: str) -> Responder | None:
-        assert self._directory is not None
-        try:
-            found = await self._directory.bearer(digest)
-        except SharedStoreUnavailable:
-            return None
+        found = await self._bearers.find_bearer(digest)
         if found is None or found[0] not in self._agents:
             return None
         name, caller, tier = found

@@ -138,12 +138,11 @@ class SealedParam:
 
 @dataclass(frozen=True)
 class GuestLink:
-    """The right to place one call as `caller`. `era` is the generation of the store that records used links."""
+    """The right to place one call as `caller`."""
 
     caller: str
     called: str
     expires: int
-    era: str = ""
     number: str = field(default_factory=lambda: secrets.token_hex(16))
 
 
@@ -174,5 +173,8 @@ class TokenCodec:
         content = self._sealer.open_text(token, kind.__name__)
         if content is None:
             return None
-        found = kind(**orjson.loads(content))
+        try:
+            found = kind(**orjson.loads(content))
+        except TypeError:  # sealed by an earlier version
+            return None
         return found if found.expires > now else None

@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.calls.call_table import TOKEN_SECONDS
+from gateway.calls.call_table import CallTimeouts
 from gateway.calls.manager import CallManager, Refusal
-from gateway.cluster.store import SharedStore
+from gateway.cluster.store import ExpiringStore
 from gateway.errors import SharedStoreUnavailable
 from gateway.settings import Secret
 from gateway.telephony.attestation import Attestation
@@ -55,7 +55,7 @@ class SoftphoneEndpoint:
     manager: CallManager
     public: PublicUrl
     admin_token: Secret
-    shared_store: SharedStore
+    store: ExpiringStore
     tokens: TokenCodec = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class SoftphoneEndpoint:
             "call_id": call_id,
             "account_id": ACCOUNT,
             "token": pending.token,
-            "token_seconds": TOKEN_SECONDS,
+            "token_seconds": CallTimeouts().token,
             "media_path": MEDIA_PATH,
             "agent": pending.agent.name,
             "watch": self.tokens.seal(watch),
@@ -96,19 +96,19 @@ class SoftphoneEndpoint:
         """Place the one call of a guest link. Raises RequestRejected."""
         key = f"phone-link:{link.number}"
         try:
-            if link.era != self.shared_store.era or not await self.shared_store.add(key, b"", LINK_SECONDS):
+            if not await self.store.add(key, b"", LINK_SECONDS):
                 raise RequestRejected(403, "This link has already been used. Ask for a new one.")
             try:
                 return await self.place_call(request, CallRequest(link.caller, link.called))
             except RequestRejected:
-                await self.shared_store.delete(key)  # the call was not placed
+                await self.store.delete(key)  # the call was not placed
                 raise
         except SharedStoreUnavailable:
             raise RequestRejected(503, "This link can't be checked right now. Try again in a moment.") from None
 
     def guest_link(self, request: Request, call: CallRequest) -> str:
         """The address of a page for one call. Browsers do not send the part after #, so it reaches no log."""
-        link = GuestLink(call.caller, call.called, int(time.time()) + LINK_SECONDS, self.shared_store.era)
+        link = GuestLink(call.caller, call.called, int(time.time()) + LINK_SECONDS)
         return f"{self.public.origin(request)}{GUEST_PATH}#{self.tokens.seal(link)}"
 
     async def _post_call(self, request: Request) -> Response:

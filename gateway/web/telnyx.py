@@ -14,9 +14,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.calls.call_table import ManagedCall
 from gateway.calls.manager import CallManager, Refusal
 from gateway.calls.outbound import OutboundCallStore
-from gateway.calls.pending_call import PendingCall
 from gateway.errors import CarrierRefused, RemoteProtocolError, SignatureRejected
 from gateway.telephony.attestation import telnyx_attestation, telnyx_sip_headers
 from gateway.telephony.rest import TelnyxControl
@@ -118,7 +118,7 @@ class TelnyxEndpoint:
         pending = None
         if call is not None:
             pending = await self._manager.picked_up(("telnyx", event.call_id), call, media_url=media_url)
-        if isinstance(pending, PendingCall):
+        if isinstance(pending, ManagedCall):
             await control.restart_stream(event.call_id, stream_url=pending.stream_url, replaces=False)
         elif pending is not Refusal.OVER:
             await control.hang_up(event.call_id)

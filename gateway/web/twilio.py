@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from gateway.calls.call_table import ManagedCall
 from gateway.calls.manager import CallManager, Refusal
 from gateway.calls.outbound import OutboundCallStore
-from gateway.calls.pending_call import PendingCall
 from gateway.errors import SignatureRejected
 from gateway.settings import Secret
 from gateway.telephony import twilio
@@ -119,7 +119,7 @@ class TwilioEndpoint:
             self.manager.unanswered("twilio", call, status.replace("-", " "))
         await drop_outbound_call(self.outbound_calls, call)
 
-    def _connect(self, request: Request, pending: PendingCall) -> Response:
+    def _connect(self, request: Request, pending: ManagedCall) -> Response:
         origin = self.public.origin(request)
         return _xml(
             twilio.connect_stream(

@@ -2,10 +2,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from gateway.cluster.file_store import FileStore
 
 from gateway.audio import SILENCE_FRAME
 from gateway.calls.monitoring import LATEST_BYTES, SHOW_SECONDS, AudioTap, CallMonitor, LevelMeter, LevelMeters
-from gateway.cluster.file_store import FileStore
 from tests.stage import until
 
 LOUD = bytes([0x80]) * 160

@@ -1,18 +1,22 @@
-"""What an operator sees of one node; with several it is tried in whole calls."""
+"""Operator control of one node; several are covered by whole calls in test_workers."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.calls.call_table import CallTable
+from gateway.agents import Agent
+from gateway.calls.call_table import CallTable, ManagedCall
 from gateway.calls.operator import OperatorControl
+from gateway.calls.state import CallState
+from gateway.cluster.node import SingleNode
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 
+MAYA = Agent("maya", "You are Maya.")
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 
 
 class LiveCall:
-    """A call that does what it is told, and remembers it."""
+    """Records what the operator does to it."""
 
     def __init__(self, number: int) -> None:
         started = START - timedelta(minutes=number)
@@ -37,28 +41,28 @@ def calls():
 
 
 @pytest.fixture
-def switchboard(calls):
-    call_table = CallTable()
+def operator(calls):
+    table = CallTable(3600.0)
     for call in calls:
-        call_table.went_live(("twilio", call.session.id), call)
-    return OperatorControl(call_table, None)
+        table.add(ManagedCall(("twilio", call.session.id), "", "", "", MAYA, "", CallState.ACTIVE, media=call))
+    return OperatorControl(table, SingleNode())
 
 
-async def test_oldest_call_comes_first_with_its_words(switchboard):
-    sessions = await switchboard.all_calls()
+async def test_oldest_call_comes_first_with_its_turns(operator):
+    sessions = await operator.all_calls()
     assert [session.id for session in sessions] == ["voice-session:2", "voice-session:1"]
     assert [turn.text for turn in sessions[0].turns] == ["Hello."]
 
 
-async def test_wishes_reach_the_call_that_is_meant(switchboard, calls):
-    assert await switchboard.have_said("voice-session:1", "Hold on.")
-    assert await switchboard.have_ended("voice-session:2")
+async def test_commands_reach_their_call(operator, calls):
+    assert await operator.say("voice-session:1", "Hold on.")
+    assert await operator.end_call("voice-session:2")
     assert [(call.said, call.reason) for call in calls] == [(["Hold on."], None), ([], EndReason.OPERATOR_HUNG_UP)]
 
 
 @pytest.mark.parametrize("session_id", ["voice-session:1", "voice-session:3"])
-async def test_nobody_has_a_call_that_is_over(switchboard, calls, session_id):
+async def test_ended_call_is_not_found(operator, calls, session_id):
     calls[0].is_over = True
-    assert switchboard.here(session_id) is None
-    assert not await switchboard.have_said(session_id, "Hold on.")
-    assert not await switchboard.have_ended(session_id)
+    assert operator.here(session_id) is None
+    assert not await operator.say(session_id, "Hold on.")
+    assert not await operator.end_call(session_id)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from gateway.agents import AgentDirectory
 from gateway.calls.outbound import OutboundCall, OutboundCallStore, speaker
-from gateway.cluster.file_store import FileStore
 from gateway.prompts import with_context
 from gateway.settings import Secret
+from tests.fakes.shared_store import FakeSharedStore
 
 ORDER = OutboundCall("+12025550143", "maya", "The bike is ready.", {"customer_id": "C-17"}, "Your bike is ready.")
 
@@ -33,12 +33,11 @@ def test_speaker_knows_why_it_calls(tmp_path: Path):
     assert speaker(agents, "maya", None) is agents.answering("maya")
 
 
-async def test_order_is_read_with_the_same_token_alone(tmp_path: Path):
-    shared_store = await FileStore.open(tmp_path / "board.db")
-    book = OutboundCallStore(shared_store, Secret("right"))
+async def test_order_is_read_with_the_same_token_alone():
+    store = FakeSharedStore()
+    book = OutboundCallStore(store, Secret("right"))
     await book.keep(ORDER)
     assert await book.find(ORDER.id) == ORDER
-    assert await OutboundCallStore(shared_store, Secret("wrong")).find(ORDER.id) is None
+    assert await OutboundCallStore(store, Secret("wrong")).find(ORDER.id) is None
     await book.drop(ORDER.id)
     assert await book.find(ORDER.id) is None
-    await shared_store.close()

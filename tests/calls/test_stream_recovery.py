@@ -1,74 +1,218 @@
-"""Calls that wait for another stream."""
-
 import asyncio
-from typing import Any
+import math
 
 import pytest
 
 from gateway.agents import Agent
-from gateway.calls import stream_recovery
-from gateway.calls.background_tasks import BackgroundTasks
-from gateway.calls.call_table import CallTable
-from gateway.calls.pending_call import PendingCall
-from gateway.calls.stream_recovery import StreamRecovery
-from gateway.session import CallKey
+from gateway.calls.call_table import CallTable, CallTimeouts, ManagedCall
+from gateway.calls.state import CallState
+from gateway.calls.stream_recovery import MAX_ATTEMPTS, Outcome, StreamRecovery
+from gateway.cluster.node import SingleNode
+from gateway.errors import CarrierRefused, StreamInUse
+from tests.fakes.call_control import FakeCallControl
 
-KEY = ("telnyx", "v3:1")
+pytestmark = pytest.mark.virtual_time
 
-
-class Desk:
-    """Remembers what it is asked to do."""
-
-    def __init__(self) -> None:
-        self.told: list[tuple[str, ...]] = []
-
-    def carrier_ended(self, key: CallKey) -> None:
-        self.told.append(("ended", key[1]))
-
-    def drop(self, key: CallKey) -> None:
-        self.told.append(("drop", key[1]))
-
-    def stream_failed(self, key: CallKey, token: str = "") -> None:
-        self.told.append(("stream failed", key[1], token))
+TIMEOUTS = CallTimeouts()
 
 
-class Carrier:
-    """Has the call, or not."""
+class Resources:
+    """Records which calls were prepared for a new stream."""
 
-    asks_to_resume = stop_ends_call = False
+    def __init__(self):
+        self.prepared = []
+        self.journaled = []
 
-    def __init__(self, alive: bool | None) -> None:
-        self.alive = alive
+    def prepare(self, call):
+        self.prepared.append(call)
 
-    async def is_alive(self, call_id: str) -> bool | None:
-        return self.alive
-
-
-class OtherNodes:
-    """One of them has the call."""
-
-    async def is_ours_now(self, key: CallKey) -> bool:
-        return False
+    def open_log(self, session, call):
+        self.journaled.append(call)
 
 
-async def restarted(monkeypatch: pytest.MonkeyPatch, *, alive: bool) -> tuple[list[tuple[str, ...]], PendingCall]:
-    monkeypatch.setattr(stream_recovery, "HANGUP_GRACE", 0.0)
-    manager, background_tasks = Desk(), BackgroundTasks()
-    pending = PendingCall(KEY, "", "", "", Agent("maya", "You are Maya."), "wss://voice.example.com/telnyx/media", 0.0)
-    nobody: Any = None
-    StreamRecovery(
-        manager, CallTable(), {"telnyx": Carrier(alive)}, nobody, nobody, background_tasks, OtherNodes()
-    ).restart_stream(pending)
-    await asyncio.wait(background_tasks.under_way)
-    return manager.told, pending
+class Node(SingleNode):
+    """A node whose calls may belong to another one."""
+
+    node = "a"
+    owns = True
+
+    async def is_ours(self, key):
+        return self.owns
+
+    async def is_ours_now(self, key):
+        return self.owns
+
+    async def publish_token(self, record):
+        return True
 
 
-async def test_lost_stream_of_another_nodes_call_is_told_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call went there with this very stream, and its node may be dead: else the caller would hear nobody."""
-    told, pending = await restarted(monkeypatch, alive=True)
-    assert told == [("drop", "v3:1"), ("stream failed", "v3:1", pending.token)]
+class Setup:
+    def __init__(self, **control):
+        self.control = FakeCallControl(**control)
+        self.table = CallTable(3600.0)
+        self.resources = Resources()
+        self.cluster = Node()
+        self.recovery = StreamRecovery(self.table, {"carrier": self.control}, self.resources, self.cluster, TIMEOUTS)
+
+    def call(self, state=CallState.ACTIVE, **fields):
+        maya = Agent("maya", "You are Maya.")
+        call = ManagedCall(("carrier", "1"), "", "", "", maya, "wss://voice.example.com/media", state, **fields)
+        self.table.add(call)
+        return call
 
 
-async def test_caller_who_has_gone_gets_no_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    told, _ = await restarted(monkeypatch, alive=False)
-    assert told == [("ended", "v3:1")]
+def now():
+    return asyncio.get_running_loop().time()
+
+
+# A stream is lost
+
+
+async def test_carrier_that_asks_is_waited_for():
+    setup = Setup(asks_to_resume=True)
+    call = setup.call()
+    assert setup.recovery.stream_lost(call) is Outcome.WAIT
+    assert (call.state, call.deadline) == (CallState.RECONNECTING, now() + TIMEOUTS.reconnect)
+    assert call.liveness_check_at == now() + TIMEOUTS.liveness_check
+
+
+async def test_other_carrier_is_asked_for_a_stream():
+    setup = Setup(asks_to_resume=False)
+    assert setup.recovery.stream_lost(setup.call()) is Outcome.RESTART
+
+
+async def test_call_is_given_up_after_too_many_attempts():
+    setup = Setup(asks_to_resume=False)
+    assert setup.recovery.stream_lost(setup.call(attempt=MAX_ATTEMPTS)) is Outcome.GIVE_UP
+
+
+async def test_lost_stream_withdraws_the_token():
+    setup = Setup()
+    call = setup.call(CallState.RINGING)
+    call.open_token(now() + 30)
+    setup.recovery.stream_lost(call)
+    assert not call.has_open_token
+
+
+async def test_transfer_is_journaled_for_a_restarted_gateway():
+    setup = Setup()
+    call = setup.call()
+    call.session = call.new_session()
+    setup.recovery.transfer_started(call)
+    assert call.state is CallState.TRANSFERRING
+    assert setup.resources.journaled == [call]
+
+
+# A new token
+
+
+async def test_renewed_call_has_an_open_token():
+    setup = Setup()
+    call = setup.call(CallState.RECONNECTING)
+    assert await setup.recovery.renew(call)
+    assert (call.attempt, call.has_open_token, call.token_is_shared) == (1, True, True)
+    assert setup.resources.prepared == [call]
+
+
+async def test_call_is_renewed_once():
+    setup = Setup()
+    call = setup.call(CallState.RECONNECTING)
+    assert await setup.recovery.renew(call)
+    assert not await setup.recovery.renew(call)
+
+
+async def test_ended_call_is_not_renewed():
+    setup = Setup()
+    call = setup.call(CallState.RECONNECTING)
+    setup.table.end(call, now())
+    assert not await setup.recovery.renew(call)
+
+
+# A new stream
+
+
+async def test_new_stream_is_requested_after_a_grace_period():
+    setup = Setup(asks_to_resume=False)
+    call, before = setup.call(CallState.RECONNECTING), now()
+    assert await setup.recovery.restart(call) is Outcome.WAIT
+    assert now() - before == pytest.approx(TIMEOUTS.hangup_grace)
+    assert setup.control.commands == [("restart", "1", "replaces")]
+
+
+async def test_caller_who_has_gone_gets_no_stream():
+    setup = Setup(alive=False)
+    assert await setup.recovery.restart(setup.call(CallState.RECONNECTING)) is Outcome.CALLER_GONE
+    assert setup.control.commands == []
+
+
+async def test_call_of_another_node_gets_no_stream():
+    setup = Setup()
+    setup.cluster.owns = False
+    assert await setup.recovery.restart(setup.call(CallState.RECONNECTING)) is Outcome.OWNED_ELSEWHERE
+    assert setup.control.commands == []
+
+
+async def test_refused_stream_ends_the_call():
+    setup = Setup()
+    setup.control.refusal = CarrierRefused("telnyx", "streaming_start", 422)
+    assert await setup.recovery.restart(setup.call(CallState.RECONNECTING)) is Outcome.GIVE_UP
+
+
+async def test_stream_that_another_node_may_have_is_waited_for():
+    """The call was taken over from a silent node, which may still talk to the caller."""
+    setup = Setup()
+    setup.control.refusal = StreamInUse("telnyx", "streaming_start", 422)
+    call = setup.call(CallState.RECONNECTING, may_be_elsewhere=True, attempt=1)
+    assert await setup.recovery.restart(call) is Outcome.WAIT
+    assert setup.control.commands == [("restart", "1", "adds")]
+    assert (call.attempt, call.has_open_token, call.deadline) == (0, False, now() + TIMEOUTS.reconnect)
+
+
+# Is the caller still there?
+
+
+@pytest.mark.parametrize(("alive", "outcome"), [(True, Outcome.WAIT), (False, Outcome.CALLER_GONE)])
+async def test_carrier_knows_whether_the_caller_is_there(alive, outcome):
+    setup = Setup(alive=alive)
+    assert await setup.recovery.check_alive(setup.call(CallState.RECONNECTING)) is outcome
+
+
+async def test_silent_carrier_shortens_the_wait():
+    setup = Setup(alive=None)
+    call = setup.call(CallState.RECONNECTING)
+    assert await setup.recovery.check_alive(call) is Outcome.WAIT
+    assert call.deadline == now() + TIMEOUTS.liveness_unknown
+
+
+async def test_answer_about_a_call_that_went_on_is_ignored():
+    setup = Setup(alive=False)
+    call = setup.call(CallState.RECONNECTING)
+    await setup.recovery.renew(call)
+    assert await setup.recovery.check_alive(call) is Outcome.WAIT
+
+
+# No stream came
+
+
+async def test_expired_call_is_given_up():
+    setup = Setup()
+    assert await setup.recovery.expire(setup.call(CallState.RINGING)) is Outcome.GIVE_UP
+
+
+async def test_expired_call_of_another_node_is_left_alone():
+    setup = Setup()
+    setup.cluster.owns = False
+    call = setup.call(CallState.RINGING, token_is_shared=True)
+    assert await setup.recovery.expire(call) is Outcome.OWNED_ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    ("asks", "alive", "outcome"),
+    [(True, False, Outcome.CALLER_GONE), (True, True, Outcome.WAIT), (False, True, Outcome.RESTART)],
+)
+async def test_call_that_may_be_elsewhere_is_not_hung_up(asks, alive, outcome):
+    setup = Setup(asks_to_resume=asks, alive=alive)
+    call = setup.call(CallState.RECONNECTING, may_be_elsewhere=True)
+    assert await setup.recovery.expire(call) is outcome
+    assert setup.control.commands == []
+    assert call.deadline == (math.inf if outcome is Outcome.CALLER_GONE else now() + TIMEOUTS.reconnect)

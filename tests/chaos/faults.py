@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
-from gateway.cluster.directory import ALIVE_SECONDS, BEAT_SECONDS
+from gateway.cluster.directory import ClusterTimeouts
 from tests.chaos.call import MOMENTS, ScriptedCall
 from tests.chaos.points import Arrangement, KillContext, Point
 from tests.chaos.shared_redis import process_of
@@ -165,8 +165,8 @@ async def _redis_away_for_long(context: KillContext, call: ScriptedCall) -> Asyn
     """Redis is down until every heartbeat has expired: no node may count as dead after its restart."""
     await call.stopped()
     async with context.shared_store.away(forgets=False):
-        await asyncio.sleep(ALIVE_SECONDS + 0.5)
-    await asyncio.sleep(ALIVE_SECONDS)
+        await asyncio.sleep(ClusterTimeouts().node_expiry + 0.5)
+    await asyncio.sleep(ClusterTimeouts().node_expiry)
     call.let_go()
     yield
 
@@ -194,7 +194,7 @@ async def _redis_forgot_shortly_before(context: KillContext, call: ScriptedCall)
     await call.stopped()
     async with context.shared_store.away(forgets=True):
         pass
-    await asyncio.sleep(1.5 * BEAT_SECONDS)
+    await asyncio.sleep(1.5 * ClusterTimeouts().heartbeat)
     yield
 
 
@@ -208,7 +208,7 @@ async def _cut_off(context: KillContext, call: ScriptedCall) -> AsyncIterator[No
     async with context.link.away():
         call.let_go("function call")
         await call.stopped()
-        await asyncio.sleep(ALIVE_SECONDS + 2 * BEAT_SECONDS)
+        await asyncio.sleep(ClusterTimeouts().node_expiry + 2 * ClusterTimeouts().heartbeat)
     call.let_go()
     yield
 

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from gateway.cluster import redis_store
-from gateway.cluster.directory import CallDirectory
+from gateway.cluster.directory import CallDirectory, ClusterTimeouts
 from gateway.cluster.erasure import SharedErasure
 from gateway.cluster.event_stream import EventStream
 from gateway.errors import StoreUnavailable
@@ -120,7 +120,7 @@ async def another_gateway(tmp_path):
 async def test_forget_reaches_what_nodes_keep_for_each_other(house, tmp_path):
     async with running_redis(tmp_path / "redis") as server:
         client = redis_store.connect(server.url)
-        directory = CallDirectory(redis_store.RedisStore(client), token_seconds=30)
+        directory = CallDirectory(redis_store.RedisStore(client), ClusterTimeouts())
         writing = asyncio.create_task(directory.run())
         share = EventStream(client, directory).share
         sessions = {WORD: a_session(), OTHER_WORD: a_session(caller=OTHER)}

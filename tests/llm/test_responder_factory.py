@@ -1,46 +1,41 @@
 """Who thinks for a call, at its own node and at another one."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from gateway.agents import Agent
-from gateway.cluster.directory import CallDirectory
-from gateway.cluster.file_store import FileStore
+from gateway.cluster.directory import CallDirectory, ClusterTimeouts
+from gateway.cluster.node import SingleNode
 from gateway.llm.agent_llm import AgentLlm
-from gateway.llm.responder_factory import ResponderFactory
+from gateway.llm.responder_factory import BearerDirectory, ResponderFactory
 from gateway.memory.access import AccessChange, MemoryAccess
 from gateway.settings import Secret
+from tests.fakes.shared_store import FakeSharedStore
 
 MAYA = Agent("maya", "You are Maya.\n{{memory}}")
 MEDIA_URL = "wss://voice.example.com/prefix/twilio/media"
 CALLER = "+12025550143"
 
 
-def a_room(directory: CallDirectory | None = None, public_url: str = "") -> ResponderFactory:
+def a_room(bearers: BearerDirectory | None = None, public_url: str = "") -> ResponderFactory:
     brain = AgentLlm((), first_token_seconds=1, one_moment="One moment.", sorry="Sorry.", language="en")
     return ResponderFactory(
-        {"maya": MAYA}, {"maya": brain}, Secret("secret"), public_url=public_url, directory=directory
+        {"maya": MAYA}, {"maya": brain}, Secret("secret"), public_url=public_url, bearers=bearers or SingleNode()
     )
 
 
 @pytest.fixture
-async def directory(tmp_path: Path) -> AsyncIterator[tuple[CallDirectory, CallDirectory]]:
-    """Two nodes that share a board."""
-    async with contextlib.AsyncExitStack() as stack:
-        made = []
-        for _ in range(2):
-            shared_store = await FileStore.open(tmp_path / "board.db")
-            stack.push_async_callback(shared_store.close)
-            made.append(CallDirectory(shared_store, token_seconds=30))
-        running = [asyncio.create_task(one.run()) for one in made]
-        yield made[0], made[1]
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+async def directory() -> AsyncIterator[tuple[CallDirectory, CallDirectory]]:
+    """Two nodes that share a store."""
+    store = FakeSharedStore()
+    made = [CallDirectory(store, ClusterTimeouts()) for _ in range(2)]
+    running = [asyncio.create_task(one.run()) for one in made]
+    yield made[0], made[1]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 async def test_engine_reaches_us_where_the_carrier_does() -> None:
@@ -85,15 +80,15 @@ async def test_question_may_come_to_another_node(directory: tuple[CallDirectory,
     here, there = (a_room(one) for one in directory)
     call_llm = here.open(MAYA, CALLER, MEDIA_URL, MemoryAccess(caller=CALLER))
     assert call_llm is not None
-    await directory[0].written()
+    await directory[0].flushed()
     responder = await there.endpoint_tokens.find(call_llm.endpoint.bearer)
     assert responder is not None and responder.agent == "maya"
     assert await there.endpoint_tokens.find(call_llm.endpoint.bearer) is responder
     assert await there.endpoint_tokens.find("somebody-elses") is None
     here.memory_changed(call_llm, MAYA, AccessChange.REVOKED)
-    await directory[0].written()
+    await directory[0].flushed()
     nobodys = await there.endpoint_tokens.find(call_llm.endpoint.bearer)
     assert nobodys is not None and nobodys is not responder and nobodys.caller_key == ""
     here.close(call_llm)
-    await directory[0].written()
+    await directory[0].flushed()
     assert await there.endpoint_tokens.find(call_llm.endpoint.bearer) is None

@@ -121,7 +121,7 @@ async def test_order_is_not_readable_on_disk(stage: Stage, tmp_path: Path):
     stage.carrier.callee = "rings"
     await place(stage, context="Heliotrope.")
     await until(lambda: stage.carrier.calls)
-    content = b"".join(path.read_bytes() for path in (tmp_path / "data").glob("workers.db*"))
+    content = b"".join(path.read_bytes() for path in (tmp_path / "data").glob("local.db*"))
     assert b"order:" in content
     assert b"Heliotrope" not in content
 

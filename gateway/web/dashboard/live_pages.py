@@ -105,12 +105,12 @@ class LivePages:
         text = " ".join(form.get("words", "").split())
         if not 0 < len(text) <= MAX_TEXT:
             raise HTTPException(400, f"Not sent. Enter 1 to {MAX_TEXT} characters.")
-        if not await self._operator.have_said(_session_id(request), text):
+        if not await self._operator.say(_session_id(request), text):
             raise HTTPException(404, _ENDED)
         return _done(form)
 
     async def _end(self, request: Request, session: LoginSession, form: Form) -> Response:
-        if not await self._operator.have_ended(_session_id(request)):
+        if not await self._operator.end_call(_session_id(request)):
             raise HTTPException(404, _ENDED)
         return _done(form)
 

@@ -1,4 +1,4 @@
-"""Both boards keep the same promises: the one in a file, and the one in a real Redis."""
+"""The shared store in a real Redis; the in-memory one of other tests has to behave the same."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.cluster.file_store import FileStore
 from gateway.cluster.redis_store import RedisStore, connect
 from gateway.cluster.store import SharedStore
 from gateway.errors import SharedStoreUnavailable
-from tests.calls.grounds import Ground, prepared
+from tests.cluster.shared_stores import StoreServer, store_server
+from tests.fakes.shared_store import FakeSharedStore
 from tests.link import linked
 from tests.redis_server import RedisServer, running_redis
 from tests.stage import until_it
@@ -21,21 +21,21 @@ from tests.stage import until_it
 MANY = 8
 
 
-@pytest.fixture(params=["file", "redis"])
-async def ground(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Ground]:
-    async with prepared(request.param, tmp_path) as ground:
-        yield ground
+@pytest.fixture(params=["memory", "redis"])
+async def server(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StoreServer]:
+    async with store_server(request.param, tmp_path) as server:
+        yield server
 
 
 @pytest.fixture
-async def shared_store(ground: Ground) -> SharedStore:
-    return await ground.open()
+async def shared_store(server: StoreServer) -> SharedStore:
+    return await server.open()
 
 
-async def at_once(ground: Ground, work: Callable[[SharedStore, int], Awaitable[Any]]) -> list[Any]:
-    """What many nodes get that do this at the same moment."""
-    boards = [await ground.open() for _ in range(MANY)]
-    return await asyncio.gather(*(work(shared_store, number) for number, shared_store in enumerate(boards)))
+async def at_once(server: StoreServer, work: Callable[[SharedStore, int], Awaitable[Any]]) -> list[Any]:
+    """The results of many nodes that do this at the same time."""
+    stores = [await server.open() for _ in range(MANY)]
+    return await asyncio.gather(*(work(shared_store, number) for number, shared_store in enumerate(stores)))
 
 
 async def gone(shared_store: SharedStore, name: str) -> None:
@@ -48,9 +48,9 @@ async def gone(shared_store: SharedStore, name: str) -> None:
 # Values
 
 
-async def test_every_node_sees_a_value(ground: Ground, shared_store: SharedStore) -> None:
+async def test_every_node_sees_a_value(server: StoreServer, shared_store: SharedStore) -> None:
     await shared_store.put("call:1", b"\x00\xff", 60)
-    assert await (await ground.open()).get("call:1") == b"\x00\xff"
+    assert await (await server.open()).get("call:1") == b"\x00\xff"
     assert await shared_store.get("call:2") is None
 
 
@@ -78,30 +78,30 @@ async def test_swap_needs_what_stands_there(shared_store: SharedStore) -> None:
     assert await shared_store.get("call") == b"live"
 
 
-async def test_of_many_who_add_one_wins(ground: Ground, shared_store: SharedStore) -> None:
-    added = await at_once(ground, lambda shared_store, number: shared_store.add("call", b"%d" % number, 60))
+async def test_one_of_many_adds(server: StoreServer, shared_store: SharedStore) -> None:
+    added = await at_once(server, lambda shared_store, number: shared_store.add("call", b"%d" % number, 60))
     assert added.count(True) == 1
     assert await shared_store.get("call") == b"%d" % added.index(True)
 
 
-async def test_of_many_who_swap_one_wins(ground: Ground, shared_store: SharedStore) -> None:
+async def test_one_of_many_swaps(server: StoreServer, shared_store: SharedStore) -> None:
     await shared_store.put("call", b"dead", 60)
-    swapped = await at_once(ground, lambda shared_store, number: shared_store.swap("call", b"dead", b"%d" % number, 60))
+    swapped = await at_once(server, lambda shared_store, number: shared_store.swap("call", b"dead", b"%d" % number, 60))
     assert swapped.count(True) == 1
     assert await shared_store.get("call") == b"%d" % swapped.index(True)
 
 
-async def test_of_many_who_delete_one_is_told(ground: Ground, shared_store: SharedStore) -> None:
+async def test_of_many_who_delete_one_is_told(server: StoreServer, shared_store: SharedStore) -> None:
     await shared_store.put("token", b"secret", 60)
-    deleted = await at_once(ground, lambda shared_store, _: shared_store.delete("token"))
+    deleted = await at_once(server, lambda shared_store, _: shared_store.delete("token"))
     assert deleted.count(True) == 1
 
 
 # Sets
 
 
-async def test_set_holds_who_joined(ground: Ground, shared_store: SharedStore) -> None:
-    await at_once(ground, lambda shared_store, number: shared_store.join("nodes", f"node-{number}"))
+async def test_set_holds_who_joined(server: StoreServer, shared_store: SharedStore) -> None:
+    await at_once(server, lambda shared_store, number: shared_store.join("nodes", f"node-{number}"))
     await shared_store.join("nodes", "node-0")
     await shared_store.leave("nodes", "node-1")
     await shared_store.leave("nodes", "a stranger")
@@ -120,17 +120,17 @@ async def test_items_stay_in_order(shared_store: SharedStore) -> None:
     assert await shared_store.items("journal") == [b"2", b"3"]
 
 
-async def test_each_item_is_taken_once(ground: Ground, shared_store: SharedStore) -> None:
+async def test_each_item_is_taken_once(server: StoreServer, shared_store: SharedStore) -> None:
     items = [b"%d" % number for number in range(MANY - 1)]
     await shared_store.append("inbox", items, 60)
-    taken = await at_once(ground, lambda shared_store, _: shared_store.take("inbox", 0))
+    taken = await at_once(server, lambda shared_store, _: shared_store.take("inbox", 0))
     assert sorted(item for item in taken if item) == items
     assert taken.count(None) == 1
 
 
-async def test_take_waits_for_an_item(ground: Ground, shared_store: SharedStore) -> None:
+async def test_take_waits_for_an_item(server: StoreServer, shared_store: SharedStore) -> None:
     waiting = asyncio.create_task(shared_store.take("inbox", wait=20))
-    await (await ground.open()).append("inbox", [b"hello"], 60)
+    await (await server.open()).append("inbox", [b"hello"], 60)
     assert await waiting == b"hello"
 
 
@@ -153,10 +153,10 @@ async def test_list_expires_as_a_whole(shared_store: SharedStore) -> None:
     assert not await shared_store.delete("lost")
 
 
-async def test_rewritten_list_is_never_seen_half(ground: Ground, shared_store: SharedStore) -> None:
+async def test_rewritten_list_is_never_seen_half(server: StoreServer, shared_store: SharedStore) -> None:
     versions = [[b"%d" % number] * 50 for number in range(20)]
     seen: list[list[bytes]] = []
-    other = await ground.open()
+    other = await server.open()
 
     async def look() -> None:
         while not seen or seen[-1] != versions[-1]:
@@ -177,7 +177,7 @@ async def test_deleted_list_is_gone(shared_store: SharedStore) -> None:
     assert await shared_store.items("inbox") == []
 
 
-# The ground is gone
+# The server is gone
 
 
 @pytest.mark.parametrize(
@@ -198,35 +198,15 @@ async def test_deleted_list_is_gone(shared_store: SharedStore) -> None:
     ],
     ids="get put add swap delete join leave members append rewrite items take".split(),
 )
-async def test_board_that_is_gone_says_so(
-    ground: Ground, shared_store: SharedStore, work: Callable[[SharedStore], Any]
+async def test_unreachable_store_is_unavailable(
+    server: StoreServer, shared_store: SharedStore, work: Callable[[SharedStore], Any]
 ) -> None:
     await shared_store.put("name", b"1", 60)
-    await ground.ruin()
+    await server.stop()
     with pytest.raises(SharedStoreUnavailable):
         await work(shared_store)
-    await ground.mend()
+    await server.restart()
     assert await shared_store.get("name") == b"1"
-
-
-async def test_closed_file_is_unavailable(tmp_path: Path) -> None:
-    shared_store = await FileStore.open(tmp_path / "workers.db")
-    await shared_store.close()
-    with pytest.raises(SharedStoreUnavailable):
-        await shared_store.get("name")
-
-
-async def test_file_that_is_no_board_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "workers.db").write_bytes(b"no database, whatever its name says" * 100)
-    with pytest.raises(SharedStoreUnavailable, match=r"workers\.db: file is not a database"):
-        await FileStore.open(tmp_path / "workers.db")
-
-
-async def test_file_is_for_its_owner_only(tmp_path: Path) -> None:
-    shared_store = await FileStore.open(tmp_path / "data" / "workers.db")
-    await shared_store.put("token", b"secret", 60)
-    assert {path.stat().st_mode & 0o777 for path in (tmp_path / "data").iterdir()} == {0o600}
-    await shared_store.close()
 
 
 async def test_redis_address_stays_out_of_errors() -> None:
@@ -238,7 +218,7 @@ async def test_redis_address_stays_out_of_errors() -> None:
 
 
 async def test_redis_connections_that_fell_silent_cost_one_failure(tmp_path: Path) -> None:
-    """Those that lie ready are dropped with the first that fails; the next command finds none of them."""
+    """The idle ones are dropped with the first that fails."""
     async with running_redis(tmp_path) as server, linked(server.port) as link:
         shared_store = RedisStore(connect(link.redis_url))
         await asyncio.gather(*(shared_store.put(f"name{number}", b"1", 60) for number in range(5)))
@@ -249,7 +229,7 @@ async def test_redis_connections_that_fell_silent_cost_one_failure(tmp_path: Pat
         await shared_store.close()
 
 
-# Side by side
+# The fake and the real one
 
 NAMES = st.sampled_from(["a", "b"])
 VALUES = st.binary(max_size=3)
@@ -268,21 +248,18 @@ STEPS = st.one_of(
 
 
 class Twins:
-    """A board of each kind, in a loop of their own."""
+    """A store of each kind, in a loop of their own."""
 
-    def __init__(self, runner: asyncio.Runner, folder: Path, server: RedisServer) -> None:
+    def __init__(self, runner: asyncio.Runner, server: RedisServer) -> None:
         self._runner = runner
-        self._folder = folder
         self._server = server
 
     def play(self, steps: list[tuple[Any, ...]]) -> list[list[Any]]:
-        return [self._runner.run(self._answers(kind, steps)) for kind in ("file", "redis")]
+        return [self._runner.run(self._answers(kind, steps)) for kind in ("memory", "redis")]
 
     async def _answers(self, kind: str, steps: list[tuple[Any, ...]]) -> list[Any]:
-        if kind == "file":
-            (self._folder / "workers.db").unlink(missing_ok=True)
-            shared_store: Any = await FileStore.open(self._folder / "workers.db")
-        else:
+        shared_store: Any = FakeSharedStore()
+        if kind == "redis":
             await self._server.empty()
             shared_store = RedisStore(connect(self._server.url))
         answers = [await getattr(shared_store, name)(*arguments) for name, *arguments in steps]
@@ -296,24 +273,25 @@ def twins(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Twins]:
     server = RedisServer(folder / "redis", forgets=True)
     with asyncio.Runner() as runner:
         runner.run(server.start())
-        yield Twins(runner, folder, server)
+        yield Twins(runner, server)
         runner.run(server.kill())
 
 
 @settings(max_examples=40, deadline=None)
 @given(steps=st.lists(STEPS, max_size=25))
-def test_both_boards_answer_alike(twins: Twins, steps: list[tuple[Any, ...]]) -> None:
-    in_file, in_redis = twins.play(steps)
-    assert in_file == in_redis
+def test_both_stores_answer_alike(twins: Twins, steps: list[tuple[Any, ...]]) -> None:
+    in_memory, in_redis = twins.play(steps)
+    assert in_memory == in_redis
 
 
-async def test_whoever_writes_can_be_stopped_at_any_moment(shared_store: SharedStore) -> None:
-    async def write_for_ever() -> None:
+@pytest.mark.parametrize("server", ["redis"], indirect=True)
+async def test_writer_can_be_cancelled_at_any_moment(shared_store: SharedStore) -> None:
+    async def write_forever() -> None:
         while True:
             await shared_store.put("alive", b"1", 60)
 
     for moment in range(60):
-        writer = asyncio.create_task(write_for_ever())
+        writer = asyncio.create_task(write_forever())
         for _ in range(moment):
             await asyncio.sleep(0)
         writer.cancel()
