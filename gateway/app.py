@@ -124,13 +124,15 @@ def create_app(
     *,
     connect: Connector = picows.connect,
     is_worker: bool = False,
+    private_redis: str = "",
     timeouts: Timeouts = Timeouts(),
     engines: Mapping[str, MakeEngine] = ENGINES,
 ) -> Starlette:
     """
     The gateway as an ASGI application. Raises SettingsError for mistakes in the settings.
 
-    `is_worker`: other processes use the same DATA_DIR. `engines`: the voice engines that VOICE_ENGINE may name.
+    `is_worker`: other processes use the same DATA_DIR. `private_redis`: the server that their supervisor runs for them.
+    `engines`: the voice engines that VOICE_ENGINE may name.
 
     The application's lifespan starts and stops everything. Its state holds `media_endpoint`, the factory for media
     sockets, which do not pass through ASGI; `call_manager`, which `gateway serve` drains; and `close_event_streams`,
@@ -141,7 +143,8 @@ def create_app(
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[dict[str, Any]]:
         async with contextlib.AsyncExitStack() as stack:
-            resources = await open_resources(config, stack, is_worker=is_worker)
+            sharing = open_sharing(settings, timeouts.cluster, shares_disk=is_worker, private_redis=private_redis)
+            resources = await open_resources(config, await stack.enter_async_context(sharing), stack)
             services = await start_services(config, resources, stack)
             media = MediaEndpoint(services.manager, settings.carriers)
             app.router.routes.extend(await routes(config, resources, services, stack))
@@ -274,7 +277,7 @@ class Resources:
         return self.stores.memory
 
 
-async def open_resources(config: Config, stack: contextlib.AsyncExitStack, *, is_worker: bool) -> Resources:
+async def open_resources(config: Config, sharing: Sharing, stack: contextlib.AsyncExitStack) -> Resources:
     """Open stores and clients, and join the cluster. `stack` closes them."""
     settings = config.settings
     http = await stack.enter_async_context(httpx.AsyncClient())
@@ -286,14 +289,13 @@ async def open_resources(config: Config, stack: contextlib.AsyncExitStack, *, is
     stack.push_async_callback(config.writer.close)
     recordings = RecordingDirectory(settings.record_dir)
     stack.callback(recordings.close)
-    sharing = await stack.enter_async_context(open_sharing(settings, config.timeouts.cluster, shares_disk=is_worker))
     cluster = sharing.cluster
     await stack.enter_async_context(running(cluster.run()))
     stack.push_async_callback(cluster.close)
     levels = LevelMeters(
         sharing.shared_store, node=cluster.node, nodes=lambda: [node["node"] for node in cluster.nodes]
     )
-    log = CallLog(settings.data_dir / FILE_NAME, cluster.node, shared=is_worker)
+    log = CallLog(settings.data_dir / FILE_NAME, cluster.node, shared=sharing.shares_disk)
     stack.callback(log.close)
     tracer = await stack.enter_async_context(traces.traced(settings))
     return Resources(

@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", help="port to listen on (default: PORT)")
     parser.add_argument("--workers", type=_count, default=1, metavar="N", help="number of processes (default: 1)")
     parser.add_argument("--fd", type=int, help=argparse.SUPPRESS)  # the listening socket that workers share
+    parser.add_argument("--private-redis", default="", help=argparse.SUPPRESS)  # the server that workers share
     parser.add_argument("--sockets", choices=_SOCKETS, default="picows", help="media WebSocket library (picows)")
 
 
@@ -82,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
     sys.setswitchinterval(SWITCH_SECONDS)
     logs.set_up(loaded.log_format or ("text" if sys.stderr.isatty() else "json"), loaded.log_level)
     is_worker = options.fd is not None
-    config = _server_config(loaded, options.sockets, is_worker)
+    config = _server_config(loaded, options.sockets, is_worker, options.private_redis)
     server = DrainingServer(config, drain_seconds=loaded.drain_seconds, is_worker=is_worker)
     # Before it announces itself: a Ctrl-C during these would be lost.
     server.config.load()
@@ -152,10 +153,11 @@ class DrainingServer(uvicorn.Server):
         self.should_exit = True
 
 
-def _server_config(loaded: Settings, sockets: str, is_worker: bool) -> uvicorn.Config:
+def _server_config(loaded: Settings, sockets: str, is_worker: bool, private_redis: str) -> uvicorn.Config:
     """uvicorn handles signals, shutdown order and HTTP; PortMux takes media sockets out before HTTP."""
     connect, http = _SOCKETS[sockets]
-    return uvicorn.Config(create_app(loaded, connect=connect, is_worker=is_worker), http=http, ws="none", **_COMMON)
+    app = create_app(loaded, connect=connect, is_worker=is_worker, private_redis=private_redis)
+    return uvicorn.Config(app, http=http, ws="none", **_COMMON)
 
 
 async def _check_store(loaded: Settings) -> None:

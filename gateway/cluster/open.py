@@ -53,29 +53,35 @@ def check_redis_url(settings: Settings) -> None:
 
 
 @contextlib.asynccontextmanager
-async def open_sharing(settings: Settings, timeouts: ClusterTimeouts, *, shares_disk: bool) -> AsyncIterator[Sharing]:
-    """Open what is shared while the block runs. `shares_disk`: other workers use the same DATA_DIR."""
+async def open_sharing(
+    settings: Settings, timeouts: ClusterTimeouts, *, shares_disk: bool, private_redis: str
+) -> AsyncIterator[Sharing]:
+    """
+    Open what is shared while the block runs.
+
+    `shares_disk`: other workers use the same DATA_DIR. Without REDIS_URL they share calls through `private_redis`, and
+    everything that outlives a call through the files in DATA_DIR: no words of a caller stay in that server.
+    """
     sync_seconds = max(1, settings.voice_session_sync_interval)
-    if settings.redis_url is not None:
+    address = settings.redis_url.reveal() if settings.redis_url is not None else private_redis
+    if address:
         # Here, because the import takes 0.1 s and a single node does not need it.
         from gateway.cluster import redis_store
         from gateway.cluster.erasure import SharedErasure
         from gateway.cluster.event_stream import EventStream
         from gateway.finalization.redis_queue import RedisJobQueue
 
-        client = redis_store.connect(settings.redis_url.reveal())
+        client = redis_store.connect(address)
         store = redis_store.RedisStore(client)
         directory = CallDirectory(store, timeouts)
+        cluster = ClusterNode(directory, timeouts, sync_seconds=sync_seconds, shares_disk=shares_disk)
         try:
-            yield Sharing(
-                cluster=ClusterNode(directory, timeouts, sync_seconds=sync_seconds, shares_disk=shares_disk),
-                store=store,
-                shared_store=store,
-                shares_disk=shares_disk,
-                jobs=RedisJobQueue(client, directory.node, directory.alive),
-                events=EventStream(client, directory),
-                traces=SharedErasure(client),
-            )
+            if settings.redis_url is None:
+                yield Sharing(cluster, store, store, shares_disk)
+            else:
+                jobs = RedisJobQueue(client, directory.node, directory.alive)
+                events, erasure = EventStream(client, directory), SharedErasure(client)
+                yield Sharing(cluster, store, store, shares_disk, jobs, events, erasure)
         finally:
             await store.close()
         return

