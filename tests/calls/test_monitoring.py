@@ -2,10 +2,10 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from gateway.cluster.file_store import FileStore
 
 from gateway.audio import SILENCE_FRAME
 from gateway.calls.monitoring import LATEST_BYTES, SHOW_SECONDS, AudioTap, CallMonitor, LevelMeter, LevelMeters
+from tests.fakes.shared_store import FakeSharedStore
 from tests.stage import until
 
 LOUD = bytes([0x80]) * 160
@@ -106,7 +106,7 @@ async def test_calls_are_measured_while_watched() -> None:
 
 
 async def test_nodes_see_each_others_levels(tmp_path: Path) -> None:
-    shared_store = await FileStore.open(tmp_path / "board.db")
+    shared_store = FakeSharedStore()
     first, second = [LevelMeters(shared_store, node=name, nodes=lambda: ["a", "b"]) for name in ("a", "b")]
     running = [asyncio.create_task(levels.run()) for levels in (first, second)]
     shown = [{"session": "s", "caller": 0.5, "agent": 0.0}]
