@@ -132,7 +132,7 @@ async def _keep_running(
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(shell.wait(), timeouts.stop)
             raise
-        _log.error("Valkey died, another one is started", extra={"exit_code": shell.returncode})
+        _log.error("valkey server died, another one is started", extra={"exit_code": shell.returncode})
         await asyncio.sleep(timeouts.restart_pause)
 
 
