@@ -31,7 +31,7 @@ from gateway.calls.operator import OperatorControl
 from gateway.calls.outbound import OutboundCall, speaker
 from gateway.calls.recorder import CallRecorder, NoRecorder, RecordingDirectory
 from gateway.calls.state import CallState
-from gateway.calls.stream_recovery import Outcome, StreamRecovery
+from gateway.calls.stream_recovery import RecoveryStep, StreamRecovery
 from gateway.calls.transcript import CallRecords
 from gateway.cluster.directory import CallRecord, NodeCommandKind
 from gateway.cluster.node import Cluster, Reclaim
@@ -592,7 +592,7 @@ class CallManager:
         token = call.token
         outcome = await self._recovery.restart(call)
         self._apply(call, outcome)
-        if outcome is Outcome.OWNED_ELSEWHERE:
+        if outcome is RecoveryStep.OWNED_ELSEWHERE:
             # The call went there with this very stream, and its node may have died since.
             self.stream_failed(call.key, token)
 
@@ -609,15 +609,15 @@ class CallManager:
     async def _give_up_unless_owned_elsewhere(self, call: ManagedCall) -> None:
         self._apply(call, await self._recovery.expire(call))
 
-    def _apply(self, call: ManagedCall, outcome: Outcome) -> None:
+    def _apply(self, call: ManagedCall, outcome: RecoveryStep) -> None:
         match outcome:
-            case Outcome.RESTART:
+            case RecoveryStep.RESTART:
                 self._spawn(self._restart(call))
-            case Outcome.CALLER_GONE:
+            case RecoveryStep.CALLER_GONE:
                 self.carrier_ended(call.key)
-            case Outcome.OWNED_ELSEWHERE:
+            case RecoveryStep.OWNED_ELSEWHERE:
                 self.drop(call.key)
-            case Outcome.GIVE_UP:
+            case RecoveryStep.GIVE_UP:
                 self._give_up(call)
 
     def _give_up(self, call: ManagedCall) -> None:

@@ -25,7 +25,7 @@ MAX_ATTEMPTS: Final = 3
 _log = logging.getLogger(__name__)
 
 
-class Outcome(enum.Enum):
+class RecoveryStep(enum.Enum):
     """What the owner of the call has to do next."""
 
     WAIT = enum.auto()
@@ -40,7 +40,7 @@ class Outcome(enum.Enum):
 
 
 class StreamRecovery:
-    """Decides about the calls of one node; their owner acts on each Outcome."""
+    """Decides about the calls of one node; their owner carries out each RecoveryStep."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class StreamRecovery:
         self._cluster = cluster
         self._timeouts = timeouts
 
-    def stream_lost(self, call: ManagedCall) -> Outcome:
+    def stream_lost(self, call: ManagedCall) -> RecoveryStep:
         """The call has no media from now on."""
         self._wait_for_stream(call, CallState.RECONNECTING)
         if call.attempt >= MAX_ATTEMPTS:
-            return Outcome.GIVE_UP
+            return RecoveryStep.GIVE_UP
         if not self._controls[call.key[0]].asks_to_resume:
-            return Outcome.RESTART
+            return RecoveryStep.RESTART
         call.liveness_check_at = _now() + self._timeouts.liveness_check
-        return Outcome.WAIT
+        return RecoveryStep.WAIT
 
     def transfer_started(self, call: ManagedCall) -> None:
         """The carrier calls the transfer target, and will report whether it answers."""
@@ -83,33 +83,33 @@ class StreamRecovery:
         _log.info("call goes on", extra={"carrier": call.key[0], "attempt": call.attempt})
         return True
 
-    async def restart(self, call: ManagedCall) -> Outcome:
+    async def restart(self, call: ManagedCall) -> RecoveryStep:
         """Ask the carrier for a new stream, if the caller is still there."""
         logs.concerns(call.session_id)
         carrier, call_id = call.key
         control = self._controls[carrier]
         await asyncio.sleep(self._timeouts.hangup_grace)
         if await control.is_alive(call_id) is False:
-            return Outcome.CALLER_GONE
+            return RecoveryStep.CALLER_GONE
         if not await self._cluster.is_ours_now(call.key):
-            return Outcome.OWNED_ELSEWHERE
+            return RecoveryStep.OWNED_ELSEWHERE
         if not await self.renew(call):
-            return Outcome.WAIT
+            return RecoveryStep.WAIT
         try:
             await control.restart_stream(call_id, stream_url=call.stream_url, replaces=not call.may_be_elsewhere)
         except CarrierRefused as error:
             _log.warning("no new stream", extra={"carrier": carrier, "reason": str(error)})
             if not self._table.manages(call) or call.state is not CallState.RECONNECTING:
-                return Outcome.WAIT
+                return RecoveryStep.WAIT
             if not (call.may_be_elsewhere and isinstance(error, StreamInUse)):
-                return Outcome.GIVE_UP
+                return RecoveryStep.GIVE_UP
             # The stream may belong to another node, which still talks to the caller.
             call.attempt = 0
             call.close_token()
             call.deadline = _now() + self._timeouts.reconnect
-        return Outcome.WAIT
+        return RecoveryStep.WAIT
 
-    async def check_alive(self, call: ManagedCall) -> Outcome:
+    async def check_alive(self, call: ManagedCall) -> RecoveryStep:
         """
         Ask the carrier whether the caller is still there.
 
@@ -117,14 +117,14 @@ class StreamRecovery:
         """
         alive = await self._controls[call.key[0]].is_alive(call.key[1])
         if not self._table.manages(call) or not call.awaits_stream:
-            return Outcome.WAIT
+            return RecoveryStep.WAIT
         if alive is False:
-            return Outcome.CALLER_GONE
+            return RecoveryStep.CALLER_GONE
         if alive is None and not call.may_be_elsewhere:
             call.deadline = min(call.deadline, _now() + self._timeouts.liveness_unknown)
-        return Outcome.WAIT
+        return RecoveryStep.WAIT
 
-    async def expire(self, call: ManagedCall) -> Outcome:
+    async def expire(self, call: ManagedCall) -> RecoveryStep:
         """
         No stream came before the deadline.
 
@@ -133,20 +133,20 @@ class StreamRecovery:
         """
         call.deadline = math.inf
         if (call.token_is_shared or call.attempt) and not await self._cluster.is_ours(call.key):
-            return Outcome.OWNED_ELSEWHERE
+            return RecoveryStep.OWNED_ELSEWHERE
         control = self._controls[call.key[0]]
         gone = call.may_be_elsewhere and await control.is_alive(call.key[1]) is False
         if not self._table.manages(call) or call.deadline != math.inf or call.state is CallState.ACTIVE:
-            return Outcome.WAIT  # it went on while we asked
+            return RecoveryStep.WAIT  # it went on while we asked
         if gone:
-            return Outcome.CALLER_GONE
+            return RecoveryStep.CALLER_GONE
         if not call.may_be_elsewhere:
-            return Outcome.GIVE_UP
+            return RecoveryStep.GIVE_UP
         if not control.asks_to_resume:
             return self.stream_lost(call)
         call.close_token()
         call.deadline = _now() + self._timeouts.reconnect
-        return Outcome.WAIT
+        return RecoveryStep.WAIT
 
     def _wait_for_stream(self, call: ManagedCall, state: CallState) -> None:
         call.change_state(state)

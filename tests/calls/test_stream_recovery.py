@@ -6,7 +6,7 @@ import pytest
 from gateway.agents import Agent
 from gateway.calls.call_table import CallTable, CallTimeouts, ManagedCall
 from gateway.calls.state import CallState
-from gateway.calls.stream_recovery import MAX_ATTEMPTS, Outcome, StreamRecovery
+from gateway.calls.stream_recovery import MAX_ATTEMPTS, RecoveryStep, StreamRecovery
 from gateway.cluster.node import SingleNode
 from gateway.errors import CarrierRefused, StreamInUse
 from tests.fakes.call_control import FakeCallControl
@@ -71,19 +71,19 @@ def now():
 async def test_carrier_that_asks_is_waited_for():
     setup = Setup(asks_to_resume=True)
     call = setup.call()
-    assert setup.recovery.stream_lost(call) is Outcome.WAIT
+    assert setup.recovery.stream_lost(call) is RecoveryStep.WAIT
     assert (call.state, call.deadline) == (CallState.RECONNECTING, now() + TIMEOUTS.reconnect)
     assert call.liveness_check_at == now() + TIMEOUTS.liveness_check
 
 
 async def test_other_carrier_is_asked_for_a_stream():
     setup = Setup(asks_to_resume=False)
-    assert setup.recovery.stream_lost(setup.call()) is Outcome.RESTART
+    assert setup.recovery.stream_lost(setup.call()) is RecoveryStep.RESTART
 
 
 async def test_call_is_given_up_after_too_many_attempts():
     setup = Setup(asks_to_resume=False)
-    assert setup.recovery.stream_lost(setup.call(attempt=MAX_ATTEMPTS)) is Outcome.GIVE_UP
+    assert setup.recovery.stream_lost(setup.call(attempt=MAX_ATTEMPTS)) is RecoveryStep.GIVE_UP
 
 
 async def test_lost_stream_withdraws_the_token():
@@ -134,28 +134,28 @@ async def test_ended_call_is_not_renewed():
 async def test_new_stream_is_requested_after_a_grace_period():
     setup = Setup(asks_to_resume=False)
     call, before = setup.call(CallState.RECONNECTING), now()
-    assert await setup.recovery.restart(call) is Outcome.WAIT
+    assert await setup.recovery.restart(call) is RecoveryStep.WAIT
     assert now() - before == pytest.approx(TIMEOUTS.hangup_grace)
     assert setup.control.commands == [("restart", "1", "replaces")]
 
 
 async def test_caller_who_has_gone_gets_no_stream():
     setup = Setup(alive=False)
-    assert await setup.recovery.restart(setup.call(CallState.RECONNECTING)) is Outcome.CALLER_GONE
+    assert await setup.recovery.restart(setup.call(CallState.RECONNECTING)) is RecoveryStep.CALLER_GONE
     assert setup.control.commands == []
 
 
 async def test_call_of_another_node_gets_no_stream():
     setup = Setup()
     setup.cluster.owns = False
-    assert await setup.recovery.restart(setup.call(CallState.RECONNECTING)) is Outcome.OWNED_ELSEWHERE
+    assert await setup.recovery.restart(setup.call(CallState.RECONNECTING)) is RecoveryStep.OWNED_ELSEWHERE
     assert setup.control.commands == []
 
 
 async def test_refused_stream_ends_the_call():
     setup = Setup()
     setup.control.refusal = CarrierRefused("telnyx", "streaming_start", 422)
-    assert await setup.recovery.restart(setup.call(CallState.RECONNECTING)) is Outcome.GIVE_UP
+    assert await setup.recovery.restart(setup.call(CallState.RECONNECTING)) is RecoveryStep.GIVE_UP
 
 
 async def test_stream_that_another_node_may_have_is_waited_for():
@@ -163,7 +163,7 @@ async def test_stream_that_another_node_may_have_is_waited_for():
     setup = Setup()
     setup.control.refusal = StreamInUse("telnyx", "streaming_start", 422)
     call = setup.call(CallState.RECONNECTING, may_be_elsewhere=True, attempt=1)
-    assert await setup.recovery.restart(call) is Outcome.WAIT
+    assert await setup.recovery.restart(call) is RecoveryStep.WAIT
     assert setup.control.commands == [("restart", "1", "adds")]
     assert (call.attempt, call.has_open_token, call.deadline) == (0, False, now() + TIMEOUTS.reconnect)
 
@@ -171,7 +171,7 @@ async def test_stream_that_another_node_may_have_is_waited_for():
 # Is the caller still there?
 
 
-@pytest.mark.parametrize(("alive", "outcome"), [(True, Outcome.WAIT), (False, Outcome.CALLER_GONE)])
+@pytest.mark.parametrize(("alive", "outcome"), [(True, RecoveryStep.WAIT), (False, RecoveryStep.CALLER_GONE)])
 async def test_carrier_knows_whether_the_caller_is_there(alive, outcome):
     setup = Setup(alive=alive)
     assert await setup.recovery.check_alive(setup.call(CallState.RECONNECTING)) is outcome
@@ -180,7 +180,7 @@ async def test_carrier_knows_whether_the_caller_is_there(alive, outcome):
 async def test_silent_carrier_shortens_the_wait():
     setup = Setup(alive=None)
     call = setup.call(CallState.RECONNECTING)
-    assert await setup.recovery.check_alive(call) is Outcome.WAIT
+    assert await setup.recovery.check_alive(call) is RecoveryStep.WAIT
     assert call.deadline == now() + TIMEOUTS.liveness_unknown
 
 
@@ -188,7 +188,7 @@ async def test_answer_about_a_call_that_went_on_is_ignored():
     setup = Setup(alive=False)
     call = setup.call(CallState.RECONNECTING)
     await setup.recovery.renew(call)
-    assert await setup.recovery.check_alive(call) is Outcome.WAIT
+    assert await setup.recovery.check_alive(call) is RecoveryStep.WAIT
 
 
 # No stream came
@@ -196,23 +196,23 @@ async def test_answer_about_a_call_that_went_on_is_ignored():
 
 async def test_expired_call_is_given_up():
     setup = Setup()
-    assert await setup.recovery.expire(setup.call(CallState.RINGING)) is Outcome.GIVE_UP
+    assert await setup.recovery.expire(setup.call(CallState.RINGING)) is RecoveryStep.GIVE_UP
 
 
 async def test_expired_call_of_another_node_is_left_alone():
     setup = Setup()
     setup.cluster.owns = False
     call = setup.call(CallState.RINGING, token_is_shared=True)
-    assert await setup.recovery.expire(call) is Outcome.OWNED_ELSEWHERE
+    assert await setup.recovery.expire(call) is RecoveryStep.OWNED_ELSEWHERE
 
 
 @pytest.mark.parametrize(
     ("asks", "alive", "outcome"),
-    [(True, False, Outcome.CALLER_GONE), (True, True, Outcome.WAIT), (False, True, Outcome.RESTART)],
+    [(True, False, RecoveryStep.CALLER_GONE), (True, True, RecoveryStep.WAIT), (False, True, RecoveryStep.RESTART)],
 )
 async def test_call_that_may_be_elsewhere_is_not_hung_up(asks, alive, outcome):
     setup = Setup(asks_to_resume=asks, alive=alive)
     call = setup.call(CallState.RECONNECTING, may_be_elsewhere=True)
     assert await setup.recovery.expire(call) is outcome
     assert setup.control.commands == []
-    assert call.deadline == (math.inf if outcome is Outcome.CALLER_GONE else now() + TIMEOUTS.reconnect)
+    assert call.deadline == (math.inf if outcome is RecoveryStep.CALLER_GONE else now() + TIMEOUTS.reconnect)
