@@ -8,6 +8,8 @@ from typing import NoReturn
 
 import pytest
 
+from gateway.app import Timeouts
+from gateway.calls.engine_connection import EngineTimeouts
 from gateway.calls.speech_output import APOLOGY_TEXT
 from tests.fakes.deepgram import FakeDeepgram
 from tests.stage import CALLER, GREETING_SOUND, SOUND, Stage, make_carrier, staged, until
@@ -292,7 +294,8 @@ async def test_refused_key_ends_with_an_apology(stage: Stage, caplog: pytest.Log
 
 
 async def test_engine_gone_for_good_ends_the_call(tmp_path: Path) -> None:
-    async with staged(tmp_path, make_carrier("twilio")) as stage:
+    timeouts = Timeouts(engine=EngineTimeouts(retry_pauses=(0.01,) * 5))
+    async with staged(tmp_path, make_carrier("twilio"), timeouts=timeouts) as stage:
         call, conversation = await stage.dial()
         await conversation.user_says("Hello?")
         stage.engine.refuse_next(503, times=10)
