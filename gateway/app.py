@@ -32,7 +32,7 @@ from gateway.calls.recorder import RecordingDirectory
 from gateway.cluster.directory import ClusterTimeouts
 from gateway.cluster.open import Sharing, check_redis_url, open_sharing
 from gateway.engines.interface import VoiceEngine
-from gateway.engines.registry import ENGINES, MakeEngine, NoEngine, make_engine
+from gateway.engines.registry import ENGINES, MakeEngine, make_engine
 from gateway.errors import SettingsError
 from gateway.finalization.archive import Archive
 from gateway.finalization.job import NoJobQueue
@@ -382,7 +382,7 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
     manager = CallManager(
         agents=config.agents,
         allowed=config.allowed,
-        engine=None if isinstance(config.engine, NoEngine) else EngineConfig(config.engine, config.timeouts.engine),
+        engine=EngineConfig(config.engine, config.timeouts.engine),
         controls=controls,
         memory=memory,
         finalizer=finalizer,

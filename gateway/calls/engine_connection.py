@@ -15,7 +15,7 @@ from gateway.audio import BYTES_PER_SECOND, SILENCE_FRAME
 from gateway.calls.agent_context import AgentContext
 from gateway.calls.recorder import CallRecorder
 from gateway.calls.speech_output import wait_for_event
-from gateway.engines.interface import AgentSettings, EngineEvent, EngineSession, SettingsApplied, VoiceEngine
+from gateway.engines.interface import AgentSettings, EngineEvent, EngineSession, NoEngine, SettingsApplied, VoiceEngine
 from gateway.errors import EngineError, EngineUnavailable
 from gateway.history.live_events import CallEvents
 from gateway.metrics import ENGINE_LOSSES, MEMORY_LOAD, WATCHDOG
@@ -54,6 +54,10 @@ class EngineConfig:
 
     engine: VoiceEngine
     timeouts: EngineTimeouts = EngineTimeouts()
+
+    @property
+    def is_set_up(self) -> bool:
+        return not isinstance(self.engine, NoEngine)
 
 
 class EngineListener(Protocol):

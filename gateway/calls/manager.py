@@ -35,6 +35,7 @@ from gateway.calls.stream_recovery import RecoveryStep, StreamRecovery
 from gateway.calls.transcript import CallRecords
 from gateway.cluster.directory import CallRecord, NodeCommandKind
 from gateway.cluster.node import Cluster, Reclaim
+from gateway.engines.registry import SET_UP_ENGINE
 from gateway.errors import CarrierRefused, SharedStoreUnavailable
 from gateway.finalization.worker import FinalizationWorker
 from gateway.history.call_log import RecoveredCall
@@ -44,7 +45,6 @@ from gateway.logs import last_four
 from gateway.memory.identity import identifier
 from gateway.metrics import REFUSED, WATCHDOG
 from gateway.session import CallKey, EndReason, VoiceSession
-from gateway.speech import model_files
 from gateway.telephony.attestation import Attestation
 from gateway.telephony.events import StreamStarted
 from gateway.telephony.media_stream import MediaStream
@@ -65,7 +65,7 @@ class Refusal(enum.StrEnum):
 
     NOT_ALLOWED = "caller is not in ALLOWED_CALLERS"
     NOBODY_ALLOWED = "ALLOWED_CALLERS is empty; set it to your number, or to * for anyone"
-    NO_ENGINE = f"no voice engine; set DEEPGRAM_API_KEY, or run: {model_files.INSTALL}"
+    NO_ENGINE = f"no voice engine; {SET_UP_ENGINE}"
     CLOSING = "gateway is shutting down"
     OVER = "call is already over"
 
@@ -78,7 +78,7 @@ class CallManager:
         *,
         agents: AgentDirectory,
         allowed: AllowList,
-        engine: EngineConfig | None,
+        engine: EngineConfig,
         controls: Mapping[str, CallControl],
         memory: MemoryServices | None,
         finalizer: FinalizationWorker,
@@ -301,7 +301,7 @@ class CallManager:
             return Refusal.OVER
         if not vouched and not self._allowed.admits(caller):
             return Refusal.NOT_ALLOWED if self._allowed else Refusal.NOBODY_ALLOWED
-        return Refusal.NO_ENGINE if self._engine is None else None
+        return None if self._engine.is_set_up else Refusal.NO_ENGINE
 
     async def resume(self, key: CallKey) -> ManagedCall | None:
         """
@@ -386,7 +386,7 @@ class CallManager:
         """Why no call at all can be accepted or placed now."""
         if self._draining:
             return Refusal.CLOSING
-        return Refusal.NO_ENGINE if self._engine is None else None
+        return None if self._engine.is_set_up else Refusal.NO_ENGINE
 
     def dials(self, carrier: str, order: OutboundCall) -> None:
         """The carrier has accepted an outbound call."""
@@ -441,7 +441,7 @@ class CallManager:
         self._unclaimed.pop(stream, None)
         key = (stream.carrier, started.call_id)
         call = await self._redeem(key, started)
-        if call is None or self._engine is None:
+        if call is None or not self._engine.is_set_up:
             _log.warning("media socket refused", extra={"carrier": stream.carrier, "reason": "no valid token"})
             return None
         logs.concerns(call.session_id)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from gateway.agents import Agent
-from gateway.errors import EngineError
+from gateway.errors import EngineError, EngineRefused
 from gateway.llm.chat import LlmEndpoint
 
 # Settings: what a session needs to know about the call
@@ -282,3 +282,19 @@ class VoiceEngine(Protocol):
 
     async def run(self) -> None:
         """Background work for all sessions, until cancelled. May return at once."""
+
+
+class NoEngine:
+    """Where no engine is set up. Calls are refused before they reach it."""
+
+    name = "not set up"
+    has_llm = True
+    is_ready = True
+
+    async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
+        raise EngineRefused("no voice engine is set up")
+
+    def health(self) -> dict[str, str]:
+        return {"engine": self.name}
+
+    async def run(self) -> None: ...

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from gateway.engines.deepgram import DeepgramEngine, DeepgramTimeouts
-from gateway.engines.interface import EngineEvents, EngineSession, LoadSettings, VoiceEngine
+from gateway.engines.interface import NoEngine, VoiceEngine
 from gateway.engines.local import LocalEngine
 from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
-from gateway.errors import EngineRefused, SettingsError
+from gateway.errors import SettingsError
 from gateway.settings import Settings
 from gateway.speech import model_files
 from gateway.speech.config import SpeechConfig
@@ -32,22 +32,6 @@ def make_engine(settings: Settings, connect: Connector, engines: Mapping[str, Ma
 
 SET_UP_ENGINE: Final = f"set DEEPGRAM_API_KEY, or run: {model_files.INSTALL}"
 """What to do where no engine is set up."""
-
-
-class NoEngine:
-    """Where no engine is set up. Calls are refused before they reach it."""
-
-    name = "not set up"
-    has_llm = True
-    is_ready = True
-
-    async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
-        raise EngineRefused("no voice engine is set up")
-
-    def health(self) -> dict[str, str]:
-        return {"engine": self.name}
-
-    async def run(self) -> None: ...
 
 
 def _deepgram(settings: Settings, connect: Connector) -> VoiceEngine:

@@ -6,9 +6,8 @@ import pytest
 
 from gateway.engines import interface
 from gateway.engines.deepgram import DeepgramEngine, DeepgramSession, DeepgramTimeouts
-from gateway.engines.interface import EngineEvent, EngineSession, VoiceEngine
+from gateway.engines.interface import EngineEvent, EngineSession, NoEngine, VoiceEngine
 from gateway.engines.local import LocalEngine, LocalSession
-from gateway.engines.registry import NoEngine
 from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
 from gateway.llm.chat import LlmEndpoint
 from gateway.settings import Secret

@@ -10,8 +10,9 @@ from gateway.app import Timeouts
 from gateway.audio import SILENCE_FRAME
 from gateway.calls.engine_connection import EngineTimeouts
 from gateway.engines.deepgram import DeepgramEngine
+from gateway.engines.interface import NoEngine
 from gateway.engines.local import LocalEngine
-from gateway.engines.registry import ENGINES, NoEngine, make_engine
+from gateway.engines.registry import ENGINES, make_engine
 from gateway.errors import EngineRefused, SettingsError
 from gateway.settings import Secret, Settings
 from gateway.websocket.interface import Connector
