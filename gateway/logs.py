@@ -49,12 +49,12 @@ def keep_quiet() -> None:
     logging.getLogger("gateway").addHandler(logging.NullHandler())
 
 
-def concerns(session_id: str) -> None:
+def set_call(session_id: str) -> None:
     """Add this call to every line that this task, and tasks it starts, will log."""
     _call.set(call_name(session_id))
 
 
-def concerned_call() -> str:
+def current_call() -> str:
     """The call that this task's lines name; empty for none."""
     return _call.get()
 

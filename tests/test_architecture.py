@@ -14,20 +14,15 @@ TESTS = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
 MOST_COLLABORATORS = 7
 MOST_OF_CALL = 8
 UNTESTED_LINES = 60
-MOST_PER_THOUSAND = 3.0
+MOST_PER_THOUSAND = 1.0
 
 # To be emptied; nothing may be added.
 WIDE = {"CallManager", "FinalizationWorker"}
 UNTESTED = {
-    "gateway/calls/call_finisher.py",
     "gateway/calls/call_resources.py",
     "gateway/calls/manager.py",
-    "gateway/cluster/file_store.py",
     "gateway/cluster/node.py",
     "gateway/cluster/open.py",
-    "gateway/cluster/redis_store.py",
-    "gateway/replay/expected.py",
-    "gateway/simulate/local_demo.py",
 }
 
 DIALECT = re.compile(

@@ -264,7 +264,7 @@ class CallManager:
         call.open_token(self._now() + self._timeouts.token)
         if order is not None:
             call.session_id = order.session_id
-        logs.concerns(call.session_id)
+        logs.set_call(call.session_id)
         listed = self._allowed.lists(number)
         call.access.level = agent.trust.level(attestation, withheld=not number, allow_listed=listed)
         self._resources.prepare(call)
@@ -444,7 +444,7 @@ class CallManager:
         if call is None or not self._engine.is_set_up:
             _log.warning("media socket refused", extra={"carrier": stream.carrier, "reason": "no valid token"})
             return None
-        logs.concerns(call.session_id)
+        logs.set_call(call.session_id)
         if started.problem:  # another stream would have the same problem
             _log.warning("carrier protocol error", extra={"carrier": stream.carrier, "problem": started.problem})
             self._give_up(call)
@@ -550,8 +550,8 @@ class CallManager:
         if call_llm is not None and self._agent_llms is not None:
             call.access.subscribe(functools.partial(self._agent_llms.memory_changed, call_llm, call.agent))
             media.on_over = functools.partial(self._agent_llms.close, call_llm)
-            call_llm.responder.watched_by(media.latency)
-            call_llm.responder.stood_in_by(media.reply_to)
+            call_llm.responder.observe_latency(media.latency)
+            call_llm.responder.override_replies(media.reply_to)
         return media
 
     async def _run_call(self, call: ManagedCall, media: Call, call_llm: CallLlm | None) -> None:

@@ -76,7 +76,7 @@ class StreamRecovery:
         """Open a token for the next stream. False if the call ended, or has got one meanwhile."""
         if not self._table.manages(call) or not call.awaits_stream:
             return False
-        logs.concerns(call.session_id)
+        logs.set_call(call.session_id)
         call.renew_token(_now() + self._timeouts.token)
         self._resources.prepare(call)
         call.token_is_shared = await self._cluster.publish_token(call.record(self._cluster.node))
@@ -85,7 +85,7 @@ class StreamRecovery:
 
     async def restart(self, call: ManagedCall) -> RecoveryStep:
         """Ask the carrier for a new stream, if the caller is still there."""
-        logs.concerns(call.session_id)
+        logs.set_call(call.session_id)
         carrier, call_id = call.key
         control = self._controls[carrier]
         await asyncio.sleep(self._timeouts.hangup_grace)

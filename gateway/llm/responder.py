@@ -30,7 +30,7 @@ from gateway.llm.chat import (
     Usage,
 )
 from gateway.llm.turn_recall import NO_RECALL, TurnRecaller
-from gateway.logs import concerned_call, concerns
+from gateway.logs import current_call, set_call
 from gateway.settings import Secret
 from gateway.text.spoken_text import LanguageRules, SpokenText, load_rules
 
@@ -93,7 +93,7 @@ class Responder:
         self._longest_silence = longest_silence
         self._kept_seconds = kept_seconds
         self._answers: list[_SharedAnswer] = []
-        self._call = concerned_call()
+        self._call = current_call()
         self._reply_to: ReplyTo = _no_reply
 
     @property
@@ -109,10 +109,10 @@ class Responder:
         """
         return self._answer_to(request).read()
 
-    def watched_by(self, observer: LatencyObserver) -> None:
+    def observe_latency(self, observer: LatencyObserver) -> None:
         self._observer = observer
 
-    def stood_in_by(self, reply_to: ReplyTo) -> None:
+    def override_replies(self, reply_to: ReplyTo) -> None:
         self._reply_to = reply_to
 
     def forget(self) -> None:
@@ -141,7 +141,7 @@ class Responder:
             put(event)
 
         if self._call:  # the engine's request arrives on a connection of its own
-            concerns(self._call)
+            set_call(self._call)
         if reply := await self._reply(request):
             put(TextDelta(reply))
             return

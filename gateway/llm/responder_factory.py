@@ -1,4 +1,4 @@
-"""Gives each call of an agent with its own language model somebody to think for it, and the engine a key to ask."""
+"""A responder and an endpoint for each call of an agent with its own language model."""
 
 import ipaddress
 from collections.abc import Awaitable, Mapping
@@ -21,7 +21,7 @@ PATH: Final = "/v1/chat/completions"
 
 
 class RankedSearch(Protocol):
-    """What is remembered for agent, caller and words, the best first. `person`: who of those on the number."""
+    """Returns memory of agent and caller that fits the text, the best first. `person`: one of those on the number."""
 
     def __call__(self, agent: str, caller: str, text: str, *, person: str = "") -> Awaitable[list[str]]: ...
 
@@ -36,7 +36,7 @@ class BearerDirectory(Protocol):
 
 @dataclass(frozen=True)
 class CallLlm:
-    """What one call thinks with."""
+    """The language model of one call, and the endpoint at which the engine reaches it."""
 
     endpoint: LlmEndpoint
     responder: Responder
@@ -44,10 +44,9 @@ class CallLlm:
 
 class ResponderFactory:
     """
-    Brains of all agents, and the calls that use them.
+    Makes responders for the calls of all agents that have their own language model.
 
-    Where there are several nodes the engine's question may come to any of them: each can answer it, since what is asked
-    holds the whole conversation.
+    The engine may send a request to any node. Each can answer it, since a request holds the whole conversation.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class ResponderFactory:
         self.endpoint_tokens = EndpointTokens(elsewhere=self._of_another_node)
 
     def open(self, agent: Agent, caller: str, media_url: str, access: MemoryAccess) -> CallLlm | None:
-        """None for an agent that leaves thinking to the engine. The engine reaches us where the carrier does."""
+        """None for an agent that uses the engine's model. The engine reaches us at the host that the carrier uses."""
         responder = self._responder(agent, caller, access)
         if responder is None:
             return None
@@ -78,7 +77,7 @@ class ResponderFactory:
         return CallLlm(LlmEndpoint(self._origin(media_url) + PATH, bearer, responder), responder)
 
     def _origin(self, media_url: str) -> str:
-        """By https, unless PUBLIC_URL says otherwise; without one, on this machine there is nobody to speak it."""
+        """https, unless PUBLIC_URL is http; without PUBLIC_URL, http on loopback, where no proxy adds TLS."""
         parts = urlsplit(media_url)
         without_tls = self._public_url.startswith("http://") if self._public_url else _is_loopback(parts.hostname or "")
         prefix = parts.path.rpartition("/")[0].rpartition("/")[0]
@@ -92,20 +91,20 @@ class ResponderFactory:
         self._bearers.share_bearer(digest_of(call_llm.endpoint.bearer), agent.name, "", TrustLevel.NONE)
 
     def close(self, call_llm: CallLlm) -> None:
-        """The call is over, and with it the bearer."""
+        """The call has ended: invalidate its token."""
         self.endpoint_tokens.close(call_llm.endpoint.bearer)
         self._bearers.withdraw_bearer(digest_of(call_llm.endpoint.bearer))
 
     def _responder(self, agent: Agent, caller: str, access: MemoryAccess) -> Responder | None:
-        brain = self._agent_llms.get(agent.name)
-        if brain is None:
+        llm = self._agent_llms.get(agent.name)
+        if llm is None:
             return None
         search = self._search
         memory: TurnRecaller = NO_RECALL
         is_known = caller or agent.repeat_caller.may_be_known_later
         if search is not None and is_known and prompts.wants_memory(agent.prompt):
-            memory = TurnRecall(_allowed(search, agent.name, access), seconds=brain.recall_seconds)
-        return Responder(agent.name, hashed_caller(agent.name, caller, self._secret), brain, memory=memory)
+            memory = TurnRecall(_allowed(search, agent.name, access), seconds=llm.recall_seconds)
+        return Responder(agent.name, hashed_caller(agent.name, caller, self._secret), llm, memory=memory)
 
     async def _of_another_node(self, digest: str) -> Responder | None:
         found = await self._bearers.find_bearer(digest)

@@ -149,7 +149,7 @@ async def test_turn_is_watched(agent_llms):
 
     watch = Watch()
     responder = agent_llms.responder(await agent_llms.llm())
-    responder.watched_by(watch)
+    responder.observe_latency(watch)
     await asyncio.gather(ask(responder), ask(responder))
     assert [what for what, _ in watch.seen] == ["request", "first token"]
     assert watch.seen == sorted(watch.seen, key=lambda seen: seen[1])

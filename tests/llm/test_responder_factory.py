@@ -19,7 +19,7 @@ MEDIA_URL = "wss://voice.example.com/prefix/twilio/media"
 CALLER = "+12025550143"
 
 
-def a_room(bearers: BearerDirectory | None = None, public_url: str = "") -> ResponderFactory:
+def factory(bearers: BearerDirectory | None = None, public_url: str = "") -> ResponderFactory:
     brain = AgentLlm((), first_token_seconds=1, one_moment="One moment.", sorry="Sorry.", language="en")
     return ResponderFactory(
         {"maya": MAYA}, {"maya": brain}, Secret("secret"), public_url=public_url, bearers=bearers or SingleNode()
@@ -39,7 +39,7 @@ async def directory() -> AsyncIterator[tuple[CallDirectory, CallDirectory]]:
 
 
 async def test_engine_reaches_us_where_the_carrier_does() -> None:
-    call_llm = a_room().open(MAYA, CALLER, MEDIA_URL, MemoryAccess(caller=CALLER))
+    call_llm = factory().open(MAYA, CALLER, MEDIA_URL, MemoryAccess(caller=CALLER))
     assert call_llm is not None
     assert call_llm.endpoint.url == "https://voice.example.com/prefix/v1/chat/completions"
 
@@ -56,7 +56,7 @@ async def test_engine_reaches_us_where_the_carrier_does() -> None:
     ],
 )
 async def test_engine_on_this_machine_needs_no_tls(public_url: str, host: str, url: str) -> None:
-    call_llm = a_room(public_url=public_url).open(
+    call_llm = factory(public_url=public_url).open(
         MAYA, CALLER, f"wss://{host}/twilio/media", MemoryAccess(caller=CALLER)
     )
     assert call_llm is not None
@@ -64,31 +64,31 @@ async def test_engine_on_this_machine_needs_no_tls(public_url: str, host: str, u
 
 
 async def test_agent_without_brain_leaves_thinking_to_the_engine() -> None:
-    assert a_room().open(Agent("ben", "You are Ben."), CALLER, MEDIA_URL, MemoryAccess(caller=CALLER)) is None
+    assert factory().open(Agent("ben", "You are Ben."), CALLER, MEDIA_URL, MemoryAccess(caller=CALLER)) is None
 
 
 async def test_bearer_is_good_until_its_call_ends() -> None:
-    room = a_room()
-    call_llm = room.open(MAYA, CALLER, MEDIA_URL, MemoryAccess(caller=CALLER))
+    responders = factory()
+    call_llm = responders.open(MAYA, CALLER, MEDIA_URL, MemoryAccess(caller=CALLER))
     assert call_llm is not None
-    assert await room.endpoint_tokens.find(call_llm.endpoint.bearer) is call_llm.responder
-    room.close(call_llm)
-    assert await room.endpoint_tokens.find(call_llm.endpoint.bearer) is None
+    assert await responders.endpoint_tokens.find(call_llm.endpoint.bearer) is call_llm.responder
+    responders.close(call_llm)
+    assert await responders.endpoint_tokens.find(call_llm.endpoint.bearer) is None
 
 
 async def test_question_may_come_to_another_node(directory: tuple[CallDirectory, CallDirectory]) -> None:
-    here, there = (a_room(one) for one in directory)
+    here, there = (factory(one) for one in directory)
     call_llm = here.open(MAYA, CALLER, MEDIA_URL, MemoryAccess(caller=CALLER))
     assert call_llm is not None
     await directory[0].flushed()
     responder = await there.endpoint_tokens.find(call_llm.endpoint.bearer)
     assert responder is not None and responder.agent == "maya"
     assert await there.endpoint_tokens.find(call_llm.endpoint.bearer) is responder
-    assert await there.endpoint_tokens.find("somebody-elses") is None
+    assert await there.endpoint_tokens.find("another-token") is None
     here.memory_changed(call_llm, MAYA, AccessChange.REVOKED)
     await directory[0].flushed()
-    nobodys = await there.endpoint_tokens.find(call_llm.endpoint.bearer)
-    assert nobodys is not None and nobodys is not responder and nobodys.caller_key == ""
+    without_caller = await there.endpoint_tokens.find(call_llm.endpoint.bearer)
+    assert without_caller is not None and without_caller is not responder and without_caller.caller_key == ""
     here.close(call_llm)
     await directory[0].flushed()
     assert await there.endpoint_tokens.find(call_llm.endpoint.bearer) is None
