@@ -22,7 +22,6 @@ UNTESTED = {
     "gateway/calls/call_resources.py",
     "gateway/calls/manager.py",
     "gateway/cluster/node.py",
-    "gateway/cluster/open.py",
 }
 
 DIALECT = re.compile(

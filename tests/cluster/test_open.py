@@ -1,0 +1,63 @@
+"""What a process shares: nothing, a private Redis with its workers, or a Redis with other nodes."""
+
+from pathlib import Path
+
+import pytest
+
+from gateway.cluster.directory import ClusterTimeouts
+from gateway.cluster.node import ClusterNode, SingleNode
+from gateway.cluster.open import check_redis_url, open_shared_erasure, open_sharing
+from gateway.errors import SettingsError
+from gateway.settings import Secret, Settings
+from tests.redis_server import running_redis
+
+TIMEOUTS = ClusterTimeouts()
+
+
+def settings(folder: Path, redis_url: str = "") -> Settings:
+    return Settings(data_dir=folder, redis_url=Secret(redis_url) if redis_url else None)
+
+
+async def test_single_process_shares_nothing(tmp_path):
+    async with open_sharing(settings(tmp_path), TIMEOUTS, shares_disk=False, private_redis="") as sharing:
+        assert isinstance(sharing.cluster, SingleNode)
+        assert (sharing.shared_store, sharing.jobs, sharing.events, sharing.traces) == (None, None, None, None)
+        await sharing.store.put("order:1", b"sealed", 60.0)
+    async with open_sharing(settings(tmp_path), TIMEOUTS, shares_disk=False, private_redis="") as sharing:
+        assert await sharing.store.get("order:1") == b"sealed"
+
+
+async def test_workers_share_calls_and_nothing_that_outlives_them(tmp_path):
+    async with running_redis(tmp_path / "redis") as redis:
+        given = settings(tmp_path)
+        async with open_sharing(given, TIMEOUTS, shares_disk=True, private_redis=redis.url) as sharing:
+            assert isinstance(sharing.cluster, ClusterNode) and sharing.shares_disk
+            assert (sharing.jobs, sharing.events, sharing.traces) == (None, None, None)
+
+
+async def test_nodes_share_jobs_and_events_too(tmp_path):
+    async with running_redis(tmp_path / "redis") as redis:
+        given = settings(tmp_path, redis.url)
+        async with open_sharing(given, TIMEOUTS, shares_disk=False, private_redis="") as sharing:
+            assert isinstance(sharing.cluster, ClusterNode)
+            assert None not in (sharing.jobs, sharing.events, sharing.traces)
+        async with open_shared_erasure(given) as erasure:
+            assert erasure is not None
+
+
+async def test_command_without_redis_has_nothing_to_erase_there(tmp_path):
+    async with open_shared_erasure(settings(tmp_path)) as erasure:
+        assert erasure is None
+
+
+@pytest.mark.parametrize(
+    "address", ["redis://127.0.0.1:6379/0", "rediss://user:pw@host/1", "unix:///run/redis.sock", ""]
+)
+def test_address_is_accepted(tmp_path, address):
+    check_redis_url(settings(tmp_path, address))
+
+
+def test_password_is_not_quoted(tmp_path):
+    with pytest.raises(SettingsError) as raised:
+        check_redis_url(settings(tmp_path, "redis://:hunter2@127.0.0.1:port/0"))
+    assert "hunter2" not in str(raised.value) and raised.value.__cause__ is None
