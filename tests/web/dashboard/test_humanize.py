@@ -35,7 +35,7 @@ def test_counts():
         "1,200 calls",
         "2 stretches",
     ]
-    assert percent(0.126) == "13 %"
+    assert percent(0.126) == "13%"
 
 
 def test_text_is_cleaned_of_what_steers_a_screen():

@@ -28,12 +28,12 @@ async def form_of(http: httpx.AsyncClient) -> dict[str, str]:
 
 async def test_page_shows_calls_and_what_was_said(stage: Stage):
     async with logged_in(stage) as http:
-        assert "0 calls" in (await http.get("/")).text
+        assert "0 live calls" in (await http.get("/")).text
         call, conversation = await stage.dial()
         await conversation.user_says("Is my <b>bike</b> ready?")
         await until(lambda: conversation.heard is not None)
         page = (await http.get("/")).text
-        assert "+1 202-555-0143" in page and "1 call</span> now" in page
+        assert "+1 202-555-0143" in page and "1 live call</span>" in page
         assert "Is my &lt;b&gt;bike&lt;/b&gt; ready?" in page
         await call.hang_up()
 
@@ -146,4 +146,4 @@ async def test_call_page_is_drawn_from_what_was_told(stage: Stage):
         await stage.idle()
         page = (await http.get(f"/calls/{form['uuid']}")).text
         assert 'class="timeline"' in page and "Is my bike ready?" in page
-        assert re.search(r'class="chip[^"]*" title="[^"]*on the line', page)
+        assert re.search(r'class="chip[^"]*" title="[^"]*first frame sent', page)

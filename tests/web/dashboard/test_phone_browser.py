@@ -147,7 +147,7 @@ async def test_link_is_a_phone_for_one_call(tmp_path: Path):
 async def test_denied_microphone_is_explained(tmp_path: Path):
     async with a_phone(tmp_path, "--use-fake-device-for-media-stream", "--deny-permission-prompts") as page:
         await page.get_by_role("button", name="Call").click()
-        await expect(page.get_by_text("was not allowed to use the microphone")).to_be_visible()
+        await expect(page.get_by_text("Microphone access was denied.")).to_be_visible()
         await expect(page.get_by_role("button", name="Call")).to_be_visible()
 
 
