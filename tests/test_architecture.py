@@ -20,8 +20,6 @@ MOST_PER_THOUSAND = 1.0
 WIDE = {"CallManager", "FinalizationWorker"}
 UNTESTED = {
     "gateway/calls/call_resources.py",
-    "gateway/calls/manager.py",
-    "gateway/cluster/node.py",
 }
 
 DIALECT = re.compile(

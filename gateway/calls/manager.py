@@ -450,9 +450,15 @@ class CallManager:
             self._give_up(call)
             return None
         self._identify(call, started.parameters)
-        attempt, tools = call.attempt, await self._resources.call_tools(call)
+        attempt = call.attempt
+        try:
+            tools = await self._resources.call_tools(call)
+        except asyncio.CancelledError:
+            if self._table.manages(call):
+                raise
+            return None  # it ended, or went to another node, which cancels the loading
         if not self._table.manages(call) or call.state is not CallState.ACTIVE or call.attempt != attempt:
-            return None  # it ended, or got another stream, while the tools were loading
+            return None
         call_llm = None
         if self._agent_llms is not None:
             call_llm = self._agent_llms.open(call.agent, call.caller, call.media_url, call.access)

@@ -1,0 +1,506 @@
+"""The life of calls at one node, with a fake carrier, cluster and finalizer, on virtual time."""
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from gateway.agents import AgentDirectory
+from gateway.calls.call import LiveCallTimeouts
+from gateway.calls.call_table import CallTimeouts, ManagedCall
+from gateway.calls.manager import MAX_UNCLAIMED_STREAMS, CallManager, Refusal
+from gateway.calls.recorder import NoRecorder, RecordingDirectory
+from gateway.calls.state import CallState
+from gateway.cluster.directory import CallRecord, NodeCommandKind
+from gateway.cluster.node import Reclaim, SingleNode
+from gateway.errors import SharedStoreUnavailable
+from gateway.history.call_log import RecoveredCall
+from gateway.session import EndReason, Speaker, Turn, VoiceSession
+from gateway.telephony.events import StreamStarted
+from gateway.telephony.phone_numbers import AllowList
+from tests.fakes.call_control import FakeCallControl
+from tests.fakes.finalizer import FakeFinalizer
+
+pytestmark = pytest.mark.virtual_time
+
+CALLER, CALLED = "+12025550143", "+12025550100"
+TWILIO, TELNYX = ("twilio", "CA1"), ("telnyx", "v3:1")
+TIMEOUTS = CallTimeouts()
+
+
+class FakeCall:
+    """A live call that ends when the test, or the manager, says so."""
+
+    def __init__(self, session):
+        self.session = session
+        self.recorder = NoRecorder()
+        self.is_over = self.ran_end_function = False
+        self.monitor = SimpleNamespace(levels=lambda now: (0.0, 0.0), stop_measuring=lambda: None)
+        self.log_rows = [{"caller": "Hello."}]
+        self.said = []
+        self._over = asyncio.get_running_loop().create_future()
+
+    async def run(self):
+        self.session.end_reason = await self._over
+        if self.session.end_reason is EndReason.FAILED:
+            raise RuntimeError("a bug in the call")
+
+    @property
+    def may_go_on(self):
+        return self.session.end_reason in (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED, EndReason.TRANSFERRED)
+
+    def end(self, reason, *, carrier_over=False):
+        if not self._over.done():
+            self._over.set_result(reason)
+
+    def tick(self, now): ...
+
+    def turns(self):
+        return self.session.turns
+
+    def say(self, text):
+        self.said.append(text)
+
+
+class Manager(CallManager):
+    """Calls without a media stream or an engine."""
+
+    def _make_call(self, call, stream, engine, call_tools, call_llm):
+        return FakeCall(call.session or call.new_session())
+
+
+class FakeCluster(SingleNode):
+    """One of several nodes. Records what the manager publishes."""
+
+    node = "a"
+    takes_over_calls = True
+
+    def __init__(self):
+        self.log = []
+        self.records = {}
+        self.fetched = None
+        self.owns = True
+        self.is_away = False
+        self.reclaims = Reclaim.RESUME
+
+    async def announce(self, record):
+        return None if self.is_away else self.records.setdefault(record.key, record)
+
+    async def publish_token(self, record):
+        self.records[record.key] = record
+        return True
+
+    async def redeem(self, key, started, *, is_local):
+        if self.is_away:
+            raise SharedStoreUnavailable("away")
+        record = self.records.get(key)
+        return record if record is not None and record.token == started.token else None
+
+    def stream_lost(self, record, session):
+        self.records[record.key] = record
+
+    def call_ended(self, key):
+        self.log.append(("ended", key))
+
+    def forget_call(self, key, session_id=""):
+        self.log.append(("forgotten", key))
+
+    async def fetch(self, key):
+        return self.fetched
+
+    async def forward(self, kind, key, text=""):
+        self.log.append((kind, key))
+        return True
+
+    async def is_ours(self, key):
+        return self.owns
+
+    async def is_ours_now(self, key):
+        return self.owns
+
+    async def reclaim(self, key, writer):
+        return self.reclaims
+
+
+class Tools:
+    """Loads no tools, and takes as long as `seconds`."""
+
+    seconds = 0.0
+
+    def load(self, agent, access):
+        async def tools():
+            await asyncio.sleep(self.seconds)
+            return SimpleNamespace(function_names=[])
+
+        return asyncio.get_running_loop().create_task(tools())
+
+
+class Setup:
+    def __init__(self, folder, *, cluster=None, allowed="*", has_engine=True):
+        self.twilio = FakeCallControl(asks_to_resume=True)
+        self.telnyx = FakeCallControl(asks_to_resume=False)
+        self.finalizer = FakeFinalizer(is_shared=cluster is not None)
+        self.cluster = cluster or SingleNode()
+        self.tools = Tools()
+        self.manager = Manager(
+            agents=AgentDirectory({}, folder),
+            allowed=AllowList(frozenset(filter(None, allowed.split(",")))),
+            engine=object() if has_engine else None,
+            controls={"twilio": self.twilio, "telnyx": self.telnyx},
+            memory=None,
+            finalizer=self.finalizer,
+            recordings=RecordingDirectory(None),
+            cluster=self.cluster,
+            tool_loader=self.tools,
+            timeouts=TIMEOUTS,
+            live_timeouts=LiveCallTimeouts(),
+        )
+        self.ticking = asyncio.get_running_loop().create_task(self.manager.run())
+
+    async def accept(self, key=TWILIO, caller=CALLER):
+        return await self.manager.accept(
+            key, caller=caller, called=CALLED, media_url="wss://voice.example.com/media", account_id="AC1"
+        )
+
+    async def attach(self, call, token=None, **fields):
+        """Open a media stream with the call's token, or another one."""
+        started = StreamStarted(call.key[1], "MZ1", token=call.token if token is None else token, **fields)
+        return await self.manager.admit(started, SimpleNamespace(carrier=call.key[0], close=lambda: None))
+
+    async def answered(self, key=TWILIO):
+        call = await self.accept(key)
+        assert await self.attach(call) is call.media
+        return call
+
+    @property
+    def end_reasons(self):
+        return [session.end_reason for session in self.finalizer.submitted]
+
+
+@pytest.fixture
+async def setup(tmp_path):
+    setup = Setup(tmp_path)
+    yield setup
+    setup.ticking.cancel()
+
+
+@pytest.fixture
+async def node(tmp_path):
+    setup = Setup(tmp_path, cluster=FakeCluster())
+    yield setup
+    setup.ticking.cancel()
+
+
+# Admission
+
+
+async def test_incoming_call_rings_with_an_open_token(setup):
+    call = await setup.accept()
+    assert (call.state, call.has_open_token, call.number) == (CallState.RINGING, True, CALLER)
+    assert setup.manager.live_calls == 0
+
+
+async def test_repeated_webhook_gets_the_same_call(setup):
+    assert await setup.accept() is await setup.accept()
+
+
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        ({"allowed": "+12025550199"}, Refusal.NOT_ALLOWED),
+        ({"allowed": ""}, Refusal.NOBODY_ALLOWED),
+        ({"has_engine": False}, Refusal.NO_ENGINE),
+    ],
+)
+async def test_call_is_refused(tmp_path, options, refusal):
+    setup = Setup(tmp_path, **options)
+    assert await setup.accept() is refusal
+    setup.ticking.cancel()
+
+
+async def test_draining_manager_refuses_calls(setup):
+    await setup.manager.drain(0.2)
+    assert await setup.accept() is Refusal.CLOSING
+
+
+async def test_hangup_can_overtake_the_first_webhook(setup):
+    setup.manager.carrier_ended(TWILIO)
+    assert await setup.accept() is Refusal.OVER
+
+
+# Media
+
+
+async def test_token_attaches_media_once(setup):
+    call = await setup.answered()
+    assert call.state is CallState.ACTIVE
+    assert await setup.attach(call) is None
+    assert setup.manager.live_calls == 1
+
+
+async def test_wrong_token_attaches_nothing(setup):
+    call = await setup.accept()
+    assert await setup.attach(call, token="guess") is None
+    assert call.state is CallState.RINGING
+
+
+async def test_unusable_audio_ends_the_call(setup):
+    call = await setup.accept()
+    assert await setup.attach(call, problem="16 kHz") is None
+    await asyncio.sleep(0)
+    assert call.state is CallState.ENDED
+    await asyncio.sleep(0.1)
+    assert setup.twilio.commands == [("hang up", "CA1")]
+
+
+async def test_call_that_ends_while_tools_load_gets_no_media(setup):
+    setup.tools.seconds = 2
+    call = await setup.accept()
+    attaching = asyncio.create_task(setup.attach(call))
+    await asyncio.sleep(1)
+    assert call.state is CallState.ACTIVE
+    setup.manager.carrier_ended(TWILIO)
+    assert await attaching is None
+    assert call.state is CallState.ENDED
+
+
+class UnclaimedStream:
+    carrier = "twilio"
+
+    def __init__(self):
+        self.is_closed = False
+
+    def close(self):
+        self.is_closed = True
+
+
+async def test_oldest_unclaimed_stream_is_closed(setup):
+    streams = [UnclaimedStream() for _ in range(MAX_UNCLAIMED_STREAMS + 1)]
+    for stream in streams:
+        setup.manager.expect(stream)
+    assert [stream.is_closed for stream in streams] == [True] + [False] * MAX_UNCLAIMED_STREAMS
+
+
+async def test_call_without_media_is_given_up(setup):
+    call = await setup.accept()
+    await asyncio.sleep(TIMEOUTS.token + 1)
+    assert call.state is CallState.ENDED
+    assert setup.twilio.commands == [("hang up", "CA1")]
+
+
+# The end
+
+
+async def test_hangup_finalizes_the_call(setup):
+    call = await setup.answered()
+    setup.manager.carrier_ended(TWILIO)
+    await asyncio.sleep(0.1)
+    assert call.state is CallState.ENDED
+    assert setup.end_reasons == [EndReason.CALLER_HUNG_UP]
+    assert await setup.accept() is Refusal.OVER
+
+
+async def test_failed_call_is_hung_up_and_finalized(setup):
+    call = await setup.answered()
+    call.media.end(EndReason.FAILED)
+    await asyncio.sleep(0.1)
+    assert setup.twilio.commands == [("hang up", "CA1")]
+    assert setup.end_reasons == [EndReason.FAILED]
+
+
+async def test_drain_waits_for_the_last_call(setup):
+    call = await setup.answered()
+    draining = asyncio.create_task(setup.manager.drain(600))
+    await asyncio.sleep(100)
+    assert not draining.done()
+    call.media.end(EndReason.CALLER_HUNG_UP)
+    await asyncio.sleep(1)
+    assert draining.done()
+
+
+async def test_close_ends_every_call(setup):
+    await setup.answered()
+    ringing = await setup.accept(TELNYX)
+    await setup.manager.close()
+    assert setup.end_reasons == [EndReason.SHUTDOWN]
+    assert ringing.state is CallState.ENDED
+    assert setup.telnyx.commands == [("hang up", "v3:1")]
+
+
+# Lost streams
+
+
+async def test_twilio_resumes_with_a_new_token(setup):
+    call = await setup.answered()
+    token = call.token
+    again = await setup.manager.resume(TWILIO)
+    assert (again, again.state) == (call, CallState.RECONNECTING)
+    assert again.token != token
+    assert await setup.attach(call) is not None
+    assert call.state is CallState.ACTIVE
+
+
+async def test_telnyx_is_asked_for_a_new_stream(setup):
+    call = await setup.answered(TELNYX)
+    setup.manager.stream_failed(TELNYX, call.token)
+    await asyncio.sleep(TIMEOUTS.hangup_grace + 0.1)
+    assert setup.telnyx.commands == [("restart", "v3:1", "replaces")]
+    assert call.has_open_token
+
+
+async def test_failure_of_an_older_stream_is_ignored(setup):
+    call = await setup.answered(TELNYX)
+    setup.manager.stream_failed(TELNYX, "an older token")
+    await asyncio.sleep(TIMEOUTS.hangup_grace + 0.1)
+    assert call.state is CallState.ACTIVE
+
+
+async def test_call_that_is_not_resumed_ends(setup):
+    call = await setup.answered()
+    call.media.end(EndReason.STREAM_LOST)
+    await asyncio.sleep(TIMEOUTS.reconnect + 1)
+    assert call.state is CallState.ENDED
+    assert setup.end_reasons == [EndReason.STREAM_LOST]
+
+
+async def test_hangup_that_only_breaks_the_stream_is_found_out(setup):
+    call = await setup.answered()
+    call.media.end(EndReason.STREAM_LOST)
+    setup.twilio.alive = False
+    await asyncio.sleep(TIMEOUTS.liveness_check + 0.2)
+    assert setup.end_reasons == [EndReason.CALLER_HUNG_UP]
+
+
+async def test_streams_that_fail_at_once_are_given_up(setup):
+    call = await setup.answered(TELNYX)
+    for _ in range(4):
+        call.media.end(EndReason.STREAM_LOST)
+        await asyncio.sleep(TIMEOUTS.hangup_grace + 0.1)
+        if call.has_open_token:
+            await setup.attach(call)
+    assert call.state is CallState.ENDED
+    assert [command[0] for command in setup.telnyx.commands] == ["restart"] * 3 + ["hang up"]
+
+
+# Transfers
+
+
+async def transferring(setup, key=TELNYX):
+    call = await setup.answered(key)
+    call.media.end(EndReason.TRANSFERRED)
+    await asyncio.sleep(0.01)
+    assert call.state is CallState.TRANSFERRING
+    return call
+
+
+async def test_answered_transfer_ends_the_call(setup):
+    call = await transferring(setup)
+    setup.manager.transferred(TELNYX)
+    assert (call.state, setup.end_reasons) == (CallState.ENDED, [EndReason.TRANSFERRED])
+    assert setup.telnyx.commands == []
+
+
+async def test_failed_transfer_returns_to_the_agent(setup):
+    call = await transferring(setup)
+    setup.manager.transfer_failed(TELNYX)
+    await asyncio.sleep(TIMEOUTS.hangup_grace + 0.1)
+    assert await setup.attach(call) is not None
+    assert call.state is CallState.ACTIVE
+
+
+async def test_transfer_without_a_report_is_not_hung_up(setup):
+    await transferring(setup)
+    await asyncio.sleep(TIMEOUTS.reconnect + 1)
+    assert setup.end_reasons == [EndReason.TRANSFERRED]
+    assert setup.telnyx.commands == []
+
+
+async def test_outcome_may_come_before_our_side_ends(setup):
+    call = await setup.answered(TELNYX)
+    setup.manager.transferred(TELNYX)
+    call.media.end(EndReason.TRANSFERRED)
+    await asyncio.sleep(0.01)
+    assert call.state is CallState.ENDED
+
+
+# Other nodes
+
+
+async def test_call_that_rings_elsewhere_gets_the_same_token(node):
+    there = CallRecord(TWILIO, "b", CallState.RINGING, "AC1", token="theirs", called=CALLED)
+    node.cluster.records[TWILIO] = there
+    assert (await node.accept()).token == "theirs"
+    node.cluster.records[TWILIO] = CallRecord(TWILIO, "b", CallState.ENDED)
+    assert await node.accept() is Refusal.OVER
+
+
+async def test_media_of_another_nodes_call_moves_here(node):
+    node.cluster.records[TWILIO] = CallRecord(TWILIO, "b", CallState.RINGING, "AC1", called=CALLED, token="theirs")
+    started = StreamStarted("CA1", "MZ1", token="theirs")
+    assert await node.manager.admit(started, SimpleNamespace(carrier="twilio", close=lambda: None)) is not None
+    assert node.manager.has_media(TWILIO)
+
+
+async def test_own_token_works_without_the_store(node):
+    node.cluster.is_away = True
+    assert await node.answered()
+
+
+async def test_lost_call_is_released_and_contributed(node):
+    call = await node.answered()
+    call.media.session.turns.append(Turn(Speaker.CALLER, "Hello.", call.media.session.started_at))
+    node.manager.drop(TWILIO)
+    await asyncio.sleep(0.01)
+    assert node.finalizer.contributed == [call.session]
+    assert node.finalizer.submitted == []
+    assert not node.manager.has_media(TWILIO)
+
+
+async def test_unknown_calls_are_reported_to_their_node(node):
+    node.manager.carrier_ended(TWILIO)
+    node.manager.transferred(TELNYX)
+    await asyncio.sleep(0.01)
+    assert node.cluster.log == [(NodeCommandKind.ENDED, TWILIO), (NodeCommandKind.TRANSFERRED, TELNYX)]
+
+
+async def test_resumed_call_is_fetched_from_its_node(node):
+    session = VoiceSession("maya", CALLER, "twilio")
+    node.cluster.fetched = (CallRecord(TWILIO, "b", CallState.ACTIVE, "AC1", called=CALLED), session)
+    call = await node.manager.resume(TWILIO)
+    assert (call.session, call.has_open_token) == (session, True)
+
+
+async def test_ended_call_of_a_dead_node_is_finalized(node):
+    session = VoiceSession("maya", CALLER, "twilio")
+    node.manager.take_over(CallRecord(TWILIO, "b", CallState.ENDED), session)
+    assert node.finalizer.submitted == [session]
+    assert node.cluster.log == [("ended", TWILIO), ("forgotten", TWILIO)]
+
+
+async def test_stopping_node_leaves_ringing_calls_to_others(node):
+    await node.accept()
+    await node.manager.close()
+    assert node.twilio.commands == []
+
+
+# Calls of an earlier process
+
+
+@pytest.mark.parametrize(
+    ("reclaims", "state"),
+    [(Reclaim.RESUME, CallState.RECONNECTING), (Reclaim.CONTRIBUTE, None), (Reclaim.LEAVE, None)],
+)
+async def test_journaled_call_is_continued_unless_another_node_has_it(node, reclaims, state):
+    node.cluster.reclaims = reclaims
+    call = ManagedCall(TWILIO, "AC1", CALLER, CALLED, node.manager._agents.answering(CALLED), "wss://media")
+    recovered = RecoveredCall(call.new_session(), call.journal_header, "an earlier process")
+
+    async def unfinished():
+        return [recovered]
+
+    node.manager._resources.unfinished = unfinished
+    await node.manager.recover(ended=frozenset())
+    await asyncio.sleep(0.01)
+    found = node.manager._table.get(TWILIO)
+    assert (found.state if found else None) is state
+    assert len(node.finalizer.contributed) == (reclaims is Reclaim.CONTRIBUTE)
