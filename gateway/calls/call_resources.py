@@ -1,4 +1,4 @@
-"""What each call is given on its way: its caller's memory, functions, a journal, a recorder, its side of the feed."""
+"""What a call uses: the caller's memory, tools, the call log, a recorder, and live events."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ Forget = Callable[[str, str], Awaitable[object]]
 
 @dataclass(frozen=True)
 class MemoryServices:
-    """What is kept of calls and where past ones are looked up. None of it for a nameless caller."""
+    """Where calls are logged and past ones looked up. Not used for anonymous callers."""
 
     recall: Recall
     limit: int
@@ -65,7 +65,7 @@ class AgentMemory:
 
 
 class CallResources:
-    """Hands it out. Without `memory` nothing is kept or read of anybody. `share` tells other nodes every turn."""
+    """Provides it for each call. Without `memory` nothing is stored or read. `share` sends every turn to other nodes."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class CallResources:
         return recorder
 
     def call_events(self, call: ManagedCall) -> CallEvents:
-        """What is told of a call. Of one that leaves nothing behind neither words nor number are kept."""
+        """The live events of a call. Neither words nor number are kept of a call that leaves nothing behind."""
         kept = self._memory is not None and bool(call.caller)
         return self._call_events.call(
             call.session_id,
@@ -135,8 +135,8 @@ class CallResources:
         if self._memory is not None and session is not None:
             self._memory.log.take_over(session, call.journal_header)
 
-    async def recollect(self, session: VoiceSession) -> None:
-        """Add what a worker that shares our disk had written down, and could not tell before it died."""
+    async def restore_turns(self, session: VoiceSession) -> None:
+        """Add turns that a dead worker on this disk logged but could not share."""
         rows = await self._memory.log.rows(session.id) if self._memory is not None else []
         if rows and len(turns_from_rows(rows)) >= len(session.turns):
             restore(session, rows)

@@ -1,4 +1,4 @@
-"""Whether something holds up the event loop: then every call's sound waits."""
+"""How long the event loop is blocked, which delays the audio of every call."""
 
 import logging
 import time
@@ -10,7 +10,7 @@ from gateway.metrics import WATCHDOG
 
 WINDOW_SECONDS: Final = 60.0
 NOTABLE_SECONDS: Final = 0.25
-"""A delay that callers hear; the log tells of it."""
+"""A delay that callers can hear; it is logged."""
 
 _log = logging.getLogger(__name__)
 

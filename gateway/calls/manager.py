@@ -272,7 +272,7 @@ class CallManager:
         if (other := await self._announce(call)) is not None:
             call.cancel_loading()
             return other
-        if call.session is not None:  # from here on a killed gateway knows that somebody is on the line
+        if call.session is not None:  # from here on the call survives a killed gateway
             self._resources.open_log(call.session, call)
         self._table.add(call)
         if order is None:
@@ -708,7 +708,7 @@ class CallManager:
             self._stream_lost(call)
 
     async def restore_turns(self, session: VoiceSession) -> None:
-        await self._resources.recollect(session)
+        await self._resources.restore_turns(session)
 
     async def may_be_alive(self, record: CallRecord) -> bool:
         carrier, call_id = record.key

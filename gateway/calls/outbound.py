@@ -1,8 +1,8 @@
 """
-Calls that the gateway is told to place: to whom, as which agent, and what about.
+Requests for outbound calls: the number, the agent, and the reason for the call.
 
-Until somebody picks up, any node may be asked what to do with the call, so orders are kept where all nodes see them.
-They are sealed there with a key that is derived from the admin token: nobody else can read whom we call, or why.
+Until the call is answered, its webhooks may reach any node, so requests are kept where all nodes see them. They are
+sealed with a key derived from the admin token, because they name who is called and why.
 """
 
 import secrets
@@ -30,7 +30,7 @@ class OutboundCall:
     called: str
     """The number we call from, or the agent's name: who speaks."""
     context: str = ""
-    """What the agent is told of it."""
+    """Given to the agent."""
     attributes: Mapping[str, str] = field(default_factory=dict)
     """The same by name, where it was given so: whose memory it is may be among them."""
     greeting: str = ""

@@ -73,7 +73,7 @@ class StreamRecovery:
             self._resources.open_log(call.session, call)
 
     async def renew(self, call: ManagedCall) -> bool:
-        """Open a token for the next stream. False if the call ended, or has got one meanwhile."""
+        """Open a token for the next stream. False if the call has ended, or has one already."""
         if not self._table.manages(call) or not call.awaits_stream:
             return False
         logs.set_call(call.session_id)

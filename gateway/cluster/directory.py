@@ -75,7 +75,7 @@ class CallRecord:
     media_url: str = ""
     attempt: int = 0
     token: str = field(default="", repr=False)
-    """The open stream token; empty while there is none."""
+    """The open stream token; empty if none is open."""
     session: Mapping[str, Any] | None = None
     number: str = ""
     tier: int = 0

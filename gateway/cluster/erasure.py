@@ -1,4 +1,4 @@
-"""What calls have left in Redis for other nodes, for a while: their turns, endings, and what was told of them."""
+"""Erasure of the copies in Redis: turns of live calls, finalization jobs, and events."""
 
 from collections.abc import Collection
 from typing import Any, Final
@@ -15,14 +15,14 @@ _AT_ONCE: Final = 500
 
 
 class SharedErasure:
-    """Takes it back. Raises SharedStoreUnavailable."""
+    """Deletes them. Raises SharedStoreUnavailable."""
 
     def __init__(self, client: Redis) -> None:
         self._client: Any = client
 
     @foreign_errors
     async def forget(self, sessions: Collection[str], caller: str, agent: str) -> int:
-        """All of these calls, and whatever else was told of this caller; how many things that was."""
+        """Delete everything about these calls and this caller. Returns the number of deleted items."""
         removed, place = 0, "-"
         for session_id in sessions:
             removed += await self._client.delete(PREFIX + journal_name(session_id), *keys_of_job(session_id))

@@ -1,4 +1,4 @@
-"""The events of all nodes in one Redis stream, for an hour: whoever watches sees every call, at whichever node."""
+"""The events of all nodes in one Redis stream, kept for an hour: a watcher at any node sees every call."""
 
 import time
 from typing import Any, Final

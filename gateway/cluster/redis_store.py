@@ -1,4 +1,4 @@
-"""The board in Redis: what any number of gateways share. Any server that speaks its protocol will do."""
+"""The shared store in Redis, or in any server that speaks its protocol."""
 
 import asyncio
 import contextlib
@@ -96,7 +96,7 @@ class RedisStore:
     """A Board whose names are keys of one Redis database."""
 
     def __init__(self, client: Redis) -> None:
-        self._client: Any = client  # its types can't tell bytes from text
+        self._client: Any = client  # its types do not distinguish bytes from text
         self._swap = client.register_script(_SWAP)
 
     @foreign_errors
