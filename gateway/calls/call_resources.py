@@ -65,7 +65,7 @@ class AgentMemory:
 
 
 class CallResources:
-    """Provides it for each call. Without `memory` nothing is stored or read. `share` sends every turn to other nodes."""
+    """Provides it for each call. Without `memory` nothing is stored or read. `share` sends turns to other nodes."""
 
     def __init__(
         self,

@@ -23,18 +23,18 @@ ORDER_SECONDS: Final = 15 * 60.0
 
 @dataclass(frozen=True)
 class OutboundCall:
-    """A call to place. Whom we call is the call's caller from then on: it is their memory that is read and kept."""
+    """A call to place. The called person counts as the caller: their memory is read and written."""
 
     to: str
-    """Whom, in E.164."""
+    """The number to dial, in E.164."""
     called: str
-    """The number we call from, or the agent's name: who speaks."""
+    """The number to call from, or the name of an agent; selects the agent."""
     context: str = ""
     """Given to the agent."""
     attributes: Mapping[str, str] = field(default_factory=dict)
-    """The same by name, where it was given so: whose memory it is may be among them."""
+    """The context by name, if it was given so. It may contain the identity of the caller."""
     greeting: str = ""
-    """What the agent begins with; empty for what it always says."""
+    """Replaces the agent's greeting, unless empty."""
     session_id: str = field(default_factory=new_session_id)
     id: str = field(default_factory=lambda: secrets.token_urlsafe(16))
 
@@ -47,7 +47,7 @@ class OutboundCall:
 
 
 def speaker(agents: AgentDirectory, called: str, order: OutboundCall | None) -> Agent:
-    """Who speaks in a call; one that we place knows why."""
+    """The agent of a call. For an outbound one, its prompt contains the reason for the call."""
     agent = agents.answering(called)
     if order is None:
         return agent
@@ -55,7 +55,7 @@ def speaker(agents: AgentDirectory, called: str, order: OutboundCall | None) -> 
 
 
 class OutboundCallStore:
-    """OutboundCalls whose calls have not ended ringing. Every method raises SharedStoreUnavailable."""
+    """Requests whose calls were not answered yet. Every method raises SharedStoreUnavailable."""
 
     def __init__(self, store: ExpiringStore, token: Secret) -> None:
         self._store = store
