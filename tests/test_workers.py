@@ -251,7 +251,7 @@ async def test_operator_has_a_say_in_every_call(office: Office) -> None:
             answer = await http.post(f"/live/{ids[0]}/end", data={"form_token": form_token})
             return answer.text if answer.status_code == 404 else ""
 
-        assert await until_it(gone) == "This call is over."
+        assert await until_it(gone) == "Call not found. It has ended."
 
 
 async def shows_all(http: httpx.AsyncClient, talks: list[Talk]) -> str:
