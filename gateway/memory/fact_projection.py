@@ -35,9 +35,14 @@ class Statement:
 
 @dataclass(slots=True)
 class ActiveFact:
-    """A fact under construction. `first` is the statement that introduced it, `keys` those of all its statements."""
+    """
+    A fact under construction.
+
+    `first` is the statement that introduced it, `reading` the fullest one, `keys` those of all its statements.
+    """
 
     first: Statement
+    reading: StatementReading
     confidence: float
     last_said_at: str
     person: str = ""
@@ -52,7 +57,7 @@ class ActiveFact:
 
     @property
     def state(self) -> FactState:
-        return FactState(self.first.reading.text, self.confidence)
+        return FactState(self.reading.text, self.confidence)
 
     def strengthen(self, repeat: Statement) -> None:
         doubt = (1 - self.confidence) * (1 - repeat.confidence)
@@ -72,20 +77,29 @@ class FactStep:
 
 
 def project(statements: Sequence[Statement]) -> tuple[list[ActiveFact], list[FactStep]]:
-    """The facts, and the effect of each statement. Repeats gain confidence; corrections replace the old value."""
+    """
+    The facts, and the effect of each statement.
+
+    Repeats gain confidence, refinements the fuller text too; corrections replace all facts that they exclude.
+    """
     facts: list[ActiveFact] = []
     steps: list[FactStep] = []
     for statement, person in zip(statements, _people(statements), strict=True):
-        kind, old = _related(statement, [fact for fact in facts if fact.person == person])
+        related = _related(statement, [fact for fact in facts if fact.person == person])
+        kind, old = related[0] if related else (None, None)
         before = old.state if old else None
-        if old and kind == "repeat":
+        if old and kind in ("repeat", "refinement"):
             old.strengthen(statement)
+            old.reading = statement.reading if kind == "refinement" else old.reading
             steps.append(FactStep("strengthen", old, before, old.state))
             continue
-        new = ActiveFact(statement, statement.confidence, statement.started_at, person, keys=[statement.key])
-        if old:
-            old.superseded_by = new
-            new.instead_of = old.first.reading.text if kind == "contradiction" else ""
+        new = ActiveFact(
+            statement, statement.reading, statement.confidence, statement.started_at, person, keys=[statement.key]
+        )
+        for _, excluded in related:
+            excluded.superseded_by = new
+        if old and kind == "contradiction":
+            new.instead_of = old.reading.text
         facts.append(new)
         steps.append(FactStep("supersede" if old else "add", new, before, new.state))
     return facts, steps
@@ -107,9 +121,9 @@ def _people(statements: Sequence[Statement]) -> Iterator[str]:
         yield person
 
 
-def _related(statement: Statement, facts: Sequence[ActiveFact]) -> tuple[Relation | None, ActiveFact | None]:
-    """The fact that a statement repeats, else the newest fact that it replaces."""
+def _related(statement: Statement, facts: Sequence[ActiveFact]) -> list[tuple[Relation, ActiveFact]]:
+    """The facts that a statement repeats, refines or replaces: repeats first, then refinements, then the newest."""
     active = (fact for fact in reversed(facts) if fact.superseded_by is None)
-    compared = ((relation(fact.first.reading, statement.reading), fact) for fact in active)
+    compared = ((relation(fact.reading, statement.reading), fact) for fact in active)
     related = [(kind, fact) for kind, fact in compared if kind]
-    return min(related, key=lambda found: found[0] != "repeat", default=(None, None))
+    return sorted(related, key=lambda found: (found[0] != "repeat", found[0] != "refinement"))

@@ -1,148 +1,224 @@
 """
-How two facts about one caller relate: a repeat, a correction, or a contradiction.
+How two facts about one caller relate: a repeat, a refinement, a correction, or a contradiction.
 
-The rules, for English, are the tables below. In doubt both facts are kept: a duplicate does less harm than a loss.
+A fact is read as a claim: whose it is, what is claimed, its value, whether it is denied, and whether it holds for a
+time only. Two claims about the same thing with different values exclude each other. The vocabulary is the table
+`claims` of each language; a fact is compared with the words of all of them. In doubt both facts are kept.
 """
 
 import re
+import unicodedata
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from functools import lru_cache
+from typing import Any, Final, Literal
 
-Relation = Literal["repeat", "correction", "contradiction"]
+from gateway.text.languages import LANGUAGES, load_language
+
+Relation = Literal["repeat", "refinement", "correction", "contradiction"]
 
 SAME: Final = 0.6
 """The share of common words from which two facts are about the same thing."""
 
-
-def _singular(word: str) -> str:
-    if len(word) < 4 or not word.endswith("s") or word.endswith("ss"):
-        return word
-    return word[:-3] + "y" if word.endswith("ies") else word[:-1]
-
-
-# What a caller has one of: a new value replaces the old one.
-_SLOTS: Final = tuple(
-    (name, re.compile(pattern, re.IGNORECASE))
-    for name, pattern in (
-        ("name", r"(?:is called|is named|name is) (?P<value>.+)"),
-        ("way to be called", r"(?:wants|likes|prefers) to be called (?P<value>.+)"),
-        ("home", r"(?:lives|is living|is based) (?:in|at|on|near) (?P<value>(?-i:[A-Z\d]).+)"),
-        ("address", r"(?:has (?:the )?)?(?:home )?address(?: is)? (?P<value>.+)"),
-        ("employer", r"works (?:at|for) (?P<value>(?-i:[A-Z]).+)"),
-        ("email", r"(?:(?:has|uses) )?(?:the )?e-?mail(?: address)?(?: is)? (?P<value>\S+@\S+)"),
-        ("call back", r"(?:can be|is) (?:reached|called back|available) (?:on|at|under) (?P<value>\+?[\d ().-]{7,})"),
-        *(
-            (f"{kind} number", rf"(?:has )?(?:the )?{kind}(?: phone)? (?:number|id|code)(?: is)? (?P<value>.*\d.*)")
-            for kind in ("phone", "telephone", "mobile", "cell", "work", "home", "office")
-        ),
-        *(
-            (f"{kind} number", rf"(?:has )?(?:the )?{kind} (?:number|id|code)(?: is)? (?P<value>.*\d.*)")
-            for kind in ("customer", "client", "account", "member", "membership", "loyalty", "policy", "contract")
-        ),
-    )
-)
-_SYNONYMS: Final = {"sms": "text", "message": "text", "mail": "email", "call": "phone", "telephone": "phone"}
-# Alternatives: preferring one of a line excludes the others.
-_CHOICES: Final = tuple(
-    frozenset(choices.split())
-    for choices in (
-        "morning noon afternoon evening night",
-        "monday tuesday wednesday thursday friday saturday sunday",
-        "text email phone letter whatsapp",
-        "cash card invoice transfer cheque",
-        "window aisle",
-        "small medium large",
-        "english spanish french german italian portuguese chinese hindi arabic",
-    )
-)
-_NUMBER_WORDS: Final = frozenset("one two three four five six seven eight nine ten eleven twelve".split())
-_NEGATIVE: Final = re.compile(
-    r"\b(?:not|no|never|nothing|without|cannot|dislikes?|hates?|avoids?|stopped|\w+n['’]t)\b", re.IGNORECASE
-)
-# Words that say how a caller relates to a thing, not which thing it is; the type of a fact says that too.
-_FILLERS: Final = frozenset(
-    _singular(word)
-    for word in """a about an and any are as at avoid be been by can cannot caller could dislike do does for from get
-    had has hate have he her his in is it its just like longer love may must need never no not nothing of on only or
-    prefer require she should so still stopped t that the their them they this to use want was were when wish will with
-    without would""".split()
-)
 _SPLIT_NUMBER: Final = re.compile(r"(?<=\d)[\s().-]+(?=\d)")
+_ENDINGS: Final = "erinnen innen erin euse eurs eur iere ier ers er ing ies es ed en in s e n a o y".split()
+_LEAST_STEM: Final = 4
+_PHONE_DIGITS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """The words of all languages."""
+
+    attributes: tuple[tuple[str, re.Pattern[str]], ...]
+    fillers: frozenset[str]
+    synonyms: Mapping[str, str]
+    choices: Mapping[str, str]
+    """The category of each word that excludes the others of its category."""
+    several: frozenset[str]
+    """What a caller can have several of: a second value does not replace the first."""
+    people: frozenset[str]
+    negative: re.Pattern[str]
+    temporary: re.Pattern[str]
+    comparison: re.Pattern[str]
+
+
+@lru_cache(maxsize=1)
+def _vocabulary() -> _Vocabulary:
+    tables: list[dict[str, Any]] = [(load_language(language) or {})["claims"] for language in LANGUAGES]
+    return _Vocabulary(
+        attributes=tuple((name, re.compile(rule)) for table in tables for name, rule in table["attributes"]),
+        fillers=frozenset(word for table in tables for word in table["fillers"].split()),
+        synonyms={
+            word: common for table in tables for common, words in table["synonyms"].items() for word in words.split()
+        },
+        choices={
+            _stem(word): category
+            for table in tables
+            for category, words in table["choices"].items()
+            for word in words.split()
+        },
+        several=frozenset(_stem(word) for table in tables for word in table["several"].split()),
+        people=frozenset(_stem(word) for table in tables for word in table["people"].split()),
+        negative=_any_of(*(table["negative"] for table in tables)),
+        temporary=_any_of(*(table["temporary"] for table in tables)),
+        comparison=_any_of(*(table["comparison"] for table in tables)),
+    )
+
+
+def _any_of(*rules: str) -> re.Pattern[str]:
+    return re.compile(rf"\b(?:{'|'.join(rules)})\b")
 
 
 @dataclass(frozen=True, slots=True)
 class StatementReading:
-    """A fact prepared for comparison. `rest` are its words without numbers and choices."""
+    """A fact prepared for comparison."""
 
     text: str
     type: str
-    slot: str
-    """What the caller has one of, with `words` as its value; empty for other facts."""
-    words: frozenset[str]
-    numbers: frozenset[str]
-    choices: tuple[frozenset[str], ...]
-    rest: frozenset[str]
+    attribute: str
+    """What is claimed, if it is a known attribute, with `words` as its value; else empty."""
+    words: tuple[str, ...]
+    """The words that carry meaning, in their order."""
+    joined: frozenset[tuple[str, str]]
+    """Pairs of words with nothing in between: a "dog sitter" is not a dog."""
     is_negative: bool
+    is_temporary: bool
 
     @classmethod
     def of(cls, text: str, type_: str) -> "StatementReading":
-        slot, value = _slot(text)
-        words = frozenset(_words(value)) if slot else frozenset(_words(text)) - _FILLERS
-        numbers = frozenset(word for word in words if word in _NUMBER_WORDS or word[0].isdigit())
-        choices = tuple(words & alternatives for alternatives in _CHOICES)
-        rest = words.difference(numbers, *choices)
-        return cls(text, type_, slot, words, numbers, choices, rest, bool(_NEGATIVE.search(text)))
+        vocabulary = _vocabulary()
+        whole = _normalised(text)
+        shortened = vocabulary.comparison.split(whole)[0].strip() or whole
+        attribute, value = _attribute(shortened)
+        read = [_word(word) for word in re.findall(r"[^\W_]+", value)]
+        words = tuple(dict.fromkeys(word for word in read if word))
+        joined = frozenset((one, two) for one, two in zip(read, read[1:], strict=False) if one and two)
+        is_temporary = type_ != "commitment" and bool(vocabulary.temporary.search(whole))
+        return cls(text, type_, attribute, words, joined, bool(vocabulary.negative.search(whole)), is_temporary)
 
 
 def relation(old: StatementReading, new: StatementReading) -> Relation | None:
     """How `new` relates to `old`; None if both can be true."""
-    if old.slot and new.slot:
-        return _in_slots(old, new)
-    if old.type != new.type:
+    if old.is_temporary != new.is_temporary or old.attribute != new.attribute or not (old.words and new.words):
         return None
-    return _by_words(old, new)
+    if old.is_negative != new.is_negative:
+        return "contradiction" if _is_denied(old, new) else None
+    if _is_contained(new, old):
+        return "repeat"
+    if _is_contained(old, new):
+        return "refinement"
+    return _of_values(old, new)
 
 
-def _in_slots(old: StatementReading, new: StatementReading) -> Relation | None:
-    if old.slot != new.slot:
+def _is_denied(old: StatementReading, new: StatementReading) -> bool:
+    """Whether one says of a thing what the other denies of it."""
+    one, other = set(old.words), set(new.words)
+    return one <= other or other <= one or _overlap(old, new) >= SAME
+
+
+def _is_contained(part: StatementReading, whole: StatementReading) -> bool:
+    """Whether `whole` says all that `part` says, of the same thing."""
+    if not set(part.words) <= set(whole.words):
+        return False
+    if _overlap(part, whole) >= SAME or part.attribute:
+        return True
+    compound = any(one in part.words and two not in part.words for one, two in whole.joined)
+    return part.words[0] == whole.words[0] and not compound
+
+
+def _of_values(old: StatementReading, new: StatementReading) -> Relation | None:
+    """How two claims relate of which each has words that the other has not."""
+    vocabulary = _vocabulary()
+    gone = [word for word in old.words if word not in new.words]
+    come = [word for word in new.words if word not in old.words]
+    common = [word for word in new.words if word in old.words]
+    people = vocabulary.people.intersection
+    if people(old.words[:1]) != people(new.words[:1]):
         return None
-    # "Ana" after "Ana Diaz" is a repeat; "Ana Diaz" after "Ana" is new.
-    return "repeat" if new.words <= old.words else "correction"
-
-
-def _by_words(old: StatementReading, new: StatementReading) -> Relation | None:
-    if old.is_negative == new.is_negative and _overlap(old.rest, new.rest) >= SAME:
-        if not new.is_negative and any(map(_differ, old.choices, new.choices)):
-            return "contradiction"
-        if _differ(old.numbers, new.numbers):
-            # A caller may have two orders.
-            return None if new.type == "identifier" else "correction"
-    if not old.words or _overlap(old.words, new.words) < SAME:
+    if new.is_negative or (not old.attribute and vocabulary.several.intersection(common) and _stem("number") in common):
         return None
-    return "repeat" if old.is_negative == new.is_negative else "contradiction"
+    changed = _changed_choices(gone, come)
+    if changed and all(any(_category(word) not in changed for word in words) for words in (gone, come)):
+        if changed != {"number"}:
+            # Two differences, such as an employer and the days: two facts.
+            return None
+    elif changed:
+        return _by_number(changed) if _has_same_frame(old, new) else None
+    if old.attribute:
+        return None if old.attribute in vocabulary.several else "correction"
+    if vocabulary.several.intersection(common) or not common:
+        return None
+    return "correction" if _is_value(old, gone) and _is_value(new, come) else None
 
 
-def _differ(old: frozenset[str], new: frozenset[str]) -> bool:
-    return bool(old and new) and not old & new
+def _is_value(reading: StatementReading, words: list[str]) -> bool:
+    """Whether these words are the value of a claim and not its subject: they follow on at least one common word."""
+    first, last = reading.words.index(words[0]), reading.words.index(words[-1])
+    is_at_end = last == len(reading.words) - 1
+    return first >= 1 and (is_at_end or first > 1) and last - first < len(words)
 
 
-def _overlap(old: frozenset[str], new: frozenset[str]) -> float:
-    return len(old & new) / len(old | new) if old or new else 1.0
+def _has_same_frame(old: StatementReading, new: StatementReading) -> bool:
+    """Whether two claims are the same but for choices: no words of their own beside them."""
+    one, other = (
+        {word for word in reading.words if word not in _vocabulary().choices and not word.isdigit()}
+        for reading in (old, new)
+    )
+    return one <= other or other <= one
 
 
-def _slot(text: str) -> tuple[str, str]:
-    """The slot that a fact fills, and its value; both empty if it fills none."""
-    for name, pattern in _SLOTS:
+def _changed_choices(gone: list[str], come: list[str]) -> set[str]:
+    """The categories of which each claim has another choice. Numbers are such a category."""
+    return set(filter(None, map(_category, gone))) & set(filter(None, map(_category, come)))
+
+
+def _by_number(changed: set[str]) -> Relation:
+    return "correction" if changed == {"number"} else "contradiction"
+
+
+def _category(word: str) -> str:
+    return _vocabulary().choices.get(word, "number" if len(word) < 3 and word.isdigit() else "")
+
+
+def _overlap(old: StatementReading, new: StatementReading) -> float:
+    one, other = set(old.words), set(new.words)
+    return len(one & other) / len(one | other)
+
+
+def _attribute(text: str) -> tuple[str, str]:
+    """What a fact claims, and its value; a fact of no known attribute is all value."""
+    for name, pattern in _vocabulary().attributes:
         if match := pattern.fullmatch(text):
-            return name, match["value"]
-    return "", ""
+            kind = _stem(match.groupdict().get("kind") or "")
+            return f"{kind} {name}".strip(), match["value"]
+    return "", text
 
 
-def _words(text: str) -> list[str]:
-    words = re.findall(r"[^\W_]+", _SPLIT_NUMBER.sub("", text).casefold())
-    return [_worded(_singular(word)) for word in words]
+def _normalised(text: str) -> str:
+    """Lower case, without accents and apostrophes, each number in one piece."""
+    text = re.sub(r"(?<=ca)n['’]t\b", "n not", _SPLIT_NUMBER.sub("", text).casefold())
+    text = re.sub(r"n['’]t\b", " not", text)
+    plain = "".join(sign for sign in unicodedata.normalize("NFKD", text) if not unicodedata.combining(sign))
+    return " ".join(re.sub(r"['’.,;:!]+(?:\s|$)|['’,;]", " ", plain).split())
 
 
-def _worded(word: str) -> str:
-    # Phone numbers come with and without the country code.
-    return word[-10:] if word.isdigit() else _SYNONYMS.get(word, word)
+def _word(word: str) -> str:
+    """A word as it is compared; empty if it carries no meaning."""
+    vocabulary = _vocabulary()
+    if word in vocabulary.fillers:
+        return ""
+    if word.isdigit():
+        # Phone numbers come with and without the country code.
+        return word[-_PHONE_DIGITS:]
+    common = vocabulary.synonyms.get(word) or vocabulary.synonyms.get(word.removesuffix("s"), word)
+    return common if common.isdigit() else _stem(common)
+
+
+def _stem(word: str) -> str:
+    """A word without its endings, of at least four letters, so that "teaches" and "teacher" are one."""
+    if len(word) == _LEAST_STEM:
+        return word[:-1] if word.endswith("s") and not word.endswith("ss") else word
+    fitting = (ending for ending in _ENDINGS if word.endswith(ending) and len(word) - len(ending) >= _LEAST_STEM)
+    ending = next(fitting, "")
+    return _stem(word.removesuffix(ending)) if ending else word

@@ -157,7 +157,7 @@ class FactStore(MemoryLog[ActiveFact]):
         said_at = datetime.fromisoformat(item.first.started_at)
         return NewDocument(
             title=f"Caller Fact — {said_at:%Y-%m-%d}",
-            content=item.first.reading.text,
+            content=item.reading.text,
             source=SOURCE,
             tags=scope.tags,
             created_at=said_at,

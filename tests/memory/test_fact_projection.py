@@ -52,3 +52,19 @@ def test_repeat_is_looked_for_before_opposites():
     """Two facts that stand side by side: the new one says one of them again, and the other not."""
     entries = [("Has two bikes", 0.9), ("Has two red bikes", 0.9), ("Has three old cars", 0.9), ("Has two bikes", 0.9)]
     assert ops(*entries)[-1] == ("strengthen", "s0#fact-0")
+
+
+def test_refinement_extends_the_fact_it_details():
+    (fact,), (_, step) = project(statements(("Has a parrot", 0.8), ("Has a parrot called Coco", 0.9)))
+    assert fact.source_id == "s0#fact-0" and fact.state == FactState("Has a parrot called Coco", 0.98)
+    assert (step.op, step.before) == ("strengthen", FactState("Has a parrot", 0.8))
+
+
+def test_correction_replaces_every_fact_that_it_excludes():
+    entries = [("Has locker 5 in Leeds", 0.9), ("Has locker 7", 0.9), ("Has locker 9", 0.9)]
+    assert [fact.state.text for fact in project(statements(*entries))[0] if not fact.superseded_by] == ["Has locker 9"]
+
+
+def test_last_word_of_one_call_stays():
+    entries = [("Lives in Leeds", 0.9), ("Lives in York", 0.9), ("Lives in Hull", 0.9)]
+    assert [fact.state.text for fact in project(statements(*entries))[0] if not fact.superseded_by] == ["Lives in Hull"]

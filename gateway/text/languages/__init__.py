@@ -1,10 +1,15 @@
-"""Data by language, one TOML file each: words for symbols (`speech`) and phrases of callers (`voice_commands`)."""
+"""
+Data by language, one TOML file each: words for symbols (`speech`), phrases of callers (`voice_commands`), how facts are
+compared (`claims`) and how callers state them (`statements`).
+"""
 
 import re
 import tomllib
 from functools import lru_cache
 from importlib import resources
-from typing import Any
+from typing import Any, Final
+
+LANGUAGES: Final = ("en", "de", "es", "fr")
 
 
 @lru_cache(maxsize=64)
