@@ -1,0 +1,310 @@
+"""
+Names that callers give, and whether two names are one person's.
+
+Recognised speech spells a name differently each time, and people use nicknames, titles or a surname alone. Two names
+are compared by their words: equal, nicknames of each other (`names.toml`), homophones, or alike in spelling and sound.
+"""
+
+import enum
+import functools
+import re
+import tomllib
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from importlib import resources
+from typing import Any, Final
+
+LANGUAGES: Final = ("en", "de", "es", "fr")
+
+_PARTICLES: Final = frozenset("van von der den de del della di da la le du al el bin ben ter zu dos das".split())
+_NAME_WORD: Final = r"(?:(?:[^\W\d_]|dr|mr|mrs|ms|prof|sr|sra|mme|st)\.(?= \w)|[^\W\d_]+(?:['’-][^\W\d_]+)*)"
+_NOUN_ENDINGS: Final = ("ung", "heit", "keit", "schaft", "nummer", "tion", "dienst", "service", "termin")
+_ORIGINS: Final = (
+    "ian",
+    "ish",
+    "ese",
+    "ien",
+    "ienne",
+    "ais",
+    "aise",
+    "ain",
+    "aine",
+    "nol",
+    "nola",
+    "ense",
+    "ano",
+    "ana",
+)
+"""Endings of nationalities: "I'm Australian" gives no name."""
+_ALIKE: Final = 0.55
+_SHORT_ALIKE: Final = 0.7
+_SHORT: Final = 4
+
+
+class Match(enum.Enum):
+    """Whether a name that was given belongs to the person who is known."""
+
+    SAME = "same"
+    OTHER = "other"
+    UNSURE = "unsure"
+
+
+@dataclass(frozen=True, slots=True)
+class PersonName:
+    """A name as it was given, its words in lower case without accents and titles, and the gender a title implies."""
+
+    text: str
+    words: tuple[str, ...]
+    gender: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> "PersonName":
+        titles = _data().titles
+        words, gender, kept = [], "", []
+        for word in text.split():
+            folded = fold(word).strip(".,")
+            if folded in titles and not words:
+                gender = gender or titles[folded]
+                continue
+            if folded:
+                words.append(folded)
+                kept.append(word.strip(".,"))
+        return cls(" ".join(kept) or text.strip(), tuple(words), gender)
+
+    @property
+    def is_titled(self) -> bool:
+        return bool(self.gender)
+
+
+def fold(text: str) -> str:
+    """Lower case, no accents, plain apostrophes."""
+    decomposed = unicodedata.normalize("NFKD", text.replace("’", "'").replace("ß", "ss").casefold())
+    return "".join(character for character in decomposed if not unicodedata.combining(character))
+
+
+def introduced_name(text: str, language: str = "") -> PersonName | None:
+    """The name by which a caller introduces themselves in these words; the last one where they correct it."""
+    text = unicodedata.normalize("NFC", text)
+    has_capitals = any(character.isupper() for character in text[1:]) or text[:1].isupper()
+    found: tuple[int, PersonName] | None = None
+    for code in (language,) if language in LANGUAGES else LANGUAGES:
+        for pattern in _data().introductions[code]:
+            for match in pattern.finditer(_same_length_fold(text)):
+                words = _name_words(text[slice(*match.span("name"))], has_capitals=has_capitals)
+                name = PersonName.parse(" ".join(words)) if words else None
+                if name is not None and name.words and (found is None or match.start("name") >= found[0]):
+                    found = match.start("name"), _longer(found, match.start("name"), name)
+    return _corrected(text, found) if found is not None else None
+
+
+def speaks_for_another(text: str, language: str = "") -> bool:
+    """Whether the caller says that they are not the person who usually calls ("this is his wife")."""
+    folded = fold(text)
+    codes = (language,) if language in LANGUAGES else LANGUAGES
+    return any(pattern.search(folded) for code in codes for pattern in _data().relations[code])
+
+
+def spelled_name(text: str) -> str:
+    """A name that was spelled letter by letter ("T H A N D I", "B-Y-R-N-E"); empty if none was."""
+    match = re.search(r"(?<![\w'’])(?:[^\W\d_a-z][ -]){2,}[^\W\d_a-z](?![\w'’])", text)
+    return re.sub(r"[ -]", "", match.group()).capitalize() if match else ""
+
+
+def compare(known: PersonName, given: PersonName) -> Match:
+    """Whether `given` is the person called `known`."""
+    if not known.words or not given.words:
+        return Match.UNSURE
+    genders = {known.gender, given.gender}
+    if genders == {"male", "female"}:
+        return Match.OTHER
+    if len(known.words) > 1 and len(given.words) > 1:
+        return _compare_full(known.words, given.words)
+    single, others = (known, given) if len(known.words) == 1 else (given, known)
+    if single.is_titled and len(others.words) == 1 and not others.is_titled:
+        return Match.SAME if are_alike(single.words[0], others.words[0]) else Match.UNSURE
+    if any(are_alike(single.words[0], word) for word in others.words):
+        return Match.SAME
+    return Match.OTHER if _are_pair(single.words[0], others.words[0]) else Match.UNSURE
+
+
+def are_alike(first: str, second: str) -> bool:
+    """Whether two words may be one name: equal, nickname, homophone, or spelled as it sounds."""
+    if first == second:
+        return True
+    if _share(_data().nicknames, first, second) or _share(_data().homophones, first, second):
+        return not _share(_data().pairs, first, second)
+    if _are_pair(first, second) or first[0] in "aeiou" and second[0] not in "aeiouh":
+        return False
+    if _sound(first) != _sound(second):
+        return False
+    limit = _SHORT_ALIKE if min(len(first), len(second)) <= _SHORT else _ALIKE
+    return SequenceMatcher(None, first, second).ratio() >= limit
+
+
+def _compare_full(known: Sequence[str], given: Sequence[str]) -> Match:
+    first, last = are_alike(known[0], given[0]), are_alike(known[-1], given[-1])
+    if first and last:
+        return Match.SAME
+    if last and not first:
+        return Match.OTHER  # a relative: the surname is shared, the first name is not
+    return Match.UNSURE
+
+
+def _are_pair(first: str, second: str) -> bool:
+    """Two people's names of which one is the other's female or male form: Paul and Paula."""
+    if _share(_data().pairs, first, second):
+        return True
+    short, long = sorted((first, second), key=len)
+    return len(short) > 2 and long in (f"{short}a", f"{short[:-1]}a", f"{short}ine", f"{short}ette", f"{short}ina")
+
+
+def _share(groups: Mapping[str, frozenset[int]], first: str, second: str) -> bool:
+    return bool(groups.get(first, frozenset()) & groups.get(second, frozenset()))
+
+
+_SOUNDS: Final = (
+    ("sch", "s"),
+    ("sz", "s"),
+    ("sh", "s"),
+    ("cz", "s"),
+    ("ph", "f"),
+    ("th", "t"),
+    ("kh", "k"),
+    ("ck", "k"),
+)
+_SOUNDS_OF_LETTERS: Final = str.maketrans(
+    {"c": "k", "q": "k", "z": "s", "v": "f", "w": "f", "j": "y", "d": "d", "x": "s"}
+)
+
+
+def _sound(word: str) -> str:
+    """The consonants of a name as they sound, in order."""
+    for spelling, sound in _SOUNDS:
+        word = word.replace(spelling, sound)
+    word = word.translate(_SOUNDS_OF_LETTERS)
+    first, rest = ("a" if word[0] in "aeiouh" else word[0]), re.sub(r"[aeiouyh'-]", "", word[1:])
+    return re.sub(r"(.)\1+", r"\1", first + rest)
+
+
+# Reading a name from words
+
+
+def _name_words(text: str, *, has_capitals: bool) -> list[str]:
+    """The words at the beginning of `text` that make up a name."""
+    data = _data()
+    found: list[str] = []
+    for word in text.split():
+        folded = fold(word).strip(".,")
+        if folded in data.titles and not [one for one in found if fold(one).strip(".") not in data.titles]:
+            found.append(word)
+        elif folded in _PARTICLES and found:
+            found.append(word)
+        elif folded in data.not_names or folded.endswith(_NOUN_ENDINGS):
+            break
+        elif not found and folded.endswith(_ORIGINS) and len(folded) > 4 and not data.is_known(folded):
+            break
+        elif word[:1].isupper() or not has_capitals and (not found or folded in data.nicknames or len(found) < 2):
+            found.append(word)
+        else:
+            break
+    while found and fold(found[-1]) in _PARTICLES:
+        found.pop()
+    return found
+
+
+def _longer(found: tuple[int, PersonName] | None, start: int, name: PersonName) -> PersonName:
+    return found[1] if found is not None and found[0] == start and len(found[1].words) > len(name.words) else name
+
+
+def _corrected(text: str, found: tuple[int, PersonName]) -> PersonName:
+    """ "Eva Byrne? No, Aoife": a name right after a correction replaces the first name."""
+    start, name = found
+    after = text[start + len(name.text) :]
+    match = re.match(rf"[?.,!\s]*(?i:no|sorry|i mean|nein|nicht|perdon|non),? ({_NAME_WORD})", after)
+    if match and match.group(1)[:1].isupper() and fold(match.group(1)) not in _data().not_names:
+        corrected = PersonName.parse(match.group(1))
+        return PersonName(corrected.text, (*corrected.words, *name.words[1:]), name.gender)
+    return name
+
+
+def _same_length_fold(text: str) -> str:
+    """Folded so that positions stay those of `text`."""
+    return "".join(fold(character)[:1] or character for character in text)
+
+
+# Data
+
+
+@dataclass(frozen=True)
+class _Data:
+    titles: Mapping[str, str]
+    nicknames: Mapping[str, frozenset[int]]
+    homophones: Mapping[str, frozenset[int]]
+    pairs: Mapping[str, frozenset[int]]
+    not_names: frozenset[str]
+    introductions: Mapping[str, Sequence[re.Pattern[str]]]
+    relations: Mapping[str, Sequence[re.Pattern[str]]]
+
+    def is_known(self, word: str) -> bool:
+        return any(word in groups for groups in (self.nicknames, self.homophones, self.pairs))
+
+
+@functools.cache
+def _data() -> _Data:
+    raw = tomllib.loads((resources.files("gateway.text") / "names.toml").read_text(encoding="utf-8"))
+    return _Data(
+        titles={fold(title): gender for gender, titles in raw["titles"].items() for title in titles},
+        nicknames=_groups(line for lines in raw["nicknames"].values() for line in lines),
+        homophones=_groups(raw["homophones"]["all"]),
+        pairs=_groups(raw["pairs"]["all"]),
+        not_names=frozenset(raw["not_names"]["all"]),
+        introductions={code: [*_introductions(raw, code)] for code in LANGUAGES},
+        relations={code: _relations(raw, code) for code in LANGUAGES},
+    )
+
+
+def _groups(lines: Iterable[str]) -> dict[str, frozenset[int]]:
+    found: dict[str, set[int]] = {}
+    for number, line in enumerate(lines):
+        for name in line.split():
+            found.setdefault(fold(name), set()).add(number)
+    return {name: frozenset(numbers) for name, numbers in found.items()}
+
+
+def _introductions(raw: Mapping[str, Any], code: str) -> Iterator[re.Pattern[str]]:
+    for phrase in raw["introductions"][code]:
+        yield _introduction(phrase)
+    # "this is her son Tobias speaking"
+    relative = rf"\b{_any_of(raw['possessives'][code])} {_any_of(raw['relations'][code])}"
+    yield re.compile(rf"{relative},? (?P<name>{_NAME_WORD}(?: {_NAME_WORD})?)")
+
+
+def _any_of(words: Iterable[str]) -> str:
+    return "(?:" + "|".join(sorted(map(re.escape, words), key=len, reverse=True)) + ")"
+
+
+def _introduction(phrase: str) -> re.Pattern[str]:
+    words = rf"(?P<name>{_NAME_WORD}(?: {_NAME_WORD}){{0,3}}?)" if phrase.startswith("NAME") else None
+    if words is not None:  # a name in front stands at the beginning of a sentence
+        rest = re.escape(phrase.removeprefix("NAME "))
+        return re.compile(rf"(?:^|[.!?,;]\s*|\b(?:hello|hi|hey|hallo|hola|bonjour|allo)[, ]+){words},? {rest}\b")
+    before = re.escape(_same_length_fold(phrase.removesuffix(" NAME").split(" NAME ")[0]))
+    tail = phrase.split(" NAME ")[1] if " NAME " in phrase else ""
+    name = rf"(?P<name>{_NAME_WORD}(?: {_NAME_WORD}){{0,3}})"
+    if tail:
+        return re.compile(rf"\b{before} (?P<name>{_NAME_WORD}(?: {_NAME_WORD}){{0,3}}?),? {re.escape(tail)}\b")
+    return re.compile(rf"\b{before},? {name}")
+
+
+def _relations(raw: Mapping[str, Any], code: str) -> list[re.Pattern[str]]:
+    relation, possessive = _any_of(raw["relations"][code]), _any_of(raw["possessives"][code])
+    patterns = []
+    for phrase in raw["relation_phrases"][code]:
+        # "Eric Storm, Erica's father", "Mr Adeyemi speaking, her husband": only right after a name that was given
+        given = r"(?:^|[.!?] )[^.?!,]*(?:, ?[^.?!,]*)?"
+        start = given + r", \w+" if phrase.startswith("'s") else given if phrase.startswith(",") else r"(?<!\w)"
+        body = re.escape(phrase).replace("REL", relation).replace("POSS", possessive).replace(r"\ ", " ")
+        patterns.append(re.compile(start + body + r"\b"))
+    return patterns

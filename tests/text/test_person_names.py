@@ -1,0 +1,130 @@
+"""Names as callers give them on the phone, with names that stand in no data file too."""
+
+import pytest
+
+from gateway.text.person_names import Match, PersonName, compare, introduced_name, speaks_for_another, spelled_name
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "name"),
+    [
+        ("en", "Hi, my name is Oluwaseun Adebayo and I need a plumber.", "Oluwaseun Adebayo"),
+        ("en", "Dr. Kowalczyk here, good morning.", "Kowalczyk"),
+        ("en", "hi this is sarah jones calling about my order", "sarah jones"),
+        ("en", "Hello, Ferreira speaking.", "Ferreira"),
+        ("en", "It's Priya again.", "Priya"),
+        ("en", "My name is Eva Byrne? No, Aoife.", "Aoife"),
+        ("en", "Hello, this is her son Tobias speaking.", "Tobias"),
+        ("de", "Ich heiße Jürgen von der Heide.", "Jürgen von der Heide"),
+        ("de", "Guten Tag, Krüger hier.", "Krüger"),
+        ("de", "Hier ist Frau Yıldız.", "Yıldız"),
+        ("es", "Buenas, me llamo María José Ortiz.", "María José Ortiz"),
+        ("fr", "Bonjour, c'est Jean-Luc à l'appareil.", "Jean-Luc"),
+        ("", "Ici Madame Lefort, bonjour.", "Lefort"),
+    ],
+)
+def test_introduction_gives_the_name(language, text, name):
+    found = introduced_name(text, language)
+    assert found is not None and found.text == name
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "This is important, can you help?"),
+        ("en", "I'm Australian, actually."),
+        ("en", "Can you call me Tuesday?"),
+        ("en", "Yeah, it's me again."),
+        ("en", "Right here, thanks."),
+        ("de", "Hier ist die Rechnung."),
+        ("de", "Ich bin müde."),
+        ("es", "Hola, soy yo otra vez."),
+        ("es", "Soy de Madrid."),
+        ("fr", "Je suis Parisien."),
+        ("fr", "C'est urgent."),
+    ],
+)
+def test_other_words_give_no_name(language, text):
+    assert introduced_name(text, language) is None
+
+
+@pytest.mark.parametrize(
+    ("known", "given"),
+    [
+        ("Asim", "Azim"),
+        ("Bill Carver", "William Carver"),
+        ("Uschi", "Ursula"),
+        ("Pepe Robles", "José Robles"),
+        ("Manu", "Emmanuelle"),
+        ("Anna Lopez", "Ana Lopes"),
+        ("Yusuf Karim", "Yousef Kareem"),
+        ("Linh Nguyen", "Lynn Winn"),
+        ("Graham Whitfield", "Whitfield"),
+        ("Sabine Brandt", "Frau Brandt"),
+        ("Mr Pereira", "Duarte Pereira"),
+        ("Christian Weber", "Chris"),
+        ("Steven Hall", "Stephen Hall"),
+    ],
+)
+def test_one_person_has_many_names(known, given):
+    assert compare(PersonName.parse(known), PersonName.parse(given)) is Match.SAME
+    assert compare(PersonName.parse(given), PersonName.parse(known)) is Match.SAME
+
+
+@pytest.mark.parametrize(
+    ("known", "given"),
+    [
+        ("Walter Quist", "Astrid Quist"),
+        ("Erica Storm", "Eric Storm"),
+        ("Paul", "Paula"),
+        ("Peter", "Petra"),
+        ("Mrs Adeyemi", "Mr Adeyemi"),
+    ],
+)
+def test_relatives_are_other_people(known, given):
+    assert compare(PersonName.parse(known), PersonName.parse(given)) is Match.OTHER
+
+
+@pytest.mark.parametrize(
+    ("known", "given"), [("Tim", "Tom"), ("Ben", "Bonnie"), ("Raj", "Meera"), ("Anna Lopez", "Ida Roth")]
+)
+def test_unknown_name_alone_proves_nothing(known, given):
+    assert compare(PersonName.parse(known), PersonName.parse(given)) is Match.UNSURE
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "Hello, I'm his wife."),
+        ("en", "My dad usually rings you."),
+        ("en", "Mr Okoro speaking, her husband."),
+        ("en", "My name is Eric Storm, Erica's father."),
+        ("en", "I'm his neighbour, I've got his phone."),
+        ("de", "Ich bin seine Tochter."),
+        ("es", "Soy su mujer, me llamo Pilar."),
+        ("fr", "Je suis son mari."),
+    ],
+)
+def test_caller_says_who_they_are_to_the_known_person(language, text):
+    assert speaks_for_another(text, language)
+    assert speaks_for_another(text)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", "I want to book for my wife."),
+        ("en", "It's my husband's birthday."),
+        ("de", "Meine Frau kommt auch mit."),
+        ("es", "Mi mujer también viene."),
+        ("fr", "Ma femme vient aussi."),
+    ],
+)
+def test_mentioned_relatives_are_not_on_the_line(language, text):
+    assert not speaks_for_another(text, language)
+
+
+def test_spelled_letters_are_a_name():
+    assert spelled_name("That's T H A N D I. I prefer the blue yarn.") == "Thandi"
+    assert spelled_name("B-Y-R-N-E") == "Byrne"
+    assert spelled_name("I need a taxi.") == ""
