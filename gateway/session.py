@@ -90,6 +90,8 @@ class VoiceSession:
     """Whether the caller is off the record now."""
     taken_back: list[str] = field(default_factory=list)
     """Names of turns that the caller retracted; other nodes may still have them."""
+    known_name: str = ""
+    """The caller's name, as earlier calls gave it."""
 
     @property
     def uuid(self) -> str:
@@ -119,6 +121,7 @@ class VoiceSession:
             "taken_over": self.taken_over,
             "off_record": self.off_record,
             "taken_back": self.taken_back,
+            "known_name": self.known_name,
         }
 
     @classmethod
@@ -142,4 +145,5 @@ class VoiceSession:
             taken_over=bool(stored.get("taken_over")),
             off_record=bool(stored.get("off_record")),
             taken_back=list(stored.get("taken_back", [])),
+            known_name=stored.get("known_name", ""),
         )

@@ -4,12 +4,12 @@ import logging
 from typing import Final
 
 from gateway.agents import Agent
-from gateway.finalization.summary.fact_rules import stated_name
 from gateway.history.live_events import CallEvents
 from gateway.memory.access import MemoryAccess
 from gateway.memory.identity import SpeakerTracker, identifier, same_person
 from gateway.memory.trust import PinResult, PinVerifier
 from gateway.session import VoiceSession
+from gateway.text.person_names import introduced_name, relation_to_known
 
 PIN_REMOVED: Final = "[PIN removed]"
 
@@ -64,14 +64,16 @@ class CallerIdentity:
         if self._access.memory is None:
             return
         self._speaker.name = known = self._speaker.name or self._access.memory.person
-        name = stated_name(text)
-        is_another = self._speaker.heard(now, name)
-        if not name:
+        self._session.known_name = self._session.known_name or known
+        introduced, relation = introduced_name(text), relation_to_known(text)
+        is_another = self._speaker.heard(now, introduced.text if introduced else "", relation=relation)
+        if introduced is None and not relation:
             return
         if is_another:
             self._log.info("another person speaks")
             self._earlier_speakers.append(known)
             self._access.change_speaker()
+        name = self._speaker.name
         self._access.name_speaker(name, locked=any(same_person(name, earlier) for earlier in self._earlier_speakers))
 
     def _apply(self, result: PinResult | None) -> None:

@@ -6,10 +6,10 @@ from datetime import datetime, tzinfo
 from typing import Any, Final
 
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.finalization.summary.fact_rules import stated_name
 from gateway.memory.documents import NewDocument
 from gateway.memory.identity import SpeakerTracker
 from gateway.session import Speaker, Turn, VoiceSession
+from gateway.text.person_names import introduced_name, relation_to_known, resolve
 from gateway.text.plain_text import SpokenLine
 from gateway.text.redaction import redact, redact_lines
 
@@ -36,17 +36,19 @@ def spoken_lines(turns: Iterable[Turn]) -> list[SpokenLine]:
     return [_line(turn, text if turn.heard else text + _CUT_OFF) for turn, text in said]
 
 
-def speakers(turns: Iterable[Turn], *, silence: float) -> list[str]:
-    """Who spoke each line, where several people share a phone: the name given, or empty."""
-    person = SpeakerTracker(silence=silence)
+def speakers(turns: Iterable[Turn], *, silence: float, known_name: str = "") -> list[str]:
+    """Who spoke each line, where several people share a phone: the person's name, or empty."""
+    person = SpeakerTracker(known_name, silence=silence)
     spans: list[tuple[int, str]] = [(0, "")]
     said = [turn for turn in turns if turn.text.strip()]
     for index, turn in enumerate(said):
-        name = stated_name(turn.text) if turn.speaker is Speaker.CALLER else ""
-        if turn.speaker is Speaker.CALLER and person.heard(turn.at.timestamp(), name):
-            spans.append((index, name))
-        elif name:
-            spans[-1] = spans[-1][0], name
+        if turn.speaker is not Speaker.CALLER:
+            continue
+        introduced, relation = introduced_name(turn.text), relation_to_known(turn.text)
+        if person.heard(turn.at.timestamp(), introduced.text if introduced else "", relation=relation):
+            spans.append((index, person.name))
+        elif introduced or relation:
+            spans[-1] = spans[-1][0], person.name
     ends = [start for start, _ in spans[1:]] + [len(said)]
     return [name for (start, name), end in zip(spans, ends, strict=True) for _ in range(start, end)]
 
@@ -66,7 +68,9 @@ def call_document(
     """
     learned = [fact.text for fact in summary.caller_facts] if with_facts else []
     title = f"Voice Call Summary — {_wall_clock(session.started_at, zone)}"
-    caller = f"{summary.caller_name} ({session.caller})" if summary.caller_name else f"({session.caller})"
+    is_relative = any(relation_to_known(turn.text) for turn in session.turns if turn.speaker is Speaker.CALLER)
+    name = resolve(session.known_name, summary.caller_name, is_relative=is_relative)
+    caller = f"{name} ({session.caller})" if name else f"({session.caller})"
     header = [
         f"## {title}",
         "",

@@ -137,7 +137,11 @@ class FinalizationSteps:
         """The caller's facts. Those of a better summary replace them."""
         if job.summary is not None:
             now = job.session.ended_at or job.session.started_at
-            who = speakers(job.session.turns, silence=self._rules(job.session).new_person_after)
+            who = speakers(
+                job.session.turns,
+                silence=self._rules(job.session).new_person_after,
+                known_name=job.session.known_name,
+            )
             await self.memory.facts.learn(job.session, job.summary.caller_facts, now, speakers=who)
 
     async def note_topics(self, job: FinalizationJob) -> None:

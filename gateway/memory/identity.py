@@ -8,7 +8,6 @@ number.
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping
-from difflib import SequenceMatcher
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 from urllib.parse import quote
@@ -17,14 +16,13 @@ from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
 from gateway.telephony.phone_numbers import ANONYMOUS, caller_id
+from gateway.text.person_names import Match, PersonName, compare, resolve
 
 MOST_CHARACTERS: Final = 200
 """Length limit of an identifier with its prefix; anything longer does not identify a person."""
 
 LONG_SILENCE: Final = 20.0
 """After this many seconds without speech another person may have the phone; a setting overrides it."""
-_MISHEARD: Final = 0.8
-"""Names at least this similar are one name, transcribed differently: Ana Lopez and Anna Lopes."""
 
 _SOURCES: Final = ("sip_header", "integration_attribute", "state")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -142,8 +140,10 @@ class SpeakerTracker:
     """
     Tracks which of the people on one number is speaking, by the names they give.
 
-    A different name at the beginning of a call or after a long silence is another person's: the first person's memory
-    is locked for the rest of the call. During a conversation it is a correction.
+    Another person's name, or words like "this is his wife", at the beginning of a call or after a long silence mean
+    that someone else speaks: the first person's memory is locked for the rest of the call. An unfamiliar name alone is
+    taken for a misheard one, and during a conversation for a correction; after a silence, when the caller has given
+    a name before, it is another person's.
     """
 
     def __init__(self, known_name: str = "", *, silence: float = LONG_SILENCE) -> None:
@@ -151,28 +151,35 @@ class SpeakerTracker:
         self.locked = False
         self._silence = silence
         self._may_be_another = True
+        self._named_in_call = False
         self._heard_at: float | None = None
 
-    def heard(self, now: float, name: str = "") -> bool:
-        """The caller has spoken and perhaps given a name. Returns whether it is another person's."""
+    def heard(self, now: float, name: str = "", *, relation: str = "") -> bool:
+        """
+        The caller has spoken and perhaps given a name, or their `relation` to the known person.
+
+        Returns whether it is another person than before; `name` is theirs then.
+        """
         if self._heard_at is not None and now - self._heard_at >= self._silence:
             self._may_be_another = True
         self._heard_at = now
-        if not name:
+        given = name or relation
+        if not given:
             return False
-        is_another = self._may_be_another and not same_person(self.name, name)
+        resolved = resolve(self.name, given, is_relative=bool(relation) or self._named_in_call)
+        is_another = self._may_be_another and bool(self.name) and not same_person(self.name, resolved)
         self.locked |= is_another
+        self.name = resolved if self._may_be_another else given
         self._may_be_another = False
-        self.name = name
+        self._named_in_call = True
         return is_another
 
 
 def same_person(known: str, given: str) -> bool:
-    """Whether two names may be one person's: one is part of the other (Ana, Ana Lima), or they are similar."""
-    words, other_words = set(known.casefold().split()), set(given.casefold().split())
-    if words <= other_words or other_words <= words:
+    """Whether two names are one person's, as far as names can show; an empty name is anyone's."""
+    if not known or not given:
         return True
-    return SequenceMatcher(None, known.casefold(), given.casefold()).ratio() >= _MISHEARD
+    return compare(PersonName.parse(known), PersonName.parse(given)) is Match.SAME
 
 
 def only_person(names: Iterable[str]) -> str:

@@ -38,7 +38,14 @@ _ORIGINS: Final = (
     "ana",
 )
 """Endings of nationalities: "I'm Australian" gives no name."""
+_ANSWER_OPENING: Final = re.compile(
+    r"^(?:(?:yes|yeah|sure|of course|okay|um+|uh+|it's|it is|that's|that would be|ja|klar|das ist|si|claro|es|oui"
+    r"|bien sur|c'est)[,.]? )+",
+    re.IGNORECASE,
+)
 _ALIKE: Final = 0.55
+_UNLIKE: Final = 0.4
+"""A first name and a surname that are both less alike than this were not misheard."""
 _SHORT_ALIKE: Final = 0.7
 _SHORT: Final = 4
 
@@ -99,11 +106,42 @@ def introduced_name(text: str, language: str = "") -> PersonName | None:
     return _corrected(text, found) if found is not None else None
 
 
-def speaks_for_another(text: str, language: str = "") -> bool:
-    """Whether the caller says that they are not the person who usually calls ("this is his wife")."""
+def answered_name(text: str) -> PersonName | None:
+    """The name in a short answer to "what is your name?"; None if the answer is not just a name."""
+    if introduced := introduced_name(text):
+        return introduced
+    words = _ANSWER_OPENING.sub("", " ".join(text.split())).rstrip(".!?,").split()
+    has_capitals = any(word[:1].isupper() for word in words)
+    name = _name_words(" ".join(words), has_capitals=has_capitals)
+    return PersonName.parse(" ".join(name)) if name and len(words) <= len(name) + 2 else None
+
+
+def relation_to_known(text: str, language: str = "") -> str:
+    """How the caller says that they are not the person who usually calls: "his wife"; empty if they do not say so."""
     folded = fold(text)
-    codes = (language,) if language in LANGUAGES else LANGUAGES
-    return any(pattern.search(folded) for code in codes for pattern in _data().relations[code])
+    for code in (language,) if language in LANGUAGES else LANGUAGES:
+        for pattern in _data().relations[code]:
+            if match := pattern.search(folded):
+                named = _data().relatives[code].search(match.group())
+                return named.group() if named else "someone else"
+    return ""
+
+
+def resolve(known: str, given: str, *, is_relative: bool = False) -> str:
+    """
+    The name of the person on the line: `known` from earlier calls, `given` in this one.
+
+    A name that is merely unfamiliar is taken for a misheard one, unless the caller says that they are someone else.
+    """
+    if not known or not given:
+        return given or known
+    first, second = PersonName.parse(known), PersonName.parse(given)
+    match compare(first, second):
+        case Match.SAME:
+            return second.text if len(second.words) > len(first.words) else known
+        case Match.UNSURE if not is_relative:
+            return known
+    return given
 
 
 def spelled_name(text: str) -> str:
@@ -140,7 +178,7 @@ def are_alike(first: str, second: str) -> bool:
     if _sound(first) != _sound(second):
         return False
     limit = _SHORT_ALIKE if min(len(first), len(second)) <= _SHORT else _ALIKE
-    return SequenceMatcher(None, first, second).ratio() >= limit
+    return _ratio(first, second) >= limit
 
 
 def _compare_full(known: Sequence[str], given: Sequence[str]) -> Match:
@@ -149,7 +187,13 @@ def _compare_full(known: Sequence[str], given: Sequence[str]) -> Match:
         return Match.SAME
     if last and not first:
         return Match.OTHER  # a relative: the surname is shared, the first name is not
+    if not first and not last and max(_ratio(known[0], given[0]), _ratio(known[-1], given[-1])) < _UNLIKE:
+        return Match.OTHER
     return Match.UNSURE
+
+
+def _ratio(first: str, second: str) -> float:
+    return SequenceMatcher(None, first, second).ratio()
 
 
 def _are_pair(first: str, second: str) -> bool:
@@ -246,6 +290,7 @@ class _Data:
     not_names: frozenset[str]
     introductions: Mapping[str, Sequence[re.Pattern[str]]]
     relations: Mapping[str, Sequence[re.Pattern[str]]]
+    relatives: Mapping[str, re.Pattern[str]]
 
     def is_known(self, word: str) -> bool:
         return any(word in groups for groups in (self.nicknames, self.homophones, self.pairs))
@@ -262,6 +307,10 @@ def _data() -> _Data:
         not_names=frozenset(raw["not_names"]["all"]),
         introductions={code: [*_introductions(raw, code)] for code in LANGUAGES},
         relations={code: _relations(raw, code) for code in LANGUAGES},
+        relatives={
+            code: re.compile(rf"\b{_any_of(raw['possessives'][code])} {_any_of(raw['relations'][code])}\b")
+            for code in LANGUAGES
+        },
     )
 
 

@@ -61,16 +61,23 @@ def test_pin_may_be_pressed(with_pin):
 
 def test_another_name_has_its_own_memory():
     line = Line(memory=FakeMemory("Ana"))
-    line.says("My name is Bernd.")
+    line.says("I'm her husband, my name is Bernd.")
     assert line.changes == [AccessChange.SPEAKER_CHANGED, AccessChange.CONTENT_CHANGED]
     assert (line.access.person, line.access.locked) == ("Bernd", False)
 
 
 def test_memory_of_an_earlier_speaker_stays_locked():
     line = Line(memory=FakeMemory("Ana"))
-    line.says("My name is Bernd.")
+    line.says("This is her husband, my name is Bernd.")
     line.says("My name is Ana.", 100.0)
     assert line.access.locked
+
+
+def test_unfamiliar_name_keeps_the_memory():
+    line = Line(memory=FakeMemory("Ana"))
+    line.says("My name is Bernd.")
+    assert line.changes == []
+    assert (line.access.person, line.access.locked, line.session.known_name) == ("Ana", False, "Ana")
 
 
 def test_tool_identifies_the_caller():

@@ -174,10 +174,23 @@ def test_person_behind_a_blacklisted_number_has_a_memory():
 # Several people on one number
 
 
-def test_another_name_at_the_start_locks_memory():
+def test_relative_at_the_start_locks_memory():
+    person = SpeakerTracker("Ana")
+    person.heard(1.0, "Ben", relation="her husband")
+    assert (person.name, person.locked) == ("Ben", True)
+
+
+def test_relative_without_a_name_locks_memory():
+    person = SpeakerTracker("Ana")
+    person.heard(1.0, relation="her husband")
+    assert (person.name, person.locked) == ("her husband", True)
+
+
+def test_unfamiliar_name_alone_keeps_memory():
+    """It may be a misheard one."""
     person = SpeakerTracker("Ana")
     person.heard(1.0, "Ben")
-    assert (person.name, person.locked) == ("Ben", True)
+    assert (person.name, person.locked) == ("Ana", False)
 
 
 @pytest.mark.parametrize("name", ["ana", "Ana Lima", "ANA"])
