@@ -9,12 +9,13 @@ import difflib
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import orjson
 
 from gateway.finalization.document import archive_text, call_document, redact_turns, spoken_lines
+from gateway.memory.identity import only_person
 from gateway.replay.expected import StoredCall
 from gateway.replay.player import GATEWAY_ENDS, SILENCE, Outcome
 from gateway.replay.recording import (
@@ -24,7 +25,7 @@ from gateway.replay.recording import (
     RecordedFrame,
     Recording,
 )
-from gateway.session import EndReason
+from gateway.session import EndReason, VoiceSession
 from gateway.simulate.frames import AudioFrame, JsonFrame, ReceivedFrame, TextFrame
 
 NOTHING: Final = "nothing"
@@ -83,11 +84,18 @@ def compare_stored(recording: Recording, stored: StoredCall) -> list[Difference]
     if recording.ended is None or recording.summary is None:
         return []
     transcript = archive_text(spoken_lines(redact_turns(recording.ended.turns)))
-    document = call_document(recording.ended, recording.summary, None).content
+    document = call_document(_with_known_name(recording.ended, recording), recording.summary, None).content
     return [
         *_compare_texts("transcript", transcript, stored.archive),
         *_compare_texts("document", _masked_document(document), _masked_document(stored.document)),
     ]
+
+
+def _with_known_name(ended: VoiceSession, recording: Recording) -> VoiceSession:
+    """The session at its end. Recordings made before sessions kept the caller's known name have it in their memory."""
+    memory = recording.memory
+    names = [*(fact.person for fact in memory.facts), *(call.caller_name for call in memory.calls)]
+    return replace(ended, known_name=ended.known_name or only_person(names))
 
 
 # The carrier: audio, marks and clears in their order

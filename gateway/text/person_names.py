@@ -69,7 +69,9 @@ class PersonName:
     @classmethod
     def parse(cls, text: str) -> "PersonName":
         titles = _data().titles
-        words, gender, kept = [], "", []
+        words: list[str] = []
+        kept: list[str] = []
+        gender = ""
         for word in text.split():
             folded = fold(word).strip(".,")
             if folded in titles and not words:
