@@ -16,7 +16,7 @@ from pydantic import BeforeValidator
 from pydantic.dataclasses import dataclass
 
 from gateway.telephony.phone_numbers import ANONYMOUS, caller_id
-from gateway.text.person_names import Match, PersonName, compare, resolve
+from gateway.text.person_names import NameMatch, PersonName, compare, resolve
 
 MOST_CHARACTERS: Final = 200
 """Length limit of an identifier with its prefix; anything longer does not identify a person."""
@@ -179,7 +179,7 @@ def same_person(known: str, given: str) -> bool:
     """Whether two names are one person's, as far as names can show; an empty name is anyone's."""
     if not known or not given:
         return True
-    return compare(PersonName.parse(known), PersonName.parse(given)) is Match.SAME
+    return compare(PersonName.parse(known), PersonName.parse(given)) is NameMatch.SAME
 
 
 def only_person(names: Iterable[str]) -> str:

@@ -50,7 +50,7 @@ _SHORT_ALIKE: Final = 0.7
 _SHORT: Final = 4
 
 
-class Match(enum.Enum):
+class NameMatch(enum.Enum):
     """Whether a name that was given belongs to the person who is known."""
 
     SAME = "same"
@@ -139,9 +139,9 @@ def resolve(known: str, given: str, *, is_relative: bool = False) -> str:
         return given or known
     first, second = PersonName.parse(known), PersonName.parse(given)
     match compare(first, second):
-        case Match.SAME:
+        case NameMatch.SAME:
             return second.text if len(second.words) > len(first.words) else known
-        case Match.UNSURE if not is_relative:
+        case NameMatch.UNSURE if not is_relative:
             return known
     return given
 
@@ -152,21 +152,21 @@ def spelled_name(text: str) -> str:
     return re.sub(r"[ -]", "", match.group()).capitalize() if match else ""
 
 
-def compare(known: PersonName, given: PersonName) -> Match:
+def compare(known: PersonName, given: PersonName) -> NameMatch:
     """Whether `given` is the person called `known`."""
     if not known.words or not given.words:
-        return Match.UNSURE
+        return NameMatch.UNSURE
     genders = {known.gender, given.gender}
     if genders == {"male", "female"}:
-        return Match.OTHER
+        return NameMatch.OTHER
     if len(known.words) > 1 and len(given.words) > 1:
         return _compare_full(known.words, given.words)
     single, others = (known, given) if len(known.words) == 1 else (given, known)
     if single.is_titled and len(others.words) == 1 and not others.is_titled:
-        return Match.SAME if are_alike(single.words[0], others.words[0]) else Match.UNSURE
+        return NameMatch.SAME if are_alike(single.words[0], others.words[0]) else NameMatch.UNSURE
     if any(are_alike(single.words[0], word) for word in others.words):
-        return Match.SAME
-    return Match.OTHER if _are_pair(single.words[0], others.words[0]) else Match.UNSURE
+        return NameMatch.SAME
+    return NameMatch.OTHER if _are_pair(single.words[0], others.words[0]) else NameMatch.UNSURE
 
 
 def are_alike(first: str, second: str) -> bool:
@@ -183,15 +183,15 @@ def are_alike(first: str, second: str) -> bool:
     return _ratio(first, second) >= limit
 
 
-def _compare_full(known: Sequence[str], given: Sequence[str]) -> Match:
+def _compare_full(known: Sequence[str], given: Sequence[str]) -> NameMatch:
     first, last = are_alike(known[0], given[0]), are_alike(known[-1], given[-1])
     if first and last:
-        return Match.SAME
+        return NameMatch.SAME
     if last and not first:
-        return Match.OTHER  # a relative: the surname is shared, the first name is not
+        return NameMatch.OTHER  # a relative: the surname is shared, the first name is not
     if not first and not last and max(_ratio(known[0], given[0]), _ratio(known[-1], given[-1])) < _UNLIKE:
-        return Match.OTHER
-    return Match.UNSURE
+        return NameMatch.OTHER
+    return NameMatch.UNSURE
 
 
 def _ratio(first: str, second: str) -> float:

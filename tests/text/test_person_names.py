@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.text.person_names import (
-    Match,
+    NameMatch,
     PersonName,
     answered_name,
     compare,
@@ -76,8 +76,8 @@ def test_other_words_give_no_name(language, text):
     ],
 )
 def test_one_person_has_many_names(known, given):
-    assert compare(PersonName.parse(known), PersonName.parse(given)) is Match.SAME
-    assert compare(PersonName.parse(given), PersonName.parse(known)) is Match.SAME
+    assert compare(PersonName.parse(known), PersonName.parse(given)) is NameMatch.SAME
+    assert compare(PersonName.parse(given), PersonName.parse(known)) is NameMatch.SAME
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_one_person_has_many_names(known, given):
     ],
 )
 def test_relatives_are_other_people(known, given):
-    assert compare(PersonName.parse(known), PersonName.parse(given)) is Match.OTHER
+    assert compare(PersonName.parse(known), PersonName.parse(given)) is NameMatch.OTHER
 
 
 @pytest.mark.parametrize(
     ("known", "given"), [("Tim", "Tom"), ("Ben", "Bonnie"), ("Raj", "Meera"), ("Anna Lopez", "Ina Lopovic")]
 )
 def test_unknown_name_alone_proves_nothing(known, given):
-    assert compare(PersonName.parse(known), PersonName.parse(given)) is Match.UNSURE
+    assert compare(PersonName.parse(known), PersonName.parse(given)) is NameMatch.UNSURE
 
 
 @pytest.mark.parametrize(
