@@ -102,6 +102,8 @@ def _options(folder: Path, socket_path: Path) -> list[str]:
         "appendonly": "no",
         "logfile": str(folder / "valkey.log"),
         "loglevel": "warning",
+        # With a full disk, too: by default a server that cannot write its last snapshot ignores the signal.
+        "shutdown-on-sigterm": "force",
     }
     return [word for name, value in options.items() for word in (f"--{name}", value)]
 

@@ -93,6 +93,15 @@ async def test_server_outlives_a_killed_supervisor_while_workers_run(tmp_path: P
     await until(lambda: running(tmp_path) == [])
 
 
+async def test_server_that_cannot_write_its_snapshot_stops(tmp_path: Path) -> None:
+    """As on a full disk."""
+    async with private_valkey(tmp_path, os.environ, QUICK) as server:
+        async with redis.asyncio.Redis.from_url(server.url) as client:
+            await client.set("name", "1")
+        (tmp_path / "valkey" / "dump.rdb").mkdir()  # which no snapshot can replace
+    assert running(tmp_path) == []
+
+
 async def test_long_path_gets_a_short_socket(tmp_path: Path) -> None:
     """A Unix socket's address holds about a hundred bytes."""
     folder = tmp_path / ("long" * 30)
