@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,14 +23,23 @@ from prometheus_client.multiprocess import mark_process_dead
 from gateway import metrics
 from gateway.cluster.valkey import ValkeyTimeouts, private_valkey
 
-RESTART_PAUSES: Final = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Before the restart of a worker that died young, in seconds; the last one repeats."""
-YOUNG_SECONDS: Final = 5.0
-
 # -P, because the working directory would be searched first: a user's calendar.py would hide Python's.
 _PYTHON: Final = (sys.executable, "-P", "-c", "import sys; from gateway.cli.main import main; sys.exit(main())")
 
 _log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SupervisorTimeouts:
+    """In seconds."""
+
+    restart_pauses: tuple[float, ...] = (1.0, 2.0, 5.0, 10.0, 30.0)
+    """Before the restart of a worker that died young; the last one repeats."""
+    young: float = 5.0
+
+    def pause_after(self, died_young: int) -> float:
+        """The pause after this many workers in a row have died young."""
+        return self.restart_pauses[min(died_young, len(self.restart_pauses)) - 1] if died_young else 0.0
 
 
 def supervise(
@@ -45,11 +55,13 @@ def supervise(
     command = (*_PYTHON, "serve", "--fd", str(listener.fileno()), *options)
 
     async def run() -> int:
+        timeouts = SupervisorTimeouts()
         if has_redis:
-            return await Supervisor(command, environ=environ, share=[listener.fileno()]).run(count)
+            return await Supervisor(command, timeouts, environ=environ, share=[listener.fileno()]).run(count)
         async with private_valkey(data_dir, environ, ValkeyTimeouts()) as valkey:
             share = [listener.fileno(), valkey.lease_fd]
-            return await Supervisor((*command, "--private-redis", valkey.url), environ=environ, share=share).run(count)
+            private = (*command, "--private-redis", valkey.url)
+            return await Supervisor(private, timeouts, environ=environ, share=share).run(count)
 
     return asyncio.run(run())
 
@@ -67,16 +79,14 @@ def report_ready(drain: Callable[[], None]) -> None:
     loop.add_reader(fd, closed)
 
 
-def pause_after(died_young: int) -> float:
-    """The pause after this many workers in a row have died young."""
-    return RESTART_PAUSES[min(died_young, len(RESTART_PAUSES)) - 1] if died_young else 0.0
-
-
 class Supervisor:
     """Keeps worker processes running, all with the same command and the same open files (`share`)."""
 
-    def __init__(self, command: Sequence[str], *, environ: Mapping[str, str], share: Sequence[int] = ()) -> None:
+    def __init__(
+        self, command: Sequence[str], timeouts: SupervisorTimeouts, *, environ: Mapping[str, str], share: Sequence[int]
+    ) -> None:
         self._command = command
+        self._timeouts = timeouts
         self._environ = environ
         self._share = share
         self._processes: dict[asyncio.subprocess.Process, bool] = {}
@@ -120,8 +130,8 @@ class Supervisor:
                 self._exit_code = code if code > 0 else 1
                 self._stopping.set()
                 break
-            died_young = died_young + 1 if clock() - started < YOUNG_SECONDS else 0
-            pause = pause_after(died_young)
+            died_young = died_young + 1 if clock() - started < self._timeouts.young else 0
+            pause = self._timeouts.pause_after(died_young)
             _log.error("a worker died, another one is started", extra={"exit_code": code, "in_seconds": pause})
             await self._wait_for_stop(pause)
         self._first_ready.set()

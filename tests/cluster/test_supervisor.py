@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
-from gateway.cluster.supervisor import pause_after
+from gateway.cluster.supervisor import SupervisorTimeouts
 from tests.stage import until
 
 SUPERVISOR = """
 import asyncio, os, sys
-from gateway.cluster.supervisor import Supervisor
+from gateway.cluster.supervisor import Supervisor, SupervisorTimeouts
 count, *command = sys.argv[1:]
-sys.exit(asyncio.run(Supervisor(command, environ=os.environ).run(int(count))))
+sys.exit(asyncio.run(Supervisor(command, SupervisorTimeouts(), environ=os.environ, share=()).run(int(count))))
 """
 # Drains on the first SIGTERM, as long as the test likes; ends on the second, on SIGINT, or without its supervisor.
 WORKER = """
@@ -163,7 +163,8 @@ time.sleep(60)
 
 
 def test_workers_that_die_young_wait_longer_each_time() -> None:
-    assert [pause_after(died_young) for died_young in range(8)] == [0, 1, 2, 5, 10, 30, 30, 30]
+    timeouts = SupervisorTimeouts()
+    assert [timeouts.pause_after(died_young) for died_young in range(8)] == [0, 1, 2, 5, 10, 30, 30, 30]
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "many", "1.5", ""])
