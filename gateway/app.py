@@ -449,7 +449,6 @@ def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> Finaliza
         sharing.jobs or NoJobQueue(),
         resources.call_events,
         eraser.clear_away,
-        enabled=config.settings.voice_session_enabled,
     )
 
 

@@ -672,6 +672,7 @@ class CallManager:
         self._finalizer.submit(
             session,
             call.recorder,
+            kept=self._resources.has_memory,
             on_started=lambda: self._cluster.forget_call(key, session.id),
             first=functools.partial(self._run_end_function, call, session) if end_function_due else None,
         )
@@ -686,7 +687,8 @@ class CallManager:
             call.recorder.close()
         if call.session is None:
             return
-        if self._finalizer.is_shared and call.session.caller and call.session.turns:
+        kept = self._resources.has_memory and call.session.caller and call.session.turns
+        if kept and self._finalizer.is_shared:
             self._contribute(call.key, call.session)
         else:
             self._resources.discard(call.session.id)

@@ -101,7 +101,6 @@ class FinalizationWorker:
         *,
         timeouts: FinalizationTimeouts = DEFAULT_TIMEOUTS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        enabled: bool = True,
     ) -> None:
         self._steps = steps
         self._jobs = jobs
@@ -110,7 +109,6 @@ class FinalizationWorker:
         self._clear_away = clear_away
         self._timeouts = timeouts
         self._sleep = sleep
-        self._enabled = enabled
         self._recorders: dict[str, CallRecorder] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[str, datetime] = {}
@@ -125,11 +123,13 @@ class FinalizationWorker:
         session: VoiceSession,
         recorder: CallRecorder | None = None,
         *,
+        kept: bool = True,
         on_started: Callable[[], None] = do_nothing,
         first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """
-        Finalize a call that has ended. Nothing is kept of an anonymous caller, or of a call without a word.
+        Finalize a call that has ended. Nothing is stored of an anonymous caller, of a call without a word, or unless
+        `kept`.
 
         `first` runs before the job and may add to the session. `on_started` is called when the job needs no other
         record of the call any more.
@@ -137,7 +137,7 @@ class FinalizationWorker:
         if recorder is not None:
             recorder.note("ended", session.as_json())
             self._recorders[session.id] = recorder
-        if self._enabled and session.caller and any(turn.text.strip() for turn in session.turns):
+        if kept and session.caller and any(turn.text.strip() for turn in session.turns):
             # Another node may have finalized the call of a gateway that died, and Redis may have lost that since.
             unsure = self._queue.is_shared and session.end_reason is EndReason.GATEWAY_DIED
             self._start(FinalizationJob(session, remote_sent=unsure), on_started, first)

@@ -108,8 +108,8 @@ async def test_call_without_a_name_or_word_leaves_nothing(after, remem, fields):
 
 
 async def test_disabled_memory_leaves_nothing(after):
-    finalizer = after.finalizer(enabled=False)
-    finalizer.submit(a_session())
+    finalizer = after.finalizer()
+    finalizer.submit(a_session(), kept=False)
     assert finalizer.unfinished == 0
     assert (await after.documents(), after.archives()) == ([], [])
 
