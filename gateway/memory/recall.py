@@ -22,6 +22,7 @@ from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
 from gateway.memory.remem_client import NoRemem, RememClient
 from gateway.memory.store import MemoryStore
 from gateway.memory.summary_parser import PastCall, read_call
+from gateway.text.sensitive import without_sensitive
 
 _CHARACTERS_PER_TOKEN: Final = 4
 _REMOTE_SECONDS: Final = 15.0
@@ -130,7 +131,8 @@ class Recall:
         person = person or only_person([fact.person for fact in await self.known_facts(agent, caller)])
         oldest = self._oldest(agent)
         found = [hit for hit in hits if hit.score > _FOUND_SCORE and _is_visible(hit.document, oldest, person)]
-        return [f"{hit.document.title}: {hit.snippet}" for hit in found[:limit]]
+        texts = [(hit.document.title, without_sensitive(hit.snippet)) for hit in found]
+        return [f"{title}: {snippet}" for title, snippet in texts if snippet][:limit]
 
 
 def _is_visible(document: Document, oldest: datetime | None, person: str) -> bool:

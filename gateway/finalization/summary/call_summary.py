@@ -7,8 +7,8 @@ clear, and raises LlmRefused for the rest.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from gateway.errors import LlmRefused
@@ -17,6 +17,7 @@ from gateway.finalization.summary.topics import TOPIC_SCHEMA, parse_topics
 from gateway.memory.facts import CallerFact
 from gateway.memory.topic_projection import TopicNote
 from gateway.text.plain_text import SpokenLine, plain, trimmed
+from gateway.text.sensitive import without_sensitive
 
 MAX_ITEMS: Final = 12
 MAX_ITEM_CHARACTERS: Final = 300
@@ -87,6 +88,17 @@ class CallSummary:
     running_topics: tuple[TopicNote, ...] = ()
     """Topics that continue after the call; stored separately too."""
 
+    def without_sensitive(self) -> "CallSummary":
+        """The summary without sensitive sentences: what may not be a fact may not be in the notes either."""
+        return replace(
+            self,
+            topics=_harmless(self.topics),
+            decisions=_harmless(self.decisions),
+            action_items=_harmless(self.action_items),
+            facts=_harmless(self.facts),
+            context=without_sensitive(self.context),
+        )
+
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "CallSummary":
         """A stored summary. Those of older versions have no caller facts or running topics."""
@@ -94,6 +106,10 @@ class CallSummary:
         fields["caller_facts"] = tuple(CallerFact.from_json(fact) for fact in stored.get("caller_facts", ()))
         fields["running_topics"] = tuple(TopicNote.from_json(note) for note in stored.get("running_topics", ()))
         return cls(**fields)
+
+
+def _harmless(items: Iterable[str]) -> tuple[str, ...]:
+    return tuple(text for item in items if (text := without_sensitive(item)))
 
 
 def transcript_of(lines: Sequence[SpokenLine], max_characters: int) -> str:

@@ -3,8 +3,8 @@ Facts about callers in a model's answer: parsing them, and deciding which may be
 
 Models deviate from the format they were given: whatever still names a fact, its type and its lines is accepted, the
 rest is dropped. A fact is stored if the caller gave it, it lasts, and it is not sensitive. The prompt asks the model
-for the same; these rules are for when it does not comply. They are the tables below, in English: a fact in another
-language is judged by its lines, and by numbers and keys in it.
+for the same; these rules are for when it does not comply. Sensitive content is recognised in all languages of
+`gateway/text/languages`; the other rules are the tables below, in English.
 """
 
 import math
@@ -16,6 +16,7 @@ from typing import Any, Final, get_args
 from gateway.memory.facts import CallerFact, FactType
 from gateway.text.plain_text import SpokenLine, plain
 from gateway.text.redaction import redact
+from gateway.text.sensitive import sensitive_category
 
 FACT_TYPES: Final[tuple[FactType, ...]] = get_args(FactType)
 
@@ -58,24 +59,7 @@ def _any_of(*phrases: str) -> re.Pattern[str]:
     return re.compile(rf"\b(?:{'|'.join(phrases)})\b", re.IGNORECASE)
 
 
-_HEALTH: Final = _any_of(
-    r"allerg\w+|anxi\w+|asthma\w*|autis\w+|blood (?:pressure|sugar|type)|cancer|c(?:o)?eliac|chemo\w*|covid|dement\w+",
-    r"depress\w+|diabet\w+|diagnos\w+|disab\w+|diseases?|epilep\w+|heart (?:attack|condition|disease|surgery)",
-    r"hiv|hospitals?|hospitali[sz]ed|ill|illness\w*|infect\w+|injur\w+|insulin|medic(?:al|ation|ations|ines?)|mental(?:ly)?|migraines?",
-    r"pregnan\w+|prescri\w+|psych\w+|rehab\w*|sick\w*|strokes?|surger\w+|symptoms?|therap\w+|vaccin\w+|wheelchairs?",
-)
-_SECRETS: Final = _any_of(
-    r"api keys?|pass ?(?:code|phrase|port|word)s?|pin|cvv2?|cvc2?|one[- ]time (?:code|password)",
-    r"security (?:code|question|answer|number)|(?:credit|debit|bank) cards?|cards? (?:number|details|ending)",
-    r"bank (?:account|details)|iban|sort code|routing number|social security|ssn|national insurance|tax (?:id|number)",
-    r"driv(?:er['’]?s|ing) licen[cs]e|identity (?:card|number)",
-)
-_PRIVATE: Final = _any_of(
-    r"religio\w+|muslim|christian|catholic|jewish|hindu|buddhist|atheist|politic\w+|votes?|voted|trade union",
-    r"gay|lesbian|bisexual|transgender|sexual\w*|ethnic\w*|arrest\w*|convict\w*|criminal\w*",
-)
 _REMOVED: Final = re.compile(r"\[[a-z ]+ removed\]")
-_SENSITIVE: Final = (_HEALTH, _SECRETS, _PRIVATE, _REMOVED)
 
 _MOOD_OR_WEATHER: Final = _any_of(
     r"(?:is|was|feels?|felt|seems?|seemed|sounds?|sounded|gets?|got)(?: \w+)? (?:angry|annoyed|bored|calm|confused"
@@ -98,7 +82,7 @@ _ORDER: Final = re.compile(
     r"|transfer|send|call|make|treat|use|do not|don['’]t|from now on|(?:always|never) (?!\w+s\b)\w+)\b",
     re.IGNORECASE,
 )
-_UNFIT: Final = (*_SENSITIVE, _MOOD_OR_WEATHER, _NOT_THIRD_PERSON, _CLAIM)
+_UNFIT: Final = (_MOOD_OR_WEATHER, _NOT_THIRD_PERSON, _CLAIM)
 
 _SPLIT_NUMBER: Final = re.compile(r"(?<=\d)[\s().-]+(?=\d)")
 # Words of facts on any subject.
@@ -198,12 +182,17 @@ def is_fit(fact: CallerFact) -> bool:
     if any(pattern.search(fact.text) for pattern in _UNFIT) or _ORDER.match(fact.text):
         return False
     passing = fact.type != "commitment" and _JUST_NOW.search(fact.text)
-    return not passing and redact(fact.text) == fact.text
+    return not passing and _is_harmless(fact.text)
 
 
 def may_be_stored(text: str) -> bool:
     """Whether a text is free of sensitive content and of claims to a right or a role."""
-    return not any(pattern.search(text) for pattern in (*_SENSITIVE, _CLAIM)) and redact(text) == text
+    return not _CLAIM.search(text) and _is_harmless(text)
+
+
+def _is_harmless(text: str) -> bool:
+    """Whether a text has no secret, no trace of one, and nothing sensitive."""
+    return not _REMOVED.search(text) and redact(text) == text and sensitive_category(text) is None
 
 
 def _on_lines(fact: CallerFact, lines: Sequence[SpokenLine]) -> CallerFact | None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from gateway.errors import LlmError, LlmUnavailable
-from gateway.finalization.summary import extractive
+from gateway.finalization.summary import extractive, fact_rules
 from gateway.finalization.summary.anthropic_summaries import AnthropicSummaries
 from gateway.finalization.summary.call_summary import CallSummary, transcript_of
 from gateway.finalization.summary.facts import keep_facts
@@ -20,6 +20,7 @@ from gateway.finalization.summary.topics import KnownTopic, keep_topics, known_t
 from gateway.finalization.summary.xai_summaries import XaiSummaries
 from gateway.settings import Secret
 from gateway.text.plain_text import SpokenLine
+from gateway.text.sensitive import without_sensitive
 
 MAX_TRANSCRIPT_CHARACTERS: Final = 120_000  # about 30 000 tokens, more than two hours of conversation
 LONGEST_WAIT: Final = 3.0
@@ -82,7 +83,7 @@ class Summarizer:
             return await self.ask(lines, recited=recited, topics=topics)
         except LlmError:
             # Off the event loop: a long call takes a while.
-            return await asyncio.to_thread(extractive.summarise, lines, topics)
+            return await asyncio.to_thread(_by_rules, lines, topics)
 
     async def ask(
         self, lines: Sequence[SpokenLine], *, recited: Sequence[str] = (), topics: Sequence[KnownTopic] = ()
@@ -91,6 +92,7 @@ class Summarizer:
         summary = await self._ask_all(known_topics_text(topics) + transcript_of(lines, MAX_TRANSCRIPT_CHARACTERS))
         caller_facts = await asyncio.to_thread(keep_facts, summary.caller_facts, lines, recited)
         running_topics = await asyncio.to_thread(keep_topics, summary.running_topics, lines)
+        summary = await asyncio.to_thread(summary.without_sensitive)
         return replace(summary, caller_facts=caller_facts, running_topics=running_topics)
 
     async def close(self) -> None:
@@ -131,6 +133,12 @@ class Summarizer:
     async def _attempt(self, provider: SummaryProvider, transcript: str) -> CallSummary:
         async with asyncio.timeout(self._attempt_timeout):
             return await provider.summarise(self._instructions, transcript)
+
+
+def _by_rules(lines: Sequence[SpokenLine], topics: Sequence[KnownTopic]) -> CallSummary:
+    harmless = [replace(line, text=without_sensitive(line.text)) for line in lines]
+    # A sentence may hold a fact beside something sensitive; facts are judged one by one.
+    return replace(extractive.summarise(harmless, topics), caller_facts=fact_rules.extract(lines))
 
 
 def build_writer(

@@ -99,7 +99,9 @@ def test_only_the_lasting_part_is_kept(said):
     assert texts(said) == ["Prefers mornings"]
 
 
-@pytest.mark.parametrize("said", ["I need insulin every day.", "I work for the hospital.", "I prefer my credit card."])
+@pytest.mark.parametrize(
+    "said", ["I need insulin every day.", "I need tablets every night.", "I prefer calls after my dialysis."]
+)
 def test_sensitive_statement_is_dropped(said):
     assert texts(said) == []
 

@@ -247,3 +247,13 @@ async def test_overlong_answer_is_cut_to_size():
         summary = await writer.write(LINES)
         await writer.close()
     assert (len(summary.topics[0]) <= 300, len(summary.context) <= 1200) == (True, True)
+
+
+async def test_sensitive_sentences_stand_in_no_section():
+    lines = [
+        SpokenLine("agent", "Shall I book the visit for Tuesday at ten?"),
+        SpokenLine("caller", "Please book Tuesday at ten for the boiler. I have dialysis on Mondays and Wednesdays."),
+    ]
+    by_rules = await Summarizer([], "").write(lines)
+    assert "boiler" in str(by_rules)
+    assert "dialysis" not in str(by_rules)

@@ -1,0 +1,153 @@
+"""
+Sensitive content: whether a sentence says something about a person's health, faith, money or the like.
+
+The words are the tables `sensitive` of `gateway/text/languages/*.toml`. A word does not count in a name, an address, a
+job or a product: Church Street, Christian Weber, a prison librarian. Without a known language all of them are used.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from gateway.text.languages import LANGUAGES, load_language
+
+_SENTENCE_END: Final = re.compile(r"(?<=[.!?…])\s+|\n+")
+_TITLE: Final = re.compile(r"(?:^|\s)(?:mr|mrs|ms|dr|st|hr|fr|sr|sra|mme|no|nr|prof|approx|str)\.$", re.IGNORECASE)
+_WORD: Final = re.compile(r"[^\W_]+(?:'[^\W_]+)?")
+_BETWEEN: Final = r"[\s-]+"
+_MASK: Final = " ¤ "
+# Between a `person` word and a `linked` word; a comma or a mask ends the reach.
+_REACH: Final = r"(?:[\s-]+[^\W_]+(?:'[^\W_]+)?){0,3}[\s-]+"
+_NUMBER_WORDS: Final = (
+    r"zero|oh|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|twenty|thirty|forty|fifty|double|triple"
+    r"|null|eins?|zwei|zwo|drei|vier|funf|sechs|sieben|acht|neun|zehn|\w+zig|doppel\w*"
+    r"|cero|uno?|dos|tres|cuatro|cinco|seis|siete|ocho|nueve|diez|veint\w+|treinta|cuarenta|cincuenta"
+    r"|une?|deux|trois|quatre|cinq|sept|huit|neuf|dix|vingt|trente|quarante|cinquante|soixante"
+)
+_NUMBER: Final = rf"\d|(?:{_NUMBER_WORDS})\b"
+_NEVER: Final = re.compile(r"(?!)")
+
+
+@lru_cache(maxsize=4096)
+def sensitive_category(text: str, language: str = "") -> str | None:
+    """The category of sensitive content in a text, such as `health`; None for harmless text."""
+    vocabularies = _vocabularies(language)
+    for sentence in sentences(text):
+        masked = unicodedata.normalize("NFKC", sentence).translate(_APOSTROPHES)
+        for vocabulary in vocabularies:
+            masked = vocabulary.harmless.sub(_MASK, masked)
+        folded = _folded(masked)
+        words = [part for word in _WORD.findall(folded) for part in {word, *word.split("'")}]
+        for vocabulary in vocabularies:
+            for name, terms in vocabulary.categories.items():
+                if terms.occur_in(folded, words):
+                    return name
+    return None
+
+
+def without_sensitive(text: str, language: str = "") -> str:
+    """The text without its sensitive sentences."""
+    if sensitive_category(text, language) is None:
+        return text
+    return " ".join(sentence for sentence in sentences(text) if sensitive_category(sentence, language) is None)
+
+
+def sentences(text: str) -> list[str]:
+    """The sentences of a text. A title or an abbreviation such as "Dr." does not end one."""
+    found: list[str] = []
+    for part in _SENTENCE_END.split(text.strip()):
+        if found and _TITLE.search(found[-1]):
+            found[-1] = f"{found[-1]} {part}"
+        else:
+            found.append(part)
+    return [sentence for sentence in found if sentence]
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """The terms of one category: single words by lookup, the rest by pattern."""
+
+    exact: frozenset[str]
+    starts: frozenset[str]
+    ends: frozenset[str]
+    pattern: re.Pattern[str]
+
+    def occur_in(self, text: str, words: list[str]) -> bool:
+        return any(map(self._has, words)) or bool(self.pattern.search(text))
+
+    def _has(self, word: str) -> bool:
+        sizes = range(2, len(word) + 1)
+        return (
+            word in self.exact
+            or any(word[:size] in self.starts for size in sizes)
+            or any(word[-size:] in self.ends for size in sizes[:-1])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """The terms of one language."""
+
+    harmless: re.Pattern[str]
+    categories: Mapping[str, _Terms]
+
+
+_APOSTROPHES: Final = str.maketrans("’‘`´", "''''")
+
+
+def _folded(text: str) -> str:
+    """Lower case without accents."""
+    letters = unicodedata.normalize("NFKD", text.casefold())
+    return " ".join("".join(letter for letter in letters if not unicodedata.combining(letter)).split())
+
+
+@lru_cache(maxsize=64)
+def _vocabularies(language: str) -> tuple[_Vocabulary, ...]:
+    """Of the language and of English, in which models like to answer; of all languages if it is unknown."""
+    base = language.lower().replace("_", "-").partition("-")[0]
+    names = dict.fromkeys((base, "en")) if base in LANGUAGES else LANGUAGES
+    return tuple(_load(name) for name in names)
+
+
+@lru_cache(maxsize=len(LANGUAGES))
+def _load(name: str) -> _Vocabulary:
+    table: dict[str, Any] = (load_language(name) or {})["sensitive"]
+    person = "|".join(re.escape(word) for part in table["person"].split("|") if (word := part.strip()))
+    categories = {key: _terms(value, person) for key, value in table.items() if isinstance(value, dict)}
+    harmless = "|".join(f"(?:{pattern})" for pattern in table["harmless"])
+    return _Vocabulary(re.compile(rf"\b(?:{harmless})", re.IGNORECASE), categories)
+
+
+def _terms(table: Mapping[str, Any], person: str) -> _Terms:
+    words = table.get("words", "").split()
+    single = [word for word in words if "-" not in word]
+    joined = [word for word in words if "-" in word]
+    patterns = list(_patterns(table, person, joined))
+    return _Terms(
+        frozenset(word for word in single if "*" not in word),
+        frozenset(word[:-1] for word in single if word.endswith("*") and not word.startswith("*"))
+        | frozenset(word[1:-1] for word in single if word.endswith("*") and word.startswith("*")),
+        frozenset(word[1:] for word in single if word.startswith("*") and not word.endswith("*")),
+        re.compile("|".join(patterns)) if patterns else _NEVER,
+    )
+
+
+def _patterns(table: Mapping[str, Any], person: str, joined: list[str]) -> Iterator[str]:
+    inner = [word.strip("*") for word in table.get("words", "").split() if word.startswith("*") and word.endswith("*")]
+    if inner:
+        yield rf"\w(?:{'|'.join(map(re.escape, inner))})"
+    if joined:
+        yield rf"\b(?:{'|'.join(map(_pattern, joined))})\b"
+    if linked := table.get("linked", "").split():
+        terms = "|".join(map(_pattern, linked))
+        yield rf"\b(?:{person})(?:{_REACH}|[\s-]+)(?:{terms})(?![\w-])"
+        yield rf"^(?:{terms})\W*$"
+    for phrase in table.get("phrases", ()):
+        yield rf"\b(?:{phrase.replace('NUM', _NUMBER)})"
+
+
+def _pattern(term: str) -> str:
+    return re.escape(term).replace(r"\*", r"\w*").replace(r"\-", _BETWEEN)

@@ -1,0 +1,273 @@
+"""The classifier for sensitive content, with sentences of callers and of models in four languages."""
+
+import pytest
+
+from gateway.text.sensitive import sensitive_category, without_sensitive
+
+SENSITIVE = {
+    "en": {
+        "health": """
+            I was diagnosed with multiple sclerosis in March.
+            My daughter has cystic fibrosis so we can't come on Fridays.
+            I take lisinopril in the morning and it makes me dizzy.
+            Has type two diabetes
+            My husband had a stroke last winter.
+            She's five months pregnant, so no heavy lifting.
+            I'm on sick leave with burnout.
+            We're going through IVF at the moment.
+            Call me after my chemo on Tuesday.
+            I see a psychiatrist every other Thursday.
+            My mum uses a wheelchair.
+            Is hard of hearing
+            He's allergic to penicillin.
+            I get panic attacks on the phone.""",
+        "addiction": """
+            I've been sober for six years.
+            My brother is a recovering alcoholic.
+            I'm on methadone, so mornings are out.
+            I go to AA meetings on Mondays.""",
+        "religion": """
+            I'm a practising Catholic.
+            We go to the mosque on Fridays.
+            I'm Jewish, so not on Saturdays.
+            My parents are Jehovah's Witnesses.
+            I'm an atheist.""",
+        "politics": """
+            I've always voted Labour.
+            I'm a member of the Green Party.
+            My wife is a shop steward at the depot.
+            I'm a lifelong Republican.""",
+        "sexuality": """
+            I'm gay, by the way.
+            My son came out as trans last year.
+            I'm a lesbian and my partner's name is Ruth.
+            Identifies as non-binary""",
+        "crime": """
+            I did eighteen months in prison for fraud.
+            My son's on probation until May.
+            I've got a criminal record.
+            He was arrested for shoplifting.""",
+        "account": """
+            My card ends in 4471.
+            The account number is 30 44 19 02 and the sort code 20-11-43.
+            It's the Visa ending in double nine one two.""",
+        "credential": """
+            The alarm code is 7719.
+            My password's Bluebird with a capital B.
+            The gate code for the house is nine four two one.
+            My mother's maiden name is Hollis.""",
+        "one_time_code": """
+            The code they texted me is 558 201.
+            The verification code is four nine one one.""",
+        "identity_number": """
+            My national insurance number is QQ 12 34 56 C.
+            My passport number is 533380006.
+            My social is 078 05 1120.""",
+    },
+    "de": {
+        "health": """
+            Ich habe seit Jahren Diabetes.
+            Meine Tochter ist Autistin.
+            Meine Frau ist im fünften Monat schwanger.
+            Ich nehme Blutdrucktabletten am Morgen.
+            Mein Vater hatte einen Schlaganfall.
+            Ich leide unter Depressionen.
+            Ich sitze im Rollstuhl.
+            Mein Sohn hat eine Nussallergie.""",
+        "addiction": """
+            Ich bin seit drei Jahren trocken.
+            Mein Bruder ist spielsüchtig.""",
+        "religion": """
+            Wir sind evangelisch.
+            Sonntags gehe ich immer in die Kirche.
+            Ich faste gerade, es ist Ramadan.""",
+        "politics": """
+            Ich bin Mitglied bei den Grünen.
+            Ich habe immer die SPD gewählt.""",
+        "sexuality": """
+            Ich bin schwul.
+            Meine Tochter ist lesbisch.""",
+        "crime": """
+            Ich bin vorbestraft.
+            Mein Mann sitzt wegen Betrugs im Gefängnis.""",
+        "account": "Meine Karte endet auf 8812.",
+        "credential": """
+            Das Passwort ist Sonnenblume.
+            Der Code für die Haustür ist 4711.""",
+        "one_time_code": "Der Code aus der SMS ist 44 19 20.",
+        "identity_number": "Meine Ausweisnummer ist L01X00T47.",
+    },
+    "es": {
+        "health": """
+            Tengo esclerosis múltiple.
+            Mi hija es celíaca.
+            Estoy embarazada de cuatro meses.
+            Tomo pastillas para la tensión.
+            Mi marido está en tratamiento por un cáncer de colon.
+            Voy al psiquiatra los jueves.""",
+        "addiction": """
+            Soy alcohólico, llevo tres años sin beber.
+            Dejé las drogas hace mucho.""",
+        "religion": """
+            Somos musulmanes.
+            Los domingos voy a misa.""",
+        "politics": """
+            Siempre voto a los socialistas.
+            Estoy afiliada al sindicato.""",
+        "sexuality": """
+            Mi hijo es gay.
+            Soy lesbiana.""",
+        "crime": """
+            Estuve dos años en la cárcel.
+            Tengo antecedentes penales.""",
+        "account": "Mi tarjeta acaba en 3390.",
+        "credential": """
+            La contraseña es Girasol.
+            El código de la alarma es 9021.""",
+        "one_time_code": "El código que me ha llegado por SMS es 449120.",
+        "identity_number": "Mi DNI es 12345678Z.",
+    },
+    "fr": {
+        "health": """
+            Je suis diabétique.
+            Ma femme est enceinte de six mois.
+            Mon fils est épileptique.
+            Je prends des anxiolytiques le soir.
+            J'ai fait un AVC l'an dernier.
+            Mon père a la maladie de Parkinson.""",
+        "addiction": """
+            Je ne bois plus depuis cinq ans.
+            Mon frère est toxicomane.""",
+        "religion": """
+            Je suis musulmane.
+            Le dimanche je vais à la messe.""",
+        "politics": """
+            Je vote à gauche depuis toujours.
+            Je suis syndiqué à la CGT.""",
+        "sexuality": """
+            Ma fille est lesbienne.
+            Je suis homosexuel.""",
+        "crime": """
+            J'ai fait deux ans de prison.
+            J'ai un casier judiciaire.""",
+        "account": "Ma carte se termine par 6620.",
+        "credential": """
+            Le mot de passe est Tournesol.
+            Le code de l'alarme, c'est 7712.""",
+        "one_time_code": "Le code que j'ai reçu par SMS est 440912.",
+        "identity_number": "Mon numéro de sécurité sociale est 2 84 05 75 116 001 32.",
+    },
+}
+HARMLESS = {
+    "en": """
+        My name is Faith Abbott.
+        This is Marcus Payne calling.
+        I'm Christian Kreuzer from the garage.
+        Is called Christian Weber
+        I live at 14 Church Street.
+        We're at 3 Gay Street, second floor.
+        The workshop is on Gaol Hill.
+        I work as a prison librarian.
+        I'm a religion teacher at a secondary school.
+        I'm a physiotherapist for a football club.
+        Works at the cancer research institute
+        Prefers to pay by card
+        I always order blood oranges.
+        Please itemise labour and parts.
+        I play bass in a band called the Convicts.
+        My order number is 4471 9920.
+        My booking reference is HX4471.
+        My customer number is 30441902.
+        You can reach me on 202 555 0143.
+        I live next to the old hospital.
+        I have two dogs and a cat.
+        My sister lives in Leeds.
+        I prefer calls after four.
+        My zip code is 20500.
+        I need a lithium battery for the drill.
+        The promo code is SPRING20.
+        My daughter plays the cello.
+        I'd like a window seat.
+        We collect Depression glass.
+        I drive a green Volvo.
+        My party has six people.
+        I'm vegetarian.""",
+    "de": """
+        Ich heiße Christian Kreuzer.
+        Mein Name ist Frau Krebs.
+        Ich wohne in der Kirchstraße 12.
+        Unser Büro liegt am Klosterplatz.
+        Ich arbeite als Religionslehrerin.
+        Ich arbeite im Krankenhaus in der Verwaltung.
+        Ich zahle immer mit Karte.
+        Meine Kundennummer ist 4471992.
+        Meine Bestellnummer ist 88120.
+        Ich fahre jedes Jahr zur Messe Frankfurt.
+        Meine Schwester wohnt in Bremen.
+        Ich bin nur vormittags erreichbar.
+        Bitte rufen Sie mich unter 0171 5550143 an.
+        Ich trinke nur grünen Tee.
+        Wir haben zwei Hunde.
+        Ich möchte einen Tisch für vier Personen.""",
+    "es": """
+        Me llamo Jesús Iglesias.
+        Soy Dolores Cruz, la vecina.
+        Vivo en la calle de la Salud, número 5.
+        Trabajo en la biblioteca de la prisión.
+        Soy profesora de religión.
+        Prefiero pagar con tarjeta.
+        Mi número de pedido es 44719.
+        Mi número de cliente es 30441.
+        Me gustan las naranjas sanguinas.
+        Mi hermana vive en Sevilla.
+        Solo puedo por las tardes.
+        Los domingos veo el partido de fútbol.
+        La tienda está a la izquierda.
+        Tengo dos perros.""",
+    "fr": """
+        Je m'appelle Christian Lacroix.
+        Je suis Pascal Chrétien, du garage.
+        J'habite rue de la Santé, au 12.
+        Je travaille à la bibliothèque de la prison.
+        Je suis professeur de religion.
+        Je préfère payer par carte.
+        Mon numéro de commande est le 44719.
+        Mon numéro de client est 30441.
+        J'adore les oranges sanguines.
+        Ma sœur habite à Lyon.
+        Je suis disponible le matin.
+        La boutique est à gauche de la mairie.
+        J'ai deux chiens.
+        Je bois du thé vert.""",
+}
+
+
+def _lines(block: str) -> list[str]:
+    return [line.strip() for line in block.strip().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("language", "category", "sentence"),
+    [(lang, cat, line) for lang, table in SENSITIVE.items() for cat, block in table.items() for line in _lines(block)],
+)
+def test_sensitive(language: str, category: str, sentence: str) -> None:
+    assert sensitive_category(sentence) == category
+    assert sensitive_category(sentence, language) == category
+
+
+@pytest.mark.parametrize("sentence", [line for block in HARMLESS.values() for line in _lines(block)])
+def test_harmless(sentence: str) -> None:
+    assert sensitive_category(sentence) is None
+
+
+def test_only_the_sensitive_sentence_is_dropped() -> None:
+    text = "I moved to Leeds. I'm bipolar, you see. Dr. Hale has my new address."
+    assert without_sensitive(text) == "I moved to Leeds. Dr. Hale has my new address."
+
+
+def test_letters_of_another_width_and_curly_apostrophes() -> None:
+    assert sensitive_category("Ｉ’ｍ ｄｉａｂｅｔｉｃ") == "health"
+
+
+def test_an_unknown_language_is_judged_in_all() -> None:
+    assert sensitive_category("Ich bin schwanger", "pt-BR") == "health"
