@@ -183,3 +183,73 @@ def test_redaction_is_idempotent(text):
 @given(st.lists(st.builds(SpokenLine, st.sampled_from(["caller", "agent"]), SPEECH), max_size=6))
 def test_lines_keep_number_and_speakers(lines):
     assert [line.speaker for line in redact_lines(lines)] == [line.speaker for line in lines]
+
+
+# Other languages, IBANs, one-time codes
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [
+        ("Meine PIN ist vier sieben eins eins.", "Meine PIN ist [pin removed]."),
+        ("Meine PIN ist zwei mal die drei, äh, vierundachtzig.", "Meine PIN ist [pin removed]."),
+        ("Mi PIN es doble cinco, tres, uno.", "Mi PIN es [pin removed]."),
+        ("Mon code secret est le vingt-trois quatre-vingt-douze.", "Mon code secret est le [pin removed]."),
+        ("Das Passwort lautet Sonnenblume7.", "Das Passwort lautet [password removed]."),
+        ("La contraseña es Girasol.", "La contraseña es [password removed]."),
+        ("Le mot de passe, c'est Tournesol31.", "Le mot de passe, c'est [password removed]."),
+        ("Die Kartenprüfnummer ist drei null neun.", "Die Kartenprüfnummer ist [security code removed]."),
+        ("The verification code is 4 9 1 1 2 0.", "The verification code is [code removed]."),
+        ("El código de verificación es 449 120.", "El código de verificación es [code removed]."),
+        ("It's DE89 3704 0044 0532 0130 00, thanks.", "It's [account number removed], thanks."),
+        ("Es ist GB82 WEST 1234 5698 7654 32 bitte", "Es ist [account number removed] bitte"),
+        ("ｍｙ ＰＩＮ ｉｓ ４７１１", "my PIN is [pin removed]"),
+        ("My card is four two four two, no wait, " + "four two " * 6 + "okay", "My card is [card number removed] okay"),
+        ("Meine Karte: " + "vier zwei " * 8 + "danke", "Meine Karte: [card number removed] danke"),
+    ],
+)
+def test_secret_in_four_languages(said, kept):
+    assert redact(said) == kept
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Meine Bestellnummer ist 4471 9920 33.",
+        "Mi teléfono es seis uno dos tres cuatro cinco seis siete ocho.",
+        "J'habite au 125 rue de la Gare, le code postal est 75011.",
+        "Wir sind um halb sieben da, einundzwanzig Personen.",
+        "Son mil doscientos euros, el pedido es 88 120.",
+        "Once we had 3 cats, seize the day.",
+        "DE89 is the model, 3704 the size.",
+        "Ich habe mein Passwort vergessen.",
+    ],
+)
+def test_harmless_number_survives(said):
+    assert redact(said) == said
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "kept"),
+    [
+        ("Wie lautet die TAN?", "Das ist die 718 204.", "Das ist die [code removed]."),
+        ("Quel est le code reçu ?", "C'est le 83 40 17.", "C'est le [code removed]."),
+        ("¿Cuál es el código?", "cuatro cuatro nueve uno", "[code removed]"),
+        ("What is the code we sent you?", "five five double two", "[code removed]"),
+        ("What is your order code?", "44 71 99", "44 71 99"),
+        ("What is the best number for you?", "202 555 0143", "202 555 0143"),
+    ],
+)
+def test_answer_to_a_question_for_a_code(question, answer, kept):
+    lines = [SpokenLine("agent", question), SpokenLine("caller", answer)]
+    assert redact_lines(lines)[1].text == kept
+
+
+def test_code_after_a_pause():
+    lines = [
+        SpokenLine("agent", "What is the code we sent you?"),
+        SpokenLine("caller", "One moment."),
+        SpokenLine("agent", "Take your time."),
+        SpokenLine("caller", "four nine double two one"),
+    ]
+    assert redact_lines(lines)[3].text == "[code removed]"
