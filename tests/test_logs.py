@@ -218,7 +218,7 @@ def logged() -> set[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             match node:
                 case ast.Call(func=ast.Attribute(value=receiver, attr=level), args=[phrase, *_]) if level in LEVELS:
-                    if ast.unparse(receiver).endswith("log"):
+                    if re.search(r"log(ger\(\w+\))?$", ast.unparse(receiver)):
                         assert isinstance(phrase, ast.Constant), f"{path.name}, line {node.lineno}: not a fixed phrase"
                         found.add((phrase.value, LEVELS[level]))
     return found
