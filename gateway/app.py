@@ -22,7 +22,7 @@ from gateway import extras, maintenance, metrics
 from gateway.admin_token import admin_token
 from gateway.agents import Agent, AgentDirectory, find_text
 from gateway.calls.call import LiveCallTimeouts
-from gateway.calls.call_resources import MemoryServices
+from gateway.calls.call_factory import CallFactory, MemoryServices, NoMemoryServices
 from gateway.calls.call_table import CallTimeouts
 from gateway.calls.engine_connection import EngineConfig, EngineTimeouts
 from gateway.calls.manager import CallManager
@@ -379,21 +379,17 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
     stack.push_async_callback(agent_llm.close, config.agent_llms)
     await stack.enter_async_context(running(config.engine.run()))
     controls = _call_controls(settings, resources.http)
+    calls = CallFactory(
+        EngineConfig(config.engine, config.timeouts.engine),
+        agent_llms,
+        tool_loader,
+        memory or NoMemoryServices(),
+        resources.recordings,
+        resources.call_events,
+        config.timeouts.live_calls,
+    )
     manager = CallManager(
-        agents=config.agents,
-        allowed=config.allowed,
-        engine=EngineConfig(config.engine, config.timeouts.engine),
-        controls=controls,
-        memory=memory,
-        finalizer=finalizer,
-        recordings=resources.recordings,
-        tool_loader=tool_loader,
-        agent_llms=agent_llms,
-        cluster=sharing.cluster,
-        timeouts=config.timeouts.calls,
-        call_events=resources.call_events,
-        levels=resources.levels,
-        live_timeouts=config.timeouts.live_calls,
+        config.agents, config.allowed, controls, calls, finalizer, sharing.cluster, config.timeouts.calls
     )
     telnyx = controls.get("telnyx")
     services = Services(
@@ -510,6 +506,7 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
     yield store.watch()
     yield manager.run()
     yield resources.levels.run()
+    yield resources.levels.measure_often(lambda: manager.monitors)
     yield finalizer.sweep()
     yield finalizer.consume_queue()
     yield finalizer.follow_queue()

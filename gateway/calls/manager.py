@@ -14,33 +14,27 @@ import logging
 import time
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
 from gateway import logs
 from gateway.agents import AgentDirectory
-from gateway.calls.call import Call, CallAgent, LiveCallTimeouts
-from gateway.calls.call_leg import CallLegControl
-from gateway.calls.call_resources import CallResources, MemoryServices
+from gateway.calls.call import Call
+from gateway.calls.call_factory import CallFactory
 from gateway.calls.call_table import CallTable, CallTimeouts, ManagedCall
-from gateway.calls.engine_connection import EngineConfig
 from gateway.calls.loop_lag import LoopLag
-from gateway.calls.monitoring import LevelMeters
+from gateway.calls.monitoring import CallMonitor
 from gateway.calls.operator import OperatorControl
 from gateway.calls.outbound import OutboundCall, speaker
-from gateway.calls.recorder import CallRecorder, NoRecorder, RecordingDirectory
 from gateway.calls.state import CallState
 from gateway.calls.stream_recovery import RecoveryStep, StreamRecovery
-from gateway.calls.transcript import CallRecords
 from gateway.cluster.directory import CallRecord, NodeCommandKind
 from gateway.cluster.node import Cluster, Reclaim
 from gateway.engines.registry import SET_UP_ENGINE
 from gateway.errors import CarrierRefused, SharedStoreUnavailable
 from gateway.finalization.worker import FinalizationWorker
 from gateway.history.call_log import RecoveredCall
-from gateway.history.live_events import CallEvents, EventPublisher
-from gateway.llm.responder_factory import CallLlm, ResponderFactory
+from gateway.history.live_events import CallEvents
 from gateway.logs import last_four
 from gateway.memory.identity import identifier
 from gateway.metrics import REFUSED, WATCHDOG
@@ -51,7 +45,6 @@ from gateway.telephony.media_stream import MediaStream
 from gateway.telephony.phone_numbers import AllowList, caller_id
 from gateway.telephony.rest import CallControl
 from gateway.tools.executor import run_end_function
-from gateway.tools.loader import CallTools, ToolLoader
 
 TICK_GROUPS: Final = 10
 MAX_UNCLAIMED_STREAMS: Final = 200
@@ -75,36 +68,23 @@ class CallManager:
 
     def __init__(
         self,
-        *,
         agents: AgentDirectory,
         allowed: AllowList,
-        engine: EngineConfig,
         controls: Mapping[str, CallControl],
-        memory: MemoryServices | None,
+        calls: CallFactory,
         finalizer: FinalizationWorker,
-        recordings: RecordingDirectory,
         cluster: Cluster,
-        tool_loader: ToolLoader,
-        agent_llms: ResponderFactory | None = None,
-        call_events: EventPublisher | None = None,
-        levels: LevelMeters | None = None,
         timeouts: CallTimeouts,
-        live_timeouts: LiveCallTimeouts,
     ) -> None:
         self._agents = agents
         self._allowed = allowed
-        self._engine = engine
         self._controls = controls
-        self._live_timeouts = live_timeouts
+        self._calls = calls
         self._finalizer = finalizer
-        self._agent_llms = agent_llms
         self._cluster = cluster
         self._timeouts = timeouts
-        self._call_events = call_events or EventPublisher()
-        self._levels = levels or LevelMeters()
-        self._resources = CallResources(memory, tool_loader, recordings, self._call_events, cluster.share_entry)
         self._table = CallTable(timeouts.remember_ended)
-        self._recovery = StreamRecovery(self._table, controls, self._resources, cluster, timeouts)
+        self._recovery = StreamRecovery(self._table, controls, calls, cluster, timeouts)
         self.operator = OperatorControl(self._table, cluster)
         self._unclaimed: dict[MediaStream, None] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -116,6 +96,11 @@ class CallManager:
     @property
     def live_calls(self) -> int:
         return len(self._table)
+
+    @property
+    def monitors(self) -> list[tuple[str, CallMonitor]]:
+        """The audio of every live call, by its session id."""
+        return [(media.session.id, media.monitor) for media in self._table.with_media()]
 
     @property
     def loop_lag(self) -> float:
@@ -136,8 +121,6 @@ class CallManager:
             now, live = self._now(), self._table.with_media()
             for media in live[group::TICK_GROUPS]:
                 media.tick(now)
-            if group in (0, TICK_GROUPS // 2):
-                self._levels.measure(((media.session.id, media.monitor) for media in live), now)
             if group == 0:
                 for call in self._table.due_for_liveness_check(now, self._timeouts.liveness_check):
                     self._spawn(self._check_alive(call))
@@ -187,10 +170,10 @@ class CallManager:
 
         `ended` are the sessions whose finalization has begun: it has everything that the journal still holds.
         """
-        for recovered in await self._resources.unfinished():
+        for recovered in await self._calls.unfinished():
             if recovered.session.id in ended:
-                self._resources.claim(recovered.session.id)
-                self._resources.discard(recovered.session.id)
+                self._calls.claim(recovered.session.id)
+                self._calls.discard(recovered.session.id)
             else:  # in the background: to ask whether another node has it may take a while
                 self._spawn(self._reclaim(recovered))
 
@@ -200,14 +183,14 @@ class CallManager:
             case Reclaim.RESUME:
                 self._continue(call, recovered.session)
             case Reclaim.CONTRIBUTE:
-                self._resources.claim(recovered.session.id)
+                self._calls.claim(recovered.session.id)
                 _mark_died(recovered.session)
                 self._contribute(call.key, recovered.session)
 
     def _continue(self, call: ManagedCall, session: VoiceSession) -> None:
         """A call whose process died goes on, if the caller is still there."""
         _log.warning("a call was live when its gateway died", extra={"call": session.uuid[:8]})
-        self._resources.claim(session.id)
+        self._calls.claim(session.id)
         _mark_died(session)
         self._table.add(call)
         if call.state is CallState.TRANSFERRING:
@@ -255,7 +238,7 @@ class CallManager:
         if refusal is not None:
             _log.warning("call refused", extra={"caller": last_four(number), "carrier": key[0], "reason": str(refusal)})
             REFUSED.labels(key[0], refusal.name.lower().replace("_", " ")).inc()
-            events = self._call_events.call("", "", number, key[0], kept=self._resources.has_memory)
+            events = self._calls.publisher.call("", "", number, key[0], kept=self._calls.has_memory)
             events.publish("refused", called=called, reason=str(refusal))
             return refusal
         agent = speaker(self._agents, called, order)
@@ -267,17 +250,17 @@ class CallManager:
         logs.set_call(call.session_id)
         listed = self._allowed.lists(number)
         call.access.level = agent.trust.level(attestation, withheld=not number, allow_listed=listed)
-        self._resources.prepare(call)
-        call.session = self._resources.session(call)
+        self._calls.prepare(call)
+        call.session = self._calls.session(call)
         if (other := await self._announce(call)) is not None:
             call.cancel_loading()
             return other
         if call.session is not None:  # from here on the call survives a killed gateway
-            self._resources.open_log(call.session, call)
+            self._calls.open_log(call.session, call)
         self._table.add(call)
         if order is None:
             _log.info("phone rings", extra={"caller": last_four(number), "carrier": key[0], "agent": agent.name})
-            self._resources.call_events(call).publish("ringing", called=called)
+            self._calls.call_events(call).publish("ringing", called=called)
         return call
 
     async def _announce(self, call: ManagedCall) -> ManagedCall | Refusal | None:
@@ -301,7 +284,7 @@ class CallManager:
             return Refusal.OVER
         if not vouched and not self._allowed.admits(caller):
             return Refusal.NOT_ALLOWED if self._allowed else Refusal.NOBODY_ALLOWED
-        return None if self._engine.is_set_up else Refusal.NO_ENGINE
+        return None if self._calls.has_engine else Refusal.NO_ENGINE
 
     async def resume(self, key: CallKey) -> ManagedCall | None:
         """
@@ -386,7 +369,7 @@ class CallManager:
         """Why no call at all can be accepted or placed now."""
         if self._draining:
             return Refusal.CLOSING
-        return None if self._engine.is_set_up else Refusal.NO_ENGINE
+        return None if self._calls.has_engine else Refusal.NO_ENGINE
 
     def dials(self, carrier: str, order: OutboundCall) -> None:
         """The carrier has accepted an outbound call."""
@@ -419,8 +402,8 @@ class CallManager:
     def _outbound_events(self, carrier: str, order: OutboundCall) -> CallEvents:
         agent = self._agents.answering(order.called)
         identity = identifier(agent.repeat_caller, order.to, attributes=order.attributes)
-        kept = self._resources.has_memory and bool(identity)
-        return self._call_events.call(order.session_id, agent.name, order.to, carrier, kept=kept)
+        kept = self._calls.has_memory and bool(identity)
+        return self._calls.publisher.call(order.session_id, agent.name, order.to, carrier, kept=kept)
 
     # Media sockets
 
@@ -441,7 +424,7 @@ class CallManager:
         self._unclaimed.pop(stream, None)
         key = (stream.carrier, started.call_id)
         call = await self._redeem(key, started)
-        if call is None or not self._engine.is_set_up:
+        if call is None or not self._calls.has_engine:
             _log.warning("media socket refused", extra={"carrier": stream.carrier, "reason": "no valid token"})
             return None
         logs.set_call(call.session_id)
@@ -452,19 +435,16 @@ class CallManager:
         self._identify(call, started.parameters)
         attempt = call.attempt
         try:
-            tools = await self._resources.call_tools(call)
+            tools = await self._calls.call_tools(call)
         except asyncio.CancelledError:
             if self._table.manages(call):
                 raise
             return None  # it ended, or went to another node, which cancels the loading
         if not self._table.manages(call) or call.state is not CallState.ACTIVE or call.attempt != attempt:
             return None
-        call_llm = None
-        if self._agent_llms is not None:
-            call_llm = self._agent_llms.open(call.agent, call.caller, call.media_url, call.access)
-        media = call.media = self._make_call(call, stream, self._engine, tools, call_llm)
+        media = call.media = self._calls.make(call, tools, stream, self._controls[stream.carrier], self._cluster)
         call.session, call.recorder = media.session, media.recorder
-        call.task = asyncio.get_running_loop().create_task(self._run_call(call, media, call_llm), name=media.session.id)
+        call.task = asyncio.get_running_loop().create_task(self._run_call(call, media), name=media.session.id)
         self._running.add(call.task)
         call.task.add_done_callback(self._running.discard)
         return media
@@ -499,8 +479,8 @@ class CallManager:
         """Media of a call that rang at another node came to this one."""
         call = ManagedCall.from_record(record, await self._cluster.session_of(record), self._agents)
         call.attach_media()
-        self._resources.prepare(call)
-        self._resources.take_over(call.session, call)
+        self._calls.prepare(call)
+        self._calls.take_over(call.session, call)
         self._table.add(call)
         return call
 
@@ -515,55 +495,16 @@ class CallManager:
         call.cancel_loading()
         call.caller = call.access.caller = identity
         if call.session is not None:
-            self._resources.discard(call.session.id)
-        call.session = self._resources.session(call)
-        self._resources.prepare(call)
+            self._calls.discard(call.session.id)
+        call.session = self._calls.session(call)
+        self._calls.prepare(call)
 
     # A live call
 
-    def _make_call(
-        self,
-        call: ManagedCall,
-        stream: MediaStream,
-        engine: EngineConfig,
-        call_tools: CallTools,
-        call_llm: CallLlm | None,
-    ) -> Call:
-        carrier, call_id = call.key
-        session = call.session or call.new_session()
-        if not session.turns:
-            session.started_at = datetime.now(UTC)  # not when it rang
-        self._resources.open_log(session, call)
-        recorder: CallRecorder = NoRecorder()
-        if not session.off_record:
-            recorder = call.recorder or self._resources.recorder(session, call, call_tools)
-        media = Call(
-            session,
-            CallAgent(call.agent, call_tools, call_llm.endpoint if call_llm is not None else None),
-            stream,
-            CallLegControl(
-                self._controls[carrier],
-                call_id,
-                call.called,
-                call.media_url,
-                functools.partial(self._cluster.is_ours_now, call.key),
-            ),
-            engine,
-            call.access,
-            CallRecords(self._resources.call_events(call), recorder),
-            self._live_timeouts,
-        )
-        if call_llm is not None and self._agent_llms is not None:
-            call.access.subscribe(functools.partial(self._agent_llms.memory_changed, call_llm, call.agent))
-            media.on_over = functools.partial(self._agent_llms.close, call_llm)
-            call_llm.responder.observe_latency(media.latency)
-            call_llm.responder.override_replies(media.reply_to)
-        return media
-
-    async def _run_call(self, call: ManagedCall, media: Call, call_llm: CallLlm | None) -> None:
+    async def _run_call(self, call: ManagedCall, media: Call) -> None:
         call.may_be_elsewhere = False
         stable_at = self._now() + self._timeouts.stable_stream
-        call_events = self._resources.call_events(call)
+        call_events = self._calls.call_events(call)
         call_events.publish("answered", attempt=call.attempt)
         try:
             await media.run()
@@ -575,8 +516,7 @@ class CallManager:
         finally:
             call.media = call.task = None
             call.recorder, call.caller = media.recorder, media.session.caller
-            if call_llm is not None and self._agent_llms is not None:
-                self._agent_llms.close(call_llm)
+            media.on_over()
             if not self._table.manages(call):
                 self._release(call)
             elif media.may_go_on and not call.transfer_answered:
@@ -645,7 +585,7 @@ class CallManager:
         """A call without media is over."""
         call.cancel_loading()
         if call.session is None:
-            self._resources.call_events(call).publish("hangup", reason=str(reason), seconds=0, turns=0)
+            self._calls.call_events(call).publish("hangup", reason=str(reason), seconds=0, turns=0)
         elif call.session.end_reason is not EndReason.GATEWAY_DIED:
             call.session.end_reason = reason
         self._finish(call)
@@ -666,19 +606,19 @@ class CallManager:
             self._cluster.forget_call(key)
             return
         seconds, turns = round(session.seconds, 1), len(session.turns)
-        call_events = self._call_events.of(session, kept=self._resources.has_memory)
+        call_events = self._calls.publisher.of(session, kept=self._calls.has_memory)
         call_events.publish("hangup", reason=str(session.end_reason or EndReason.FAILED), seconds=seconds, turns=turns)
         end_function_due = call.agent.functions is not None and bool(session.turns) and not end_function_ran
         self._finalizer.submit(
             session,
             call.recorder,
-            kept=self._resources.has_memory,
+            kept=self._calls.has_memory,
             on_started=lambda: self._cluster.forget_call(key, session.id),
             first=functools.partial(self._run_end_function, call, session) if end_function_due else None,
         )
 
     async def _run_end_function(self, call: ManagedCall, session: VoiceSession) -> None:
-        await run_end_function(session, await self._resources.load_tools(call))
+        await run_end_function(session, await self._calls.load_tools(call))
 
     def _release(self, call: ManagedCall) -> None:
         """Another node has the call, and gets the turns of this one when it has ended."""
@@ -687,11 +627,11 @@ class CallManager:
             call.recorder.close()
         if call.session is None:
             return
-        kept = self._resources.has_memory and call.session.caller and call.session.turns
+        kept = self._calls.has_memory and call.session.caller and call.session.turns
         if kept and self._finalizer.is_shared:
             self._contribute(call.key, call.session)
         else:
-            self._resources.discard(call.session.id)
+            self._calls.discard(call.session.id)
 
     def _contribute(self, key: CallKey, session: VoiceSession) -> None:
         self._finalizer.contribute(session, functools.partial(self._cluster.wait_until_ended, key))
@@ -700,7 +640,7 @@ class CallManager:
 
     def take_over(self, record: CallRecord, session: VoiceSession | None) -> None:
         call = ManagedCall.from_record(record, session, self._agents)
-        self._resources.take_over(session, call)
+        self._calls.take_over(session, call)
         if call.state is CallState.ENDED:
             self._finalize(call)
         elif session is not None:
@@ -710,7 +650,7 @@ class CallManager:
             self._stream_lost(call)
 
     async def restore_turns(self, session: VoiceSession) -> None:
-        await self._resources.restore_turns(session)
+        await self._calls.restore_turns(session)
 
     async def may_be_alive(self, record: CallRecord) -> bool:
         carrier, call_id = record.key
@@ -754,7 +694,7 @@ class CallManager:
 
     def checkpoints(self) -> Iterable[tuple[CallKey, str, list[Mapping[str, Any]]]]:
         for call in self._table:
-            if call.media is not None and call.media.session.caller and self._resources.has_memory:
+            if call.media is not None and call.media.session.caller and self._calls.has_memory:
                 yield call.key, call.media.session.id, call.media.log_rows
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -7,7 +7,6 @@ measured only while someone watches, and are never stored.
 
 import asyncio
 import contextlib
-import math
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, Protocol
@@ -179,16 +178,21 @@ class LevelMeters:
         self._own: list[dict[str, Any]] = []
         self._others: list[dict[str, Any]] = []
         self._measuring = False
-        self._measured_at = -math.inf
 
     @property
     def wanted(self) -> bool:
         return self._watchers > 0 or self._wanted_elsewhere
 
+    async def measure_often(self, calls: Callable[[], Iterable[tuple[str, Metered]]]) -> None:
+        """Measure this node's calls until cancelled."""
+        while True:
+            self.measure(calls(), asyncio.get_running_loop().time())
+            await asyncio.sleep(SHOW_SECONDS)
+
     def measure(self, calls: Iterable[tuple[str, Metered]], now: float) -> None:
         """Read the levels of this node's calls, given with their session ids, while someone watches."""
-        if self.wanted and now >= self._measured_at + SHOW_SECONDS:
-            self._measured_at, self._measuring = now, True
+        if self.wanted:
+            self._measuring = True
             levels = [(session_id, *call.levels(now)) for session_id, call in calls]
             self.show([{"session": id_, "caller": caller, "agent": agent} for id_, caller, agent in levels])
         elif self._measuring and not self.wanted:

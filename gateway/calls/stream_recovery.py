@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway import logs
-from gateway.calls.call_resources import CallResources
+from gateway.calls.call_factory import CallFactory
 from gateway.calls.call_table import CallTable, CallTimeouts, ManagedCall
 from gateway.calls.state import CallState
 from gateway.cluster.node import Cluster
@@ -46,13 +46,13 @@ class StreamRecovery:
         self,
         table: CallTable,
         controls: Mapping[str, CallControl],
-        resources: CallResources,
+        calls: CallFactory,
         cluster: Cluster,
         timeouts: CallTimeouts,
     ) -> None:
         self._table = table
         self._controls = controls
-        self._resources = resources
+        self._calls = calls
         self._cluster = cluster
         self._timeouts = timeouts
 
@@ -70,7 +70,7 @@ class StreamRecovery:
         """The carrier calls the transfer target, and will report whether it answers."""
         self._wait_for_stream(call, CallState.TRANSFERRING)
         if call.session is not None:  # a restarted gateway must know that this call is not to be hung up
-            self._resources.open_log(call.session, call)
+            self._calls.open_log(call.session, call)
 
     async def renew(self, call: ManagedCall) -> bool:
         """Open a token for the next stream. False if the call has ended, or has one already."""
@@ -78,7 +78,7 @@ class StreamRecovery:
             return False
         logs.set_call(call.session_id)
         call.renew_token(_now() + self._timeouts.token)
-        self._resources.prepare(call)
+        self._calls.prepare(call)
         call.token_is_shared = await self._cluster.publish_token(call.record(self._cluster.node))
         _log.info("call goes on", extra={"carrier": call.key[0], "attempt": call.attempt})
         return True

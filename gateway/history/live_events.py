@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from gateway.history.call_log import CallLog, Cursor, Entry, LogRow, Row, rows_beside_turns
+from gateway.history.call_log import CallLog, Cursor, Entry, LogRow, RecoveredCall, Row, rows_beside_turns
 from gateway.session import VoiceSession
 
 EVENTS: Final[Mapping[str, str]] = {
@@ -72,6 +72,18 @@ class EventSource(Protocol):
 
 class NoCallLog:
     """Stores nothing."""
+
+    def open_call(self, session: VoiceSession, header: dict[str, Any]) -> None: ...
+
+    def take_over(self, session: VoiceSession, header: dict[str, Any]) -> None: ...
+
+    def claim(self, session_id: str) -> None: ...
+
+    async def unfinished(self) -> list[RecoveredCall]:
+        return []
+
+    async def rows(self, session_id: str) -> list[Row]:
+        return []
 
     def append(self, row: LogRow, entry: Row) -> None: ...
 

@@ -7,6 +7,7 @@ import pytest
 
 from gateway.agents import AgentDirectory
 from gateway.calls.call import LiveCallTimeouts
+from gateway.calls.call_factory import CallFactory, NoMemoryServices
 from gateway.calls.call_table import CallTimeouts, ManagedCall
 from gateway.calls.manager import MAX_UNCLAIMED_STREAMS, CallManager, Refusal
 from gateway.calls.recorder import NoRecorder, RecordingDirectory
@@ -15,6 +16,7 @@ from gateway.cluster.directory import CallRecord, NodeCommandKind
 from gateway.cluster.node import Reclaim, SingleNode
 from gateway.errors import SharedStoreUnavailable
 from gateway.history.call_log import RecoveredCall
+from gateway.history.live_events import EventPublisher
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.telephony.events import StreamStarted
 from gateway.telephony.phone_numbers import AllowList
@@ -38,6 +40,7 @@ class FakeCall:
         self.monitor = SimpleNamespace(levels=lambda now: (0.0, 0.0), stop_measuring=lambda: None)
         self.log_rows = [{"caller": "Hello."}]
         self.said = []
+        self.on_over = lambda: None
         self._over = asyncio.get_running_loop().create_future()
 
     async def run(self):
@@ -62,11 +65,17 @@ class FakeCall:
         self.said.append(text)
 
 
-class Manager(CallManager):
+class Calls(CallFactory):
     """Calls without a media stream or an engine."""
 
-    def _make_call(self, call, stream, engine, call_tools, call_llm):
+    def make(self, call, tools, stream, control, cluster):
         return FakeCall(call.session or call.new_session())
+
+
+class Remembering(NoMemoryServices):
+    """Calls are kept, but not in this log."""
+
+    remembers = True
 
 
 class FakeCluster(SingleNode):
@@ -136,24 +145,29 @@ class Tools:
 
 
 class Setup:
-    def __init__(self, folder, *, cluster=None, allowed="*", has_engine=True):
+    def __init__(self, folder, *, cluster=None, allowed="*", has_engine=True, memory=None):
         self.twilio = FakeCallControl(asks_to_resume=True)
         self.telnyx = FakeCallControl(asks_to_resume=False)
         self.finalizer = FakeFinalizer(is_shared=cluster is not None)
         self.cluster = cluster or SingleNode()
         self.tools = Tools()
-        self.manager = Manager(
-            agents=AgentDirectory({}, folder),
-            allowed=AllowList(frozenset(filter(None, allowed.split(",")))),
-            engine=object() if has_engine else None,
-            controls={"twilio": self.twilio, "telnyx": self.telnyx},
-            memory=None,
-            finalizer=self.finalizer,
-            recordings=RecordingDirectory(None),
-            cluster=self.cluster,
+        self.calls = Calls(
+            SimpleNamespace(is_set_up=has_engine),
+            agent_llms=None,
             tool_loader=self.tools,
-            timeouts=TIMEOUTS,
-            live_timeouts=LiveCallTimeouts(),
+            memory=memory or NoMemoryServices(),
+            recordings=RecordingDirectory(None),
+            publisher=EventPublisher(),
+            timeouts=LiveCallTimeouts(),
+        )
+        self.manager = CallManager(
+            AgentDirectory({}, folder),
+            AllowList(frozenset(filter(None, allowed.split(",")))),
+            {"twilio": self.twilio, "telnyx": self.telnyx},
+            self.calls,
+            self.finalizer,
+            self.cluster,
+            TIMEOUTS,
         )
         self.ticking = asyncio.get_running_loop().create_task(self.manager.run())
 
@@ -186,7 +200,7 @@ async def setup(tmp_path):
 
 @pytest.fixture
 async def node(tmp_path):
-    setup = Setup(tmp_path, cluster=FakeCluster())
+    setup = Setup(tmp_path, cluster=FakeCluster(), memory=Remembering())
     yield setup
     setup.ticking.cancel()
 
@@ -498,7 +512,7 @@ async def test_journaled_call_is_continued_unless_another_node_has_it(node, recl
     async def unfinished():
         return [recovered]
 
-    node.manager._resources.unfinished = unfinished
+    node.calls.unfinished = unfinished
     await node.manager.recover(ended=frozenset())
     await asyncio.sleep(0.01)
     found = node.manager._table.get(TWILIO)

@@ -96,13 +96,23 @@ async def test_calls_are_measured_while_watched() -> None:
     levels, call = LevelMeters(), MeteredCall()
     levels.measure([("s", call)], 1.0)
     async with levels.watched():
-        for now in (2.0, 2.0 + SHOW_SECONDS / 2, 2.0 + SHOW_SECONDS):
+        for now in (2.0, 2.0 + SHOW_SECONDS):
             levels.measure([("s", call)], now)
         assert levels.all == [{"session": "s", "caller": 0.5, "agent": 0.25}]
     assert call.read_at == [2.0, 2.0 + SHOW_SECONDS]
     levels.measure([("s", call)], 3.0)
     levels.measure([("s", call)], 4.0)
     assert (levels.all, call.stopped) == ([], 1)
+
+
+@pytest.mark.virtual_time
+async def test_levels_are_measured_often() -> None:
+    levels, call = LevelMeters(), MeteredCall()
+    async with levels.watched():
+        measuring = asyncio.create_task(levels.measure_often(lambda: [("s", call)]))
+        await asyncio.sleep(1.05)
+        measuring.cancel()
+    assert len(call.read_at) == 1 + round(1 / SHOW_SECONDS)
 
 
 async def test_nodes_see_each_others_levels(tmp_path: Path) -> None:

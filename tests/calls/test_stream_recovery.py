@@ -16,7 +16,7 @@ pytestmark = pytest.mark.virtual_time
 TIMEOUTS = CallTimeouts()
 
 
-class Resources:
+class Calls:
     """Records which calls were prepared for a new stream."""
 
     def __init__(self):
@@ -50,9 +50,9 @@ class Setup:
     def __init__(self, **control):
         self.control = FakeCallControl(**control)
         self.table = CallTable(3600.0)
-        self.resources = Resources()
+        self.calls = Calls()
         self.cluster = Node()
-        self.recovery = StreamRecovery(self.table, {"carrier": self.control}, self.resources, self.cluster, TIMEOUTS)
+        self.recovery = StreamRecovery(self.table, {"carrier": self.control}, self.calls, self.cluster, TIMEOUTS)
 
     def call(self, state=CallState.ACTIVE, **fields):
         maya = Agent("maya", "You are Maya.")
@@ -100,7 +100,7 @@ async def test_transfer_is_journaled_for_a_restarted_gateway():
     call.session = call.new_session()
     setup.recovery.transfer_started(call)
     assert call.state is CallState.TRANSFERRING
-    assert setup.resources.journaled == [call]
+    assert setup.calls.journaled == [call]
 
 
 # A new token
@@ -111,7 +111,7 @@ async def test_renewed_call_has_an_open_token():
     call = setup.call(CallState.RECONNECTING)
     assert await setup.recovery.renew(call)
     assert (call.attempt, call.has_open_token, call.token_is_shared) == (1, True, True)
-    assert setup.resources.prepared == [call]
+    assert setup.calls.prepared == [call]
 
 
 async def test_call_is_renewed_once():

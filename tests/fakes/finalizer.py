@@ -9,7 +9,7 @@ class FakeFinalizer:
         self.submitted = []
         self.contributed = []
 
-    def submit(self, session, recorder=None, *, on_started=lambda: None, first=None) -> None:
+    def submit(self, session, recorder=None, *, kept=True, on_started=lambda: None, first=None) -> None:
         self.submitted.append(session)
         on_started()
 

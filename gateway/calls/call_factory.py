@@ -1,0 +1,211 @@
+"""Makes the live call of a media stream, from what calls use: memory, tools, the engine, recorders and the call log."""
+
+import functools
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from gateway.agents import Agent
+from gateway.calls.call import Call, CallAgent, LiveCallTimeouts
+from gateway.calls.call_leg import CallLegControl
+from gateway.calls.call_table import ManagedCall
+from gateway.calls.engine_connection import EngineConfig
+from gateway.calls.recorder import CallRecorder, NoRecorder, RecordingDirectory
+from gateway.calls.transcript import CallRecords
+from gateway.cluster.node import Cluster
+from gateway.history.call_log import CallLog, RecoveredCall, restore, turns_from_rows
+from gateway.history.live_events import CallEvents, EventPublisher, NoCallLog, ShareRow, keep_local
+from gateway.llm.responder_factory import ResponderFactory
+from gateway.memory.access import MemoryAccess, MemorySource, NoMemory
+from gateway.memory.loader import MemoryLoader
+from gateway.memory.recall import Recall, render_known
+from gateway.memory.trust import TrustLevel
+from gateway.session import VoiceSession
+from gateway.telephony.media_stream import MediaStream
+from gateway.telephony.rest import CallControl
+from gateway.tools.loader import CallTools, ToolLoader
+
+SEARCH_TOKENS: Final = 600
+"""How much an agent that searches its memory gets to read."""
+
+
+Forget = Callable[[str, str], Awaitable[object]]
+"""Deletes everything that an agent remembers about a caller. Raises StoreError."""
+
+
+@dataclass(frozen=True)
+class MemoryServices:
+    """Where calls are logged and past ones looked up. Not used for anonymous callers."""
+
+    recall: Recall
+    limit: int
+    """How many past calls go into the prompt."""
+    log: CallLog
+    forget: Forget
+    """For callers who ask for it aloud."""
+
+    remembers = True
+
+    async def search(self, agent: str, caller: str, text: str, *, person: str = "") -> str:
+        """What is known of this caller that fits these words, as text for the agent."""
+        known = await self.recall.search(agent, caller, text, person=person)
+        return render_known(known, budget_tokens=SEARCH_TOKENS)
+
+    def source(self, agent: Agent, access: MemoryAccess) -> MemorySource:
+        return AgentMemory(self, agent, access)
+
+
+class NoMemoryServices:
+    """Nothing is stored or read."""
+
+    log = NoCallLog()
+    remembers = False
+
+    def source(self, agent: Agent, access: MemoryAccess) -> MemorySource:
+        return NoMemory()
+
+
+class AgentMemory:
+    """The MemorySource of one call."""
+
+    can_erase = True
+
+    def __init__(self, services: MemoryServices, agent: Agent, access: MemoryAccess) -> None:
+        self._services = services
+        self._agent = agent
+        self._access = access
+
+    def load(self, caller: str) -> MemoryLoader | None:
+        may_rise = self._agent.trust.pin is not None
+        if not caller or not (may_rise or self._access.allows(TrustLevel.NAME)):
+            return None
+        return MemoryLoader(self._services.recall, agent=self._agent.name, caller=caller, limit=self._services.limit)
+
+    async def erase(self, caller: str) -> None:
+        await self._services.forget(self._agent.name, caller)
+
+
+class CallFactory:
+    """Prepares calls while the phone rings, makes them when their media arrives, and logs them."""
+
+    def __init__(
+        self,
+        engine: EngineConfig,
+        agent_llms: ResponderFactory,
+        tool_loader: ToolLoader,
+        memory: MemoryServices | NoMemoryServices,
+        recordings: RecordingDirectory,
+        publisher: EventPublisher,
+        timeouts: LiveCallTimeouts,
+    ) -> None:
+        self._engine = engine
+        self._agent_llms = agent_llms
+        self._tool_loader = tool_loader
+        self._memory = memory
+        self._recordings = recordings
+        self._timeouts = timeouts
+        self.publisher = publisher
+
+    @property
+    def has_engine(self) -> bool:
+        return self._engine.is_set_up
+
+    @property
+    def has_memory(self) -> bool:
+        return self._memory.remembers
+
+    # While the phone rings
+
+    def prepare(self, call: ManagedCall) -> None:
+        """Begin to load what the call will need: memory, and the agent's functions."""
+        call.tools = self._tool_loader.load(call.agent, call.access)
+        call.access.open(self._memory.source(call.agent, call.access))
+
+    def session(self, call: ManagedCall) -> VoiceSession | None:
+        """For a caller who will be remembered; another's call gets one when it is answered."""
+        return call.new_session() if self.has_memory and call.caller else None
+
+    # With its media
+
+    async def call_tools(self, call: ManagedCall) -> CallTools:
+        return await (call.tools or self.load_tools(call))
+
+    async def load_tools(self, call: ManagedCall) -> CallTools:
+        return await self._tool_loader.load(call.agent, call.access)
+
+    def make(
+        self, call: ManagedCall, tools: CallTools, stream: MediaStream, control: CallControl, cluster: Cluster
+    ) -> Call:
+        """The live call of this stream. Its `on_over` closes what was opened for it here."""
+        session = call.session or call.new_session()
+        if not session.turns:
+            session.started_at = datetime.now(UTC)  # not when it rang
+        self.open_log(session, call)
+        recorder: CallRecorder = NoRecorder()
+        if not session.off_record:
+            recorder = call.recorder or self._recorder(session, call, tools)
+        is_ours = functools.partial(cluster.is_ours_now, call.key)
+        llm = self._agent_llms.open(call.agent, call.caller, call.media_url, call.access)
+        media = Call(
+            session,
+            CallAgent(call.agent, tools, llm.endpoint if llm is not None else None),
+            stream,
+            CallLegControl(control, call.key[1], call.called, call.media_url, is_ours),
+            self._engine,
+            call.access,
+            CallRecords(self.call_events(call, cluster.share_entry), recorder),
+            self._timeouts,
+        )
+        if llm is not None:
+            call.access.subscribe(functools.partial(self._agent_llms.memory_changed, llm, call.agent))
+            media.on_over = functools.partial(self._agent_llms.close, llm)
+            llm.responder.observe_latency(media.latency)
+            llm.responder.override_replies(media.reply_to)
+        return media
+
+    def _recorder(self, session: VoiceSession, call: ManagedCall, tools: CallTools) -> CallRecorder:
+        recorder = self._recordings.record(session.uuid)
+        known = {"remembers": self.has_memory, "functions": tools.function_names}
+        recorder.note("call", call.recording_header(session) | known)
+        return recorder
+
+    def call_events(self, call: ManagedCall, share: ShareRow = keep_local) -> CallEvents:
+        """
+        The live events of a call. `share` sends its turns to other nodes.
+
+        Neither words nor number are kept of a call that leaves nothing behind.
+        """
+        kept = self.has_memory and bool(call.caller)
+        number = call.number or call.caller
+        return self.publisher.call(call.session_id, call.agent.name, number, call.key[0], kept=kept, share=share)
+
+    # The call log
+
+    def open_log(self, session: VoiceSession, call: ManagedCall) -> None:
+        """Make the call recoverable, if anything is kept of its caller."""
+        if session.caller:
+            self._memory.log.open_call(session, call.journal_header)
+
+    def take_over(self, session: VoiceSession | None, call: ManagedCall) -> None:
+        """The call was another node's: from here on this log has it."""
+        if session is not None:
+            self._memory.log.take_over(session, call.journal_header)
+
+    async def restore_turns(self, session: VoiceSession) -> None:
+        """Add turns that a dead worker on this disk logged but could not share."""
+        rows = await self._memory.log.rows(session.id)
+        if rows and len(turns_from_rows(rows)) >= len(session.turns):
+            restore(session, rows)
+
+    async def unfinished(self) -> list[RecoveredCall]:
+        """Calls that were live when their process died."""
+        return await self._memory.log.unfinished()
+
+    def claim(self, session_id: str) -> None:
+        """A dead process's call is this one's to see to."""
+        self._memory.log.claim(session_id)
+
+    def discard(self, session_id: str) -> None:
+        """Recovery of the call is not needed any more."""
+        self._memory.log.release(session_id)

@@ -1,0 +1,166 @@
+import asyncio
+from datetime import UTC, datetime
+from types import SimpleNamespace
+
+import pytest
+
+from gateway.agents import Agent
+from gateway.calls.call import LiveCallTimeouts
+from gateway.calls.call_factory import CallFactory, NoMemoryServices
+from gateway.calls.call_table import ManagedCall
+from gateway.calls.engine_connection import EngineConfig
+from gateway.calls.recorder import NoRecorder, RecordingDirectory
+from gateway.cluster.node import SingleNode
+from gateway.history.live_events import EventPublisher
+from gateway.memory.access import NoMemory
+from gateway.session import Speaker, Turn
+from gateway.tools.loader import CallTools
+from tests.fakes.call_control import FakeCallControl
+from tests.fakes.call_parts import FakeStream, FakeVoiceEngine
+
+RANG_AT = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
+NO_TOOLS = CallTools()
+
+
+class Log:
+    """Records what is written to the call log."""
+
+    def __init__(self):
+        self.calls = []
+
+    def open_call(self, session, header):
+        self.calls.append(("open", session.id))
+
+    def take_over(self, session, header):
+        self.calls.append(("take over", session.id))
+
+    def claim(self, session_id):
+        self.calls.append(("claim", session_id))
+
+    def release(self, session_id):
+        self.calls.append(("release", session_id))
+
+    async def unfinished(self):
+        return ["a call"]
+
+
+class Tools:
+    def load(self, agent, access):
+        async def load():
+            return SimpleNamespace(function_names=["book"])
+
+        return asyncio.get_running_loop().create_task(load())
+
+
+class Memory:
+    """Loads nothing."""
+
+    remembers = True
+
+    def __init__(self, log):
+        self.log = log
+
+    def source(self, agent, access):
+        return NoMemory()
+
+
+class Llms:
+    """Agents that use the engine's language model."""
+
+    def open(self, agent, caller, media_url, access):
+        return None
+
+
+def factory(log=None, recordings=None):
+    memory = Memory(log) if log is not None else NoMemoryServices()
+    engine = EngineConfig(FakeVoiceEngine())
+    return CallFactory(
+        engine, Llms(), Tools(), memory, RecordingDirectory(recordings), EventPublisher(), LiveCallTimeouts()
+    )
+
+
+def a_call(caller="+12025550143"):
+    return ManagedCall(("twilio", "CA1"), "AC1", caller, "+12025550100", Agent("maya", "You are Maya."), "wss://media")
+
+
+async def test_remembered_call_is_logged_from_the_start():
+    log, call = Log(), a_call()
+    with_memory = factory(log)
+    session = with_memory.session(call)
+    assert session is not None
+    with_memory.open_log(session, call)
+    with_memory.take_over(session, call)
+    with_memory.claim(session.id)
+    with_memory.discard(session.id)
+    assert log.calls == [(step, session.id) for step in ("open", "take over", "claim", "release")]
+    assert await with_memory.unfinished() == ["a call"]
+
+
+async def test_anonymous_call_is_not_logged():
+    log, call = Log(), a_call(caller="")
+    assert factory(log).session(call) is None
+    factory(log).open_log(call.new_session(), call)
+    assert log.calls == []
+
+
+async def test_nothing_is_stored_without_memory():
+    call = a_call()
+    without = factory()
+    assert not without.has_memory
+    assert without.session(call) is None
+    without.open_log(call.new_session(), call)
+    without.claim("voice-session:1")
+    without.discard("voice-session:1")
+    assert await without.unfinished() == []
+
+
+async def test_tools_are_loaded_while_the_phone_rings():
+    call = a_call()
+    without = factory()
+    without.prepare(call)
+    assert call.tools is not None
+    assert (await without.call_tools(call)).function_names == ["book"]
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+async def test_tools_are_there_when_media_arrives(prepared):
+    call = a_call()
+    without = factory()
+    if prepared:
+        without.prepare(call)
+    assert (await without.call_tools(call)).function_names == ["book"]
+
+
+def made(calls, call, tools=NO_TOOLS):
+    return calls.make(call, tools, FakeStream(), FakeCallControl(), SingleNode())
+
+
+async def test_recorder_follows_the_directory(tmp_path):
+    assert isinstance(made(factory(), a_call()).recorder, NoRecorder)
+    media = made(factory(recordings=tmp_path), a_call())
+    assert not isinstance(media.recorder, NoRecorder)
+    media.recorder.close()
+
+
+async def test_call_off_the_record_is_not_recorded(tmp_path):
+    call = a_call()
+    call.session = call.new_session()
+    call.session.off_record = True
+    assert isinstance(made(factory(recordings=tmp_path), call).recorder, NoRecorder)
+
+
+async def test_new_call_starts_when_it_is_answered():
+    log, call = Log(), a_call()
+    call.session = call.new_session()
+    call.session.started_at = RANG_AT
+    assert made(factory(log), call).session is call.session
+    assert call.session.started_at > RANG_AT
+    assert log.calls == [("open", call.session.id)]
+
+
+async def test_resumed_call_keeps_its_start():
+    call = a_call()
+    call.session = call.new_session()
+    call.session.started_at = RANG_AT
+    call.session.turns.append(Turn(Speaker.CALLER, "Hello.", RANG_AT))
+    assert made(factory(Log()), call).session.started_at == RANG_AT
