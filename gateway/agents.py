@@ -203,6 +203,8 @@ class Agent:
     """Whether `think` may answer: always without a brain, and beside one if both are configured."""
     brain: Annotated[tuple[str | Mapping[str, Any], ...], BeforeValidator(_brain)] = ()
     """Its own language models, called by the gateway: the first, and its fallbacks. Empty: the engine's."""
+    redact_brain: bool = True
+    """Whether secrets are removed from what its own language models receive."""
     first_token_seconds: Annotated[float, BeforeValidator(_seconds)] = 4.0
     """Without a first token after this time, the next language model is asked as well."""
     one_moment: str = "One moment, please."

@@ -49,6 +49,8 @@ class AgentLlm:
     """How long an answer waits for the search in memory."""
     opens: bool = False
     """Whether the greeting is its own, where the engine asks for one."""
+    redacts: bool = True
+    """Whether secrets that were spoken are removed from requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,7 @@ def build_agent_llms(
                 language=agent.language,
                 recall_seconds=max(recall_seconds, _SCRIPT_RECALL_SECONDS) if is_script else recall_seconds,
                 opens=is_script,
+                redacts=agent.redact_brain and not is_script,
             )
     return agent_llms
 

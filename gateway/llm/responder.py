@@ -11,11 +11,11 @@ import hmac
 import itertools
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
 from math import inf
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from gateway.errors import LlmError, LlmRefused
 from gateway.llm.agent_llm import AgentLlm
@@ -32,10 +32,14 @@ from gateway.llm.chat import (
 from gateway.llm.turn_recall import NO_RECALL, TurnRecaller
 from gateway.logs import current_call, set_call
 from gateway.settings import Secret
+from gateway.text.plain_text import SpokenLine
+from gateway.text.redaction import redact_lines
 from gateway.text.spoken_text import LanguageRules, SpokenText, load_rules
 
 KEPT_SECONDS: Final = 1.0
 """How long a complete answer is used for equal requests."""
+
+_SPEAKERS: Final[Mapping[str, Literal["caller", "agent"]]] = {"user": "caller", "assistant": "agent"}
 
 _log = logging.getLogger(__name__)
 
@@ -148,7 +152,9 @@ class Responder:
         self._observer.llm_request(time.monotonic())
         race = _FallbackRace(self._llm, self.caller_key, pass_on, self._observer, self._longest_silence)
         try:
-            await race.run(await self._with_memory(request))
+            # Off the event loop: a long conversation takes some milliseconds.
+            sent = await asyncio.to_thread(_redacted, request) if self._llm.redacts else request
+            await race.run(replace(sent, memory=await self._memory_for(request)))
         except Exception:
             # The edge of a request: the caller gets an apology instead.
             _log.exception("answer failed", extra={"agent": self.agent})
@@ -162,13 +168,13 @@ class Responder:
             return ""
         return await self._reply_to(_last_words(request))
 
-    async def _with_memory(self, request: ChatRequest) -> ChatRequest:
+    async def _memory_for(self, request: ChatRequest) -> str:
         try:
-            return replace(request, memory=await self._memory.about(_last_words(request)))
+            return await self._memory.about(_last_words(request))
         except Exception as error:
             # The edge of a request: answer without memory.
             _log.warning("memory could not be searched", extra={"error": type(error).__name__}, exc_info=True)
-            return request
+            return request.memory
 
 
 class _SharedAnswer:
@@ -363,6 +369,20 @@ class _SpokenAnswer:
     def _say(self, text: str) -> list[ChatEvent]:
         self.has_begun = self.has_begun or bool(text.strip())
         return [TextDelta(text)] if text and self.has_begun else []
+
+
+def _redacted(request: ChatRequest) -> ChatRequest:
+    """The request without secrets that caller or agent spoke. The prompt and tool results stay as they are."""
+    spoken = [
+        place
+        for place, message in enumerate(request.messages)
+        if message["role"] in _SPEAKERS and isinstance(message.get("content"), str)
+    ]
+    messages = list(request.messages)
+    lines = redact_lines([SpokenLine(_SPEAKERS[messages[at]["role"]], messages[at]["content"]) for at in spoken])
+    for at, line in zip(spoken, lines, strict=True):
+        messages[at] = {**messages[at], "content": line.text}
+    return replace(request, messages=tuple(messages))
 
 
 def _last_words(request: ChatRequest) -> str:

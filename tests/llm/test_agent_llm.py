@@ -35,6 +35,20 @@ async def build():
         await close(agent_llms)
 
 
+@pytest.mark.parametrize(
+    ("agent", "redacts"),
+    [
+        (Agent("maya", "", brain=("xai",)), True),
+        (Agent("maya", "", brain=("xai",), redact_brain=False), False),
+        (Agent("maya", "", brain=("script",)), False),
+    ],
+)
+async def test_secrets_are_removed_unless_the_agent_wants_them(agent, redacts):
+    agent_llms = build_agent_llms([agent], LlmAccounts(xai_api_key=KEY))
+    assert agent_llms["maya"].redacts is redacts
+    await close(agent_llms)
+
+
 # Entries
 
 

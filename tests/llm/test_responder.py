@@ -35,9 +35,10 @@ class Brains:
         llm.answers(answer)
         return llm
 
-    def responder(self, *llms, first_token_seconds=LONG, one_moment="", dialect="openai", **options):
+    def responder(self, *llms, first_token_seconds=LONG, one_moment="", dialect="openai", redacts=True, **options):
         upstreams = tuple(self._upstream(dialect, f"llm-{number}", llm.url) for number, llm in enumerate(llms))
-        responder = Responder("maya", "", AgentLlm(upstreams, first_token_seconds, one_moment, SORRY, "en"), **options)
+        agent_llm = AgentLlm(upstreams, first_token_seconds, one_moment, SORRY, "en", redacts=redacts)
+        responder = Responder("maya", "", agent_llm, **options)
         self._stack.callback(responder.close)
         return responder
 
@@ -125,6 +126,15 @@ async def test_memory_goes_to_every_upstream(agent_llms):
         prompt, memory, said = llm.requests[0].body["messages"]
         assert (prompt, said["role"]) == (PROMPT, "user")
         assert "\nAna asked 'Is it ready?' before\n" in memory["content"]
+
+
+@pytest.mark.parametrize(("redacts", "sent"), [(True, "It's [pin removed]."), (False, "It's four seven one one.")])
+async def test_secret_is_removed_from_requests(agent_llms, redacts, sent):
+    llm = await agent_llms.llm()
+    asked = {"role": "assistant", "content": "What is your PIN?"}
+    said = {"role": "user", "content": "It's four seven one one."}
+    await ask(agent_llms.responder(llm, redacts=redacts), ChatRequest((PROMPT, asked, said)))
+    assert llm.requests[0].body["messages"] == [PROMPT, asked, {**said, "content": sent}]
 
 
 async def test_caller_is_known_by_a_hash():
