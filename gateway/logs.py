@@ -41,7 +41,6 @@ def set_up(log_format: LogFormat, level: str) -> None:
     # They log whole URLs, and the URL of a media stream holds a token.
     for chatty in ("uvicorn", "uvicorn.error", "uvicorn.access", "httpx", "httpcore", "picows", "anthropic", "mcp"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
-    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # the store logs an unreachable server itself
 
 
 def keep_quiet() -> None:

@@ -23,6 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--sockets", choices=SOCKETS, default="picows", help="media WebSocket library (picows)")
     what.add_argument(
         "--compare",
+        type=lambda name: {"watchers": "viewers"}.get(name, name),  # its former name
         choices=COMPARISONS,
         help=f"compare two gateways at N ({runner.COMPARED_CALLS}) calls: memory off and on, or with live viewers",
     )

@@ -149,7 +149,7 @@ async def _show(context: _Context) -> int:
         "facts": report.facts,
         "notes": report.notes,
         "state": report.state,
-        "calls": report.calls[: memory_text.MOST_CALLS],
+        "calls": [call.as_json() for call in report.calls[: memory_text.MOST_CALLS]],
         "reverted": report.reverted,
     }
     context.show(content, memory_text.report(report))
@@ -183,7 +183,8 @@ async def _explain(context: _Context) -> int:
 
 
 async def _export(context: _Context) -> int:
-    print(orjson.dumps(await context.report(), default=str, option=orjson.OPT_INDENT_2).decode())
+    content = (await context.report()).as_json()
+    print(orjson.dumps(content, default=str, option=orjson.OPT_INDENT_2).decode())
     return 0
 
 

@@ -114,6 +114,23 @@ class FinishedCall(CallRow):
     timings: tuple[Mapping[str, float | None], ...]
     """For each answer, the seconds of STAGES."""
 
+    def as_json(self) -> dict[str, Any]:
+        """The call in reports and exports."""
+        return {
+            "session_id": self.session_id,
+            "agent": self.agent,
+            "caller": self.caller,
+            "carrier": self.carrier,
+            "started_at": self.started_at,
+            "seconds": self.seconds,
+            "end_reason": self.outcome,
+            "turns": self.turns,
+            "timings": self.timings,
+            "receipt": self.receipt,
+            "document_id": self.document_id,
+            "summary_by": self.summary_by,
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class CallerRow:
@@ -320,12 +337,16 @@ def stage_seconds(buckets: Iterable[LatencyBucket], stage: str) -> Any:
 
 
 def percentiles(buckets: Iterable[LatencyBucket], stage: str, ranks: Sequence[float]) -> list[float]:
-    """For each rank, the smallest value that this percentage of answers does not exceed. Empty without answers."""
+    """
+    For each rank, the smallest value that this percentage of answers does not exceed. Empty without answers.
+
+    A stage that was reached before the end of the caller's speech counts as 0.
+    """
     import numpy as np
 
     seconds = stage_seconds(buckets, stage)
     found = np.percentile(seconds, ranks, method="inverted_cdf") if seconds.size else ()
-    return [_seconds(value) for value in found]
+    return [max(_seconds(value), 0.0) for value in found]
 
 
 def finished_call(session: VoiceSession, *, document_id: str, summary_by: str) -> FinishedCall:

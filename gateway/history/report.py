@@ -7,7 +7,7 @@ Phone numbers are complete in reports and findings. Statistics contain none.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from itertools import pairwise
 from statistics import median
@@ -114,6 +114,11 @@ class CallerReport:
     def notes(self) -> list[Document]:
         """What text agents have noted about the caller."""
         return [document for document in self.documents if document.source == NOTE]
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, for an export."""
+        content = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**content, "calls": [call.as_json() for call in self.calls]}
 
     def __bool__(self) -> bool:
         return bool(self.facts or self.pins or self.state or self.calls or self.documents)

@@ -10,6 +10,7 @@ up, and cutting the connection to a server that has stopped answering.
 import asyncio
 import contextlib
 import functools
+import logging
 import os
 import re
 import socket
@@ -32,6 +33,9 @@ Raw = psycopg.Connection[Any]
 
 _NAMED: Final = re.compile(r"(?<![:\w]):([a-z_]+)")
 _FAILURE_CHECK_SECONDS: Final = 0.05  # how soon a job that waits for a connection notices that connecting failed
+
+# It logs each failed attempt; here the reason is in the error that the work gets.
+logging.getLogger("psycopg.pool").setLevel(logging.ERROR)
 
 
 @dataclass(frozen=True)

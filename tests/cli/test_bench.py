@@ -34,3 +34,7 @@ def test_impossible_numbers_are_rejected(arguments: tuple[str, str], capsys: pyt
     with pytest.raises(SystemExit):
         parsed(*arguments)
     assert arguments[1] in capsys.readouterr().err
+
+
+def test_comparison_keeps_its_old_name() -> None:
+    assert parsed("--compare", "watchers").compare == parsed("--compare", "viewers").compare == "viewers"

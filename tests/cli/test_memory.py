@@ -15,6 +15,10 @@ Run = Callable[..., Awaitable[tuple[int, str, str]]]
 """`gateway memory` with these arguments; its exit code, output and complaint."""
 
 UNKNOWN = "+12025550177"
+CALL_KEYS = set(
+    "session_id agent caller carrier started_at seconds end_reason turns timings receipt document_id summary_by".split()
+)
+"""Keys of a call in the JSON of `show` and `export`, which scripts read."""
 
 
 @pytest.fixture
@@ -105,6 +109,8 @@ async def test_explain_shows_what_the_agent_was_told(gateway: Stage, memory: Run
 async def test_export_is_one_document(gateway: Stage, memory: Run) -> None:
     exported = json.loads((await memory("export", CALLER))[1])
     assert exported["caller"] == CALLER and len(exported["calls"]) == 2
+    assert set(exported["calls"][0]) == CALL_KEYS
+    assert set(json.loads((await memory("show", CALLER, "--json"))[1])["calls"][0]) == CALL_KEYS
     assert {document["source"] for document in exported["documents"]} == {"voice-call", "caller-fact"}
 
 

@@ -142,7 +142,7 @@ async def test_latencies_are_grouped_by_time_step(store):
     assert [(bucket.step, bucket.calls, bucket.with_memory) for bucket in buckets] == [(0, 1, 0), (1, 2, 1)]
     assert sorted(stage_seconds(buckets, "first_frame").round(2).tolist()) == pytest.approx([-0.2, 0.84, 123.0])
     assert stage_seconds(buckets, "transcript").size == 0
-    assert percentiles(buckets, "first_frame", [50, 100]) == [0.84, 123.0]
+    assert percentiles(buckets, "first_frame", [0, 50, 100]) == [0.0, 0.84, 123.0]
     assert percentiles(buckets, "transcript", [50]) == []
 
 

@@ -82,13 +82,14 @@ async def test_closing_cuts_off_what_takes_too_long(postgres):
         await stuck
 
 
-async def test_unreachable_server_fails_at_once_with_the_reason():
+async def test_unreachable_server_fails_at_once_with_the_reason(caplog):
     pool = pool_on("postgresql://127.0.0.1:1/x")
     began = time.monotonic()
     with pytest.raises(StoreUnavailable, match="can't reach PostgreSQL, see DATABASE_URL: "):
         await pool.read(lambda raw: None, PATIENCE)
     assert time.monotonic() - began < 3
     await pool.close()
+    assert not caplog.records  # a command prints the reason as one line
 
 
 async def test_server_that_is_away_is_not_tried_for_a_moment():

@@ -179,7 +179,7 @@ class CallerPages:
 
     async def _export(self, request: Request, session: LoginSession) -> Response:
         report = await self._reports.of(self._caller(request))
-        body = orjson.dumps(report, default=str, option=orjson.OPT_INDENT_2)
+        body = orjson.dumps(report.as_json(), default=str, option=orjson.OPT_INDENT_2)
         name = f"caller-{report.caller[-4:]}.json" if report.caller[-4:].isdecimal() else "caller.json"
         headers = {"Content-Disposition": f'attachment; filename="{name}"'}
         return Response(body, media_type="application/json", headers=headers)
