@@ -241,6 +241,153 @@ HARMLESS = {
         Je bois du thé vert.""",
 }
 
+MORE_SENSITIVE = """
+    I've got Crohn's, so I need to be near a bathroom.
+    My wife's just had a miscarriage.
+    I'm waiting for a hip replacement.
+    He's been in and out of rehab since spring.
+    I had a heart bypass in June.
+    My boy has Down's syndrome.
+    I inject insulin before lunch.
+    I can only do mornings because my antidepressants wear off.
+    I'm partially sighted.
+    My mother has Alzheimer's and can't answer the phone.
+    I'm HIV positive.
+    I keep the Sabbath so don't ring on Saturdays.
+    I pray five times a day, avoid one o'clock.
+    I'm a deacon at St Mark's.
+    I canvass for the Liberal Democrats at weekends.
+    My husband and I are both men, so put Mr and Mr.
+    I transitioned two years ago.
+    I was inside for six years.
+    I'm out on parole.
+    My sort code is 20 44 17.
+    The safe combination is 12 33 41.
+    My Netflix password is pancake99.
+    The six digit code says 449201.
+    My NHS number is 943 476 5919.
+    My driving licence number is MORGA657054SM9IJ.
+    Ich bin Epileptiker.
+    Mein Mann ist Alkoholiker.
+    Meine Mutter ist dement.
+    Ich mache gerade eine Chemotherapie.
+    Ich gehe freitags zum Freitagsgebet.
+    Wir sind Zeugen Jehovas.
+    Ich war zwei Jahre im Gefängnis.
+    Meine Steuer-ID ist 12 345 678 901.
+    Ich nehme Antidepressiva.
+    Ich bin transsexuell.
+    Ich bin in der Gewerkschaft.
+    Meine Kontonummer ist 1234567.
+    Der Alarmcode ist 5512.
+    Padezco de migrañas.
+    Mi madre tiene alzhéimer.
+    Soy seropositivo.
+    Mi hermano está en prisión.
+    Soy testigo de Jehová.
+    Milito en Izquierda Unida.
+    El PIN de mi tarjeta es 4491.
+    Mi número de cuenta es ES91 2100 0418 4502 0005 1332.
+    Soy bisexual.
+    Mi marido es ludópata.
+    Estoy de baja por depresión.
+    J'ai la sclérose en plaques.
+    Mon mari est alcoolique.
+    Je suis séropositif.
+    Je fais le ramadan.
+    Je suis juif pratiquant.
+    Mon fils est en prison.
+    Je suis adhérente au Parti socialiste.
+    Mon fils est gay.
+    Le digicode est 45B12.
+    Mon IBAN est FR76 3000 6000 0112 3456 7890 189.
+    Je suis en fauteuil roulant.
+    Je vois un psychiatre tous les mois.
+    My knees are shot, I can't manage the stairs.
+    I used to be a heavy drinker.
+    I was sectioned last year.
+    I went to confession.
+    I'm attracted to men.
+    I'm on bail.
+    Put 4417 in the keypad to get in.
+    They texted me 449 201.
+    Ich höre schlecht.
+    Ich stehe auf Männer.
+"""
+MORE_HARMLESS = """
+    I'm Grace Bishop from accounts.
+    My name's Jude Temple.
+    We live on Hospital Road.
+    The office is in Abbey Lane, opposite the chapel.
+    I'm a nurse at the children's hospital.
+    I teach religious education.
+    I'm a criminal lawyer.
+    My son studies medicine in Leeds.
+    I run a pharmacy in Hull.
+    My dog is called Prozac.
+    I drive for the blood donation service.
+    I sell second-hand wheelchairs.
+    My invoice number is 55120.
+    My membership number is 7781 2204.
+    I prefer the green one.
+    I like my steak rare and my coffee black.
+    I'd rather pay cash than by credit card.
+    We've a party of eight on Friday.
+    I support Leeds United.
+    I only drink decaf.
+    My flight is BA 2214.
+    The meeting is in the Cardinal Room.
+    Please send it to the parish hall on Mill Lane.
+    I'm the caretaker at the Baptist school.
+    My wife works for the union bank.
+    I need the invoice by the end of the month.
+    I have a meeting with my accountant on Monday.
+    My account manager is Tom.
+    I prefer straight trousers.
+    Please use my work number, 202 555 0177.
+    I play the organ.
+    I've a bad line here.
+    My cat is called Pope.
+    My username is greenfrog.
+    Ich heiße Andreas Papst.
+    Ich wohne am Krankenhausweg 3.
+    Ich bin Krankenpfleger von Beruf.
+    Ich fahre einen roten Golf.
+    Mein Sohn spielt Fußball.
+    Meine Rechnungsnummer ist 2024-118.
+    Ich bin Anwalt für Strafrecht.
+    Ich mag keine Zwiebeln.
+    Die Praxis ist in der Gefängnisgasse.
+    Wir feiern eine Party mit zwölf Leuten.
+    Bitte nur per E-Mail.
+    Ich arbeite bei der AOK.
+    Ich habe eine Bahncard.
+    Soy Cruz Delgado.
+    Vivo en la plaza de la Iglesia.
+    Trabajo como enfermera en un hospital.
+    Soy abogado penalista.
+    Mi coche es un Seat rojo.
+    Mi número de reserva es 55120.
+    Prefiero que me llamen por la mañana.
+    Tengo una tienda de flores.
+    Mi hija juega al tenis.
+    Mi perro se llama Santo.
+    Je suis Angèle Moine.
+    J'habite place de l'Église.
+    Je suis infirmière à l'hôpital de Nantes.
+    Je suis avocat pénaliste.
+    Ma voiture est verte.
+    Mon numéro de réservation est 55120.
+    Je préfère les mails.
+    Mon fils joue du piano.
+    J'ai une boutique de fleurs.
+    Mon chien s'appelle Pape.
+    Je voudrais une table près de la fenêtre.
+    They sent me 3 boxes.
+    I ordered 449 tiles.
+    I sent you 120 euros.
+"""
+
 
 def _lines(block: str) -> list[str]:
     return [line.strip() for line in block.strip().splitlines()]
@@ -255,7 +402,12 @@ def test_sensitive(language: str, category: str, sentence: str) -> None:
     assert sensitive_category(sentence, language) == category
 
 
-@pytest.mark.parametrize("sentence", [line for block in HARMLESS.values() for line in _lines(block)])
+@pytest.mark.parametrize("sentence", _lines(MORE_SENSITIVE))
+def test_sensitive_whatever_the_category(sentence: str) -> None:
+    assert sensitive_category(sentence) is not None
+
+
+@pytest.mark.parametrize("sentence", [line for block in (*HARMLESS.values(), MORE_HARMLESS) for line in _lines(block)])
 def test_harmless(sentence: str) -> None:
     assert sensitive_category(sentence) is None
 

@@ -17,6 +17,7 @@ from gateway.finalization.summary.topics import TOPIC_SCHEMA, parse_topics
 from gateway.memory.facts import CallerFact
 from gateway.memory.topic_projection import TopicNote
 from gateway.text.plain_text import SpokenLine, plain, trimmed
+from gateway.text.redaction import redact
 from gateway.text.sensitive import without_sensitive
 
 MAX_ITEMS: Final = 12
@@ -89,14 +90,14 @@ class CallSummary:
     """Topics that continue after the call; stored separately too."""
 
     def without_sensitive(self) -> "CallSummary":
-        """The summary without sensitive sentences: what may not be a fact may not be in the notes either."""
+        """The summary without secrets and sensitive sentences: what is no fact must not be in the notes."""
         return replace(
             self,
             topics=_harmless(self.topics),
             decisions=_harmless(self.decisions),
             action_items=_harmless(self.action_items),
             facts=_harmless(self.facts),
-            context=without_sensitive(self.context),
+            context=redact(without_sensitive(self.context)),
         )
 
     @classmethod
@@ -109,7 +110,7 @@ class CallSummary:
 
 
 def _harmless(items: Iterable[str]) -> tuple[str, ...]:
-    return tuple(text for item in items if (text := without_sensitive(item)))
+    return tuple(text for item in items if (text := redact(without_sensitive(item))))
 
 
 def transcript_of(lines: Sequence[SpokenLine], max_characters: int) -> str:
