@@ -20,6 +20,9 @@ Relation = Literal["repeat", "refinement", "correction", "contradiction"]
 SAME: Final = 0.6
 """The share of common words from which two facts are about the same thing."""
 
+HALF: Final = 0.5
+"""The same where all of at least two words are common."""
+
 _SPLIT_NUMBER: Final = re.compile(r"(?<=\d)[\s().-]+(?=\d)")
 _ENDINGS: Final = "erinnen innen erin euse eurs eur iere ier ers er ing ies es ed en in s e n a o y".split()
 _LEAST_STEM: Final = 4
@@ -121,20 +124,20 @@ def _is_contained(part: StatementReading, whole: StatementReading) -> bool:
     """Whether `whole` says all that `part` says, of the same thing."""
     if not set(part.words) <= set(whole.words):
         return False
-    if _overlap(part, whole) >= SAME or part.attribute:
+    if _overlap(part, whole) >= (SAME if len(part.words) == 1 else HALF) or part.attribute or part.is_negative:
         return True
     compound = any(one in part.words and two not in part.words for one, two in whole.joined)
     return part.words[0] == whole.words[0] and not compound
 
 
 def _of_values(old: StatementReading, new: StatementReading) -> Relation | None:
-    """How two claims relate of which each has words that the other has not."""
+    """How two claims relate of which none contains the other. A part of a claim about something else is no value."""
     vocabulary = _vocabulary()
     gone = [word for word in old.words if word not in new.words]
     come = [word for word in new.words if word not in old.words]
     common = [word for word in new.words if word in old.words]
     people = vocabulary.people.intersection
-    if people(old.words[:1]) != people(new.words[:1]):
+    if not (gone and come) or people(old.words[:1]) != people(new.words[:1]):
         return None
     if new.is_negative or (not old.attribute and vocabulary.several.intersection(common) and _stem("number") in common):
         return None
