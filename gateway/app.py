@@ -42,7 +42,7 @@ from gateway.finalization.summary.summarizer import Summarizer, build_writer
 from gateway.finalization.worker import FinalizationWorker
 from gateway.history import traces
 from gateway.history.call_log import FILE_NAME, CallLog
-from gateway.history.erasure import DataLocations, Eraser, NoSharedData
+from gateway.history.erasure import DataLocations, Eraser
 from gateway.history.live_events import EventPublisher, keep_local
 from gateway.history.queries import CallHistory
 from gateway.history.stores import Stores, open_stores
@@ -292,9 +292,7 @@ async def open_resources(config: Config, sharing: Sharing, stack: contextlib.Asy
     cluster = sharing.cluster
     await stack.enter_async_context(running(cluster.run()))
     stack.push_async_callback(cluster.close)
-    levels = LevelMeters(
-        sharing.shared_store, node=cluster.node, nodes=lambda: [node["node"] for node in cluster.nodes]
-    )
+    levels = LevelMeters(sharing.levels, node=cluster.node, nodes=lambda: [node["node"] for node in cluster.nodes])
     log = CallLog(settings.data_dir / FILE_NAME, cluster.node, shared=sharing.shares_disk)
     stack.callback(log.close)
     tracer = await stack.enter_async_context(traces.traced(settings))
@@ -309,8 +307,8 @@ async def open_resources(config: Config, sharing: Sharing, stack: contextlib.Asy
         sharing=sharing,
         call_events=EventPublisher(
             log,
-            sharing.events,
-            sharing.events.share if sharing.events is not None else keep_local,
+            sharing.events.source(log),
+            sharing.events.share,
             listener=tracer.record if tracer is not None else keep_local,
         ),
         levels=levels,
@@ -361,7 +359,7 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
         DataLocations.of(settings),
         resources.remem,
         config.admin_token,
-        sharing.traces or NoSharedData(),
+        sharing.traces,
         scrub_timeout=config.timeouts.erase_elsewhere,
     )
     finalizer = _finalizer(config, resources, eraser)
@@ -424,7 +422,7 @@ def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> Finaliza
     embed = embedder.embed if embedder is not None else None
     steps = FinalizationSteps(
         memory=CallMemory(store, PinnedTopicStore(store, embed=embed)),
-        jobs=sharing.jobs or table,
+        jobs=table if isinstance(sharing.jobs, NoJobQueue) else sharing.jobs,
         remem=resources.remem,
         summarizer=config.writer,
         archive=resources.archive,
@@ -442,7 +440,7 @@ def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> Finaliza
     return FinalizationWorker(
         steps,
         table,
-        sharing.jobs or NoJobQueue(),
+        sharing.jobs,
         resources.call_events,
         eraser.clear_away,
     )
@@ -578,7 +576,7 @@ async def _dashboard_routes(
     settings, token, store = config.settings, config.admin_token, stores.memory
     guard = LoginGuard(token, Pages(), PublicUrl(settings.public_url))
     sealed, sounds, places = SealedParam(token), RecordingCache(settings.record_dir), DataLocations.of(settings)
-    eraser = Eraser(stores, places, resources.remem, token, resources.sharing.traces or NoSharedData())
+    eraser = Eraser(stores, places, resources.remem, token, resources.sharing.traces)
     calls = CallPageQuery(stores, resources.archive, sounds, places.log, has_remote=resources.remem is not None)
     operator, events = services.manager.operator, resources.call_events
     return [

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from gateway.audio import BYTES_PER_SECOND, SILENCE_BYTE
-from gateway.cluster.store import SharedStore
+from gateway.cluster.store import ExpiringStore
 from gateway.errors import SharedStoreUnavailable
 
 LATEST_BYTES: Final = BYTES_PER_SECOND * 2
@@ -161,14 +161,14 @@ class Metered(Protocol):
 
 
 class LevelMeters:
-    """Levels of all live calls of this node and, with a shared store, of all nodes."""
+    """Levels of all live calls of this node, and of all nodes that use the same `shared_store`."""
 
     def __init__(
         self,
-        shared_store: SharedStore | None = None,
+        shared_store: ExpiringStore,
         *,
-        node: str = "",
-        nodes: Callable[[], Sequence[str]] = lambda: (),
+        node: str,
+        nodes: Callable[[], Sequence[str]],
     ) -> None:
         self._shared_store = shared_store
         self._node = node
@@ -220,14 +220,14 @@ class LevelMeters:
 
     async def run(self) -> None:
         """Exchange levels with other nodes until cancelled."""
-        while self._shared_store is not None:
+        while True:
             try:
                 await self._exchange(self._shared_store)
             except SharedStoreUnavailable:
                 self._wanted_elsewhere, self._others = False, []
             await asyncio.sleep(SHOW_SECONDS if self.wanted else ASK_SECONDS)
 
-    async def _exchange(self, shared_store: SharedStore) -> None:
+    async def _exchange(self, shared_store: ExpiringStore) -> None:
         if self._watchers:
             await shared_store.put(_WANTED, self._node.encode(), WANTED_SECONDS)
             found = [await shared_store.get(_key(node)) for node in self._nodes() if node != self._node]

@@ -21,7 +21,7 @@ from gateway.cli import memory_text, terminal
 from gateway.cluster.open import open_shared_erasure
 from gateway.errors import SettingsError
 from gateway.history.calls_table import CallsTable, FinishedCall
-from gateway.history.erasure import DataLocations, Eraser, ErasureResult, NoSharedData
+from gateway.history.erasure import DataLocations, Eraser, ErasureResult
 from gateway.history.report import CallerReport, MemoryReports
 from gateway.history.stores import Stores, open_stores, store_path
 from gateway.memory.pinned_topics import PinnedTopicStore
@@ -62,7 +62,7 @@ class _Context:
         secret, places = admin_token(self.settings), DataLocations.of(self.settings)
         async with httpx.AsyncClient() as http, open_shared_erasure(self.settings) as shared:
             remote = connect_remem(self.settings.remem_api_url, self.settings.remem_api_key, http)
-            yield Eraser(self.stores, places, remote, secret, shared or NoSharedData())
+            yield Eraser(self.stores, places, remote, secret, shared)
 
     async def report(self) -> CallerReport:
         report = await MemoryReports(self.store).of(_caller(self.options.caller), self.options.agent)

@@ -9,6 +9,7 @@ from redis.asyncio import Redis
 from gateway.cluster.directory import CallDirectory
 from gateway.cluster.redis_store import ANSWER_SECONDS, PREFIX, foreign_errors
 from gateway.history.call_log import MAX_EVENTS, Cursor, Entry
+from gateway.history.live_events import EventSource
 
 STREAM: Final = f"{PREFIX}events"
 KEEP_SECONDS: Final = 3600
@@ -24,6 +25,10 @@ class EventStream:
     def share(self, event: bytes) -> None:
         """Returns at once; while Redis is away events wait with everything else that others are to know."""
         self._directory.post(lambda: self._add(event))
+
+    def source(self, log: EventSource) -> EventSource:
+        """What readers see: the events of all nodes instead of those in this node's log."""
+        return self
 
     @foreign_errors
     async def _add(self, event: bytes) -> None:

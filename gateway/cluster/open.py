@@ -10,14 +10,25 @@ from gateway import extras
 from gateway.cluster.directory import CallDirectory, ClusterTimeouts
 from gateway.cluster.local_store import LocalStore
 from gateway.cluster.node import Cluster, ClusterNode, SingleNode
-from gateway.cluster.store import ExpiringStore, SharedStore
+from gateway.cluster.store import ExpiringStore, NoSharedStore
 from gateway.errors import SettingsError
-from gateway.history.erasure import SharedData
+from gateway.finalization.job import NoJobQueue
+from gateway.history.erasure import NoSharedData, SharedData
+from gateway.history.live_events import EventSource
 from gateway.settings import Settings
 
 if TYPE_CHECKING:
     from gateway.cluster.event_stream import EventStream
     from gateway.finalization.redis_queue import RedisJobQueue
+
+
+class NoEventStream:
+    """The events of this process stay in its call log."""
+
+    def share(self, event: bytes) -> None: ...
+
+    def source(self, log: EventSource) -> EventSource:
+        return log
 
 
 @dataclass(frozen=True)
@@ -27,11 +38,12 @@ class Sharing:
     cluster: Cluster
     store: ExpiringStore
     """For outbound requests and used guest links."""
-    shared_store: SharedStore | None = None
-    shares_disk: bool = False
-    jobs: "RedisJobQueue | None" = None
-    events: "EventStream | None" = None
-    traces: SharedData | None = None
+    levels: ExpiringStore
+    """For the audio levels of live calls, which are not worth a write to disk."""
+    shares_disk: bool
+    jobs: "RedisJobQueue | NoJobQueue"
+    events: "EventStream | NoEventStream"
+    traces: SharedData
 
 
 def check_redis_url(settings: Settings) -> None:
@@ -77,7 +89,7 @@ async def open_sharing(
         cluster = ClusterNode(directory, timeouts, sync_seconds=sync_seconds, shares_disk=shares_disk)
         try:
             if settings.redis_url is None:
-                yield Sharing(cluster, store, store, shares_disk)
+                yield Sharing(cluster, store, store, shares_disk, NoJobQueue(), NoEventStream(), NoSharedData())
             else:
                 jobs = RedisJobQueue(client, directory.node, directory.alive)
                 events, erasure = EventStream(client, directory), SharedErasure(client)
@@ -87,16 +99,17 @@ async def open_sharing(
         return
     local = await LocalStore.open(settings.data_dir / "local.db")
     try:
-        yield Sharing(SingleNode(), local)
+        nothing = (NoJobQueue(), NoEventStream(), NoSharedData())
+        yield Sharing(SingleNode(), local, NoSharedStore(), False, *nothing)
     finally:
         await local.close()
 
 
 @contextlib.asynccontextmanager
-async def open_shared_erasure(settings: Settings) -> AsyncIterator[SharedData | None]:
+async def open_shared_erasure(settings: Settings) -> AsyncIterator[SharedData]:
     """The data of calls in Redis, for a command that erases them and is not a node itself."""
     if settings.redis_url is None:
-        yield None
+        yield NoSharedData()
         return
     from gateway.cluster import redis_store
     from gateway.cluster.erasure import SharedErasure

@@ -24,6 +24,23 @@ class ExpiringStore(Protocol):
     async def close(self) -> None: ...
 
 
+class NoSharedStore:
+    """The ExpiringStore of a process that shares nothing: it keeps nothing."""
+
+    async def get(self, name: str) -> bytes | None:
+        return None
+
+    async def put(self, name: str, value: bytes, seconds: float) -> None: ...
+
+    async def add(self, name: str, value: bytes, seconds: float) -> bool:
+        return True
+
+    async def delete(self, name: str) -> bool:
+        return False
+
+    async def close(self) -> None: ...
+
+
 class SharedStore(ExpiringStore, Protocol):
     """Values, sets and lists that all nodes see."""
 

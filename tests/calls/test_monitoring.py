@@ -5,6 +5,7 @@ import pytest
 
 from gateway.audio import SILENCE_FRAME
 from gateway.calls.monitoring import LATEST_BYTES, SHOW_SECONDS, AudioTap, CallMonitor, LevelMeter, LevelMeters
+from gateway.cluster.store import NoSharedStore
 from tests.fakes.shared_store import FakeSharedStore
 from tests.stage import until
 
@@ -93,7 +94,7 @@ class MeteredCall:
 
 
 async def test_calls_are_measured_while_watched() -> None:
-    levels, call = LevelMeters(), MeteredCall()
+    levels, call = LevelMeters(NoSharedStore(), node="", nodes=list), MeteredCall()
     levels.measure([("s", call)], 1.0)
     async with levels.watched():
         for now in (2.0, 2.0 + SHOW_SECONDS):
@@ -107,7 +108,7 @@ async def test_calls_are_measured_while_watched() -> None:
 
 @pytest.mark.virtual_time
 async def test_levels_are_measured_often() -> None:
-    levels, call = LevelMeters(), MeteredCall()
+    levels, call = LevelMeters(NoSharedStore(), node="", nodes=list), MeteredCall()
     async with levels.watched():
         measuring = asyncio.create_task(levels.measure_often(lambda: [("s", call)]))
         await asyncio.sleep(1.05)

@@ -5,9 +5,13 @@ from pathlib import Path
 import pytest
 
 from gateway.cluster.directory import ClusterTimeouts
+from gateway.cluster.erasure import SharedErasure
 from gateway.cluster.node import ClusterNode, SingleNode
-from gateway.cluster.open import check_redis_url, open_shared_erasure, open_sharing
+from gateway.cluster.open import Sharing, check_redis_url, open_shared_erasure, open_sharing
+from gateway.cluster.store import NoSharedStore
 from gateway.errors import SettingsError
+from gateway.history.erasure import NoSharedData
+from gateway.history.live_events import NoCallLog
 from gateway.settings import Secret, Settings
 from tests.redis_server import running_redis
 
@@ -18,10 +22,20 @@ def settings(folder: Path, redis_url: str = "") -> Settings:
     return Settings(data_dir=folder, redis_url=Secret(redis_url) if redis_url else None)
 
 
+def keeps_all_for_itself(sharing: Sharing) -> None:
+    """Jobs, events and what erasure has to find."""
+    log = NoCallLog()
+    assert not sharing.jobs.is_shared
+    assert sharing.events.source(log) is log
+    assert isinstance(sharing.traces, NoSharedData)
+
+
 async def test_single_process_shares_nothing(tmp_path):
     async with open_sharing(settings(tmp_path), TIMEOUTS, shares_disk=False, private_redis="") as sharing:
         assert isinstance(sharing.cluster, SingleNode)
-        assert (sharing.shared_store, sharing.jobs, sharing.events, sharing.traces) == (None, None, None, None)
+        assert isinstance(sharing.levels, NoSharedStore)
+        assert not sharing.shares_disk
+        keeps_all_for_itself(sharing)
         await sharing.store.put("order:1", b"sealed", 60.0)
     async with open_sharing(settings(tmp_path), TIMEOUTS, shares_disk=False, private_redis="") as sharing:
         assert await sharing.store.get("order:1") == b"sealed"
@@ -32,7 +46,8 @@ async def test_workers_share_calls_and_nothing_that_outlives_them(tmp_path):
         given = settings(tmp_path)
         async with open_sharing(given, TIMEOUTS, shares_disk=True, private_redis=redis.url) as sharing:
             assert isinstance(sharing.cluster, ClusterNode) and sharing.shares_disk
-            assert (sharing.jobs, sharing.events, sharing.traces) == (None, None, None)
+            assert sharing.levels is sharing.store
+            keeps_all_for_itself(sharing)
 
 
 async def test_nodes_share_jobs_and_events_too(tmp_path):
@@ -40,14 +55,16 @@ async def test_nodes_share_jobs_and_events_too(tmp_path):
         given = settings(tmp_path, redis.url)
         async with open_sharing(given, TIMEOUTS, shares_disk=False, private_redis="") as sharing:
             assert isinstance(sharing.cluster, ClusterNode)
-            assert None not in (sharing.jobs, sharing.events, sharing.traces)
+            assert sharing.jobs.is_shared
+            assert sharing.events.source(NoCallLog()) is sharing.events
+            assert isinstance(sharing.traces, SharedErasure)
         async with open_shared_erasure(given) as erasure:
-            assert erasure is not None
+            assert isinstance(erasure, SharedErasure)
 
 
 async def test_command_without_redis_has_nothing_to_erase_there(tmp_path):
     async with open_shared_erasure(settings(tmp_path)) as erasure:
-        assert erasure is None
+        assert isinstance(erasure, NoSharedData)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gateway.calls.monitoring import LevelMeters
+from gateway.cluster.store import NoSharedStore
 from gateway.history.call_log import CallLog, Cursor
 from gateway.history.live_events import EVENTS, EventPublisher
 from gateway.session import VoiceSession
@@ -208,9 +209,9 @@ async def test_slow_reader_is_disconnected(tmp_path: Path) -> None:
     scope = {"type": "http", "method": "GET", "headers": headers, "query_string": b"since=0-0"}
     call_events.of(VoiceSession("maya", CALLER, "twilio")).publish("ringing", called=CALLED)
     async with asyncio.timeout(60):
-        await LiveEventsEndpoint(call_events, LevelMeters(), Secret("t"), LiveTimeouts(slow_reader=0.05))(
-            scope, receive, send
-        )
+        await LiveEventsEndpoint(
+            call_events, LevelMeters(NoSharedStore(), node="", nodes=list), Secret("t"), LiveTimeouts(slow_reader=0.05)
+        )(scope, receive, send)
     assert not any(b"data:" in body for body in sent)
     log.close()
 
