@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
 
+from gateway.finalization.summary.passing import is_passing
 from gateway.memory.facts import CallerFact, FactType
 from gateway.text.plain_text import SpokenLine, plain
 from gateway.text.redaction import redact
@@ -172,7 +173,7 @@ def keep_facts(
     echo = _Echo.of(lines, recited)
     unique = {fact.text.casefold(): fact for fact in facts if fact.confidence >= LEAST_CONFIDENCE}
     based = (_on_lines(fact, lines) for fact in unique.values())
-    fit = [fact for fact in based if fact and is_fit(fact) and not echo.made(fact.text)]
+    fit = [fact for fact in based if fact and not is_passing(fact, lines) and is_fit(fact) and not echo.made(fact.text)]
     best = sorted(fit, key=lambda fact: fact.confidence, reverse=True)[:MAX_FACTS]
     return tuple(fact for fact in fit if fact in best)
 
