@@ -315,6 +315,16 @@ MORE_SENSITIVE = """
     Ich stehe auf Männer.
 """
 MORE_HARMLESS = """
+    That's fine with me.
+    I can't hear you, it's a bad line.
+    I can't see it from here.
+    I'm expecting around 55 people.
+    My flight id is 145.
+    The ID is 29 and the license plate is 031 NGA.
+    Is there a wheelchair ramp?
+    Ich kann Sie nicht hören.
+    Le oigo mal.
+    Je vous entends mal.
     I'm Grace Bishop from accounts.
     My name's Jude Temple.
     We live on Hospital Road.
