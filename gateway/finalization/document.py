@@ -8,6 +8,7 @@ from typing import Any, Final
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.memory.documents import NewDocument
 from gateway.memory.identity import SpeakerTracker
+from gateway.memory.summary_parser import NAME_FROM_EARLIER_CALL
 from gateway.session import Speaker, Turn, VoiceSession
 from gateway.text.person_names import introduced_name, relation_to_known, resolve
 from gateway.text.plain_text import SpokenLine
@@ -105,6 +106,8 @@ def _metadata(session: VoiceSession, summary: CallSummary) -> dict[str, Any]:
         "carrier": session.carrier,
         "seconds": round(max(session.seconds, 0)),
         "summary_by": summary.written_by,
+        # The name in the header is no evidence then: the call that gave it may be reverted or erased.
+        **({NAME_FROM_EARLIER_CALL: True} if session.known_name and not summary.caller_name else {}),
     }
 
 

@@ -22,6 +22,8 @@ _SECTION: Final = re.compile(
 )
 _NAME_AND_NUMBER: Final = re.compile(r"(.*?)\s*\(([^()]*)\)")
 _BULLET: Final = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
+NAME_FROM_EARLIER_CALL: Final = "name_from_earlier_call"
+"""Metadata of a document whose header has a name that was not given in its call."""
 _DONE: Final = re.compile(r"\[x\]", re.IGNORECASE)
 _OPEN: Final = re.compile(r"^\[ ?\]\s*")
 _NOTHING: Final = frozenset({"", "-", "none", "n/a", "nothing", "(none)"})
@@ -29,7 +31,7 @@ _NOTHING: Final = frozenset({"", "-", "none", "n/a", "nothing", "(none)"})
 
 @dataclass(frozen=True, slots=True)
 class PastCall:
-    """The summary of an earlier call. `caller_name` is empty if no name was given."""
+    """The summary of an earlier call. `caller_name` is empty if no name was given in it."""
 
     session_id: str
     started_at: datetime
@@ -54,7 +56,7 @@ def read_call(document: Document) -> PastCall | None:
     return PastCall(
         session_id=session_id,
         started_at=document.created_at,
-        caller_name=name,
+        caller_name="" if document.metadata.get(NAME_FROM_EARLIER_CALL) else name,
         caller=number or _tagged(document, "caller:"),
         agent=header.get("Agent") or _tagged(document, "agent:"),
         topics=_items(sections.get("topics discussed", "")),

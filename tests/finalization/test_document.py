@@ -1,3 +1,4 @@
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
@@ -148,3 +149,11 @@ def test_card_numbers_are_left_out():
 
 def test_no_turns_are_no_text():
     assert archive_text(spoken_lines([])) == ""
+
+
+def test_known_name_is_shown_and_marked():
+    """The caller gave no name in this call; earlier calls did."""
+    session = replace(a_session(), known_name="Ana Quibble")
+    document = call_document(session, replace(SUMMARY, caller_name=""), None)
+    assert "**Caller:** Ana Quibble (" in document.content
+    assert document.metadata["name_from_earlier_call"] is True

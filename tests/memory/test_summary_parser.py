@@ -3,7 +3,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.memory.documents import Document
-from gateway.memory.summary_parser import PastCall, belongs_to, read_call
+from gateway.memory.summary_parser import NAME_FROM_EARLIER_CALL, PastCall, belongs_to, read_call
 
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
 CALLER = "+12025550101"
@@ -128,3 +128,10 @@ def test_words_in_the_text_prove_nothing(content):
 def test_first_header_line_counts():
     content = CONTENT.replace("**Agent:** maya", "**Agent:** maya\n**Caller:** Ben (+12025550102)\n**Agent:** sam")
     assert belongs_to(document(content), "maya", CALLER) is True
+
+
+def test_name_of_an_earlier_call_is_no_evidence():
+    """It is shown in the document, but the call that gave it may be reverted."""
+    metadata = {NAME_FROM_EARLIER_CALL: True}
+    call = read_call(Document("1", "", CONTENT, "voice-call", (), START, START, metadata))
+    assert call is not None and call.caller_name == ""

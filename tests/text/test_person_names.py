@@ -45,6 +45,8 @@ def test_introduction_gives_the_name(language, text, name):
         ("en", "Can you call me Tuesday?"),
         ("en", "Yeah, it's me again."),
         ("en", "Right here, thanks."),
+        ("en", "I'm calling for my husband."),
+        ("en", "We are speaking about the invoice again."),
         ("de", "Hier ist die Rechnung."),
         ("de", "Ich bin müde."),
         ("es", "Hola, soy yo otra vez."),
