@@ -78,4 +78,4 @@ def _port(log: int) -> int:
 @pytest.mark.parametrize("sockets", ["picows", "websockets"])
 def test_idle_connections_outlive_a_proxys(tmp_path, sockets):
     loaded = settings.load(environ(tmp_path), tmp_path)
-    assert serve._server_config(loaded, sockets, is_worker=False).timeout_keep_alive > 60
+    assert serve._server_config(loaded, sockets, is_worker=False, private_redis="").timeout_keep_alive > 60

@@ -127,8 +127,8 @@ async def test_forget_reaches_what_nodes_keep_for_each_other(house, tmp_path):
         for word, session in sessions.items():
             await house.remembers(session, word)
             EventPublisher(house.log, share=share).of(session).caller_said(word, START)
-            directory.said(session.id, word.encode())
-        await directory.written()
+            directory.append(session.id, word.encode())
+        await directory.flushed()
         assert await kept_in(client, WORD) == ["voice-gateway:events", f"voice-gateway:journal:{sessions[WORD].id}"]
         eraser = house.eraser(shared=SharedErasure(client))
         undone = await eraser.erase(await eraser.find(CALLER))
