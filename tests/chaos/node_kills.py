@@ -58,7 +58,7 @@ async def _over_but_not_begun(context: KillContext, call: ScriptedCall) -> Async
 
         async def known() -> bool:  # the end is written after all turns
             states = [record["state"] for record in await context.shared_store.calls()]
-            return bool(states) and set(states) == {"over"}
+            return bool(states) and set(states) == {"ended"}
 
         await until_it(known)
         yield
