@@ -108,7 +108,7 @@ async def _count(stage: Stage, number: int) -> bool:
 @pytest.mark.parametrize("face", ["plan", "current", "both"])
 async def test_document_reaches_the_remote_store(tmp_path: Path, face: str) -> None:
     async with FakeRemem(face=face) as remem, with_remem(tmp_path, remem) as stage:
-        await one_call(stage, "I ride a red bike.")
+        await one_call(stage, "Is the red bike ready?")
         await until(lambda: remem.documents)
         await stage.idle()
         [stored] = remem.documents.values()
