@@ -97,10 +97,11 @@ def introduced_name(text: str, language: str = "") -> PersonName | None:
     """The name by which a caller introduces themselves in these words; the last one where they correct it."""
     text = unicodedata.normalize("NFC", text)
     has_capitals = any(character.isupper() for character in text[1:]) or text[:1].isupper()
+    folded = _same_length_fold(text)
     found: tuple[int, PersonName] | None = None
     for code in (language,) if language in LANGUAGES else LANGUAGES:
-        for pattern in _data().introductions[code]:
-            for match in pattern.finditer(_same_length_fold(text)):
+        for phrase in _data().introductions[code]:
+            for match in phrase.matches(folded):
                 words = _name_words(text[slice(*match.span("name"))], has_capitals=has_capitals)
                 name = PersonName.parse(" ".join(words)) if words else None
                 if name is not None and name.words and (found is None or match.start("name") >= found[0]):
@@ -122,8 +123,8 @@ def relation_to_known(text: str, language: str = "") -> str:
     """How the caller says that they are not the person who usually calls: "his wife"; empty if they do not say so."""
     folded = fold(text)
     for code in (language,) if language in LANGUAGES else LANGUAGES:
-        for pattern in _data().relations[code]:
-            if match := pattern.search(folded):
+        for phrase in _data().relations[code]:
+            for match in phrase.matches(folded):
                 named = _data().relatives[code].search(match.group())
                 return named.group() if named else "someone else"
     return ""
@@ -275,12 +276,39 @@ def _corrected(text: str, found: tuple[int, PersonName]) -> PersonName:
     return name
 
 
+class _SameLength(dict[int, str]):
+    """A table for `str.translate` that folds each character to one character."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = folded = fold(chr(code))[:1] or chr(code)
+        return folded
+
+
+_SAME_LENGTH: Final = _SameLength()
+
+
 def _same_length_fold(text: str) -> str:
     """Folded so that positions stay those of `text`."""
-    return "".join(fold(character)[:1] or character for character in text)
+    return text.translate(_SAME_LENGTH)
 
 
 # Data
+
+
+@dataclass(frozen=True)
+class _Phrase:
+    """A pattern, and words of it that the text must hold: most turns hold none, and a pattern costs more to try."""
+
+    cue: str
+    pattern: re.Pattern[str]
+
+    @classmethod
+    def of(cls, phrase: str, pattern: str) -> "_Phrase":
+        cue = max(re.split("NAME|REL|POSS", phrase), key=len).strip()
+        return cls(_same_length_fold(cue), re.compile(pattern))
+
+    def matches(self, folded: str) -> Iterator[re.Match[str]]:
+        return self.pattern.finditer(folded) if self.cue in folded else iter(())
 
 
 @dataclass(frozen=True)
@@ -290,8 +318,8 @@ class _Data:
     homophones: Mapping[str, frozenset[int]]
     pairs: Mapping[str, frozenset[int]]
     not_names: frozenset[str]
-    introductions: Mapping[str, Sequence[re.Pattern[str]]]
-    relations: Mapping[str, Sequence[re.Pattern[str]]]
+    introductions: Mapping[str, Sequence[_Phrase]]
+    relations: Mapping[str, Sequence[_Phrase]]
     relatives: Mapping[str, re.Pattern[str]]
 
     def is_known(self, word: str) -> bool:
@@ -324,32 +352,35 @@ def _groups(lines: Iterable[str]) -> dict[str, frozenset[int]]:
     return {name: frozenset(numbers) for name, numbers in found.items()}
 
 
-def _introductions(raw: Mapping[str, Any], code: str) -> Iterator[re.Pattern[str]]:
+def _introductions(raw: Mapping[str, Any], code: str) -> Iterator[_Phrase]:
     for phrase in raw["introductions"][code]:
         yield _introduction(phrase)
     # "this is her son Tobias speaking"
     relative = rf"\b{_any_of(raw['possessives'][code])} {_any_of(raw['relations'][code])}"
-    yield re.compile(rf"{relative},? (?P<name>{_NAME_WORD}(?: {_NAME_WORD})?)")
+    yield _Phrase.of("", rf"{relative},? (?P<name>{_NAME_WORD}(?: {_NAME_WORD})?)")
 
 
 def _any_of(words: Iterable[str]) -> str:
     return "(?:" + "|".join(sorted(map(re.escape, words), key=len, reverse=True)) + ")"
 
 
-def _introduction(phrase: str) -> re.Pattern[str]:
+def _introduction(phrase: str) -> _Phrase:
     words = rf"(?P<name>{_NAME_WORD}(?: {_NAME_WORD}){{0,3}}?)" if phrase.startswith("NAME") else None
     if words is not None:  # a name in front stands at the beginning of a sentence
         rest = re.escape(phrase.removeprefix("NAME "))
-        return re.compile(rf"(?:^|[.!?,;]\s*|\b(?:hello|hi|hey|hallo|hola|bonjour|allo)[, ]+){words},? {rest}\b")
+        return _Phrase.of(
+            phrase, rf"(?:^|[.!?,;]\s*|\b(?:hello|hi|hey|hallo|hola|bonjour|allo)[, ]+){words},? {rest}\b"
+        )
     before = re.escape(_same_length_fold(phrase.removesuffix(" NAME").split(" NAME ")[0]))
     tail = phrase.split(" NAME ")[1] if " NAME " in phrase else ""
     name = rf"(?P<name>{_NAME_WORD}(?: {_NAME_WORD}){{0,3}})"
     if tail:
-        return re.compile(rf"\b{before} (?P<name>{_NAME_WORD}(?: {_NAME_WORD}){{0,3}}?),? {re.escape(tail)}\b")
-    return re.compile(rf"\b{before},? {name}")
+        lazy = rf"(?P<name>{_NAME_WORD}(?: {_NAME_WORD}){{0,3}}?)"
+        return _Phrase.of(phrase, rf"\b{before} {lazy},? {re.escape(tail)}\b")
+    return _Phrase.of(phrase, rf"\b{before},? {name}")
 
 
-def _relations(raw: Mapping[str, Any], code: str) -> list[re.Pattern[str]]:
+def _relations(raw: Mapping[str, Any], code: str) -> list[_Phrase]:
     relation, possessive = _any_of(raw["relations"][code]), _any_of(raw["possessives"][code])
     patterns = []
     for phrase in raw["relation_phrases"][code]:
@@ -357,5 +388,5 @@ def _relations(raw: Mapping[str, Any], code: str) -> list[re.Pattern[str]]:
         given = r"(?:^|[.!?] )[^.?!,]*(?:, ?[^.?!,]*)?"
         start = given + r", \w+" if phrase.startswith("'s") else given if phrase.startswith(",") else r"(?<!\w)"
         body = re.escape(phrase).replace("REL", relation).replace("POSS", possessive).replace(r"\ ", " ")
-        patterns.append(re.compile(start + body + r"\b"))
+        patterns.append(_Phrase.of(phrase, start + body + r"\b"))
     return patterns
