@@ -118,9 +118,10 @@ class CallManager:
             before = time.monotonic()
             await asyncio.sleep(pause)
             self._loop_lag.held_up(time.monotonic() - before - pause)
-            now, live = self._now(), self._table.with_media()
-            for media in live[group::TICK_GROUPS]:
-                media.tick(now)
+            now = self._now()
+            for call in self._table.tick_group(group, TICK_GROUPS):
+                if call.media is not None:
+                    call.media.tick(now)
             if group == 0:
                 for call in self._table.due_for_liveness_check(now, self._timeouts.liveness_check):
                     self._spawn(self._check_alive(call))

@@ -223,6 +223,17 @@ def test_ringing_calls_are_not_counted(table, call):
     assert table.with_media() == []  # the media is being attached
 
 
+def test_each_call_is_in_one_tick_group():
+    table = CallTable(REMEMBERED)
+    calls = [a_call(("twilio", f"CA{number}")) for number in range(5)]
+    for call in calls:
+        table.add(call)
+    assert table.tick_group(1, 3) == [calls[1], calls[4]]
+    for call in table.tick_group(0, 3):
+        table.end(call, 100.0)  # in the middle of a tick
+    assert table.tick_group(0, 3) == [calls[1]]
+
+
 def test_carrier_is_asked_at_intervals(table):
     call = a_call(state=CallState.RECONNECTING, liveness_check_at=105.0)
     table.add(call)
