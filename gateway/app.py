@@ -12,7 +12,7 @@ import logging
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 from starlette.applications import Starlette
@@ -48,7 +48,6 @@ from gateway.history.queries import CallHistory
 from gateway.history.stores import Stores, open_stores
 from gateway.llm import agent_llm
 from gateway.llm.agent_llm import AgentLlm, LlmAccounts, build_agent_llms
-from gateway.llm.openclaw import OpenClawUpstream
 from gateway.llm.responder import hashed_caller
 from gateway.llm.responder_factory import ResponderFactory
 from gateway.llm.turn_recall import RECALL_SECONDS
@@ -96,6 +95,9 @@ from gateway.web.twilio import TwilioEndpoint
 from gateway.websocket import picows
 from gateway.websocket.interface import Connector
 from gateway.websocket.port_mux import request_prefixes
+
+if TYPE_CHECKING:
+    from gateway.llm.openclaw import OpenClawUpstream
 
 _log = logging.getLogger(__name__)
 
@@ -175,7 +177,7 @@ class Config:
     writer: Summarizer
     admin_token: Secret
     tool_modules: Mapping[str, ReloadingToolModule]
-    text_agents: Mapping[str, OpenClawUpstream]
+    text_agents: Mapping[str, "OpenClawUpstream"]
     agent_llms: Mapping[str, AgentLlm]
 
     @classmethod
@@ -245,10 +247,14 @@ def _accounts(settings: Settings) -> LlmAccounts:
     )
 
 
-def _text_agents(settings: Settings, agents: AgentDirectory) -> dict[str, OpenClawUpstream]:
+def _text_agents(settings: Settings, agents: AgentDirectory) -> "dict[str, OpenClawUpstream]":
     """The text agents that OpenClaw runs, by their name in the settings; all others are webhooks."""
     names = {agent.text_agent for agent in agents if agent.text_agent.startswith("openclaw")}
-    if names and not (settings.openclaw_gateway_url and settings.openclaw_gateway_token):
+    if not names:
+        return {}
+    from gateway.llm.openclaw import OpenClawUpstream
+
+    if not (settings.openclaw_gateway_url and settings.openclaw_gateway_token):
         raise SettingsError(f"text_agent {min(names)} needs OPENCLAW_GATEWAY_URL and OPENCLAW_GATEWAY_TOKEN")
     url, token = settings.openclaw_gateway_url, settings.openclaw_gateway_token or Secret("")
     return {name: OpenClawUpstream(url, name.partition("/")[2], token) for name in names}

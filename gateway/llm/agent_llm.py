@@ -17,8 +17,6 @@ from gateway.agents import Agent
 from gateway.errors import SettingsError
 from gateway.llm.anthropic import AnthropicUpstream
 from gateway.llm.chat import Upstream
-from gateway.llm.openai import OpenAiUpstream, xai_upstream
-from gateway.llm.openclaw import OpenClawUpstream
 from gateway.llm.scripted import ScriptedUpstream
 from gateway.llm.turn_recall import RECALL_SECONDS
 from gateway.settings import Secret, is_url, read_table
@@ -148,6 +146,7 @@ def _key(entry: str | Mapping[str, Any]) -> bytes:
 
 
 def _upstream(entry: str | Mapping[str, Any], accounts: LlmAccounts, where: str) -> Upstream:
+    """Chat completions are imported here: aiohttp takes a tenth of a second, and few gateways need it."""
     if not isinstance(entry, str):
         return _compatible(entry, accounts.keys, where)
     provider, _, model = (part.strip() for part in entry.partition("/"))
@@ -157,10 +156,14 @@ def _upstream(entry: str | Mapping[str, Any], accounts: LlmAccounts, where: str)
             return AnthropicUpstream(accounts.anthropic_base_url, model, key)
         case "xai":
             key = _needed(accounts.xai_api_key, "XAI_API_KEY", f"{where} {entry!r}")
+            from gateway.llm.openai import xai_upstream
+
             return xai_upstream(accounts.xai_api_url, model, key, options={})
         case "openclaw":
             url = _needed(accounts.openclaw_gateway_url, "OPENCLAW_GATEWAY_URL", f"{where} {entry!r}")
             token = _needed(accounts.openclaw_gateway_token, "OPENCLAW_GATEWAY_TOKEN", f"{where} {entry!r}")
+            from gateway.llm.openclaw import OpenClawUpstream
+
             return OpenClawUpstream(url, model, token)
         case "script" if not model:
             return ScriptedUpstream()
@@ -186,7 +189,9 @@ class ServerEntry:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-def _compatible(table: Mapping[str, Any], keys: Mapping[str, Secret], where: str) -> OpenAiUpstream:
+def _compatible(table: Mapping[str, Any], keys: Mapping[str, Secret], where: str) -> Upstream:
+    from gateway.llm.openai import OpenAiUpstream
+
     entry = read_table(ServerEntry, table, where)
     if not (is_url(entry.url, ("https", "http")) and entry.model.strip()):
         raise SettingsError(f'{where} needs url and model, like url = "http://127.0.0.1:11434/v1", model = "qwen3"')

@@ -9,12 +9,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import httpx
 
 from gateway.errors import LlmError
-from gateway.llm.openclaw import OpenClawUpstream
+
+if TYPE_CHECKING:  # it imports aiohttp, which takes a tenth of a second at the start
+    from gateway.llm.openclaw import OpenClawUpstream
 
 PAUSES: Final = (1.0, 5.0, 25.0)
 WEBHOOK_SECONDS: Final = 15.0
@@ -93,7 +95,7 @@ class Webhook:
 class OpenClawAgent:
     """Sends tasks to an OpenClaw agent, in the caller's session there. Its answer is ignored."""
 
-    def __init__(self, upstream: OpenClawUpstream, caller_key: str) -> None:
+    def __init__(self, upstream: "OpenClawUpstream", caller_key: str) -> None:
         self._upstream = upstream
         self._caller_key = caller_key
 
