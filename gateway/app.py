@@ -41,6 +41,7 @@ from gateway.finalization.steps import AgentRules, CallMemory, FinalizationSteps
 from gateway.finalization.summary.summarizer import Summarizer, build_writer
 from gateway.finalization.worker import FinalizationWorker
 from gateway.history import traces
+from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.call_log import FILE_NAME, CallLog
 from gateway.history.erasure import DataLocations, Eraser
 from gateway.history.live_events import EventPublisher, keep_local
@@ -219,7 +220,7 @@ def _make_folder(folder: Path | None, name: str) -> None:
 
 def _retention(settings: Settings, agents: Iterable[Agent]) -> Retention:
     own = {agent.name: agent.retention_days for agent in agents if agent.retention_days is not None}
-    return Retention(settings.memory_retention_days, own)
+    return Retention(settings.memory_retention_days, own, settings.voice_session_archive_days)
 
 
 def _summarizer(settings: Settings) -> Summarizer:
@@ -518,6 +519,7 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
     yield maintenance.delete_old_transcripts(resources.archive)
     yield maintenance.delete_old_events(resources.log, config.settings.voice_session_retention_days)
     yield maintenance.expire_memory(FactStore(store), PinnedTopicStore(store), config.retention)
+    yield maintenance.archive_old_calls(ArchivedCalls(store), config.retention)
     yield maintenance.finish_erasures(services.eraser)
     yield maintenance.preload(config.writer)
     yield maintenance.collect_garbage(lambda: manager.live_calls == 0)

@@ -12,6 +12,7 @@ from typing import Any, Final
 from gateway.errors import StoreError
 from gateway.finalization.archive import Archive
 from gateway.finalization.summary.summarizer import Summarizer
+from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.call_log import CallLog, Cursor
 from gateway.history.erasure import Eraser
 from gateway.memory.facts import FactStore
@@ -97,6 +98,18 @@ async def expire_memory(facts: FactStore, topics: PinnedTopicStore, retention: R
                 _log.info("old facts deleted", extra={"statements": expired})
         except StoreError as error:
             _log.warning("old facts could not be deleted", extra={"reason": str(error)})
+        await asyncio.sleep(DAY)
+
+
+async def archive_old_calls(archived: ArchivedCalls, retention: Retention, *, after_start: float = AFTER_START) -> None:
+    """Move calls that are past their time to the archive, after the start and once a day."""
+    await asyncio.sleep(after_start)
+    while oldest := retention.oldest_call(datetime.now(UTC)):
+        try:
+            if moved := await archived.archive(oldest.isoformat()):
+                _log.info("old calls archived", extra={"calls": moved})
+        except StoreError as error:
+            _log.warning("old calls could not be archived", extra={"reason": str(error)})
         await asyncio.sleep(DAY)
 
 

@@ -162,6 +162,9 @@ class Settings(BaseModel):
     )
     voice_session_context_limit: WholeNumber = Field(3, description="past calls in the prompt")
     voice_session_archive_dir: Folder = Field(Path("/tmp/voice-sessions"), description="raw transcripts; mode 0700")
+    voice_session_archive_days: WholeNumber = Field(
+        365, description="days until calls leave prompt, search and lists, and are kept compressed; 0: never"
+    )
     voice_session_retention_days: WholeNumber = Field(7, description="days until raw transcripts are deleted; 0: never")
 
     memory_vectors: Truth = Field(True, description="false: memory is searched by words alone, which saves 250 MB")

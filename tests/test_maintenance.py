@@ -4,10 +4,17 @@ import asyncio
 import gc
 import weakref
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gateway.maintenance import GarbageLimits, collect_garbage, running
+from gateway.history.archived_calls import ArchivedCalls
+from gateway.history.calls_table import EVERY_CALL, CallsTable
+from gateway.history.stores import open_local_store
+from gateway.maintenance import GarbageLimits, archive_old_calls, collect_garbage, running
+from gateway.memory.memory_log import Retention
+from tests.calls.aftermath import a_session
+from tests.stage import until_it
 
 LIMITS = GarbageLimits(check_seconds=0.001, quiet_objects=1_000, busy_objects=50_000)
 
@@ -95,3 +102,12 @@ async def test_failed_job_is_logged_at_once(caplog):
         [record] = caplog.records
     assert record.message == "background job failed"
     assert record.job.endswith("fails") and str(record.exc_info[1]) == "out of order"
+
+
+async def test_old_calls_are_archived_after_the_start(tmp_path):
+    store = await open_local_store(tmp_path)
+    started_at = datetime.now(UTC) - timedelta(days=400)
+    await CallsTable(store).write(a_session(started_at=started_at), document_id="", summary_by="")
+    async with running(archive_old_calls(ArchivedCalls(store), Retention(call_days=365), after_start=0)):
+        await until_it(lambda: ArchivedCalls(store).newest(EVERY_CALL, limit=1))
+    await store.close()

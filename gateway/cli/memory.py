@@ -20,6 +20,7 @@ from gateway.agents import DEFAULT_AGENT
 from gateway.cli import memory_text, terminal
 from gateway.cluster.open import open_shared_erasure
 from gateway.errors import SettingsError
+from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.history.erasure import DataLocations, Eraser, ErasureResult
 from gateway.history.report import CallerReport, MemoryReports
@@ -70,6 +71,8 @@ class _Context:
 
     async def call(self) -> FinishedCall:
         found = await CallsTable(self.store).find(self.options.session)
+        if found is None and (old := await ArchivedCalls(self.store).find(self.options.session)):
+            found = old.call
         if found is None or self.options.agent not in ("", found.agent):
             raise SettingsError(f"no single call matches {self.options.session}; `gateway memory show` lists calls")
         return found

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", default="", help="only calls with this agent")
     parser.add_argument("--day", default="", help="only calls on this day: 2026-02-06, today or yesterday")
     parser.add_argument("--outcome", default="", help="only this outcome, such as 'caller hung up', or unfinished")
+    parser.add_argument("--archived", action="store_true", help="only calls older than VOICE_SESSION_ARCHIVE_DAYS")
     parser.add_argument("--limit", type=int, default=50, help="at most this many (default: 50)")
     parser.add_argument("--json", action="store_true", help="print JSON")
     add_url_option(parser)
@@ -67,9 +68,10 @@ def _list(options: argparse.Namespace, loaded: Settings) -> int:
         raise SettingsError(f"--limit is {limit}; use 1 or more")
     if options.url:
         query = {name: value for name, value in vars(chosen).items() if value}
+        query |= {"archived": "1"} if options.archived else {}
         rows = Remote.of(loaded, options.url).get("/v1/sessions", **query, limit=str(limit))
     else:
-        rows = query_history(loaded, lambda history: history.calls(chosen, limit=limit))
+        rows = query_history(loaded, lambda history: history.calls(chosen, limit=limit, archived=options.archived))
     rows = [{**row, "caller": last_four(row["caller"])} for row in rows]
     if options.json:
         print(orjson.dumps(rows).decode())

@@ -39,6 +39,7 @@ def call_details(call: Row) -> Iterator[RenderableType]:
     about = {name: call[name] for name in ("session", "caller", "agent", "carrier")}
     problem = [line(call["problem"], "red")] if call["problem"] else []
     sections: dict[str, list[RenderableType]] = {
+        "Summary": [line(text) for text in call["summary"].splitlines()],
         "Transcript": [_turn(turn) for turn in call["transcript"]],
         "Response times": _timings(call["timings"]),
         "Context given at the start": [line(text) for text in call["receipt"].get("block", "").splitlines()],

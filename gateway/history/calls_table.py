@@ -24,7 +24,8 @@ STAGES: Final = ("transcript", "llm_request", "first_token", "first_audio", "fir
 
 _COLUMNS: Final = "session_id, started_at, agent, caller, carrier, outcome, seconds, turns, memory_items"
 _ALL_COLUMNS: Final = f"{_COLUMNS}, document_id, summary_by, latencies"
-_WITH_RECEIPT: Final = f"SELECT {_ALL_COLUMNS}, receipt FROM finished_calls LEFT JOIN call_receipts USING (session_id)"
+WITH_RECEIPT: Final = f"SELECT {_ALL_COLUMNS}, receipt FROM finished_calls LEFT JOIN call_receipts USING (session_id)"
+NEWEST_FIRST: Final = "ORDER BY started_at DESC, session_id DESC LIMIT ?"
 _FACTS_OF_CALLERS: Final = """SELECT DISTINCT caller, documents.id, metadata FROM memory_entries
     JOIN documents ON documents.id = memory_entries.document_id
     WHERE memory_entries.source = 'caller-fact' AND caller IN ({marks})"""
@@ -203,7 +204,7 @@ class CallsTable:
         call = finished_call(session, document_id=document_id, summary_by=summary_by)
 
         def work(connection: Connection) -> None:
-            _delete(connection, call.session_id)
+            delete_call(connection, call.session_id)
             insert_call(connection, call)
 
         await self._store.run(work)
@@ -215,7 +216,7 @@ class CallsTable:
             query = "SELECT session_id FROM finished_calls WHERE caller = ? AND ? IN ('', agent)"
             rows = connection.execute(query, (caller, agent)).fetchall()
             for (session_id,) in rows:
-                _delete(connection, session_id)
+                delete_call(connection, session_id)
             return rows
 
         return [session_id for (session_id,) in await self._store.run(work)]
@@ -225,15 +226,15 @@ class CallsTable:
     async def find(self, session_id: str) -> FinishedCall | None:
         """By id, or by the beginning of the uuid if only one call has it."""
         prefix = f"voice-session:{session_id.removeprefix('voice-session:')}"
-        query = f"{_WITH_RECEIPT} WHERE session_id >= ? AND session_id < ? LIMIT 2"
+        query = f"{WITH_RECEIPT} WHERE session_id >= ? AND session_id < ? LIMIT 2"
         rows = await self._fetch(query, prefix, prefix + "\U0010ffff")
-        return _finished_call(rows[0]) if len(rows) == 1 else None
+        return call_from_row(rows[0]) if len(rows) == 1 else None
 
     async def newest(self, wanted: CallRowFilter = EVERY_CALL, *, limit: int = 100) -> list[FinishedCall]:
         """The newest first."""
         where, values = wanted.where()
-        query = f"{_WITH_RECEIPT} WHERE {where} {_NEWEST_FIRST}"
-        return [_finished_call(row) for row in await self._fetch(query, *values, limit)]
+        query = f"{WITH_RECEIPT} WHERE {where} {NEWEST_FIRST}"
+        return [call_from_row(row) for row in await self._fetch(query, *values, limit)]
 
     async def page(self, wanted: CallRowFilter, *, after: str = "", limit: int = 50) -> list[CallRow]:
         """The newest, or those after a row's `cursor`."""
@@ -242,7 +243,7 @@ class CallsTable:
             started_at, _, uuid = after.partition("~")
             where = f"(started_at, session_id) < (?, ?) AND {where}"
             values = [started_at, f"voice-session:{uuid}", *values]
-        query = f"SELECT {_COLUMNS} FROM finished_calls WHERE {where} {_NEWEST_FIRST}"
+        query = f"SELECT {_COLUMNS} FROM finished_calls WHERE {where} {NEWEST_FIRST}"
         return [CallRow(*row) for row in await self._fetch(query, *values, limit)]
 
     async def by_ids(self, session_ids: Iterable[str]) -> list[CallRow]:
@@ -324,9 +325,6 @@ class CallsTable:
         return await self._store.look(lambda connection: connection.execute(query, values).fetchall())
 
 
-_NEWEST_FIRST: Final = "ORDER BY started_at DESC, session_id DESC LIMIT ?"
-
-
 def stage_seconds(buckets: Iterable[LatencyBucket], stage: str) -> Any:
     """A numpy array: the seconds of every answer that reached this stage."""
     import numpy as np  # takes long to import, and most gateways show no statistics
@@ -377,12 +375,12 @@ def insert_call(connection: Connection, call: FinishedCall) -> None:
     connection.execute("INSERT INTO call_receipts VALUES (?, ?)", (call.session_id, receipt))
 
 
-def _delete(connection: Connection, session_id: str) -> None:
+def delete_call(connection: Connection, session_id: str) -> None:
     for table in ("finished_calls", "call_receipts"):
         connection.execute(f"DELETE FROM {table} WHERE session_id = ?", (session_id,))
 
 
-def _finished_call(row: tuple[Any, ...]) -> FinishedCall:
+def call_from_row(row: tuple[Any, ...]) -> FinishedCall:
     *columns, document_id, summary_by, latencies, receipt = row
     timings = tuple(
         {stage: None if isnan(value) else _seconds(value) for stage, value in zip(STAGES, turn, strict=True)}

@@ -23,6 +23,7 @@ import orjson
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
 from gateway.finalization.document import SOURCE as CALL_SOURCE
 from gateway.finalization.job_table import JobTable
+from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.call_log import FILE_NAME, erase_calls, live_sessions, logged_sessions
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.llm.responder import hashed_caller
@@ -50,6 +51,7 @@ SCHEMA: Final = ("CREATE TABLE IF NOT EXISTS forgotten (caller TEXT PRIMARY KEY,
 
 _SESSIONS: Final = """
     SELECT session_id, agent FROM finished_calls WHERE caller = :caller AND :agent IN ('', agent)
+    UNION SELECT session_id, agent FROM archived_calls WHERE caller = :caller AND :agent IN ('', agent)
     UNION SELECT session_id, agent FROM caller_state_log WHERE caller = :caller AND :agent IN ('', agent)
     UNION SELECT session_id, agent FROM memory_entries
         WHERE caller = :caller AND :agent IN ('', agent) AND substr(session_id, 1, 8) <> 'by-hand:'"""
@@ -159,9 +161,8 @@ class Eraser:
             "fact statements": await self._facts.revert(call.session_id),
             "topic entries": await self._topics.revert(call.session_id),
             "state entries": await self._state.revert(call.session_id),
-            "documents": await self._store.run(
-                lambda connection: _delete_documents(connection, call.session_id, call.agent)
-            ),
+            "documents": await ArchivedCalls(self._store).drop_document(call.session_id)
+            + await self._store.run(lambda connection: _delete_documents(connection, call.session_id, call.agent)),
             "finalization jobs": await self._local.run(lambda connection: _delete_jobs(connection, [call.session_id])),
             "remote documents": removed,
         }
@@ -202,6 +203,7 @@ class Eraser:
             "state entries": sum([await self._state.forget(name, caller) for name in sorted(agents)]),
             "finalization jobs": await self._local.run(lambda connection: _delete_jobs(connection, data.sessions)),
             "documents": await self._store.run(lambda connection: self._delete_documents(connection, data)),
+            "archived calls": await ArchivedCalls(self._store).forget(caller=caller, agent=agent),
             "calls": len(await CallsTable(self._store).forget(caller=caller, agent=agent)),
             "remote documents": removed,
         }
@@ -355,7 +357,8 @@ def _erased(connection: Connection, sessions: Sequence[str]) -> set[str]:
     for first in range(0, len(sessions), _SESSIONS_PER_QUERY):
         some = sessions[first : first + _SESSIONS_PER_QUERY]
         query = f"""SELECT session_id FROM reverted_sessions WHERE session_id IN ({", ".join("?" * len(some))})
-            AND session_id NOT IN (SELECT session_id FROM finished_calls)"""
+            AND session_id NOT IN (SELECT session_id FROM finished_calls)
+            AND session_id NOT IN (SELECT session_id FROM archived_calls)"""
         erased |= {session_id for (session_id,) in connection.execute(query, some)}
     return erased
 

@@ -5,15 +5,18 @@ The results are plain values, ready for JSON: the CLI and the HTTP API return th
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.errors import DocumentNotFound
 from gateway.finalization.archive import Archive
 from gateway.finalization.job import FinalizationJob
 from gateway.finalization.job_table import JobTable
+from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.call_log import FILE_NAME, events_of_call, turns_from_rows
 from gateway.history.calls_table import (
     STAGES,
@@ -61,13 +64,17 @@ class CallHistory:
     """Raises StoreUnavailable."""
 
     def __init__(self, stores: Stores, *, data_dir: Path, archive_dir: Path) -> None:
+        self._documents = stores.memory
         self._table = CallsTable(stores.memory)
+        self._old_calls = ArchivedCalls(stores.memory)
         self._jobs = JobTable(stores.local)
         self._log = data_dir / FILE_NAME
         self._archive = Archive(archive_dir, retention_days=0)
 
-    async def calls(self, wanted: CallFilter, *, limit: int = 50) -> list[dict[str, Any]]:
-        """The newest first, including calls whose finalization job is not done."""
+    async def calls(self, wanted: CallFilter, *, limit: int = 50, archived: bool = False) -> list[dict[str, Any]]:
+        """The newest first, including calls whose finalization job is not done; or those in the archive."""
+        if archived:
+            return [_finished(old.call) for old in await self._old_calls.newest(wanted.in_table, limit=limit)]
         rows = {job.session.id: _unfinished(job) for job in await self._jobs.unfinished() if _fits(job, wanted)}
         if wanted.outcome != "unfinished" and (wanted.outcomes or not wanted.outcome):
             found = await self._table.newest(wanted.in_table, limit=limit)
@@ -78,9 +85,11 @@ class CallHistory:
         """Everything of one call, by its id or the beginning of it; None if no call or several match."""
         uuid = session.removeprefix("voice-session:")
         jobs = [job for job in await self._jobs.unfinished() if job.session.uuid.startswith(uuid)]
-        finished = await self._table.find(session)
         if len(jobs) > 1 or not uuid:
             return None
+        finished, summary = await self._table.find(session), ""
+        if finished is None and (old := await self._old_calls.find(session)):
+            finished, summary = old.call, old.document
         if jobs:
             [job] = jobs
             row = (_finished(finished) if finished else {}) | _unfinished(job)
@@ -90,10 +99,14 @@ class CallHistory:
             timings = [dict(turn) for turn in finished.timings]
         else:
             return None
+        if not summary and row["document"]:
+            with contextlib.suppress(DocumentNotFound):
+                summary = (await self._documents.get(row["document"])).content
         events = await asyncio.to_thread(events_of_call, self._log, row["session"])
         turns = job.session.as_json()["turns"] if jobs else _transcript(events)
         return {
             **row,
+            "summary": summary,
             "transcript": turns or await self._archived(row["session"]),
             "timings": timings,
             "receipt": receipt,

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.history.archived_calls import ArchivedCall, ArchivedCalls
 from gateway.history.calls_table import CallRowFilter, CallsTable, FinishedCall
 from gateway.memory.agent_notes import SOURCE as NOTE
 from gateway.memory.database import Connection
@@ -33,7 +34,8 @@ _ALL: Final = 1_000_000
 _DAY: Final = 86_400
 
 _SCOPES: Final = """
-    SELECT agent, caller FROM finished_calls UNION SELECT agent, caller FROM memory_entries
+    SELECT agent, caller FROM finished_calls UNION SELECT agent, caller FROM archived_calls
+    UNION SELECT agent, caller FROM memory_entries
     UNION SELECT agent, caller FROM caller_state_log ORDER BY caller, agent"""
 # Facts and topics are read from their own tables.
 _DOCUMENTS: Final = f"""
@@ -109,6 +111,7 @@ class CallerReport:
     changes: Sequence[MemoryChange]
     pins: Sequence[ReportedTopic] = ()
     """Including closed ones."""
+    archived: Sequence[ArchivedCall] = ()
 
     @property
     def notes(self) -> list[Document]:
@@ -118,10 +121,11 @@ class CallerReport:
     def as_json(self) -> dict[str, Any]:
         """Everything, for an export."""
         content = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**content, "calls": [call.as_json() for call in self.calls]}
+        archived = [{**old.call.as_json(), "document": old.document} for old in self.archived]
+        return {**content, "calls": [call.as_json() for call in self.calls], "archived": archived}
 
     def __bool__(self) -> bool:
-        return bool(self.facts or self.pins or self.state or self.calls or self.documents)
+        return bool(self.facts or self.pins or self.state or self.calls or self.documents or self.archived)
 
 
 @dataclass(frozen=True)
@@ -184,13 +188,15 @@ class MemoryReports:
             for pin in await self._pins.pinned(name, caller, _ALL, closed=True)
         ]
         state = {name: kept for name in agents if (kept := await self._state.load(name, caller))}
-        calls = await self._calls.newest(CallRowFilter(caller=caller, agent=agent), limit=_ALL)
+        of_them = CallRowFilter(caller=caller, agent=agent)
+        calls = await self._calls.newest(of_them, limit=_ALL)
+        archived = await ArchivedCalls(self._store).newest(of_them, limit=_ALL)
         tags = (f"caller:{caller}", *([f"agent:{agent}"] if agent else []))
         documents = await self._store.newest(tags=tags, limit=_ALL)
         changes = await self.changes(caller, agents)
         reverted = await self._reverted()
         of_caller = [call.session_id for call in calls if call.session_id in reverted]
-        return CallerReport(caller, facts, state, calls, of_caller, documents, changes, pins)
+        return CallerReport(caller, facts, state, calls, of_caller, documents, changes, pins, archived)
 
     async def agents_of(self, caller: str) -> list[str]:
         """The agents that have something of a caller."""

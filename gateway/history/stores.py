@@ -12,7 +12,7 @@ from typing import Final
 
 from gateway import extras
 from gateway.finalization import job_table
-from gateway.history import calls_table, erasure
+from gateway.history import archived_calls, calls_table, erasure
 from gateway.history.migration import migrate_call_log
 from gateway.memory import memory_log, personas, state
 from gateway.memory.embeddings.embedder import Embedder
@@ -20,7 +20,7 @@ from gateway.memory.sqlite import SqliteStore
 from gateway.memory.store import MemoryStore
 from gateway.settings import Secret
 
-_MEMORY: Final = (calls_table, memory_log, state, personas, erasure)
+_MEMORY: Final = (calls_table, archived_calls, memory_log, state, personas, erasure)
 MEMORY_SCHEMA: Final = tuple(statement for module in _MEMORY for statement in module.SCHEMA)
 """All tables that hold data of callers."""
 

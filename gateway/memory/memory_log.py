@@ -353,6 +353,24 @@ class Retention:
 
     days: int = 0
     by_agent: Mapping[str, int] = field(default_factory=dict)
+    call_days: int = 0
+    """After how many days a call is archived and no longer used; 0 for never."""
+
+    def oldest_call(self, now: datetime) -> datetime | None:
+        """The time before which calls no longer count; None without a limit."""
+        return now - timedelta(days=self.call_days) if self.call_days else None
+
+    def is_current(self, document: Document, agent: str, now: datetime) -> bool:
+        """Whether a search may return a document: false for superseded facts, and for what is past its time."""
+        if document.source == "voice-call":
+            oldest = self.oldest_call(now)
+            return oldest is None or document.created_at >= oldest
+        last_said_at = document.metadata.get("last_said_at")
+        if document.source not in ("caller-fact", "pinned-topic") or last_said_at is None:
+            return True
+        oldest = self.oldest(agent, now)
+        in_time = oldest is None or datetime.fromisoformat(last_said_at) >= oldest
+        return in_time and not document.metadata.get("superseded_by")
 
     def oldest(self, agent: str, now: datetime) -> datetime | None:
         """The time before which statements no longer count; None without a limit."""
@@ -364,15 +382,6 @@ class Retention:
         own = [(now - timedelta(days=days), agent.__eq__) for agent, days in self.by_agent.items() if days]
         general = [(now - timedelta(days=self.days), lambda agent: agent not in self.by_agent)] if self.days else []
         return [*own, *general]
-
-
-def is_current(document: Document, not_before: datetime | None = None) -> bool:
-    """Whether a search may return a document: false for superseded facts, and for what was last said earlier."""
-    last_said_at = document.metadata.get("last_said_at")
-    if document.source not in ("caller-fact", "pinned-topic") or last_said_at is None:
-        return True
-    in_time = not_before is None or datetime.fromisoformat(last_said_at) >= not_before
-    return in_time and not document.metadata.get("superseded_by")
 
 
 def json_text(value: object) -> str:

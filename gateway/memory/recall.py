@@ -17,7 +17,7 @@ from gateway.memory.agent_notes import newest_notes
 from gateway.memory.documents import Document
 from gateway.memory.facts import Fact, FactStore
 from gateway.memory.identity import only_person, same_person
-from gateway.memory.memory_log import Retention, is_current
+from gateway.memory.memory_log import Retention
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
 from gateway.memory.remem_client import NoRemem, RememClient
 from gateway.memory.store import MemoryStore
@@ -101,7 +101,7 @@ class Recall:
     async def own_calls(self, agent: str, caller: str) -> list[PastCall]:
         """The calls in our own store, newest first. Raises StoreUnavailable."""
         tags = ("voice-session", f"agent:{agent}", f"caller:{caller}")
-        return _read(await self._own.newest(tags=tags, limit=self._limit))
+        return self._current(await self._own.newest(tags=tags, limit=self._limit))
 
     async def remote_calls(self, agent: str, caller: str) -> list[PastCall]:
         """The calls in the remote store, newest first; the last minutes may be missing. Raises StoreError."""
@@ -112,13 +112,22 @@ class Recall:
         deadline = clock() + _REMOTE_SECONDS
         for pause in _RETRY_PAUSES:
             try:
-                return _read(await self._remote.past_calls(agent, caller, self._limit, timeout=deadline - clock()))
+                return self._current(
+                    await self._remote.past_calls(agent, caller, self._limit, timeout=deadline - clock())
+                )
             except StoreUnavailable as error:
                 wait = max(pause, error.retry_after or 0)
                 if clock() + wait >= deadline:
                     raise
             await asyncio.sleep(wait)
-        return _read(await self._remote.past_calls(agent, caller, self._limit, timeout=deadline - clock()))
+        return self._current(await self._remote.past_calls(agent, caller, self._limit, timeout=deadline - clock()))
+
+    def _current(self, documents: Iterable[Document]) -> list[PastCall]:
+        """The calls in these documents that are not old enough for the archive, newest first."""
+        calls = [call for document in documents if (call := read_call(document))]
+        oldest = self._retention.oldest_call(datetime.now(UTC))
+        current = [call for call in calls if oldest is None or call.started_at >= oldest]
+        return sorted(current, key=lambda call: call.started_at, reverse=True)
 
     async def search(self, agent: str, caller: str, text: str, limit: int = 5, *, person: str = "") -> list[str]:
         """
@@ -129,14 +138,16 @@ class Recall:
         tags = (f"agent:{agent}", f"caller:{caller}")
         hits = await self._own.query(text, limit=limit + _MORE, tags=tags)
         person = person or only_person([fact.person for fact in await self.known_facts(agent, caller)])
-        oldest = self._oldest(agent)
-        found = [hit for hit in hits if hit.score > _FOUND_SCORE and _is_visible(hit.document, oldest, person)]
+        now = datetime.now(UTC)
+        found = [
+            hit
+            for hit in hits
+            if hit.score > _FOUND_SCORE
+            and self._retention.is_current(hit.document, agent, now)
+            and is_of(_person(hit.document), person)
+        ]
         texts = [(hit.document.title, without_sensitive(hit.snippet)) for hit in found]
         return [f"{title}: {snippet}" for title, snippet in texts if snippet][:limit]
-
-
-def _is_visible(document: Document, oldest: datetime | None, person: str) -> bool:
-    return is_current(document, oldest) and is_of(_person(document), person)
 
 
 def is_of(whose: str, person: str) -> bool:
@@ -231,11 +242,6 @@ def as_speech(texts: Iterable[str], *, most_characters: int = 700) -> str:
     """Facts as sentences to be read to the caller, without duplicates."""
     lines = dict.fromkeys(filter(None, (_plain(text).rstrip(" .") for text in texts)))
     return " ".join(f"{line}." for line in _fitted(list(lines), most_characters))
-
-
-def _read(documents: Iterable[Document]) -> list[PastCall]:
-    calls = [call for document in documents if (call := read_call(document))]
-    return sorted(calls, key=lambda call: call.started_at, reverse=True)
 
 
 # Calls

@@ -11,7 +11,7 @@ from typing import Final
 
 from gateway.memory.documents import Document, Hit, NewDocument
 from gateway.memory.facts import FactStore
-from gateway.memory.memory_log import Retention, is_current
+from gateway.memory.memory_log import Retention
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.store import MemoryStore
 
@@ -62,5 +62,4 @@ class VisibleDocuments:
 
     def _is_visible(self, document: Document, now: datetime) -> bool:
         agent = next((tag.removeprefix(_AGENT) for tag in document.tags if tag.startswith(_AGENT)), "")
-        oldest = self._retention.oldest(agent, now)
-        return is_current(document, oldest)
+        return self._retention.is_current(document, agent, now)

@@ -230,6 +230,7 @@ _CALL_PATHS: Final = {
             parameters=[
                 *_FILTERS,
                 _query("limit", "at most this many", {**_INTEGER, "minimum": 1, "maximum": 1000, "default": 50}),
+                _query("archived", "1: calls older than VOICE_SESSION_ARCHIVE_DAYS", {"enum": ["1"]}),
             ],
             errors=_HISTORY_ERRORS,
         )
@@ -417,6 +418,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
     "SessionDetails": _object(
         {
             **_SESSION,
+            "summary": {**_TEXT, "description": "the call's document; empty if there is none"},
             "transcript": _list(
                 _object(
                     {"speaker": {"enum": ["caller", "agent"]}, "text": _TEXT, "at": _TEXT, "unheard": _TEXT},

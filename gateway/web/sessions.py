@@ -23,7 +23,8 @@ def routes(history: CallHistory, admin_token: Secret) -> list[Route]:
         limit = request.query_params.get("limit", "50")
         if not limit.isdecimal() or not 0 < int(limit) <= MAX_CALLS:
             return _error(422, f"limit must be a number from 1 to {MAX_CALLS}")
-        return JSONResponse(await history.calls(_filter(request), limit=int(limit)))
+        archived = request.query_params.get("archived") == "1"
+        return JSONResponse(await history.calls(_filter(request), limit=int(limit), archived=archived))
 
     async def show_call(request: Request) -> Response:
         call = await history.call(request.path_params["id"])

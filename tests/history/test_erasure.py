@@ -173,6 +173,7 @@ async def test_forget_leaves_no_word_in_any_file(house):
         "state entries": 1,
         "documents": 1,
         "finalization jobs": 1,
+        "archived calls": 0,
         "calls": 1,
         "remote documents": 0,
         "entries in Redis": 0,
