@@ -10,7 +10,7 @@ import functools
 import re
 import tomllib
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from importlib import resources
@@ -93,19 +93,23 @@ def fold(text: str) -> str:
     return "".join(character for character in decomposed if not unicodedata.combining(character))
 
 
+def load() -> None:
+    """Read the data file ahead of the first call."""
+    _data()
+
+
 def introduced_name(text: str, language: str = "") -> PersonName | None:
     """The name by which a caller introduces themselves in these words; the last one where they correct it."""
     text = unicodedata.normalize("NFC", text)
-    has_capitals = any(character.isupper() for character in text[1:]) or text[:1].isupper()
-    folded = _same_length_fold(text)
+    spoken = _spoken(text)
     found: tuple[int, PersonName] | None = None
-    for code in (language,) if language in LANGUAGES else LANGUAGES:
-        for phrase in _data().introductions[code]:
-            for match in phrase.matches(folded):
-                words = _name_words(text[slice(*match.span("name"))], has_capitals=has_capitals)
-                name = PersonName.parse(" ".join(words)) if words else None
-                if name is not None and name.words and (found is None or match.start("name") >= found[0]):
-                    found = match.start("name"), _longer(found, match.start("name"), name)
+    for phrase in _data().introductions.possible_in(spoken, language):
+        for match in phrase.pattern.finditer(spoken.folded):
+            has_capitals = any(character.isupper() for character in text)
+            words = _name_words(text[slice(*match.span("name"))], has_capitals=has_capitals)
+            name = PersonName.parse(" ".join(words)) if words else None
+            if name is not None and name.words and (found is None or match.start("name") >= found[0]):
+                found = match.start("name"), _longer(found, match.start("name"), name)
     return _corrected(text, found) if found is not None else None
 
 
@@ -121,12 +125,11 @@ def answered_name(text: str) -> PersonName | None:
 
 def relation_to_known(text: str, language: str = "") -> str:
     """How the caller says that they are not the person who usually calls: "his wife"; empty if they do not say so."""
-    folded = fold(text)
-    for code in (language,) if language in LANGUAGES else LANGUAGES:
-        for phrase in _data().relations[code]:
-            for match in phrase.matches(folded):
-                named = _data().relatives[code].search(match.group())
-                return named.group() if named else "someone else"
+    spoken = _spoken(unicodedata.normalize("NFC", text))
+    for phrase in _data().relations.possible_in(spoken, language):
+        if match := phrase.pattern.search(spoken.folded):
+            named = _data().relatives[phrase.language].search(match.group())
+            return named.group() if named else "someone else"
     return ""
 
 
@@ -277,7 +280,7 @@ def _corrected(text: str, found: tuple[int, PersonName]) -> PersonName:
 
 
 class _SameLength(dict[int, str]):
-    """A table for `str.translate` that folds each character to one character."""
+    """A table for `str.translate` that folds each character to one character, so that positions stay the same."""
 
     def __missing__(self, code: int) -> str:
         self[code] = folded = fold(chr(code))[:1] or chr(code)
@@ -287,9 +290,18 @@ class _SameLength(dict[int, str]):
 _SAME_LENGTH: Final = _SameLength()
 
 
-def _same_length_fold(text: str) -> str:
-    """Folded so that positions stay those of `text`."""
-    return text.translate(_SAME_LENGTH)
+@dataclass(frozen=True, slots=True)
+class _Spoken:
+    """A turn, folded to the same length, and its words."""
+
+    folded: str
+    words: frozenset[str]
+
+
+@functools.lru_cache(maxsize=8)  # a turn is searched for a name and for a relation
+def _spoken(text: str) -> _Spoken:
+    folded = text.translate(_SAME_LENGTH)
+    return _Spoken(folded, frozenset(re.findall(r"\w+", folded)))
 
 
 # Data
@@ -297,18 +309,37 @@ def _same_length_fold(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Phrase:
-    """A pattern, and words of it that the text must hold: most turns hold none, and a pattern costs more to try."""
+    """A pattern of a language, compiled when it is first needed, and its place in the table."""
 
-    cue: str
-    pattern: re.Pattern[str]
+    language: str
+    expression: str
+    place: int
 
-    @classmethod
-    def of(cls, phrase: str, pattern: str) -> "_Phrase":
-        cue = max(re.split("NAME|REL|POSS", phrase), key=len).strip()
-        return cls(_same_length_fold(cue), re.compile(pattern))
+    @functools.cached_property
+    def pattern(self) -> re.Pattern[str]:
+        return re.compile(self.expression)
 
-    def matches(self, folded: str) -> Iterator[re.Match[str]]:
-        return self.pattern.finditer(folded) if self.cue in folded else iter(())
+
+class _Phrases:
+    """Phrases by a word that each needs: most turns hold few of these words, and a lookup costs less than a search."""
+
+    def __init__(self) -> None:
+        self._by_word: dict[str, list[_Phrase]] = {}
+        self._size = 0
+
+    def add(self, language: str, expression: str, words: Iterable[str]) -> None:
+        """A text must hold one of the words to match the expression; of a word with hyphens the first part counts."""
+        phrase = _Phrase(language, expression, self._size)
+        self._size += 1
+        for word in words:
+            self._by_word.setdefault(re.findall(r"\w+", word.translate(_SAME_LENGTH))[0], []).append(phrase)
+
+    def possible_in(self, spoken: _Spoken, language: str) -> list[_Phrase]:
+        """In the order of the table; of all languages unless `language` is one of them."""
+        found = [phrase for word in spoken.words & self._by_word.keys() for phrase in self._by_word[word]]
+        if language in LANGUAGES:
+            found = [phrase for phrase in found if phrase.language == language]
+        return sorted(set(found), key=lambda phrase: phrase.place) if len(found) > 1 else found
 
 
 @dataclass(frozen=True)
@@ -318,8 +349,8 @@ class _Data:
     homophones: Mapping[str, frozenset[int]]
     pairs: Mapping[str, frozenset[int]]
     not_names: frozenset[str]
-    introductions: Mapping[str, Sequence[_Phrase]]
-    relations: Mapping[str, Sequence[_Phrase]]
+    introductions: _Phrases
+    relations: _Phrases
     relatives: Mapping[str, re.Pattern[str]]
 
     def is_known(self, word: str) -> bool:
@@ -335,8 +366,8 @@ def _data() -> _Data:
         homophones=_groups(raw["homophones"]["all"]),
         pairs=_groups(raw["pairs"]["all"]),
         not_names=frozenset(raw["not_names"]["all"]),
-        introductions={code: [*_introductions(raw, code)] for code in LANGUAGES},
-        relations={code: _relations(raw, code) for code in LANGUAGES},
+        introductions=_introductions(raw),
+        relations=_relations(raw),
         relatives={
             code: re.compile(rf"\b{_any_of(raw['possessives'][code])} {_any_of(raw['relations'][code])}\b")
             for code in LANGUAGES
@@ -352,41 +383,47 @@ def _groups(lines: Iterable[str]) -> dict[str, frozenset[int]]:
     return {name: frozenset(numbers) for name, numbers in found.items()}
 
 
-def _introductions(raw: Mapping[str, Any], code: str) -> Iterator[_Phrase]:
-    for phrase in raw["introductions"][code]:
-        yield _introduction(phrase)
-    # "this is her son Tobias speaking"
-    relative = rf"\b{_any_of(raw['possessives'][code])} {_any_of(raw['relations'][code])}"
-    yield _Phrase.of("", rf"{relative},? (?P<name>{_NAME_WORD}(?: {_NAME_WORD})?)")
+def _introductions(raw: Mapping[str, Any]) -> _Phrases:
+    phrases = _Phrases()
+    for code in LANGUAGES:
+        for phrase in raw["introductions"][code]:
+            phrases.add(code, _introduction(phrase), [_longest_word(phrase)])
+        # "this is her son Tobias speaking"
+        relative = rf"\b{_any_of(raw['possessives'][code])} {_any_of(raw['relations'][code])}"
+        phrases.add(code, rf"{relative},? (?P<name>{_NAME_WORD}(?: {_NAME_WORD})?)", raw["relations"][code])
+    return phrases
+
+
+def _longest_word(phrase: str) -> str:
+    """The longest word apart from placeholders."""
+    words: list[str] = re.findall(r"\w+", re.sub("NAME|REL|POSS", "", phrase))
+    return max(words, key=len)
 
 
 def _any_of(words: Iterable[str]) -> str:
     return "(?:" + "|".join(sorted(map(re.escape, words), key=len, reverse=True)) + ")"
 
 
-def _introduction(phrase: str) -> _Phrase:
-    words = rf"(?P<name>{_NAME_WORD}(?: {_NAME_WORD}){{0,3}}?)" if phrase.startswith("NAME") else None
-    if words is not None:  # a name in front stands at the beginning of a sentence
-        rest = re.escape(phrase.removeprefix("NAME "))
-        return _Phrase.of(
-            phrase, rf"(?:^|[.!?,;]\s*|\b(?:hello|hi|hey|hallo|hola|bonjour|allo)[, ]+){words},? {rest}\b"
-        )
-    before = re.escape(_same_length_fold(phrase.removesuffix(" NAME").split(" NAME ")[0]))
-    tail = phrase.split(" NAME ")[1] if " NAME " in phrase else ""
-    name = rf"(?P<name>{_NAME_WORD}(?: {_NAME_WORD}){{0,3}})"
-    if tail:
-        lazy = rf"(?P<name>{_NAME_WORD}(?: {_NAME_WORD}){{0,3}}?)"
-        return _Phrase.of(phrase, rf"\b{before} {lazy},? {re.escape(tail)}\b")
-    return _Phrase.of(phrase, rf"\b{before},? {name}")
+def _introduction(phrase: str) -> str:
+    name = rf"{_NAME_WORD}(?: {_NAME_WORD}){{0,3}}"
+    before, after = (part.strip().translate(_SAME_LENGTH) for part in phrase.split("NAME"))
+    if not before:  # a name in front stands at the beginning of a sentence
+        start = r"(?:^|[.!?,;]\s*|\b(?:hello|hi|hey|hallo|hola|bonjour|allo)[, ]+)"
+        return rf"{start}(?P<name>{name}?),? {re.escape(after)}\b"
+    if after:
+        return rf"\b{re.escape(before)} (?P<name>{name}?),? {re.escape(after)}\b"
+    return rf"\b{re.escape(before)},? (?P<name>{name})"
 
 
-def _relations(raw: Mapping[str, Any], code: str) -> list[_Phrase]:
-    relation, possessive = _any_of(raw["relations"][code]), _any_of(raw["possessives"][code])
-    patterns = []
-    for phrase in raw["relation_phrases"][code]:
-        # "Eric Storm, Erica's father", "Mr Adeyemi speaking, her husband": only right after a name that was given
-        given = r"(?:^|[.!?] )[^.?!,]*(?:, ?[^.?!,]*)?"
-        start = given + r", \w+" if phrase.startswith("'s") else given if phrase.startswith(",") else r"(?<!\w)"
-        body = re.escape(phrase).replace("REL", relation).replace("POSS", possessive).replace(r"\ ", " ")
-        patterns.append(_Phrase.of(phrase, start + body + r"\b"))
-    return patterns
+def _relations(raw: Mapping[str, Any]) -> _Phrases:
+    phrases = _Phrases()
+    for code in LANGUAGES:
+        relation, possessive = _any_of(raw["relations"][code]), _any_of(raw["possessives"][code])
+        for phrase in raw["relation_phrases"][code]:
+            # "Eric Storm, Erica's father", "Mr Adeyemi speaking, her husband": only right after a name that was given
+            given = r"(?:^|[.!?] )[^.?!,]*(?:, ?[^.?!,]*)?"
+            start = given + r", \w+" if phrase.startswith("'s") else given if phrase.startswith(",") else r"(?<!\w)"
+            body = re.escape(phrase).replace("REL", relation).replace("POSS", possessive).replace(r"\ ", " ")
+            words = raw["relations"][code] if "REL" in phrase else [_longest_word(phrase)]
+            phrases.add(code, start + body + r"\b", words)
+    return phrases

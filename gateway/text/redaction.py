@@ -8,6 +8,7 @@ rules are the tables at the top.
 Our own code: presidio-analyzer 2.2.366 finds no number that is spoken digit by digit, which is how callers give them.
 """
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -76,9 +77,12 @@ _REPEATS: Final = {
 }
 
 
+_SPELLINGS: Final = {"é": "é e", "ó": "ó o", "ü": "ü ue u", "ö": "ö oe o", "ß": "ß ss"}
+
+
 def _word_pattern(words: Iterable[str]) -> str:
     """Matches any of the words, with or without accents; a hyphen may be a space."""
-    plain = {"é": "[ée]", "ó": "[óo]", "ü": "(?:ü|ue|u)", "ö": "(?:ö|oe|o)", "ß": "(?:ß|ss)", "-": "[ -]"}
+    plain = {letter: f"(?:{'|'.join(others.split())})" for letter, others in _SPELLINGS.items()} | {"-": "[ -]"}
     spelled = ("".join(plain.get(letter, letter) for letter in word) for word in sorted(words, key=len, reverse=True))
     return "|".join(spelled)
 
@@ -94,6 +98,14 @@ _INSIDE_ONLY: Final = frozenset({"ein", "eine", "un", "une", "uno", "once", "sei
 _ALL_WORDS: Final = {**_DIGITS, **_TEENS, **_TENS, **_REPEATS}
 _WORDS: Final = _word_pattern(_ALL_WORDS)
 _FIRST_WORDS: Final = _word_pattern(word for word in _ALL_WORDS if word not in _INSIDE_ONLY)
+# The first words of these, in every spelling. To a pattern that ignores case, the letters of `_UNDOTTED` are an i.
+_NUMBER_STARTS: Final = frozenset(
+    "".join(letters)
+    for first in {re.split("[ -]", word)[0] for word in _ALL_WORDS}
+    for letters in itertools.product(*(_SPELLINGS.get(letter, letter).split() for letter in first))
+)
+_UNDOTTED: Final = str.maketrans("\u0130\u0131", "ii")
+_DIGIT: Final = re.compile(r"\d")
 _DIGITS |= {_spelling(word): value for word, value in _DIGITS.items()}
 _TEENS |= {_spelling(word): value for word, value in _TEENS.items()}
 _TENS |= {_spelling(word): value for word, value in _TENS.items()}
@@ -215,11 +227,11 @@ _NO_ANSWER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _RedactionRule:
-    """A pattern whose group `secret` is replaced; tried only if one of the signs (lower case) occurs in the text."""
+    """A pattern whose group `secret` is replaced; tried only if the text holds a sign (lower case), else a digit."""
 
     marker: str
     pattern: re.Pattern[str]
-    signs: tuple[str, ...] = ("",)
+    signs: tuple[str, ...] = ()
 
 
 _RULES: Final = (
@@ -364,11 +376,20 @@ def _normalised(text: str) -> str:
 
 def _redact_once(text: str) -> str:
     lowered = text.lower()
+    has_digit = _DIGIT.search(text) is not None
     for rule in _RULES:
-        if any(sign in lowered for sign in rule.signs):
+        if any(sign in lowered for sign in rule.signs) if rule.signs else has_digit:
             text = _cut(text, [(*match.span("secret"), rule.marker) for match in rule.pattern.finditer(text)])
-    text = _cut(text, [finding for match in _IBAN.finditer(text) if (finding := _iban(match))])
+    if has_digit:
+        text = _cut(text, [finding for match in _IBAN.finditer(text) if (finding := _iban(match))])
+    if not has_digit and not _may_name_number(text):
+        return text
     return _cut(text, [finding for run in _SECRET_RUN.finditer(text) if (finding := _judge(text, run))])
+
+
+def _may_name_number(text: str) -> bool:
+    """Whether a word of the text can begin a number: a lookup, much faster than the search for `_SECRET_RUN`."""
+    return not _NUMBER_STARTS.isdisjoint(re.findall(r"\w+", text.translate(_UNDOTTED).lower()))
 
 
 def _iban(match: re.Match[str]) -> _Finding | None:

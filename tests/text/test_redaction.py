@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.text import redaction
 from gateway.text.plain_text import SpokenLine
 from gateway.text.redaction import redact, redact_lines
 
@@ -253,3 +254,17 @@ def test_code_after_a_pause():
         SpokenLine("caller", "four nine double two one"),
     ]
     assert redact_lines(lines)[3].text == "[code removed]"
+
+
+_PIECES = st.sampled_from(
+    "zero Two fünf fuenf FUNF DREISSIG dreißig dreiẞig dix-sept zéro quatre vingt V\u0130ER s\u0131x \uff14 \u0664 un "
+    "once double doppelte pin code my the is and GB82 x1 o' five-ish _six s\u0301ix".split()
+)
+
+
+@given(st.lists(_PIECES, max_size=6), st.text("aeinosxz \u0130\u0131'-_", max_size=12))
+def test_words_that_begin_no_number_are_not_searched(pieces, tail):
+    """The lookup skips the search for numbers only where it would find none."""
+    text = redaction._normalised(f"{' '.join(pieces)} {tail}")
+    if redaction._SECRET_RUN.search(text):
+        assert redaction._DIGIT.search(text) or redaction._may_name_number(text)

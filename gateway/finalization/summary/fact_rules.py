@@ -99,6 +99,11 @@ def _language(table: dict[str, Any]) -> _Language:
     )
 
 
+def load() -> None:
+    """Compile the rules ahead of the first call."""
+    _languages()
+
+
 def extract(lines: Sequence[SpokenLine]) -> tuple[CallerFact, ...]:
     """What the caller stated plainly, at most five facts in spoken order; usually none."""
     found = [

@@ -19,6 +19,7 @@ from gateway.finalization.summary.facts import keep_facts
 from gateway.finalization.summary.topics import KnownTopic, keep_topics, known_topics_text
 from gateway.finalization.summary.xai_summaries import XaiSummaries
 from gateway.settings import Secret
+from gateway.text import person_names, sensitive
 from gateway.text.plain_text import SpokenLine
 from gateway.text.sensitive import without_sensitive
 
@@ -66,7 +67,9 @@ class Summarizer:
         return bool(self._providers)
 
     async def prepare(self) -> None:
-        """Load what providers need, ahead of the first summary."""
+        """Load what rules and providers need, ahead of the first summary."""
+        for load in (sensitive.load, fact_rules.load, person_names.load):
+            await asyncio.to_thread(load)
         for provider in self._providers:
             await provider.prepare()
 
