@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 _NAME: Final = re.compile(r"voice-session-[0-9a-f-]{36}\.(txt|part)")
-_DAY: Final = 86_400
 _NO_LOCKS: Final = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP})
 """Errors of a network folder without locks. A transcript matters more than the order of two writers."""
 
@@ -34,7 +33,9 @@ class Archive:
 
     async def read(self, session_uuid: str) -> str | None:
         """The transcript of a call, or None if it was not written or has been deleted."""
-        return await asyncio.to_thread(self._read, session_uuid)
+        with contextlib.suppress(OSError):
+            return await asyncio.to_thread(self.path_of(session_uuid).read_text, encoding="utf-8")
+        return None
 
     async def delete_old(self) -> int:
         """Delete files older than the retention. Returns how many."""
@@ -59,16 +60,10 @@ class Archive:
             part.replace(path)
         return True
 
-    def _read(self, session_uuid: str) -> str | None:
-        try:
-            return (self._folder / f"voice-session-{session_uuid}.txt").read_text(encoding="utf-8")
-        except OSError:
-            return None
-
     def _delete_old(self) -> int:
         if not self._folder.is_dir():
             return 0
-        before = time.time() - self._retention_days * _DAY
+        before = time.time() - self._retention_days * 86_400
         old = [path for path in self._folder.iterdir() if _NAME.fullmatch(path.name) and path.stat().st_mtime < before]
         for path in old:
             path.unlink(missing_ok=True)
@@ -81,26 +76,20 @@ def _locked(part: Path) -> Iterator[int]:
     while True:
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            _lock(descriptor)
-            if _is_open_as(descriptor, part):  # otherwise it was renamed or deleted while we waited
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            try:
+                current = part.stat()
+            except FileNotFoundError:
+                continue
+            if os.path.samestat(os.fstat(descriptor), current):  # otherwise it was replaced while we waited
                 yield descriptor
                 return
         finally:
             os.close(descriptor)
-
-
-def _lock(descriptor: int) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-
-
-def _is_open_as(descriptor: int, path: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    return False
 
 
 def _has_less(text: str, existing: str) -> bool:

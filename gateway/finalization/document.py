@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime, tzinfo
+from datetime import tzinfo
 from typing import Any, Final
 
 from gateway.finalization.summary.call_summary import CallSummary
@@ -15,7 +15,6 @@ from gateway.text.plain_text import SpokenLine
 from gateway.text.redaction import redact, redact_lines
 
 SOURCE: Final = "voice-call"
-_CUT_OFF: Final = " —"
 
 
 def redact_turns(turns: Sequence[Turn]) -> list[Turn]:
@@ -26,15 +25,14 @@ def redact_turns(turns: Sequence[Turn]) -> list[Turn]:
     loop that carries audio.
     """
     lines = redact_lines([_line(turn, turn.text) for turn in turns])
-    return [
-        replace(turn, text=line.text, unheard=redact(turn.unheard)) for turn, line in zip(turns, lines, strict=True)
-    ]
+    pairs = zip(turns, lines, strict=True)
+    return [replace(turn, text=line.text, unheard=redact(turn.unheard)) for turn, line in pairs]
 
 
 def spoken_lines(turns: Iterable[Turn]) -> list[SpokenLine]:
     """What was heard, one line per turn."""
     said = [(turn, " ".join(turn.text.split())) for turn in turns if turn.text.strip()]
-    return [_line(turn, text if turn.heard else text + _CUT_OFF) for turn, text in said]
+    return [_line(turn, text if turn.heard else f"{text} —") for turn, text in said]
 
 
 def speakers(turns: Iterable[Turn], *, silence: float, known_name: str = "") -> list[str]:
@@ -68,47 +66,44 @@ def call_document(
     `with_facts`: include the caller's facts, for a store that keeps them nowhere else.
     """
     learned = [fact.text for fact in summary.caller_facts] if with_facts else []
-    title = f"Voice Call Summary — {_wall_clock(session.started_at, zone)}"
+    title = f"Voice Call Summary — {session.started_at.astimezone(zone):%Y-%m-%d %I:%M %p}"
+    minutes, seconds = divmod(round(max(session.seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
     is_relative = any(relation_to_known(turn.text) for turn in session.turns if turn.speaker is Speaker.CALLER)
     name = resolve(session.known_name, summary.caller_name, is_relative=is_relative)
-    caller = f"{name} ({session.caller})" if name else f"({session.caller})"
-    header = [
+    lines = [
         f"## {title}",
         "",
         f"**Session:** {session.id}",
-        f"**Duration:** {_duration(session.seconds)}",
-        f"**Caller:** {caller}",
+        f"**Duration:** {f'{hours}h ' if hours else ''}{minutes}m {seconds}s",
+        f"**Caller:** {f'{name} ' if name else ''}({session.caller})",
         f"**Agent:** {session.agent}",
+        *_section("Topics Discussed", summary.topics),
+        *_section("Key Decisions", summary.decisions),
+        *_section("Action Items", summary.action_items),
+        *_section("Important Facts", tuple(dict.fromkeys([*summary.facts, *learned]))),
+        *["", "### Context for Next Call", *([summary.context] if summary.context else [])],
     ]
-    sections = [
-        _section("Topics Discussed", summary.topics),
-        _section("Key Decisions", summary.decisions),
-        _section("Action Items", summary.action_items),
-        _section("Important Facts", tuple(dict.fromkeys([*summary.facts, *learned]))),
-        ["", "### Context for Next Call", *([summary.context] if summary.context else [])],
-    ]
-    return NewDocument(
-        title=title,
-        content="\n".join(header + [line for section in sections for line in section]) + "\n",
-        source=SOURCE,
-        tags=("voice-session", "deepclaw", "phone-call", f"agent:{session.agent}", f"caller:{session.caller}"),
-        created_at=session.started_at,
-        metadata=_metadata(session, summary),
-        source_id=session.id,
-    )
-
-
-def _metadata(session: VoiceSession, summary: CallSummary) -> dict[str, Any]:
-    return {
+    metadata: dict[str, Any] = {
         "session_id": session.id,
         "agent": session.agent,
         "caller": session.caller,
         "carrier": session.carrier,
         "seconds": round(max(session.seconds, 0)),
         "summary_by": summary.written_by,
-        # The name in the header is no evidence then: the call that gave it may be reverted or erased.
-        **({NAME_FROM_EARLIER_CALL: True} if session.known_name and not summary.caller_name else {}),
     }
+    if session.known_name and not summary.caller_name:
+        # The name in the header is no evidence then: the call that gave it may be reverted or erased.
+        metadata[NAME_FROM_EARLIER_CALL] = True
+    return NewDocument(
+        title=title,
+        content="\n".join(lines) + "\n",
+        source=SOURCE,
+        tags=("voice-session", "deepclaw", "phone-call", f"agent:{session.agent}", f"caller:{session.caller}"),
+        created_at=session.started_at,
+        metadata=metadata,
+        source_id=session.id,
+    )
 
 
 def _section(heading: str, items: Sequence[str]) -> list[str]:
@@ -117,13 +112,3 @@ def _section(heading: str, items: Sequence[str]) -> list[str]:
 
 def _line(turn: Turn, text: str) -> SpokenLine:
     return SpokenLine("caller" if turn.speaker is Speaker.CALLER else "agent", text)
-
-
-def _wall_clock(moment: datetime, zone: tzinfo | None) -> str:
-    return f"{moment.astimezone(zone):%Y-%m-%d %I:%M %p}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(max(seconds, 0)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}h {minutes}m {rest}s" if hours else f"{minutes}m {rest}s"

@@ -8,14 +8,17 @@ A finalization job: how far the work after one call has come.
 """
 
 import enum
-from dataclasses import asdict, dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
 from typing import Any, Final, Protocol
 
 import orjson
 
-from gateway.finalization.merge import merged
+from gateway.finalization.document import redact_turns
 from gateway.finalization.summary.call_summary import CallSummary
-from gateway.session import VoiceSession
+from gateway.session import EndReason, Speaker, Turn, VoiceSession
 
 
 class JobState(enum.StrEnum):
@@ -33,6 +36,8 @@ _NEXT: Final = {
     JobState.FAILED: {JobState.QUEUED},
     JobState.DONE: set(),
 }
+_STORED: Final = "archived document_id version remote_id remote_version remote_sent problem node".split()
+"""The fields that are stored as they are."""
 
 
 @dataclass
@@ -93,50 +98,29 @@ class FinalizationJob:
             "session_id": self.session.id,
             "session": orjson.dumps(self.session.as_json()).decode(),
             "state": self.state,
-            "archived": self.archived,
             "summary": orjson.dumps(asdict(self.summary)).decode() if self.summary else None,
-            "document_id": self.document_id,
-            "version": self.version,
-            "remote_id": self.remote_id,
-            "remote_version": self.remote_version,
-            "remote_sent": self.remote_sent,
-            "problem": self.problem,
-            "node": self.node,
+            **{name: getattr(self, name) for name in _STORED},
         }
 
     @classmethod
-    def from_row(cls, row: dict[str, Any]) -> "FinalizationJob":
+    def from_row(cls, row: Mapping[str, Any]) -> "FinalizationJob":
+        is_failed = row.get("state", row["problem"] and "failed") == "failed"
+        stored = {name: row[name] for name in _STORED}
         return cls(
             session=VoiceSession.from_json(orjson.loads(row["session"])),
-            state=JobState.FAILED if row.get("state", row["problem"] and "failed") == "failed" else JobState.QUEUED,
-            archived=bool(row["archived"]),
+            state=JobState.FAILED if is_failed else JobState.QUEUED,
             summary=CallSummary.from_json(orjson.loads(row["summary"])) if row["summary"] else None,
-            document_id=row["document_id"],
-            version=row["version"],
-            remote_id=row["remote_id"],
-            remote_version=row["remote_version"],
-            remote_sent=bool(row["remote_sent"]),
-            problem=row["problem"],
-            node=row["node"],
+            **stored | {"archived": bool(row["archived"]), "remote_sent": bool(row["remote_sent"])},
         )
 
 
-def merge_and_requeue(known: FinalizationJob, session: VoiceSession) -> FinalizationJob | None:
-    """
-    A new job for a call of which `session` has turns that the known job lacks; None if it has none.
+class QueueStatus(enum.StrEnum):
+    """What has become of a job that was handed over."""
 
-    It replaces the documents of the known job.
-    """
-    whole = merged(known.session, session)
-    if whole.turns == known.session.turns:
-        return None
-    return FinalizationJob(
-        whole,
-        version=max(1, known.version, known.remote_version),
-        remote_id=known.remote_id,
-        remote_version=known.remote_version,
-        remote_sent=True,
-    )
+    DONE = "done"
+    FAILED = "failed"
+    PENDING = "pending"
+    LOST = "lost"
 
 
 class JobStore(Protocol):
@@ -160,22 +144,13 @@ class JobQueue(Protocol):
 
     async def hand_over(self, job: FinalizationJob) -> None: ...
 
-    async def status(self, session_id: str) -> "QueueStatus": ...
+    async def status(self, session_id: str) -> QueueStatus: ...
 
     async def load(self, session_id: str) -> FinalizationJob | None:
         """A job that is not done, as the queue has it."""
 
     async def next(self) -> list[FinalizationJob]:
         """The next jobs for this node; empty if there was none for a second."""
-
-
-class QueueStatus(enum.StrEnum):
-    """What has become of a job that was handed over."""
-
-    DONE = "done"
-    FAILED = "failed"
-    PENDING = "pending"
-    LOST = "lost"
 
 
 class NoJobQueue:
@@ -193,3 +168,76 @@ class NoJobQueue:
 
     async def next(self) -> list[FinalizationJob]:
         return []
+
+
+# Two nodes that know the same call
+
+
+def merge_and_requeue(known: FinalizationJob, session: VoiceSession) -> FinalizationJob | None:
+    """
+    A new job for a call of which `session` has turns that the known job lacks; None if it has none.
+
+    It replaces the documents of the known job.
+    """
+    whole = merged(known.session, session)
+    if whole.turns == known.session.turns:
+        return None
+    new = FinalizationJob(whole, version=max(1, known.version, known.remote_version), remote_sent=True)
+    new.remote_id, new.remote_version = known.remote_id, known.remote_version
+    return new
+
+
+def merged(one: VoiceSession, other: VoiceSession) -> VoiceSession:
+    """
+    Every turn of either, once, in the order spoken. Secrets spread over both parts are redacted.
+
+    How the call ended is taken from the node that had it last.
+    """
+
+    def ending(session: VoiceSession) -> tuple[bool, datetime]:
+        knows_ending = session.end_reason not in (None, EndReason.GATEWAY_DIED)
+        return knows_ending, session.ended_at or datetime.min.replace(tzinfo=UTC)
+
+    earlier, later = sorted((one, other), key=ending)
+    retracted = list(dict.fromkeys([*one.taken_back, *other.taken_back]))
+    turns = merged_turns(earlier.turns, later.turns)
+    return replace(
+        later,
+        started_at=min(one.started_at, other.started_at),
+        turns=redact_turns([turn for turn in turns if turn.name not in retracted]),
+        state=later.state or earlier.state,
+        timings=max(one.timings, other.timings, key=len),
+        receipt=later.receipt or earlier.receipt,
+        taken_over=one.taken_over or other.taken_over,
+        taken_back=retracted,
+    )
+
+
+def merged_turns(one: Iterable[Turn], other: Iterable[Turn]) -> list[Turn]:
+    """Turns that both have anchor the order. Between those, each keeps its own order, and the clock decides."""
+    first, second = _by_merge_key(one), _by_merge_key(other)
+    turns: list[Turn] = []
+    while first and second:
+        (key, here), (other_key, there) = next(iter(first.items())), next(iter(second.items()))
+        if key in second and other_key in first:
+            turns.append(_fuller(first.pop(key), second.pop(key)))
+        elif key not in second and (other_key in first or here.at <= there.at):
+            turns.append(first.pop(key))
+        else:
+            turns.append(second.pop(other_key))
+    return [*turns, *first.values(), *second.values()]
+
+
+def _by_merge_key(turns: Iterable[Turn]) -> dict[tuple[Speaker, datetime, int], Turn]:
+    """The key is (speaker, start time, occurrence)."""
+    seen: Counter[tuple[Speaker, datetime]] = Counter()
+    keyed = {}
+    for turn in turns:
+        seen[turn.speaker, turn.at] += 1
+        keyed[turn.speaker, turn.at, seen[turn.speaker, turn.at]] = turn
+    return keyed
+
+
+def _fuller(one: Turn, other: Turn) -> Turn:
+    """The longer of two versions of an answer, or the one that says where it was cut off."""
+    return max(one, other, key=lambda turn: (len(f"{turn.text} {turn.unheard}".strip()), bool(turn.unheard)))

@@ -8,8 +8,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable, TakenOver
-from gateway.finalization.job import FinalizationJob, JobState
-from gateway.finalization.merge import merged
+from gateway.finalization.job import FinalizationJob, JobState, merged
 from gateway.memory.database import Connection, Migration
 from gateway.memory.store import MemoryStore
 from gateway.session import VoiceSession
@@ -39,9 +38,6 @@ SCHEMA: Final = (
 
 HANDED_OVER: Final = "stream"
 """The `node` of a job that is in the shared queue."""
-
-CHECKPOINT_ATTEMPTS: Final = 10
-CHECKPOINT_PAUSE: Final = 0.02
 
 _log = logging.getLogger(__name__)
 
@@ -94,8 +90,7 @@ class JobTable:
         connection.execute(f"INSERT OR REPLACE INTO finalization_jobs ({', '.join(row)}) VALUES ({marks})", row)
 
     async def finish(self, job: FinalizationJob) -> None:
-        statement = "DELETE FROM finalization_jobs WHERE session_id = ?"
-        await self._store.run(lambda connection: connection.execute(statement, (job.session.id,)).rowcount)
+        await self._change("DELETE FROM finalization_jobs WHERE session_id = ?", job.session.id)
 
     async def park(self, job: FinalizationJob) -> None:
         await self.save(job)
@@ -107,10 +102,10 @@ class JobTable:
             busy, *_ = connection.execute("PRAGMA wal_checkpoint(FULL)").fetchone()
             return not busy
 
-        for _ in range(CHECKPOINT_ATTEMPTS):
+        for _ in range(10):
             if await self._store.look(done):
                 return
-            await asyncio.sleep(CHECKPOINT_PAUSE)  # another worker's checkpoint may have started before our last save
+            await asyncio.sleep(0.02)  # another worker's checkpoint may have started before our last save
         raise StoreUnavailable("another process keeps the embedded store busy")
 
     # Jobs to be run
@@ -125,23 +120,16 @@ class JobTable:
         except SharedStoreUnavailable:  # unknown; there is a next time
             return False
 
-        def work(connection: Connection) -> int:
-            change = "UPDATE finalization_jobs SET node = ? WHERE session_id = ? AND node = ?"
-            return connection.execute(change, (self._node, job.session.id, job.node)).rowcount
-
-        claimed = bool(await self._store.run(work))
+        change = "UPDATE finalization_jobs SET node = ? WHERE session_id = ? AND node = ?"
+        claimed = bool(await self._change(change, self._node, job.session.id, job.node))
         job.node = self._node if claimed else job.node
         return claimed
 
     async def retry_failed(self, session_id: str = "") -> int:
         """Queue all failed jobs again, or the one of this call. Returns how many there were."""
-
-        def work(connection: Connection) -> int:
-            change = """UPDATE finalization_jobs SET state = ?, problem = '', node = ''
-                WHERE problem <> '' AND ? IN ('', session_id)"""
-            return connection.execute(change, (JobState.QUEUED, session_id)).rowcount
-
-        return await self._store.run(work)
+        change = """UPDATE finalization_jobs SET state = ?, problem = '', node = ''
+            WHERE problem <> '' AND ? IN ('', session_id)"""
+        return await self._change(change, JobState.QUEUED, session_id)
 
     async def of(self, session_id: str) -> FinalizationJob | None:
         """The job of one call, if it is not done."""
@@ -155,8 +143,10 @@ class JobTable:
 
     async def unfinished(self) -> list[FinalizationJob]:
         """All jobs, the oldest first. A row that cannot be read is left alone and logged."""
-        jobs = [_readable(row) for row in await self._store.look(_rows)]
-        return [job for job in jobs if job is not None]
+        return [job for row in await self._store.look(_rows) if (job := _readable(row)) is not None]
+
+    async def _change(self, statement: str, *values: str) -> int:
+        return await self._store.run(lambda connection: connection.execute(statement, values).rowcount)
 
 
 def _rows(connection: Connection, which: str = "", *values: str) -> list[dict[str, Any]]:

@@ -100,30 +100,28 @@ class RedisJobQueue:
     @foreign_errors
     async def hand_over(self, job: FinalizationJob) -> None:
         """Let any node run the job, unless it was handed over or done before and this one adds no turn."""
-        id_ = job.session.id
+        key = _Keys(job.session.id)
+        keys = [key.state, key.done, key.session, key.owner, key.entry, STREAM]
         job.problem = ""
         while True:
-            known = await self._client.mget(_state(id_), _done(id_), _session(id_))
-            new = _due(job, *known)
-            if new is None:
+            known = await self._client.mget(keys[:3])
+            if (new := _due(job, *known)) is None:
                 return
-            keys = [_state(id_), _done(id_), _session(id_), _owner(id_), _entry(id_), STREAM]
-            values = [value or b"" for value in known]
-            if await self._hand_over(keys=keys, args=[*values, GROUP, orjson.dumps(new.as_json()), id_]):
+            arguments = [*(value or b"" for value in known), GROUP, orjson.dumps(new.as_json()), job.session.id]
+            if await self._hand_over(keys=keys, args=arguments):
                 return
 
     @foreign_errors
     async def status(self, session_id: str) -> QueueStatus:
-        if await self._client.exists(_done(session_id)):
+        if await self._client.exists(_Keys(session_id).done):
             return QueueStatus.DONE
-        stored = await self._client.get(_state(session_id))
-        if stored is None:
+        if (job := await self.load(session_id)) is None:
             return QueueStatus.LOST
-        return QueueStatus.FAILED if _read(stored).state is JobState.FAILED else QueueStatus.PENDING
+        return QueueStatus.FAILED if job.state is JobState.FAILED else QueueStatus.PENDING
 
     @foreign_errors
     async def load(self, session_id: str) -> FinalizationJob | None:
-        stored = await self._client.get(_state(session_id))
+        stored = await self._client.get(_Keys(session_id).state)
         return _read(stored) if stored is not None else None
 
     # The node that runs the job
@@ -132,61 +130,56 @@ class RedisJobQueue:
     async def next(self) -> list[FinalizationJob]:
         """The next job, or that of a dead node; empty if there was none for a second."""
         try:
-            claimed = await self._claim()
-            if claimed:
+            if claimed := await self._claim():
                 return claimed
             wait = int(ANSWER_SECONDS * 500)
             answer = await self._client.xreadgroup(GROUP, self._node, {STREAM: ">"}, count=1, block=wait)
         except ResponseError as error:
             if "NOGROUP" not in str(error):
                 raise
-            await self._make_group()
+            with contextlib.suppress(ResponseError):  # another node was faster
+                await self._client.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
             return []
-        entries = [entry for _, found in _pairs(answer) for entry in found]
-        return [job for id_, values in entries if (job := await self._received(id_, values))]
-
-    async def _make_group(self) -> None:
-        with contextlib.suppress(ResponseError):  # another node was faster
-            await self._client.xgroup_create(STREAM, GROUP, id="0", mkstream=True)
+        streams = answer.items() if isinstance(answer, dict) else answer or []  # by version of the protocol
+        return await self._received([entry for _, entries in streams for entry in entries])
 
     async def _claim(self) -> list[FinalizationJob]:
         """Entries of nodes that have died."""
         found: list[FinalizationJob] = []
+        idle = int(CLAIM_AFTER * 1000)
         for consumer in await self._client.xinfo_consumers(STREAM, GROUP):
             name = consumer["name"].decode()
-            if name == self._node or consumer["idle"] < CLAIM_AFTER * 1000 or await self._alive(name):
+            if name == self._node or consumer["idle"] < idle or await self._alive(name):
                 continue
             if not consumer["pending"]:
                 await self._client.xgroup_delconsumer(STREAM, GROUP, name)
                 continue
             pending = await self._client.xpending_range(STREAM, GROUP, min="-", max="+", count=10, consumername=name)
             ids = [entry["message_id"] for entry in pending]
-            idle = int(CLAIM_AFTER * 1000)
-            for id_, values in await self._client.xclaim(
-                STREAM, GROUP, self._node, min_idle_time=idle, message_ids=ids
-            ):
-                if job := await self._received(id_, values):
-                    found.append(job)
+            claimed = await self._client.xclaim(STREAM, GROUP, self._node, min_idle_time=idle, message_ids=ids)
+            found += await self._received(claimed)
         return found
 
-    async def _received(self, entry_id: bytes, values: dict[bytes, bytes]) -> FinalizationJob | None:
-        id_ = values[b"session"].decode()
-        claim = f"{self._node} {entry_id.decode()}"
-        taken = await self._take(keys=[_state(id_), _owner(id_), _entry(id_)], args=[entry_id, claim])
-        if not taken:  # done or queued again: only the entry was left behind
-            await self._client.xack(STREAM, GROUP, entry_id)
-            await self._client.xdel(STREAM, entry_id)
-            return None
-        job = _read(taken[0])
-        # A document sent by the previous owner may still arrive; without one it is there, or was never sent.
-        job.claim, job.remote_checked = claim, not taken[1]
-        return job
+    async def _received(self, entries: list[tuple[bytes, dict[bytes, bytes]]]) -> list[FinalizationJob]:
+        jobs = []
+        for entry_id, values in entries:
+            keys, claim = _Keys(values[b"session"].decode()), f"{self._node} {entry_id.decode()}"
+            taken = await self._take(keys=[keys.state, keys.owner, keys.entry], args=[entry_id, claim])
+            if not taken:  # done or queued again: only the entry was left behind
+                await self._client.xack(STREAM, GROUP, entry_id)
+                await self._client.xdel(STREAM, entry_id)
+                continue
+            job = _read(taken[0])
+            # A document sent by the previous owner may still arrive; without one it is there, or was never sent.
+            job.claim, job.remote_checked = claim, not taken[1]
+            jobs.append(job)
+        return jobs
 
     @foreign_errors
     async def save(self, job: FinalizationJob) -> None:
-        keys = [_owner(job.session.id), _state(job.session.id)]
+        keys = _Keys(job.session.id)
         async with self._saving[job.claim]:  # on two connections an older state could overtake a newer one
-            saved = await self._save(keys=keys, args=[job.claim, orjson.dumps(job.as_json())])
+            saved = await self._save(keys=[keys.owner, keys.state], args=[job.claim, orjson.dumps(job.as_json())])
         if not saved:
             self._saving.pop(job.claim, None)
             raise TakenOver("another node runs this job")
@@ -199,10 +192,9 @@ class RedisJobQueue:
 
     @foreign_errors
     async def _left(self, job: FinalizationJob, state: bytes) -> None:
-        id_, entry_id = job.session.id, job.claim.rpartition(" ")[2]
-        keys = [_owner(id_), _state(id_), _done(id_), _session(id_), _entry(id_), STREAM]
+        key, entry_id, turns = _Keys(job.session.id), job.claim.rpartition(" ")[2], len(job.session.turns)
+        keys = [key.owner, key.state, key.done, key.session, key.entry, STREAM]
         session = orjson.dumps(replace(job, summary=None).as_json()) if job.session.taken_over else b""
-        turns = len(job.session.turns)
         arguments: list[Any] = [job.claim, GROUP, entry_id, state, turns, DONE_SECONDS, session, SESSION_SECONDS]
         left = await self._leave(keys=keys, args=arguments)
         self._saving.pop(job.claim, None)
@@ -216,12 +208,11 @@ def _due(
     """The job to queue, given what Redis has of it; None if nothing is left to do."""
     if state is not None:
         known = _read(state)
-        if more := merge_and_requeue(known, job.session):
-            return more
-        if known.state is not JobState.FAILED:
-            return None
-        known.requeue()
-        return known
+        more = merge_and_requeue(known, job.session)
+        if more is None and known.state is JobState.FAILED:
+            known.requeue()
+            return known
+        return more
     if session is not None:
         return merge_and_requeue(_read(session), job.session)
     if done is not None:
@@ -234,35 +225,22 @@ def _read(stored: bytes) -> FinalizationJob:
     return FinalizationJob.from_json(orjson.loads(stored))
 
 
-def _pairs(answer: Any) -> list[Any]:
-    """Streams and their entries, in either version of the protocol."""
-    return list(answer.items()) if isinstance(answer, dict) else list(answer or [])
+class _Keys:
+    """The keys of one job in Redis."""
+
+    def __init__(self, session_id: str) -> None:
+        self.state = f"{PREFIX}ending:{session_id}"
+        self.owner = f"{PREFIX}ending-node:{session_id}"
+        """The node that runs the job, and the entry that entitles it to."""
+        self.entry = f"{PREFIX}ending-entry:{session_id}"
+        """The job's entry in the stream."""
+        self.done = f"{PREFIX}ending-done:{session_id}"
+        """The number of turns of a finished job."""
+        self.session = f"{PREFIX}ending-told:{session_id}"
+        """The finished job of a call that was taken over."""
 
 
 def keys_of_job(session_id: str) -> tuple[str, ...]:
     """All keys that hold words of a job, and the right to write them again. Without them its owner is stopped."""
-    return _state(session_id), _owner(session_id), _entry(session_id), _session(session_id)
-
-
-def _state(session_id: str) -> str:
-    return f"{PREFIX}ending:{session_id}"
-
-
-def _owner(session_id: str) -> str:
-    """The node that runs the job, and the entry that entitles it to."""
-    return f"{PREFIX}ending-node:{session_id}"
-
-
-def _entry(session_id: str) -> str:
-    """The job's entry in the stream."""
-    return f"{PREFIX}ending-entry:{session_id}"
-
-
-def _done(session_id: str) -> str:
-    """The number of turns of a finished job."""
-    return f"{PREFIX}ending-done:{session_id}"
-
-
-def _session(session_id: str) -> str:
-    """The finished job of a call that was taken over."""
-    return f"{PREFIX}ending-told:{session_id}"
+    keys = _Keys(session_id)
+    return keys.state, keys.owner, keys.entry, keys.session

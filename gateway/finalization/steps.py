@@ -29,9 +29,6 @@ from gateway.session import VoiceSession
 
 EXTRACTIVE: Final = "extractive"
 REMOTE_TIMEOUT: Final = 10.0
-_EARLIER_CALLS: Final = 20  # read to find the one before; a few may have started later
-_KNOWN_FACTS: Final = 1000
-_DAY: Final = 24 * 3600.0
 
 
 @dataclass(frozen=True)
@@ -45,9 +42,6 @@ class AgentRules:
     counts_repeat_callers: bool = False
     new_person_after: float = LONG_SILENCE
     """After this many seconds of silence someone else may be speaking."""
-
-
-_NO_RULES: Final = AgentRules()
 
 
 class CallMemory:
@@ -120,8 +114,7 @@ class FinalizationSteps:
     async def write_document(self, job: FinalizationJob) -> None:
         """Summary and document in our own store. By a language model, or by rules if none answers in time."""
         if job.summary is None:
-            lines, topics = spoken_lines(job.session.turns), await self._topics(job)
-            job.summary = await self.summarizer.write(lines, recited=await self._recited(job), topics=topics)
+            job.summary = await self._summarize(job, self.summarizer.write)
             if await self.is_cancelled(job):  # that took a while
                 return
             await self.jobs.save(job)
@@ -136,13 +129,10 @@ class FinalizationSteps:
     async def learn_facts(self, job: FinalizationJob) -> None:
         """The caller's facts. Those of a better summary replace them."""
         if job.summary is not None:
-            now = job.session.ended_at or job.session.started_at
-            who = speakers(
-                job.session.turns,
-                silence=self._rules(job.session).new_person_after,
-                known_name=job.session.known_name,
-            )
-            await self.memory.facts.learn(job.session, job.summary.caller_facts, now, speakers=who)
+            session, silence = job.session, self._rules(job.session).new_person_after
+            who = speakers(session.turns, silence=silence, known_name=session.known_name)
+            now = session.ended_at or session.started_at
+            await self.memory.facts.learn(session, job.summary.caller_facts, now, speakers=who)
 
     async def note_topics(self, job: FinalizationJob) -> None:
         """The topics that continue over calls. Those of a better summary replace them."""
@@ -155,20 +145,19 @@ class FinalizationSteps:
         if job.summary is not None:
             session, calls = job.session, self.memory.calls
             of_caller = CallRowFilter(caller=session.caller, agent=session.agent)
-            earlier = await calls.newest(of_caller, limit=_EARLIER_CALLS)
+            earlier = await calls.newest(of_caller, limit=20)  # a few may have started later
             await calls.write(session, document_id=job.document_id, summary_by=job.summary.written_by)
-            if self._rules(session).counts_repeat_callers:
+            # When the step is repeated the call is among the earlier ones, and has been counted.
+            if self._rules(session).counts_repeat_callers and session.id not in {call.session_id for call in earlier}:
                 self._count(session, earlier)
 
     def _count(self, session: VoiceSession, earlier: Sequence[FinishedCall]) -> None:
-        """Update the metrics of repeat callers, once: when the step is repeated the call is among the earlier ones."""
-        if any(call.session_id == session.id for call in earlier):
-            return
+        """Update the metrics of repeat callers."""
         times = [datetime.fromisoformat(call.started_at) for call in earlier]
         last = max((at for at in times if at < session.started_at), default=None)
         REPEAT_CALLERS.labels(session.agent, "first-time" if last is None else "returning").inc()
         if last is not None:
-            DAYS_BETWEEN_CALLS.labels(session.agent).observe((session.started_at - last).total_seconds() / _DAY)
+            DAYS_BETWEEN_CALLS.labels(session.agent).observe((session.started_at - last).total_seconds() / 86_400)
         for key in listed(session.state, self._rules(session).state_keys):
             STATE_KEYS.labels(session.agent, key).inc()
         if session.receipt.get("items"):
@@ -183,8 +172,7 @@ class FinalizationSteps:
         """Have a language model rewrite the summary and replace the document. Raises LlmError."""
         if not self.upgrade_due(job):
             return
-        lines, topics = spoken_lines(job.session.turns), await self._topics(job)
-        summary = await self.summarizer.ask(lines, recited=await self._recited(job), topics=topics)
+        summary = await self._summarize(job, self.summarizer.ask)
         new = self._document(job, summary)
         await self.jobs.save(job)  # raises if another node runs the job by now
         await self.memory.documents.replace(job.document_id, new.content, title=new.title)
@@ -200,59 +188,48 @@ class FinalizationSteps:
         if self.remem is None or job.summary is None or not self.remote_due(job):
             return
         new, version = self._document(job, job.summary, with_facts=True), job.version
-        if job.remote_version == 0 and (found := await self._find_remote(self.remem, job)) is not None:
-            job.remote_id, job.remote_version = found, 1
-            await self.jobs.save(job)
-            if not self.remote_due(job):
-                return
+        if job.remote_version == 0 and job.remote_sent:
+            # The answer to an earlier attempt was lost. Its document may not be indexed yet, or still be on its way
+            # from a node that ran this job before. So it counts as missing only after two searches.
+            found = await self.remem.find_by_session(job.session.id, timeout=REMOTE_TIMEOUT)
+            if found is None and not job.remote_checked:
+                job.remote_checked = True
+                raise StoreUnavailable("remem may not have indexed the document yet", retry_after=REMOTE_TIMEOUT)
+            if found is not None:  # an empty id is a document too
+                job.remote_id, job.remote_version = found, 1
+                await self.jobs.save(job)
+                if not self.remote_due(job):
+                    return
         if job.remote_version == 0:
-            job.remote_id = await self._create_remote(self.remem, job, new)
+            was_sent = job.remote_sent
+            job.remote_sent, job.remote_checked = True, False
+            await self.jobs.save(job)
+            try:
+                job.remote_id = await self.remem.store(new, timeout=REMOTE_TIMEOUT)
+            except StoreUnavailable as error:
+                job.remote_sent = was_sent or error.answer_lost
+                await self.jobs.save(job)
+                raise
         else:
             await self.jobs.save(job)  # raises if another node runs the job by now
             job.remote_id = await self.remem.replace(job.remote_id, new, timeout=REMOTE_TIMEOUT)
         job.remote_version = version
         await self.jobs.save(job)
 
-    async def _find_remote(self, remem: RememClient, job: FinalizationJob) -> str | None:
+    async def _summarize(self, job: FinalizationJob, write: Callable[..., Awaitable[CallSummary]]) -> CallSummary:
         """
-        The document of an earlier attempt whose answer was lost; an empty id is a document too.
-
-        It may not be indexed yet, or still be on its way from a node that ran this job before. So it counts as missing
-        only after two searches.
+        `recited` is what the agent was given of the caller, or may have looked up: repeating it teaches nothing new.
+        With the topics of earlier calls, this call's topics get the same names.
         """
-        if not job.remote_sent:
-            return None
-        found = await remem.find_by_session(job.session.id, timeout=REMOTE_TIMEOUT)
-        if found is None and not job.remote_checked:
-            job.remote_checked = True
-            raise StoreUnavailable("remem may not have indexed the document yet", retry_after=REMOTE_TIMEOUT)
-        return found
-
-    async def _create_remote(self, remem: RememClient, job: FinalizationJob, new: NewDocument) -> str:
-        was_sent = job.remote_sent
-        job.remote_sent, job.remote_checked = True, False
-        await self.jobs.save(job)
-        try:
-            return await remem.store(new, timeout=REMOTE_TIMEOUT)
-        except StoreUnavailable as error:
-            job.remote_sent = was_sent or error.answer_lost
-            await self.jobs.save(job)
-            raise
-
-    async def _recited(self, job: FinalizationJob) -> list[str]:
-        """What the agent was given of the caller, or may have looked up: repeating it teaches nothing new."""
         session = job.session
-        known = await self.memory.facts.known(session.agent, session.caller, _KNOWN_FACTS)
-        given = [session.receipt.get("block", ""), *(fact.text for fact in known if fact.session_id != session.id)]
-        return list(filter(None, given))
-
-    async def _topics(self, job: FinalizationJob) -> list[KnownTopic]:
-        """The topics of earlier calls, so that this call's topics get the same names."""
-        known = await self.memory.topics.topics(job.session.agent, job.session.caller)
-        return [KnownTopic(topic.title, topic.status, topic.open_items) for topic in known]
+        known = await self.memory.facts.known(session.agent, session.caller, 1000)
+        recited = [session.receipt.get("block", ""), *(fact.text for fact in known if fact.session_id != session.id)]
+        topics = await self.memory.topics.topics(session.agent, session.caller)
+        known_topics = [KnownTopic(topic.title, topic.status, topic.open_items) for topic in topics]
+        return await write(spoken_lines(session.turns), recited=list(filter(None, recited)), topics=known_topics)
 
     def _document(self, job: FinalizationJob, summary: CallSummary, *, with_facts: bool = False) -> NewDocument:
         return call_document(job.session, summary, self._rules(job.session).timezone, with_facts=with_facts)
 
     def _rules(self, session: VoiceSession) -> AgentRules:
-        return self.agents.get(session.agent, _NO_RULES)
+        return self.agents.get(session.agent, AgentRules())
