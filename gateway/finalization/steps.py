@@ -55,10 +55,6 @@ class CallMemory:
         self.state = CallerStateStore(store)
 
 
-async def never_erased(session: VoiceSession) -> bool:
-    return False
-
-
 @dataclass(frozen=True)
 class FinalizationSteps:
     """`is_erased`: whether a call's caller was erased since it began."""
@@ -69,7 +65,7 @@ class FinalizationSteps:
     summarizer: Summarizer
     archive: Archive
     agents: Mapping[str, AgentRules]
-    is_erased: Callable[[VoiceSession], Awaitable[bool]] = never_erased
+    is_erased: Callable[[VoiceSession], Awaitable[bool]]
 
     async def is_cancelled(self, job: FinalizationJob) -> bool:
         """

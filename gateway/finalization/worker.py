@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -81,9 +81,6 @@ DEFAULT_TIMEOUTS: Final = FinalizationTimeouts()
 def do_nothing() -> None: ...
 
 
-async def nothing_to_clear() -> None: ...
-
-
 class FinalizationWorker:
     """
     Runs one task per job. `jobs` is this node's table; `steps` save to it or, where nodes share one, to the `queue`.
@@ -97,7 +94,7 @@ class FinalizationWorker:
         jobs: JobTable,
         queue: JobQueue,
         events: EventPublisher,
-        clear_away: Callable[[], Awaitable[object]] = nothing_to_clear,
+        clear_away: Callable[[], Awaitable[object]],
         *,
         timeouts: FinalizationTimeouts = DEFAULT_TIMEOUTS,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -117,6 +114,11 @@ class FinalizationWorker:
         """Jobs that have failed and wait for an operator, as of the last check."""
 
     # The calls
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several nodes may finalize the same call, each with its own record of it."""
+        return self._queue.is_shared
 
     def submit(
         self,
@@ -140,7 +142,7 @@ class FinalizationWorker:
         if kept and session.caller and any(turn.text.strip() for turn in session.turns):
             # Another node may have finalized the call of a gateway that died, and Redis may have lost that since.
             unsure = self._queue.is_shared and session.end_reason is EndReason.GATEWAY_DIED
-            self._start(FinalizationJob(session, remote_sent=unsure), on_started, first)
+            self._run(FinalizationJob(session, remote_sent=unsure), self._store_and_run, on_started, first)
         elif first is not None:
             self._keep(self._run_first(session, on_started, first), f"finalize {session.uuid}")
         else:
@@ -161,27 +163,23 @@ class FinalizationWorker:
         if session.taken_back:
             self._keep(self._clear(), f"clear {session.uuid}")
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether several nodes may finalize the same call, each with its own record of it."""
-        return self._queue.is_shared
-
     def contribute(self, session: VoiceSession, over: Callable[[], Awaitable[None]]) -> None:
         """
         Add what this node knows of a call that continued on another node.
 
         Waits until the call is `over`. Until then the call log keeps the turns.
         """
-        self._keep(self._contribute(session, over), f"contribute {session.uuid}")
 
-    async def _contribute(self, session: VoiceSession, over: Callable[[], Awaitable[None]]) -> None:
-        await over()
-        for _ in range(START_CHECKS):
-            with contextlib.suppress(SharedStoreUnavailable):
-                if await self._queue.status(session.id) is not QueueStatus.LOST:
-                    break
-            await asyncio.sleep(self._timeouts.owner_starts / START_CHECKS)
-        self.submit(session)
+        async def work() -> None:
+            await over()
+            for _ in range(START_CHECKS):
+                with contextlib.suppress(SharedStoreUnavailable):
+                    if await self._queue.status(session.id) is not QueueStatus.LOST:
+                        break
+                await asyncio.sleep(self._timeouts.owner_starts / START_CHECKS)
+            self.submit(session)
+
+        self._keep(work(), f"contribute {session.uuid}")
 
     # The process
 
@@ -211,7 +209,7 @@ class FinalizationWorker:
                     await asyncio.sleep(0.1)
                     continue
                 for job in await self._queue.next():
-                    self._run(job, self._run_steps(job, self._document_due()))
+                    self._run(job, self._run_steps)
             except SharedStoreUnavailable:
                 await asyncio.sleep(self._timeouts.queue_away)
 
@@ -269,27 +267,21 @@ class FinalizationWorker:
             if await self._jobs.claim(job):
                 # It may have been handed over, done, and lost by Redis: the remote store is searched first.
                 job.remote_sent |= self._queue.is_shared
-                self._start(job)
+                self._run(job, self._store_and_run)
         return frozenset(job.session.id for job in jobs)
 
-    def _start(
-        self,
-        job: FinalizationJob,
-        on_started: Callable[[], None] = do_nothing,
-        first: Callable[[], Awaitable[None]] | None = None,
-    ) -> None:
-        self._run(job, self._run_job(job, self._document_due(), on_started, first))
-
-    def _document_due(self) -> asyncio.Future[None]:
+    def _run(self, job: FinalizationJob, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+        """Start a task for the job. `close` waits for it until the document is written."""
         documented: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._undocumented.add(documented)
         documented.add_done_callback(self._undocumented.discard)
-        return documented
-
-    def _run(self, job: FinalizationJob, work: Coroutine[Any, Any, None]) -> None:
-        task = self._keep(work, f"finalize {job.session.uuid}")
         self._running[job.session.id] = job.session.ended_at or job.session.started_at
-        task.add_done_callback(lambda _: self._running.pop(job.session.id, None))
+
+        def ended(_: asyncio.Task[None]) -> None:
+            documented.cancel()
+            self._running.pop(job.session.id, None)
+
+        self._keep(work(job, documented, *arguments), f"finalize {job.session.uuid}").add_done_callback(ended)
 
     def _keep(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -297,16 +289,16 @@ class FinalizationWorker:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _run_job(
+    async def _store_and_run(
         self,
         job: FinalizationJob,
         documented: asyncio.Future[None],
-        on_started: Callable[[], None],
-        first: Callable[[], Awaitable[None]] | None,
+        on_started: Callable[[], None] = do_nothing,
+        first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Store the job, then run it or hand it over."""
         runner = self._runner(job)
-        try:
+        with _failures_logged(runner.log):
             if await self._steps.is_cancelled(job):
                 return await self._discard(job.session.id, on_started)
             if first is not None:
@@ -321,13 +313,6 @@ class FinalizationWorker:
                 released = group.create_task(self._release_log(job, on_started))
                 if not self._queue.is_shared:
                     await self._run_steps(job, documented, released)
-        except* TakenOver:
-            runner.log.info("another worker runs this finalization job")
-        except* Exception:
-            # The edge of a job: it stays in the table, and the next start resumes it.
-            runner.log.exception("finalization job failed")
-        finally:
-            documented.cancel()
 
     async def _run_steps(
         self, job: FinalizationJob, documented: asyncio.Future[None], released: asyncio.Task[None] | None = None
@@ -335,13 +320,16 @@ class FinalizationWorker:
         """Run all steps. The job ends only after the call log was released: a restart would begin it again."""
         runner, steps = self._runner(job), self._steps
         job.move_to(JobState.RUNNING)
-        try:
+        with _failures_logged(runner.log):
             async with asyncio.TaskGroup() as group:
                 # A full disk must not cost the document: the archive is written beside it.
                 group.create_task(runner.until_done(steps.write_archive))
                 group.create_task(runner.until_done(steps.save_state))
                 await runner.write_document()
-                self._record_summary(job)
+                recorder = self._recorders.get(job.session.id)
+                if recorder is not None and job.summary is not None:
+                    recorder.note("summary", asdict(job.summary))
+                self._close_recorder(job.session.id)
                 documented.set_result(None)
                 group.create_task(runner.publish())
                 for step in (steps.list_call, steps.learn_facts, steps.note_topics):
@@ -351,15 +339,10 @@ class FinalizationWorker:
             await runner.until_done(steps.park if job.problem else steps.finish, is_last=True)
             runner.events.publish("finished", problem=job.problem)
             await self._clear_if_retracted(job)
-        except* TakenOver:
-            runner.log.info("another node runs this finalization job")
-        except* Exception:
-            runner.log.exception("finalization job failed")
-        finally:
-            documented.cancel()
 
     def _runner(self, job: FinalizationJob) -> "_JobRunner":
-        return _JobRunner(self._steps, job, self._sleep, self._timeouts, self._events.of(job.session))
+        events = self._events.of(job.session)
+        return _JobRunner(self._steps, job, self._sleep, self._timeouts, events, _logger(job))
 
     async def _hand_over(self, job: FinalizationJob) -> None:
         await self._queue.hand_over(job)
@@ -373,7 +356,7 @@ class FinalizationWorker:
         await self._events.log.flushed()
         on_started()
 
-    # Erased callers and retracted turns
+    # Erased callers, retracted turns and recordings
 
     async def _discard(self, session_id: str, on_started: Callable[[], None]) -> None:
         """The caller was erased during the call."""
@@ -394,58 +377,43 @@ class FinalizationWorker:
         except StoreUnavailable as error:
             _log.warning("erased calls could not be looked up", extra={"reason": str(error)})
 
-    # Recordings
-
-    def _record_summary(self, job: FinalizationJob) -> None:
-        recorder = self._recorders.get(job.session.id)
-        if recorder is not None and job.summary is not None:
-            recorder.note("summary", asdict(job.summary))
-        self._close_recorder(job.session.id)
-
     def _close_recorder(self, session_id: str) -> None:
         if recorder := self._recorders.pop(session_id, None):
             recorder.close()
 
 
+@dataclass(frozen=True)
 class _JobRunner:
     """Runs the steps of one job, each until it succeeds or cannot."""
 
-    def __init__(
-        self,
-        steps: FinalizationSteps,
-        job: FinalizationJob,
-        sleep: Callable[[float], Awaitable[None]],
-        timeouts: FinalizationTimeouts,
-        events: CallEvents,
-    ) -> None:
-        self.log = _logger(job)
-        self.events = events
-        self._steps = steps
-        self._job = job
-        self._sleep = sleep
-        self._timeouts = timeouts
+    steps: FinalizationSteps
+    job: FinalizationJob
+    sleep: Callable[[float], Awaitable[None]]
+    timeouts: FinalizationTimeouts
+    events: CallEvents
+    log: CallLogger
 
     async def write_document(self) -> None:
-        new = not self._job.document_id
-        await self.until_done(self._steps.write_document)
-        if new and self._job.summary is not None:
-            ended = self._job.session.ended_at or datetime.now(UTC)
+        new = not self.job.document_id
+        await self.until_done(self.steps.write_document)
+        if new and self.job.summary is not None:
+            ended = self.job.session.ended_at or datetime.now(UTC)
             ENDING_SECONDS.observe(max(0.0, (datetime.now(UTC) - ended).total_seconds()))
-            self.log.info("call remembered", extra={"summary_by": self._job.summary.written_by})
+            self.log.info("call remembered", extra={"summary_by": self.job.summary.written_by})
             self._publish_summary()
 
     async def publish(self) -> None:
         """Send the document to the remote store, and to both stores a better summary if a language model writes one."""
         async with asyncio.TaskGroup() as group:
-            group.create_task(self.until_done(self._steps.send_remote))
-            if self._steps.upgrade_due(self._job):
-                await self._sleep(self._timeouts.upgrade)  # it failed a moment ago
-                await self.until_done(self._steps.upgrade)
+            group.create_task(self.until_done(self.steps.send_remote))
+            if self.steps.upgrade_due(self.job):
+                await self.sleep(self.timeouts.upgrade)  # it failed a moment ago
+                await self.until_done(self.steps.upgrade)
                 self._publish_summary()
-                await self.until_done(self._steps.learn_facts)
-                await self.until_done(self._steps.note_topics)
-        if self._job.remote_version:  # the first version is there; a step that is done does nothing
-            await self.until_done(self._steps.send_remote)
+                await self.until_done(self.steps.learn_facts)
+                await self.until_done(self.steps.note_topics)
+        if self.job.remote_version:  # the first version is there; a step that is done does nothing
+            await self.until_done(self.steps.send_remote)
 
     async def until_done(self, step: Step, *, is_last: bool = False) -> None:
         """
@@ -453,57 +421,61 @@ class _JobRunner:
 
         An error is logged once, and again when its type changes.
         """
+        name = STEPS.get(step.__name__, step.__name__.strip("_"))
         logged, attempts = "", 0
+
+        def publish(state: str, **reason: str) -> None:
+            if step.__name__ in STEPS:
+                self.events.publish("step", step=name, state=state, **reason)
+
         while True:
             try:
-                if not is_last and await self._steps.is_cancelled(self._job):
+                if not is_last and await self.steps.is_cancelled(self.job):
                     return
-                await step(self._job)
-                return self._publish_step(step, "done")
+                await step(self.job)
+                return publish("done")
             except DocumentNotFound:
-                return self.log.info("document was deleted before the step", extra={"step": _name(step)})
+                return self.log.info("document was deleted before the step", extra={"step": name})
             except (StoreRefused, LlmRefused) as error:
                 if isinstance(error, StoreRefused):
-                    self._job.problem = f"{_name(step)}: {error}"
-                self._publish_step(step, "refused", str(error))
-                return self.log.error("finalization step refused", extra={"step": _name(step), "reason": str(error)})
+                    self.job.problem = f"{name}: {error}"
+                publish("refused", reason=str(error))
+                return self.log.error("finalization step refused", extra={"step": name, "reason": str(error)})
             except (StoreUnavailable, LlmUnavailable, SharedStoreUnavailable, OSError) as error:
                 if logged != type(error).__name__:
                     logged = type(error).__name__
+                    reason = str(error) if isinstance(error, GatewayError) else f"{logged}: {error}"
                     WATCHDOG.labels("ending step waits").inc()
-                    fields = {"step": _name(step), "reason": _reason(error)}
-                    self.log.warning("finalization step will be retried", extra=fields)
-                    self._publish_step(step, "waits", _reason(error))
+                    self.log.warning("finalization step will be retried", extra={"step": name, "reason": reason})
+                    publish("waits", reason=reason)
                 await self._pause(attempts, getattr(error, "retry_after", None))
                 attempts += 1
 
     async def _pause(self, attempts: int, retry_after: float | None) -> None:
         """Back off with jitter, so that jobs do not retry together. A server's own Retry-After comes first."""
-        delays, job = self._timeouts.retries, self._job
+        delays, job = self.timeouts.retries, self.job
         pause = delays[min(attempts, len(delays) - 1)] * random.uniform(0.8, 1.2)
         if job.state is JobState.RUNNING:
             job.move_to(JobState.RETRYING)
-        await self._sleep(max(pause, min(retry_after or 0.0, delays[-1])))
+        await self.sleep(max(pause, min(retry_after or 0.0, delays[-1])))
         if job.state is JobState.RETRYING:
             job.move_to(JobState.RUNNING)
 
     def _publish_summary(self) -> None:
-        if summary := self._job.summary:
-            self.events.publish("summary", by=summary.written_by, document=self._job.document_id)
+        if summary := self.job.summary:
+            self.events.publish("summary", by=summary.written_by, document=self.job.document_id)
 
-    def _publish_step(self, step: Step, state: str, reason: str = "") -> None:
-        if step.__name__ in STEPS:
-            reasons = {"reason": reason} if reason else {}
-            self.events.publish("step", step=_name(step), state=state, **reasons)
+
+@contextlib.contextmanager
+def _failures_logged(log: CallLogger) -> Iterator[None]:
+    """The edge of a job: it stays in the table, and the next start resumes it."""
+    try:
+        yield
+    except* TakenOver:
+        log.info("another worker runs this finalization job")
+    except* Exception:
+        log.exception("finalization job failed")
 
 
 def _logger(job: FinalizationJob) -> CallLogger:
     return CallLogger(logging.getLogger(__name__), {"call": job.session.uuid[:8]})
-
-
-def _name(step: Step) -> str:
-    return STEPS.get(step.__name__, step.__name__.strip("_"))
-
-
-def _reason(error: Exception) -> str:
-    return str(error) if isinstance(error, GatewayError) else f"{type(error).__name__}: {error}"

@@ -48,6 +48,13 @@ def a_session(**fields: Any) -> VoiceSession:
     return VoiceSession(**(given | fields))
 
 
+async def nothing() -> None: ...
+
+
+async def never_erased(session: VoiceSession) -> bool:
+    return False
+
+
 @dataclass
 class MoodyModel:
     """A summary provider that fails for as long as it has a failure."""
@@ -96,7 +103,12 @@ class Aftermath:
     pauses: Pauses = field(default_factory=Pauses)
 
     def finalizer(self, **options: Any) -> FinalizationWorker:
-        given = {"queue": NoJobQueue(), "events": EventPublisher(), "sleep": self.pauses} | options
+        given = {
+            "queue": NoJobQueue(),
+            "events": EventPublisher(),
+            "clear_away": nothing,
+            "sleep": self.pauses,
+        } | options
         return FinalizationWorker(self.steps, self.jobs, **given)
 
     def sends_to(self, remem: FakeRemem, key: str = "") -> None:
@@ -145,5 +157,6 @@ async def aftermath_in(folder: Path) -> AsyncIterator[Aftermath]:
             summarizer=Summarizer([], ""),
             archive=Archive(folder / "archive", retention_days=7),
             agents={"maya": AgentRules(timezone=UTC)},
+            is_erased=never_erased,
         )
         yield Aftermath(steps, store, table, folder, http)

@@ -16,7 +16,7 @@ from gateway.history.stores import open_local_store
 from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.topic_projection import TopicNote
 from gateway.session import Speaker, Turn
-from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in
+from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in, never_erased
 from tests.fakes.remem import FakeRemem, Fault
 
 
@@ -331,7 +331,7 @@ async def test_what_was_looked_up_in_mid_call_is_not_learned_again(tmp_path):
     try:
         book, archive = FactStore(store), Archive(tmp_path / "archive", retention_days=7)
         writer = Summarizer([Parrot()], "Summarise.", tries_each=1)
-        steps = FinalizationSteps(CallMemory(store), JobTable(store), None, writer, archive, {})
+        steps = FinalizationSteps(CallMemory(store), JobTable(store), None, writer, archive, {}, never_erased)
         await book.learn(a_session(), [CallerFact("Prefers window seats", "preference", 0.9, (1,))], START)
         asked = Turn(Speaker.AGENT, "You prefer window seats, right?", START)
         job = FinalizationJob(a_session(turns=[asked, Turn(Speaker.CALLER, "Yes.", START)]))
