@@ -69,7 +69,7 @@ from gateway.settings import Secret, Settings
 from gateway.telephony.phone_numbers import AllowList
 from gateway.telephony.rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.telephony.signatures import TelnyxVerifier
-from gateway.telephony.softphone import SoftphoneCodec
+from gateway.telephony.twilio import SoftphoneCodec
 from gateway.tools.builtin import BuiltinSource, Delegation, KnowledgeSearch, MemorySearch
 from gateway.tools.delegation import Delegate, Delegator, OpenClawAgent, Webhook
 from gateway.tools.loader import NoState, ToolLoader, ToolTimeouts, load_modules

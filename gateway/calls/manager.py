@@ -39,10 +39,9 @@ from gateway.logs import last_four
 from gateway.memory.identity import identifier
 from gateway.metrics import REFUSED, WATCHDOG
 from gateway.session import CallKey, EndReason, VoiceSession
-from gateway.telephony.attestation import Attestation
-from gateway.telephony.events import StreamStarted
+from gateway.telephony.codec import StreamStarted
 from gateway.telephony.media_stream import MediaStream
-from gateway.telephony.phone_numbers import AllowList, caller_id
+from gateway.telephony.phone_numbers import AllowList, Attestation, caller_id
 from gateway.telephony.rest import CallControl
 from gateway.tools.executor import run_end_function
 

@@ -19,7 +19,7 @@ from gateway.history.call_log import restore, rows_beside_turns, rows_of_turns
 from gateway.logs import call_name
 from gateway.metrics import WATCHDOG
 from gateway.session import CallKey, VoiceSession
-from gateway.telephony.events import StreamStarted
+from gateway.telephony.codec import StreamStarted
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from gateway.errors import SettingsError
 from gateway.settings import Secret, read_table
-from gateway.telephony.attestation import Attestation
+from gateway.telephony.phone_numbers import Attestation
 
 MOST_TRIES: Final = 3
 KEY_PAUSE: Final = 10.0

@@ -10,22 +10,68 @@ import binascii
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 
 import orjson
 
 from gateway.errors import LocalProtocolError, RemoteProtocolError
-from gateway.telephony.events import (
-    AudioReceived,
-    CarrierErrorReported,
-    CarrierEvent,
-    DigitPressed,
-    MarkReached,
-    StreamStarted,
-    StreamStopped,
-)
 
 Message = Mapping[str, Any]
+
+# Events, the same for all carriers
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStarted:
+    """The media stream began. The call id is a claim until the token is verified."""
+
+    call_id: str
+    stream_id: str
+    account_id: str = ""
+    token: str = ""
+    parameters: dict[str, str] = field(default_factory=dict)
+    problem: str = ""
+    """Why its audio can't be used; empty if it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioReceived:
+    """Audio from the caller: mu-law, 8000 Hz."""
+
+    audio: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MarkReached:
+    """A mark was played, or dropped by a clear. Neither carrier says which (Twilio docs, "Mark message")."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DigitPressed:
+    """The caller pressed a key (DTMF)."""
+
+    digit: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStopped:
+    """The carrier ended the stream with `stop`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CarrierErrorReported:
+    """The carrier rejected a message; the stream continues. Only Telnyx reports this."""
+
+    code: str
+    title: str
+
+
+CarrierEvent = StreamStarted | AudioReceived | MarkReached | DigitPressed | StreamStopped | CarrierErrorReported
+
+# The stream
 
 
 class StreamState(enum.Enum):
@@ -68,7 +114,12 @@ class CarrierCodec(ABC):
 
     def receive(self, frame: bytes | str) -> list[CarrierEvent]:
         """The events in one text frame. RemoteProtocolError if it is malformed or out of order."""
-        message = self._parse(frame)
+        try:
+            message = orjson.loads(frame)
+        except orjson.JSONDecodeError:
+            raise RemoteProtocolError(self.name, "sent a frame that is not JSON") from None
+        if not isinstance(message, dict) or not isinstance(message.get("event"), str):
+            raise RemoteProtocolError(self.name, "sent a frame without an event")
         match message["event"], self.state:
             case "media", StreamState.STREAMING:
                 return self._audio(self._part(message, "media"))
@@ -83,7 +134,8 @@ class CarrierCodec(ABC):
             case "stop", StreamState.STREAMING:
                 return self.end(stopped=True)
             case "error", _:
-                return [self._error_reported(message)]
+                details = payload if isinstance(payload := message.get("payload"), dict) else {}
+                return [CarrierErrorReported(str(details.get("code", "")), str(details.get("title", "")))]
             case ("start" | "media" | "mark" | "dtmf" | "stop") as event, state:
                 raise RemoteProtocolError(self.name, f"sent {event!r} while {state.name.lower()}")
             case _:
@@ -120,31 +172,21 @@ class CarrierCodec(ABC):
     @abstractmethod
     def _started(self, message: Message, start: Message) -> StreamStarted: ...
 
-    @abstractmethod
-    def _audio(self, media: Message) -> list[CarrierEvent]: ...
+    def _audio(self, media: Message) -> list[CarrierEvent]:
+        if media.get("track", "inbound") != "inbound":
+            return []  # the agent's own audio
+        return audio_events(self._payload(media))
 
-    @abstractmethod
     def _plain_audio(self, media: Message) -> bytes | None:
         """The audio, if `_audio` would return exactly that; else None. May raise for wrong types."""
+        if media.get("track", "inbound") != "inbound":
+            return None
+        return binascii.a2b_base64(media["payload"], strict_mode=True) or None
 
     def _held_back(self) -> list[CarrierEvent]:
         return []
 
-    def _error_reported(self, message: Message) -> CarrierErrorReported:
-        payload = message.get("payload")
-        details = payload if isinstance(payload, dict) else {}
-        return CarrierErrorReported(code=str(details.get("code", "")), title=str(details.get("title", "")))
-
     # Parsing
-
-    def _parse(self, frame: bytes | str) -> Message:
-        try:
-            message = orjson.loads(frame)
-        except orjson.JSONDecodeError:
-            raise RemoteProtocolError(self.name, "sent a frame that is not JSON") from None
-        if not isinstance(message, dict) or not isinstance(message.get("event"), str):
-            raise RemoteProtocolError(self.name, "sent a frame without an event")
-        return message
 
     def _part(self, message: Message, name: str) -> Message:
         part = message.get(name)

@@ -9,16 +9,8 @@ from typing import Final, Protocol
 
 from gateway.errors import RemoteProtocolError
 from gateway.metrics import ADDED_DELAY, WATCHDOG
-from gateway.telephony.codec import CarrierCodec, StreamState
-from gateway.telephony.events import (
-    AudioReceived,
-    CarrierErrorReported,
-    CarrierEvent,
-    DigitPressed,
-    MarkReached,
-    StreamStarted,
-    StreamStopped,
-)
+from gateway.telephony import codec
+from gateway.telephony.codec import CarrierCodec, StreamStarted, StreamState
 from gateway.websocket.interface import NORMAL, POLICY_VIOLATION, Socket
 
 MAX_HELD_FRAMES: Final = 500
@@ -32,22 +24,20 @@ _STREAMING: Final = StreamState.STREAMING
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True)
+class MediaTimeouts:
+    start: float = 5.0
+    """Seconds after which a socket that has not sent a valid `start` is closed."""
+
+
+_TIMEOUTS: Final = MediaTimeouts()
+
+
 class CarrierRecorder(Protocol):
     """The part of a call's recorder that media streams write to. Every method returns at once."""
 
     def from_carrier(self, frame: bytes) -> None: ...
     def to_carrier(self, frame: bytes) -> None: ...
-
-
-@dataclass(frozen=True)
-class MediaTimeouts:
-    """Durations of a media stream, in seconds."""
-
-    start: float = 5.0
-    """A socket that has not sent a valid `start` by then is closed."""
-
-
-_TIMEOUTS: Final = MediaTimeouts()
 
 
 class MediaStreamEvents(Protocol):
@@ -90,7 +80,7 @@ class MediaStream:
         self._timeouts = timeouts
         self._socket: Socket | None = None
         self._call: MediaStreamEvents | None = None
-        self._start_timer: asyncio.TimerHandle | None = None
+        self._start_timer: asyncio.TimerHandle
         self._admission: asyncio.Task[None] | None = None
         self._held: list[bytes] = []
         self._has_logged_problem = False
@@ -170,7 +160,10 @@ class MediaStream:
 
     def _receive_other(self, data: bytes) -> None:
         if self._admission is not None:
-            self._hold(data)
+            self._held.append(data)
+            if len(self._held) > MAX_HELD_FRAMES:
+                self._held.clear()
+                self.close(POLICY_VIOLATION)
             return
         try:
             events = self._codec.receive(data)
@@ -186,7 +179,7 @@ class MediaStream:
         self._protocol_error(RemoteProtocolError(self._codec.name, "sent a binary frame"))
 
     def on_closed(self, code: int) -> None:
-        self._cancel_start_timer()
+        self._start_timer.cancel()
         self._socket = None
         if self._admission is None:
             self._end_stream()
@@ -200,26 +193,26 @@ class MediaStream:
             call.on_stream_lost()
         self._gone(self)
 
-    def _deliver(self, event: CarrierEvent) -> None:
+    def _deliver(self, event: codec.CarrierEvent) -> None:
         call = self._call
         match event:
-            case AudioReceived(audio) if call is not None:
-                call.on_caller_audio(audio)
-            case MarkReached(name) if call is not None:
-                call.on_mark(name)
-            case DigitPressed(digit) if call is not None:
-                call.on_digit(digit)
-            case StreamStopped() if call is not None:
-                call.on_stream_stopped()
             case StreamStarted():
-                self._started(event)
-            case CarrierErrorReported(code, title):
+                self._start_timer.cancel()
+                admission = self._run_admission(event)
+                self._admission = asyncio.get_running_loop().create_task(admission, name="media admission")
+            case codec.CarrierErrorReported(code, title):
                 fields = {**self._log_fields, "carrier": self.carrier, "code": code, "title": title}
                 _log.warning("carrier reported an error", extra=fields)
-
-    def _started(self, started: StreamStarted) -> None:
-        self._cancel_start_timer()
-        self._admission = asyncio.get_running_loop().create_task(self._run_admission(started), name="media admission")
+            case _ if call is None:
+                pass
+            case codec.AudioReceived(audio):
+                call.on_caller_audio(audio)
+            case codec.MarkReached(name):
+                call.on_mark(name)
+            case codec.DigitPressed(digit):
+                call.on_digit(digit)
+            case codec.StreamStopped():
+                call.on_stream_stopped()
 
     async def _run_admission(self, started: StreamStarted) -> None:
         """Find the call, then deliver the frames held back, and the end if the socket has closed."""
@@ -235,12 +228,6 @@ class MediaStream:
                 self.on_text(data)
         if self._socket is None:
             self._end_stream()
-
-    def _hold(self, data: bytes) -> None:
-        self._held.append(data)
-        if len(self._held) > MAX_HELD_FRAMES:
-            self._held.clear()
-            self.close(POLICY_VIOLATION)
 
     def _no_start(self) -> None:
         WATCHDOG.labels("media socket without start").inc()
@@ -260,8 +247,3 @@ class MediaStream:
     def _log_fields(self) -> dict[str, str]:
         """The call's name, once the stream is admitted."""
         return {"call": self._call.name} if self._call is not None else {}
-
-    def _cancel_start_timer(self) -> None:
-        if self._start_timer is not None:
-            self._start_timer.cancel()
-            self._start_timer = None

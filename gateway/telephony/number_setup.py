@@ -4,20 +4,20 @@ Points a phone number at this gateway, through the carriers' account APIs.
 `find` changes nothing; it returns the necessary changes, and `Redirection.apply` makes them.
 """
 
-import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+from urllib.parse import quote
 
 import httpx
 
 from gateway.errors import CarrierRefused, SettingsError
 from gateway.settings import Secret
+from gateway.telephony.rest import error_code
 
 APPLICATION: Final = "Voice Gateway"
 """The name of the Call Control application created for a Telnyx number that has none."""
 
-_log = logging.getLogger(__name__)
 _TIMEOUT: Final = httpx.Timeout(15.0, connect=5.0)
 
 
@@ -46,29 +46,69 @@ class Redirection:
 
     number: str
     changes: tuple[NumberChange, ...]
-    steps: tuple[Callable[[], None], ...] = field(default=(), repr=False)
+    _apply: Callable[[], object] = field(repr=False)
 
     def apply(self) -> None:
-        """Raises CarrierRefused at the first change that the carrier refuses."""
-        for step in self.steps if self.changes else ():
-            step()
+        """Raises CarrierRefused if the carrier refuses a change."""
+        if self.changes:
+            self._apply()
 
 
-class TwilioAccount:
-    """The numbers of a Twilio account, through Twilio's own library."""
+class _Account:
+    """Requests to one carrier's account API."""
+
+    name: ClassVar[str]
+
+    def __init__(self, api_url: str, **credentials: Any) -> None:
+        """`credentials` are httpx options of every request."""
+        self._url = api_url.rstrip("/")
+        self._credentials = credentials
+
+    def _request(self, method: str, path: str, what: str, **content: Any) -> Any:
+        """Send a request and return the answer's JSON. `what` is for the message of a refusal."""
+        try:
+            answer = httpx.request(method, self._url + path, timeout=_TIMEOUT, **self._credentials, **content)
+        except httpx.HTTPError as error:
+            raise SettingsError(f"{self.name} can't be reached ({type(error).__name__}); try again") from None
+        try:
+            body = answer.json()
+        except ValueError:
+            body = None
+        if answer.status_code >= 400:
+            raise CarrierRefused(self.name.lower(), what, answer.status_code, error_code(body))
+        return body
+
+    def _wrong_answer(self) -> SettingsError:
+        return SettingsError(f"what answers is not {self.name}; check {self.name.upper()}_API_URL")
+
+    def _only(self, numbers: list[dict[str, Any]], wanted: str) -> dict[str, Any]:
+        if not numbers:
+            which = f"no number {wanted}" if wanted else "no number at all"
+            raise SettingsError(f"this {self.name} account has {which}; buy one, or check whose keys these are")
+        if len(numbers) > 1:
+            names = ", ".join(sorted(str(one["phone_number"]) for one in numbers)[:5])
+            raise SettingsError(f"this {self.name} account has several numbers ({names}); say which with --number")
+        return numbers[0]
+
+
+class TwilioAccount(_Account):
+    """The numbers of a Twilio account (Twilio docs, "IncomingPhoneNumber resource")."""
+
+    name: ClassVar[str] = "Twilio"
 
     def __init__(self, *, api_url: str, account_sid: str, auth_token: Secret) -> None:
-        # Imported here because it takes a second and only `gateway setup` needs it.
-        from twilio.rest import Client
-
-        self._client: Any = Client(account_sid, auth_token.reveal(), http_client=_http_client(api_url))
+        super().__init__(api_url, auth=(account_sid, auth_token.reveal()))
+        self._numbers = f"/2010-04-01/Accounts/{quote(account_sid, safe='')}/IncomingPhoneNumbers"
 
     def find(self, number: str, *, webhook_url: str, status_url: str) -> Redirection:
         """The changes for this number, or for the account's only number."""
-        found = self._request(lambda: self._client.incoming_phone_numbers.list(limit=50, **_filter(number)))
-        one = _only(found, number, "Twilio", lambda entry: str(entry.phone_number))
-        if one.trunk_sid:
-            raise SettingsError(f"{one.phone_number} belongs to a SIP trunk; remove it there in the Twilio console")
+        query = {"PageSize": "50", **({"PhoneNumber": number} if number else {})}
+        found = self._request("GET", f"{self._numbers}.json", "to list numbers", params=query)
+        if not isinstance(found, dict) or not isinstance(found.get("incoming_phone_numbers"), list):
+            raise self._wrong_answer()
+        one = self._only(found["incoming_phone_numbers"], number)
+        if one.get("trunk_sid"):
+            raise SettingsError(f"{one['phone_number']} belongs to a SIP trunk; remove it there in the Twilio console")
         wanted = {
             "voice_url": webhook_url,
             "voice_method": "POST",
@@ -76,51 +116,36 @@ class TwilioAccount:
             "status_callback_method": "POST",
             "voice_application_sid": "",  # an application would take precedence over voice_url
         }
-        before = {name: getattr(one, name) or "" for name in wanted}
-        changes = tuple(
-            NumberChange(name, before[name], after) for name, after in wanted.items() if before[name] != after
+        form = {name.title().replace("_", ""): value for name, value in wanted.items()}
+        path = f"{self._numbers}/{one['sid']}.json"
+        return Redirection(
+            one["phone_number"], _changes(one, wanted), lambda: self._request("POST", path, "the change", data=form)
         )
-        return Redirection(one.phone_number, changes, (lambda: self._request(lambda: one.update(**wanted)),))
-
-    def _request(self, ask: Callable[[], Any]) -> Any:
-        from twilio.base.exceptions import TwilioException, TwilioRestException
-
-        try:
-            return ask()
-        except TwilioRestException as error:
-            raise CarrierRefused("twilio", "the change", error.status, str(error.code or "")) from None
-        except TwilioException as error:  # from `list`: the response is among its arguments
-            status = next((one.status_code for one in error.args if hasattr(one, "status_code")), 0)
-            raise CarrierRefused("twilio", "to list numbers", status) from None
-        except httpx.HTTPError as error:
-            raise SettingsError(f"Twilio can't be reached ({type(error).__name__}); try again") from None
-        except ValueError:
-            raise SettingsError("what answers is not Twilio; check TWILIO_API_URL") from None
 
 
-class TelnyxAccount:
+class TelnyxAccount(_Account):
     """The numbers of a Telnyx account. A number belongs to a Call Control application, which has the webhook URL."""
 
+    name: ClassVar[str] = "Telnyx"
+
     def __init__(self, *, api_url: str, api_key: Secret) -> None:
-        self._url = api_url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {api_key.reveal()}"}
+        super().__init__(api_url, headers={"Authorization": f"Bearer {api_key.reveal()}"})
 
     def find(self, number: str, *, webhook_url: str) -> Redirection:
         """The changes for this number, or for the account's only number."""
         query = {"filter[phone_number]": number} if number else {}
-        found = self._ask("GET", "/phone_numbers", params=query)
-        one = _only(found, number, "Telnyx", lambda entry: str(entry["phone_number"]))
+        one = self._only(self._ask("GET", "/phone_numbers", params=query), number)
         application = self._application(one.get("connection_id") or "")
-        if application is None:
-            return self._with_new_application(one, webhook_url)
         wanted = {"webhook_event_url": webhook_url, "webhook_api_version": "2"}
-        before = {name: str(application.get(name) or "") for name in wanted}
-        changes = tuple(
-            NumberChange(name, before[name], after) for name, after in wanted.items() if before[name] != after
-        )
+        if application is None:
+            before = str(one.get("connection_name") or one.get("connection_id") or "")
+            changes = (NumberChange("connection", before, APPLICATION), *_changes({}, wanted))
+            return Redirection(one["phone_number"], changes, lambda: self._add_application(one["id"], wanted))
         body = {"application_name": application["application_name"], **wanted}
         path = f"/call_control_applications/{application['id']}"
-        return Redirection(one["phone_number"], changes, (lambda: self._do("PATCH", path, body),))
+        return Redirection(
+            one["phone_number"], _changes(application, wanted), lambda: self._ask("PATCH", path, json=body)
+        )
 
     def _application(self, connection_id: str) -> dict[str, Any] | None:
         """The number's Call Control application; None if it has another connection or none."""
@@ -133,80 +158,18 @@ class TelnyxAccount:
                 return None
             raise
 
-    def _with_new_application(self, number: dict[str, Any], webhook_url: str) -> Redirection:
-        def make() -> None:
-            body = {"application_name": APPLICATION, "webhook_event_url": webhook_url, "webhook_api_version": "2"}
-            made = self._ask("POST", "/call_control_applications", json=body)["id"]
-            self._do("PATCH", f"/phone_numbers/{number['id']}", {"connection_id": made})
+    def _add_application(self, number_id: str, wanted: Mapping[str, str]) -> None:
+        made = self._ask("POST", "/call_control_applications", json={"application_name": APPLICATION, **wanted})
+        self._ask("PATCH", f"/phone_numbers/{number_id}", json={"connection_id": made["id"]})
 
-        before = str(number.get("connection_name") or number.get("connection_id") or "")
-        changes = (
-            NumberChange("connection", before, APPLICATION),
-            NumberChange("webhook_event_url", "", webhook_url),
-            NumberChange("webhook_api_version", "", "2"),
-        )
-        return Redirection(number["phone_number"], changes, (make,))
-
-    def _do(self, method: str, path: str, body: dict[str, Any]) -> None:
-        self._ask(method, path, json=body)
-
-    def _ask(self, method: str, path: str, **options: Any) -> Any:
+    def _ask(self, method: str, path: str, **content: Any) -> Any:
         """Send a request and return the answer's `data`."""
-        try:
-            answer = httpx.request(method, self._url + path, headers=self._headers, timeout=_TIMEOUT, **options)
-        except httpx.HTTPError as error:
-            raise SettingsError(f"Telnyx can't be reached ({type(error).__name__}); try again") from None
-        if answer.status_code >= 400:
-            raise CarrierRefused("telnyx", f"{method} {path.split('/')[1]}", answer.status_code, _telnyx_code(answer))
-        try:
-            return answer.json()["data"]
-        except (ValueError, KeyError, TypeError):
-            raise SettingsError("what answers is not Telnyx; check TELNYX_API_URL") from None
+        body = self._request(method, path, f"{method} {path.split('/')[1]}", **content)
+        if not isinstance(body, dict) or "data" not in body:
+            raise self._wrong_answer()
+        return body["data"]
 
 
-def _filter(number: str) -> dict[str, str]:
-    return {"phone_number": number} if number else {}
-
-
-def _only(found: list[Any], number: str, carrier: str, name_of: Callable[[Any], str]) -> Any:
-    if not found:
-        which = f"no number {number}" if number else "no number at all"
-        raise SettingsError(f"this {carrier} account has {which}; buy one, or check whose keys these are")
-    if len(found) > 1:
-        names = ", ".join(sorted(map(name_of, found))[:5])
-        raise SettingsError(f"this {carrier} account has several numbers ({names}); say which with --number")
-    return found[0]
-
-
-def _telnyx_code(answer: httpx.Response) -> str:
-    try:
-        return str(answer.json()["errors"][0]["code"])
-    except (ValueError, KeyError, IndexError, TypeError):
-        return ""
-
-
-def _http_client(api_url: str) -> Any:
-    """A transport for Twilio's library that uses `api_url`."""
-    from twilio.http import HttpClient
-    from twilio.http.response import Response
-
-    class Transport(HttpClient):  # type: ignore[misc]  # the library ships no types
-        def request(
-            self,
-            method: str,
-            uri: str,
-            params: Any = None,
-            data: Any = None,
-            headers: Any = None,
-            auth: Any = None,
-            timeout: float | None = None,
-            allow_redirects: bool = False,
-        ) -> Any:
-            url = uri.replace("https://api.twilio.com", api_url.rstrip("/"), 1)
-            form = dict(data or {})
-            answer = httpx.request(
-                method, url, params=params, data=form or None, headers=headers, auth=auth, timeout=_TIMEOUT
-            )
-            return Response(answer.status_code, answer.text)
-
-    return Transport(_log, False)
+def _changes(now: Mapping[str, Any], wanted: Mapping[str, str]) -> tuple[NumberChange, ...]:
+    before = {name: str(now.get(name) or "") for name in wanted}
+    return tuple(NumberChange(name, before[name], after) for name, after in wanted.items() if before[name] != after)

@@ -1,5 +1,6 @@
-"""Phone numbers: caller ids, anonymous callers, transfer targets, and ALLOWED_CALLERS."""
+"""Phone numbers: caller ids and how far carriers vouch for them, transfer targets, and ALLOWED_CALLERS."""
 
+import enum
 import re
 from typing import Final
 
@@ -55,12 +56,40 @@ def transfer_target(text: str) -> str | None:
     return text if _SIP_ADDRESS.fullmatch(text) else e164(text)
 
 
+class Attestation(enum.StrEnum):
+    """
+    How far the originating carrier vouches for the caller's number (STIR/SHAKEN).
+
+    Read from the carrier's own webhook fields only: a SIP header may claim one too, but the calling party writes that.
+    """
+
+    FULL = "full"
+    """Level A: the originating carrier knows its customer and the customer's right to the number."""
+    PARTIAL = "partial"
+    """Level B: it knows its customer, but not the right to the number. Or level A that was relayed."""
+    GATEWAY = "gateway"
+    """Level C: it only passed the call into the network."""
+    FAILED = "failed"
+    """The call claimed a level, but its signature was invalid."""
+    NONE = "none"
+    """No attestation. Normal for international and SIP calls."""
+
+    @classmethod
+    def of_level(cls, letter: object) -> "Attestation":
+        levels = {"A": cls.FULL, "B": cls.PARTIAL, "C": cls.GATEWAY}
+        return levels.get(letter.upper(), cls.NONE) if isinstance(letter, str) else cls.NONE
+
+
 class AllowList:
     """ALLOWED_CALLERS."""
 
     def __init__(self, entries: frozenset[str]) -> None:
         self.anyone = "*" in entries
-        self._numbers = frozenset(_entry(entry) for entry in entries - {"*"})
+        numbers = {entry: e164(entry) for entry in entries - {"*"}}
+        for entry, number in numbers.items():
+            if number is None:
+                raise SettingsError(f"ALLOWED_CALLERS: {entry!r} is not an E.164 number; write it like +12025550143")
+        self._numbers = frozenset(numbers.values())
 
     def __bool__(self) -> bool:
         return self.anyone or bool(self._numbers)
@@ -72,10 +101,3 @@ class AllowList:
     def admits(self, caller: str) -> bool:
         """Whether this caller (as returned by `caller_id`) may call."""
         return self.anyone or caller in self._numbers
-
-
-def _entry(text: str) -> str:
-    number = e164(text)
-    if number is None:
-        raise SettingsError(f"ALLOWED_CALLERS: {text!r} is not an E.164 number; write it like +12025550143")
-    return number

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import hashlib
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Final, Protocol
 from urllib.parse import quote, urljoin
 
@@ -13,7 +12,7 @@ import httpx
 from gateway.errors import CarrierRefused, StreamInUse
 from gateway.settings import Secret
 from gateway.telephony import twilio
-from gateway.telephony.telnyx import dial_command, stream_command, transfer_command
+from gateway.telephony.telnyx import order_state, stream_command, transfer_state
 
 RING_SECONDS: Final = 30
 """How long a dialled number may ring. Twilio adds about 5 s (Twilio docs, "TwiML Voice: <Dial>", timeout)."""
@@ -69,25 +68,76 @@ class CallControl(Protocol):
         """
 
 
-class TwilioControl:
+class _RestApi:
+    """Sends commands to one carrier."""
+
+    carrier: ClassVar[str]
+
+    def __init__(self, http: httpx.AsyncClient, url: str, **credentials: Any) -> None:
+        """`credentials` are httpx options of every request."""
+        self._http = http
+        self._url = url
+        self._credentials = credentials
+
+    async def _send(
+        self,
+        command: str,
+        path: str,
+        *,
+        method: str = "POST",
+        ended: frozenset[str] = frozenset(),
+        pauses: tuple[float, ...] = _RETRY_PAUSES,
+        timeout: httpx.Timeout = _TIMEOUT,
+        **content: Any,
+    ) -> dict[str, Any]:
+        """
+        Send a command and return the answer. Retries after each pause if the failure is temporary.
+
+        `ended` are the error codes or statuses of a call that has ended; they count as success.
+        """
+        options = {**self._credentials, **content, "timeout": timeout}
+        for pause in (*pauses, None):
+            try:
+                response = await self._http.request(method, self._url + path, **options)
+            except httpx.HTTPError as error:
+                refusal = CarrierRefused(self.carrier, command, 0, type(error).__name__, retryable=True)
+            else:
+                body = _body(response)
+                code, status = error_code(body), response.status_code
+                if response.is_success or ended & {code, str(status)}:
+                    return body
+                refusal = CarrierRefused(self.carrier, command, status, code, retryable=status == 429 or status >= 500)
+            if not refusal.retryable or pause is None:
+                break
+            await asyncio.sleep(pause)
+        raise refusal
+
+    async def _read_call(self, path: str) -> dict[str, Any] | None:
+        """The carrier's record of a call; None if it has none, empty if it does not answer."""
+        try:
+            return await self._send("call", path, method="GET", pauses=())
+        except CarrierRefused as refused:
+            return None if refused.status in (404, 422) else {}  # Telnyx answers 422 for an id that has expired
+
+
+class TwilioControl(_RestApi):
     """Twilio's Calls resource."""
 
+    carrier: ClassVar[str] = "twilio"
     stop_ends_call: ClassVar[bool] = True
     asks_to_resume: ClassVar[bool] = True
 
     def __init__(self, http: httpx.AsyncClient, *, api_url: str, account_sid: str, auth_token: Secret) -> None:
-        self._http = http
-        self._calls_url = f"{api_url.rstrip('/')}/2010-04-01/Accounts/{quote(account_sid, safe='')}/Calls"
-        self._auth = httpx.BasicAuth(account_sid, auth_token.reveal())
+        url = f"{api_url.rstrip('/')}/2010-04-01/Accounts/{quote(account_sid, safe='')}/Calls"
+        super().__init__(http, url, auth=httpx.BasicAuth(account_sid, auth_token.reveal()))
 
     async def hang_up(self, call_id: str) -> None:
         # A finished call gives 404 (20404) or 400 (21220) (Twilio docs, "Error and Warning Dictionary").
         ended = frozenset({"404", "20404", "21220"})
-        await self._update(call_id, "hang-up", {"Status": "completed"}, ended=ended)
+        await self._send("hang-up", _twilio_path(call_id), data={"Status": "completed"}, ended=ended)
 
     async def is_alive(self, call_id: str) -> bool | None:
-        url = f"{self._calls_url}/{quote(call_id, safe='')}.json"
-        call = await _read(lambda: self._http.get(url, auth=self._auth, timeout=_TIMEOUT))
+        call = await self._read_call(_twilio_path(call_id))
         if call is None:
             return False
         status = call.get("status")
@@ -105,41 +155,27 @@ class TwilioControl:
             "StatusCallback": urljoin(webhooks, f"status?order={order_id}"),
             "Timeout": str(RING_SECONDS),
         }
-
-        async def request() -> httpx.Response:
-            return await self._http.post(f"{self._calls_url}.json", data=form, auth=self._auth, timeout=_TIMEOUT)
-
         # No retry: if only the answer was lost, the phone is ringing already and would get a second call.
-        call = await _command("twilio", "dial", request, ended=frozenset(), code_of=_twilio_code, pauses=())
+        call = await self._send("dial", ".json", data=form, pauses=())
         return str(call.get("sid", ""))
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
         # Absolute URLs: TwiML sent by REST has no base URL for relative ones (error 15004).
-        webhooks = _webhooks(media_url)
+        resume_url, status_url = (urljoin(_webhooks(media_url), name) for name in ("resume", "status"))
         document = twilio.dial(
-            target,
-            caller_id=caller_id,
-            ring_seconds=RING_SECONDS,
-            resume_url=urljoin(webhooks, "resume"),
-            status_url=urljoin(webhooks, "status"),
+            target, caller_id=caller_id, ring_seconds=RING_SECONDS, resume_url=resume_url, status_url=status_url
         )
         # No retry: if only the answer was lost, the target is ringing already and would be called twice.
-        await self._update(call_id, "transfer", {"Twiml": document}, pauses=())
+        await self._send("transfer", _twilio_path(call_id), data={"Twiml": document}, pauses=())
 
-    async def _update(
-        self,
-        call_id: str,
-        command: str,
-        form: Mapping[str, str],
-        *,
-        ended: frozenset[str] = frozenset(),
-        pauses: tuple[float, ...] = _RETRY_PAUSES,
-    ) -> None:
-        async def request() -> httpx.Response:
-            url = f"{self._calls_url}/{quote(call_id, safe='')}.json"
-            return await self._http.post(url, data=dict(form), auth=self._auth, timeout=_TIMEOUT)
 
-        await _command("twilio", command, request, ended=ended, code_of=_twilio_code, pauses=pauses)
+def _twilio_path(call_id: str) -> str:
+    return f"/{quote(call_id, safe='')}.json"
+
+
+def _webhooks(media_url: str) -> str:
+    """The base URL of the carrier's webhooks: they share the path prefix of its media."""
+    return media_url.replace("wss:", "https:", 1)
 
 
 class SoftphoneControl:
@@ -164,15 +200,15 @@ class SoftphoneControl:
         raise CarrierRefused("softphone", "transfer", 0, "it has no phone line")
 
 
-class TelnyxControl:
+class TelnyxControl(_RestApi):
     """
-    Telnyx Call Control.
+    Telnyx Call Control. A call does not end with its media socket, so every exit path must call `hang_up`.
 
-    A Telnyx call does not end with its media socket, so every exit path must call `hang_up`. Command ids are derived
-    from the call: a repeated webhook or another node sends the same command id, and Telnyx executes it once (Telnyx
-    docs, "Call Control: command_id").
+    Command ids are derived from the call: a repeated webhook or another node sends the same command id, and Telnyx
+    executes it once (Telnyx docs, "Call Control: command_id").
     """
 
+    carrier: ClassVar[str] = "telnyx"
     stop_ends_call: ClassVar[bool] = False
     asks_to_resume: ClassVar[bool] = False
 
@@ -184,10 +220,8 @@ class TelnyxControl:
         api_key: Secret,
         hang_up_pauses: tuple[float, ...] = HANG_UP_PAUSES,
     ) -> None:
-        self._http = http
+        super().__init__(http, api_url.rstrip("/"), headers={"Authorization": f"Bearer {api_key.reveal()}"})
         self._hang_up_pauses = hang_up_pauses
-        self._api_url = api_url.rstrip("/")
-        self._headers = {"Authorization": f"Bearer {api_key.reveal()}"}
 
     async def answer(self, call_id: str, *, stream_url: str, command_key: str) -> None:
         await self._act(call_id, "answer", stream_command(stream_url=stream_url, command_id=f"answer-{command_key}"))
@@ -197,8 +231,7 @@ class TelnyxControl:
         await self._act(call_id, "reject", {"cause": cause, "command_id": f"reject-{command_key}"})
 
     async def is_alive(self, call_id: str) -> bool | None:
-        url = f"{self._api_url}/calls/{quote(call_id, safe='')}"
-        answer = await _read(lambda: self._http.get(url, headers=self._headers, timeout=_TIMEOUT))
+        answer = await self._read_call(f"/calls/{quote(call_id, safe='')}")
         call = answer.get("data") if answer is not None else {"is_alive": False}
         is_alive = call.get("is_alive") if isinstance(call, dict) else None
         return is_alive if isinstance(is_alive, bool) else None
@@ -208,134 +241,73 @@ class TelnyxControl:
         # the gateway. The hash of the URL is unique because each stream has its own token.
         intention = hashlib.blake2b(stream_url.encode(), digest_size=16).hexdigest()
         for number, pause in enumerate((*_STOP_PAUSES, None)):
+            command = stream_command(stream_url=stream_url, command_id=f"stream-{intention}-{number}")
             try:
-                return await self._start_stream(call_id, stream_url, f"{intention}-{number}")
-            except StreamInUse:
-                if pause is None or not replaces:
+                return await self._act(call_id, "streaming_start", command, ended=frozenset())
+            except CarrierRefused as refused:
+                if refused.code != _TELNYX_STREAM_IN_USE:
                     raise
+                if pause is None or not replaces:
+                    raise StreamInUse("telnyx", "streaming_start", refused.status, refused.code) from None
             if number == 0:
-                stop = {"command_id": f"stop-{intention}"}
-                await self._act(call_id, "streaming_stop", stop, ended=_TELNYX_NO_STREAM)
+                await self._stop_stream(call_id, intention)
             await asyncio.sleep(pause)
 
-    async def _start_stream(self, call_id: str, stream_url: str, intention: str) -> None:
-        command = stream_command(stream_url=stream_url, command_id=f"stream-{intention}")
-        try:
-            await self._act(call_id, "streaming_start", command, ended=frozenset())
-        except CarrierRefused as refused:
-            if refused.code == _TELNYX_STREAM_IN_USE:
-                raise StreamInUse("telnyx", "streaming_start", refused.status, refused.code) from None
-            raise
-
     async def dial(self, to: str, *, caller_id: str, order_id: str, media_url: str) -> str:
-        command = dial_command(
-            to,
-            connection_id=await self._connection(caller_id),
-            caller_id=caller_id,
-            order_id=order_id,
-            ring_seconds=RING_SECONDS,
-        )
-
-        async def request() -> httpx.Response:
-            return await self._http.post(
-                f"{self._api_url}/calls", json=command, headers=self._headers, timeout=_TIMEOUT
-            )
-
-        answer = await _command("telnyx", "dial", request, ended=frozenset(), code_of=_telnyx_code)
-        call = answer.get("data")
-        return str(call.get("call_control_id", "")) if isinstance(call, dict) else ""
-
-    async def _connection(self, number: str) -> str:
-        """The id of the number's Call Control application, whose webhooks this gateway receives."""
-        query = {"filter[phone_number]": number}
-
-        async def request() -> httpx.Response:
-            url = f"{self._api_url}/phone_numbers"
-            return await self._http.get(url, params=query, headers=self._headers, timeout=_TIMEOUT)
-
-        answer = await _command("telnyx", "phone_numbers", request, ended=frozenset(), code_of=_telnyx_code)
-        found = answer.get("data")
+        # The number's Call Control application, whose webhooks this gateway receives.
+        query = {"filter[phone_number]": caller_id}
+        found = (await self._send("phone_numbers", "/phone_numbers", method="GET", params=query)).get("data")
         numbers = found if isinstance(found, list) else []
-        connections = [one.get("connection_id") for one in numbers if isinstance(one, dict)]
-        if not any(connections):
+        connections = [one["connection_id"] for one in numbers if isinstance(one, dict) and one.get("connection_id")]
+        if not connections:
             raise CarrierRefused("telnyx", "dial", 0, "the calling number has no connection")
-        return str(next(filter(None, connections)))
+        command = {
+            "connection_id": str(connections[0]),
+            "to": to,
+            "from": caller_id,
+            "timeout_secs": RING_SECONDS,
+            "client_state": order_state(order_id),
+            "command_id": f"dial-{order_id}",
+        }  # without a stream: it starts after the answer, so that no audio goes to a ringing phone
+        call = (await self._send("dial", "/calls", json=command)).get("data")
+        return str(call.get("call_control_id", "")) if isinstance(call, dict) else ""
 
     async def transfer(self, call_id: str, target: str, *, caller_id: str, media_url: str) -> None:
         # A new command id each time: the agent may transfer to the same number again.
-        intention = uuid.uuid4()
-        command = transfer_command(
-            target, call_id=call_id, caller_id=caller_id, ring_seconds=RING_SECONDS, command_id=f"transfer-{intention}"
-        )
+        intention = uuid.uuid4().hex
+        command = {
+            "command_id": f"transfer-{intention}",
+            "to": target,
+            "timeout_secs": RING_SECONDS,
+            "target_leg_client_state": transfer_state(call_id),
+            **({"from": caller_id} if caller_id else {}),
+        }
         await self._act(call_id, "transfer", command, ended=frozenset())
         # Stop the stream afterwards, so that a refused transfer leaves the caller with the agent.
         with contextlib.suppress(CarrierRefused):
-            await self._act(call_id, "streaming_stop", {"command_id": f"stop-{intention}"}, ended=_TELNYX_NO_STREAM)
+            await self._stop_stream(call_id, intention)
 
     async def hang_up(self, call_id: str) -> None:
-        command = {"command_id": f"hangup-{call_id}"}
         ended, pauses = _TELNYX_ENDED | {"404"}, self._hang_up_pauses
+        command = {"command_id": f"hangup-{call_id}"}
         await self._act(call_id, "hangup", command, ended=ended, pauses=pauses, timeout=_HANG_UP_TIMEOUT)
 
+    async def _stop_stream(self, call_id: str, intention: str) -> None:
+        await self._act(call_id, "streaming_stop", {"command_id": f"stop-{intention}"}, ended=_TELNYX_NO_STREAM)
+
     async def _act(
-        self,
-        call_id: str,
-        action: str,
-        body: Mapping[str, str | int],
-        *,
-        ended: frozenset[str] = _TELNYX_ENDED,
-        pauses: tuple[float, ...] = _RETRY_PAUSES,
-        timeout: httpx.Timeout = _TIMEOUT,
+        self, call_id: str, action: str, command: object, *, ended: frozenset[str] = _TELNYX_ENDED, **options: Any
     ) -> None:
-        async def request() -> httpx.Response:
-            url = f"{self._api_url}/calls/{quote(call_id, safe='')}/actions/{action}"
-            return await self._http.post(url, json=dict(body), headers=self._headers, timeout=timeout)
-
-        await _command("telnyx", action, request, ended=ended, code_of=_telnyx_code, pauses=pauses)
+        path = f"/calls/{quote(call_id, safe='')}/actions/{action}"
+        await self._send(action, path, json=command, ended=ended, **options)
 
 
-async def _command(
-    carrier: str,
-    command: str,
-    request: Callable[[], Awaitable[httpx.Response]],
-    *,
-    ended: frozenset[str],
-    code_of: Callable[[Any], str],
-    pauses: tuple[float, ...] = _RETRY_PAUSES,
-) -> dict[str, Any]:
-    """
-    Send a command and return the answer. Retries after each pause if the failure is temporary.
-
-    `ended` are the error codes or statuses of a call that has ended; they count as success.
-    """
-    refusal = CarrierRefused(carrier, command, 0, "no answer", retryable=True)
-    for pause in (*pauses, None):
-        try:
-            response = await request()
-        except httpx.HTTPError as error:
-            refusal = CarrierRefused(carrier, command, 0, type(error).__name__, retryable=True)
-        else:
-            code = _code(response, code_of)
-            if response.is_success or ended & {code, str(response.status_code)}:
-                return _body(response)
-            retryable = response.status_code == 429 or response.status_code >= 500
-            refusal = CarrierRefused(carrier, command, response.status_code, code, retryable=retryable)
-        if not refusal.retryable or pause is None:
-            break
-        await asyncio.sleep(pause)
-    raise refusal
-
-
-async def _read(request: Callable[[], Awaitable[httpx.Response]]) -> dict[str, Any] | None:
-    """A resource; empty if the carrier did not return it, None if it does not exist."""
+def error_code(body: Any) -> str:
+    """The error code in an answer, as Twilio and Telnyx write it; empty if it has none."""
     try:
-        response = await request()
-        answer = response.json() if response.is_success else {}
-    except (httpx.HTTPError, ValueError):
-        return {}
-    if response.status_code in (404, 422):  # Telnyx answers 422 for an id that has expired
-        return None
-    return answer if isinstance(answer, dict) else {}
+        return str(body["code"] if "code" in body else body["errors"][0]["code"])
+    except (KeyError, IndexError, TypeError):
+        return ""
 
 
 def _body(response: httpx.Response) -> dict[str, Any]:
@@ -344,23 +316,3 @@ def _body(response: httpx.Response) -> dict[str, Any]:
     except ValueError:
         return {}
     return answer if isinstance(answer, dict) else {}
-
-
-def _webhooks(media_url: str) -> str:
-    """The base URL of the carrier's webhooks: they share the path prefix of its media."""
-    return media_url.replace("wss:", "https:", 1)
-
-
-def _code(response: httpx.Response, code_of: Callable[[Any], str]) -> str:
-    try:
-        return code_of(response.json())
-    except (ValueError, KeyError, IndexError, TypeError):
-        return ""
-
-
-def _twilio_code(body: Any) -> str:
-    return str(body["code"])
-
-
-def _telnyx_code(body: Any) -> str:
-    return str(body["errors"][0]["code"])

@@ -10,8 +10,8 @@ import orjson
 
 from gateway.audio import FRAME_BYTES, SILENCE_BYTE, alaw_to_mulaw
 from gateway.errors import RemoteProtocolError
-from gateway.telephony.codec import CarrierCodec, Message, audio_events, text_parameters
-from gateway.telephony.events import CarrierEvent, StreamStarted
+from gateway.telephony.codec import CarrierCodec, CarrierEvent, Message, StreamStarted, audio_events, text_parameters
+from gateway.telephony.phone_numbers import Attestation
 
 REORDER_FRAMES: Final = 3
 """How many later frames to hold back for a missing one: 60 ms of audio. Then it counts as lost."""
@@ -23,9 +23,7 @@ _MAX_BYTES: Final = 240_000
 _CHUNK_DIGITS: Final = 12
 _TRANSFER: Final = "transfer:"
 _ORDER: Final = "order:"
-_NOT_PICKED_UP: Final = frozenset(
-    {"call_rejected", "user_busy", "no_answer", "timeout", "not_found", "originator_cancel"}
-)
+_NOT_PICKED_UP: Final = "call_rejected user_busy no_answer timeout not_found originator_cancel".split()
 
 
 class TelnyxCodec(CarrierCodec):
@@ -57,11 +55,8 @@ class TelnyxCodec(CarrierCodec):
         return frames
 
     def finish_audio(self) -> list[bytes]:
-        if not self._remainder:
-            return []
-        last = self._remainder.ljust(_MIN_BYTES, bytes([SILENCE_BYTE]))
-        self._remainder = b""
-        return [_media(last)]
+        rest, self._remainder = self._remainder, b""
+        return [_media(rest.ljust(_MIN_BYTES, bytes([SILENCE_BYTE])))] if rest else []
 
     def send_mark(self, name: str) -> bytes:
         self._must_stream()
@@ -90,27 +85,10 @@ class TelnyxCodec(CarrierCodec):
         if self._alaw:
             audio = alaw_to_mulaw(audio)
         chunk = _chunk_number(media.get("chunk"))
-        if chunk == self._next_chunk and not self._early:
-            self._next_chunk += 1
-            return audio_events(audio)
-        return self._in_order(chunk, audio)
-
-    def _plain_audio(self, media: Message) -> bytes | None:
-        is_next = _chunk_number(media.get("chunk")) == self._next_chunk and not self._early
-        if self._alaw or not is_next or media.get("track", "inbound") != "inbound":
-            return None
-        audio = a2b_base64(media["payload"], strict_mode=True)
-        if not audio:
-            return None
-        self._next_chunk += 1
-        return audio
-
-    def _in_order(self, chunk: int | None, audio: bytes) -> list[CarrierEvent]:
-        """Deliver frames in the order of `chunk`. Drop a frame that arrives after it was counted as lost."""
         if chunk is None:
             return audio_events(audio)
         if chunk < self._next_chunk:
-            return []
+            return []  # already counted as lost
         self._early[chunk] = audio
         if self._next_chunk not in self._early and len(self._early) > REORDER_FRAMES:
             self._next_chunk = min(self._early)
@@ -119,6 +97,14 @@ class TelnyxCodec(CarrierCodec):
             events += audio_events(self._early.pop(self._next_chunk))
             self._next_chunk += 1
         return events
+
+    def _plain_audio(self, media: Message) -> bytes | None:
+        is_next = _chunk_number(media.get("chunk")) == self._next_chunk and not self._early
+        if self._alaw or not is_next or media.get("track", "inbound") != "inbound":
+            return None
+        audio = a2b_base64(media["payload"], strict_mode=True)
+        self._next_chunk += bool(audio)
+        return audio or None
 
     def _held_back(self) -> list[CarrierEvent]:
         held = [self._early[chunk] for chunk in sorted(self._early)]
@@ -181,20 +167,39 @@ class WebhookEvent:
         On that leg `call.answered` means success. `call.hangup` before it means failure: the caller's leg stays alive
         and silent. `call.bridged` proves nothing: Telnyx's docs list it before the answer.
         """
-        state = self._client_state
-        return state.removeprefix(_TRANSFER) if state.startswith(_TRANSFER) else ""
+        return self._id_after(_TRANSFER)
 
     @property
     def order_id(self) -> str:
         """The id of the outbound call request; empty for an incoming call."""
-        state = self._client_state
-        return state.removeprefix(_ORDER) if state.startswith(_ORDER) else ""
+        return self._id_after(_ORDER)
+
+    @property
+    def attestation(self) -> Attestation:
+        """From `call.initiated`. A level that Telnyx did not validate counts as none."""
+        level = Attestation.of_level(self.payload.get("shaken_stir_attestation"))
+        validated = self.payload.get("shaken_stir_validated")
+        if level is Attestation.NONE or validated is True:  # Telnyx reports unsigned calls as not validated, too
+            return level
+        return Attestation.FAILED if validated is False else Attestation.NONE
+
+    @property
+    def sip_headers(self) -> dict[str, str]:
+        """The custom headers of a SIP call from `call.initiated`, names in lower case."""
+        lists = (self.payload.get(field) for field in ("custom_headers", "sip_headers"))
+        headers = [item for listed in lists if isinstance(listed, list) for item in listed if isinstance(item, dict)]
+        pairs = ((header.get("name"), header.get("value")) for header in headers)
+        return {name.lower(): value for name, value in pairs if isinstance(name, str) and isinstance(value, str)}
 
     @property
     def not_picked_up(self) -> str:
         """Why a `call.hangup` came before an answer; empty if the call was answered."""
         cause = self.text("hangup_cause")
         return cause.replace("_", " ") if cause in _NOT_PICKED_UP else ""
+
+    def _id_after(self, prefix: str) -> str:
+        state = self._client_state
+        return state.removeprefix(prefix) if state.startswith(prefix) else ""
 
     @property
     def _client_state(self) -> str:
@@ -214,11 +219,7 @@ def read_webhook(body: bytes) -> WebhookEvent:
     if not isinstance(data, dict) or not isinstance(data.get("event_type"), str):
         raise RemoteProtocolError("telnyx", "sent a webhook without an event")
     payload = data.get("payload")
-    return WebhookEvent(
-        id=str(data.get("id") or ""),
-        type=data["event_type"],
-        payload=payload if isinstance(payload, dict) else {},
-    )
+    return WebhookEvent(str(data.get("id") or ""), data["event_type"], payload if isinstance(payload, dict) else {})
 
 
 def stream_command(*, stream_url: str, command_id: str) -> dict[str, str]:
@@ -238,34 +239,11 @@ def stream_command(*, stream_url: str, command_id: str) -> dict[str, str]:
     }
 
 
-def transfer_command(
-    target: str, *, call_id: str, caller_id: str, ring_seconds: int, command_id: str
-) -> dict[str, str | int]:
-    """The parameters of `transfer`. Every event of the new leg returns the call id: see `transfer_of`."""
-    command: dict[str, str | int] = {
-        "command_id": command_id,
-        "to": target,
-        "timeout_secs": ring_seconds,
-        "target_leg_client_state": b64encode(f"{_TRANSFER}{call_id}".encode()).decode(),
-    }
-    if caller_id:
-        command["from"] = caller_id
-    return command
+def transfer_state(call_id: str) -> str:
+    """The `client_state` of the leg to a transfer target. Every event of that leg returns it: see `transfer_of`."""
+    return b64encode(f"{_TRANSFER}{call_id}".encode()).decode()
 
 
-def dial_command(
-    to: str, *, connection_id: str, caller_id: str, order_id: str, ring_seconds: int
-) -> dict[str, str | int]:
-    """
-    The parameters of `dial`. Every event of the call returns the request's id: see `order_id`.
-
-    The stream starts after the answer, so that no audio goes to a ringing phone.
-    """
-    return {
-        "connection_id": connection_id,
-        "to": to,
-        "from": caller_id,
-        "timeout_secs": ring_seconds,
-        "client_state": b64encode(f"{_ORDER}{order_id}".encode()).decode(),
-        "command_id": f"dial-{order_id}",
-    }
+def order_state(order_id: str) -> str:
+    """The `client_state` of an outbound call. Every event of the call returns it: see `order_id`."""
+    return b64encode(f"{_ORDER}{order_id}".encode()).decode()

@@ -1,15 +1,21 @@
-"""Twilio: the Media Streams protocol, TwiML, and the status of transferred calls."""
+"""Twilio: the Media Streams protocol, TwiML, and the fields of its webhooks."""
 
+import re
 from base64 import b64encode
-from binascii import a2b_base64
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 from xml.sax.saxutils import escape, quoteattr
 
 import orjson
 
-from gateway.telephony.codec import CarrierCodec, Message, audio_events, text_parameters
-from gateway.telephony.events import CarrierEvent, StreamStarted
+from gateway.telephony.codec import CarrierCodec, Message, StreamStarted, text_parameters
+from gateway.telephony.phone_numbers import Attestation
+
+SOFTPHONE_ACCOUNT: Final = "softphone"
+"""The account id in a softphone's `start`."""
+
+_VERSTAT: Final = re.compile(r"TN-Validation-(?P<verdict>Passed|Failed)(?:-(?P<level>[ABC]))?(?P<suffix>-.*)?", re.I)
+_SIP_HEADER: Final = "SipHeader_"  # the prefix of X- headers in webhooks of a SIP domain
 
 
 class TwilioCodec(CarrierCodec):
@@ -54,15 +60,14 @@ class TwilioCodec(CarrierCodec):
         self._media_prefix = b'{"event":"media","streamSid":%b,"media":{"payload":"' % self._stream_id
         return started
 
-    def _audio(self, media: Message) -> list[CarrierEvent]:
-        if media.get("track", "inbound") != "inbound":
-            return []  # the agent's own audio
-        return audio_events(self._payload(media))
 
-    def _plain_audio(self, media: Message) -> bytes | None:
-        if media.get("track", "inbound") != "inbound":
-            return None
-        return a2b_base64(media["payload"], strict_mode=True) or None
+class SoftphoneCodec(TwilioCodec):
+    """The gateway's own softphone, in a browser or a terminal. It uses Twilio's media protocol without an account."""
+
+    name: ClassVar[str] = "softphone"
+
+
+# TwiML
 
 
 def connect_stream(*, stream_url: str, resume_url: str, status_url: str, token: str) -> str:
@@ -106,6 +111,13 @@ def dial(target: str, *, caller_id: str, ring_seconds: int, resume_url: str, sta
     )
 
 
+def _document(verbs: str) -> str:
+    return f'<?xml version="1.0" encoding="UTF-8"?><Response>{verbs}</Response>'
+
+
+# Webhooks
+
+
 def picked_up(form: Mapping[str, str]) -> str:
     """The caller's call id if this status callback says that the transfer target answered; else empty."""
     return form.get("ParentCallSid", "") if form.get("CallStatus") == "in-progress" else ""
@@ -116,5 +128,20 @@ def was_put_through(form: Mapping[str, str]) -> bool:
     return form.get("DialCallStatus") in ("completed", "answered")
 
 
-def _document(verbs: str) -> str:
-    return f'<?xml version="1.0" encoding="UTF-8"?><Response>{verbs}</Response>'
+def attestation(form: Mapping[str, str]) -> Attestation:
+    """From `StirVerstat` in Twilio's voice webhook (Twilio docs, "Trusted Calling with SHAKEN/STIR")."""
+    match = _VERSTAT.fullmatch(form.get("StirVerstat", "").strip())
+    if match is None:
+        return Attestation.NONE
+    if match["verdict"].lower() == "failed":
+        return Attestation.FAILED
+    level = Attestation.of_level(match["level"])
+    # The suffixes "-Diverted" and "-Passthrough" mark a forwarded call and a verdict that Twilio did not verify itself.
+    return Attestation.PARTIAL if level is Attestation.FULL and match["suffix"] else level
+
+
+def sip_headers(form: Mapping[str, str]) -> dict[str, str]:
+    """The custom headers of a SIP call, names in lower case."""
+    return {
+        name.removeprefix(_SIP_HEADER).lower(): value for name, value in form.items() if name.startswith(_SIP_HEADER)
+    }

@@ -7,9 +7,8 @@ from urllib.parse import parse_qs, urlsplit
 from gateway.calls.manager import CallManager
 from gateway.telephony.codec import CarrierCodec
 from gateway.telephony.media_stream import MediaStream
-from gateway.telephony.softphone import SoftphoneCodec
 from gateway.telephony.telnyx import TelnyxCodec
-from gateway.telephony.twilio import TwilioCodec
+from gateway.telephony.twilio import SoftphoneCodec, TwilioCodec
 from gateway.web import softphone, telnyx, twilio
 
 CODECS: Final[Mapping[str, Callable[[str], CarrierCodec]]] = {

@@ -21,7 +21,7 @@ from gateway.errors import CarrierRefused, SharedStoreUnavailable
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.telephony.rest import CallControl
-from gateway.telephony.softphone import SoftphoneCodec
+from gateway.telephony.twilio import SoftphoneCodec
 from gateway.web.admin_json import RequestRejected, read_admin_json, text_field
 from gateway.web.public_url import PublicUrl
 

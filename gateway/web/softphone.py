@@ -20,9 +20,8 @@ from gateway.calls.manager import CallManager, Refusal
 from gateway.cluster.store import ExpiringStore
 from gateway.errors import SharedStoreUnavailable
 from gateway.settings import Secret
-from gateway.telephony.attestation import Attestation
-from gateway.telephony.phone_numbers import e164
-from gateway.telephony.softphone import ACCOUNT, SoftphoneCodec
+from gateway.telephony.phone_numbers import Attestation, e164
+from gateway.telephony.twilio import SOFTPHONE_ACCOUNT, SoftphoneCodec
 from gateway.web.admin_json import RequestRejected, read_admin_json, text_field
 from gateway.web.auth import LINK_SECONDS, WATCH_SECONDS, GuestLink, TokenCodec, WatchToken
 from gateway.web.public_url import PublicUrl
@@ -75,7 +74,7 @@ class SoftphoneEndpoint:
             caller=call.caller,
             called=call.called,
             media_url=self.public.socket_url(request, MEDIA_PATH),
-            account_id=ACCOUNT,
+            account_id=SOFTPHONE_ACCOUNT,
             attestation=Attestation.FULL,
             vouched=True,
         )
@@ -84,7 +83,7 @@ class SoftphoneEndpoint:
         watch = WatchToken(pending.session_id, pending.agent.name, pending.caller, int(time.time()) + WATCH_SECONDS)
         return {
             "call_id": call_id,
-            "account_id": ACCOUNT,
+            "account_id": SOFTPHONE_ACCOUNT,
             "token": pending.token,
             "token_seconds": CallTimeouts().token,
             "media_path": MEDIA_PATH,

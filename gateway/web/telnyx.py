@@ -18,7 +18,6 @@ from gateway.calls.call_table import ManagedCall
 from gateway.calls.manager import CallManager, Refusal
 from gateway.calls.outbound import OutboundCallStore
 from gateway.errors import CarrierRefused, RemoteProtocolError, SignatureRejected
-from gateway.telephony.attestation import telnyx_attestation, telnyx_sip_headers
 from gateway.telephony.rest import TelnyxControl
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.telnyx import WebhookEvent, read_webhook
@@ -102,8 +101,8 @@ class TelnyxEndpoint:
             caller=event.text("from"),
             called=event.text("to"),
             media_url=media_url,
-            attestation=telnyx_attestation(event.payload),
-            sip_headers=telnyx_sip_headers(event.payload),
+            attestation=event.attestation,
+            sip_headers=event.sip_headers,
             attributes=event.attributes,
         )
         if pending is Refusal.OVER:

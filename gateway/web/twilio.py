@@ -15,7 +15,6 @@ from gateway.calls.outbound import OutboundCallStore
 from gateway.errors import SignatureRejected
 from gateway.settings import Secret
 from gateway.telephony import twilio
-from gateway.telephony.attestation import twilio_attestation, twilio_sip_headers
 from gateway.telephony.signatures import check_twilio
 from gateway.web.outbound import drop_outbound_call, find_outbound_call
 from gateway.web.public_url import PublicUrl, read_body
@@ -59,8 +58,8 @@ class TwilioEndpoint:
             called=form.get("To", ""),
             media_url=self.public.socket_url(request, MEDIA_PATH),
             account_id=account_id,
-            attestation=twilio_attestation(form),
-            sip_headers=twilio_sip_headers(form),
+            attestation=twilio.attestation(form),
+            sip_headers=twilio.sip_headers(form),
             attributes=dict(request.query_params),  # covered by the signature, like the form
         )
         if isinstance(pending, Refusal):

@@ -18,7 +18,7 @@ from gateway.errors import SharedStoreUnavailable
 from gateway.history.call_log import RecoveredCall
 from gateway.history.live_events import EventPublisher
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
-from gateway.telephony.events import StreamStarted
+from gateway.telephony.codec import StreamStarted
 from gateway.telephony.phone_numbers import AllowList
 from tests.fakes.call_control import FakeCallControl
 from tests.fakes.finalizer import FakeFinalizer

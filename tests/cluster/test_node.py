@@ -10,7 +10,7 @@ from gateway.cluster.directory import CallDirectory, CallRecord, ClusterTimeouts
 from gateway.cluster.node import ClusterNode, Reclaim, SingleNode
 from gateway.history.call_log import rows_of_turns
 from gateway.session import Speaker, Turn, VoiceSession
-from gateway.telephony.events import StreamStarted
+from gateway.telephony.codec import StreamStarted
 from tests.fakes.shared_store import FakeSharedStore
 
 pytestmark = pytest.mark.virtual_time

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from gateway.errors import SettingsError
 from gateway.memory.trust import KEY_PAUSE, PinResult, PinVerifier, TrustLevel, TrustPolicy, read_trust
 from gateway.settings import Secret
-from gateway.telephony.attestation import Attestation
+from gateway.telephony.phone_numbers import Attestation
 
 WHERE = "gateway.toml, [agents.maya]: memory.trust"
 RIGHT, WRONG, LOCKED = PinResult.RIGHT, PinResult.WRONG, PinResult.LOCKED

@@ -1,12 +1,12 @@
 import pytest
 
-from gateway.telephony.attestation import (
-    Attestation,
-    telnyx_attestation,
-    telnyx_sip_headers,
-    twilio_attestation,
-    twilio_sip_headers,
-)
+from gateway.telephony import twilio
+from gateway.telephony.phone_numbers import Attestation
+from gateway.telephony.telnyx import WebhookEvent
+
+
+def initiated(payload):
+    return WebhookEvent("e1", "call.initiated", payload)
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,11 @@ from gateway.telephony.attestation import (
     ],
 )
 def test_twilio_verdict_is_read(verstat, attestation):
-    assert twilio_attestation({"StirVerstat": verstat}) is attestation
+    assert twilio.attestation({"StirVerstat": verstat}) is attestation
 
 
 def test_twilio_call_without_verdict_has_none():
-    assert twilio_attestation({}) is Attestation.NONE
+    assert twilio.attestation({}) is Attestation.NONE
 
 
 @pytest.mark.parametrize(
@@ -58,16 +58,16 @@ def test_twilio_call_without_verdict_has_none():
 )
 def test_telnyx_verdict_is_read(level, validated, attestation):
     payload = {"shaken_stir_attestation": level, "shaken_stir_validated": validated}
-    assert telnyx_attestation(payload) is attestation
+    assert initiated(payload).attestation is attestation
 
 
 def test_header_that_claims_a_verdict_is_not_believed():
     """The calling party writes the SIP headers."""
     claimed = "<sip:+12025550143@example.com;verstat=TN-Validation-Passed>"
-    assert telnyx_attestation({"custom_headers": [{"name": "P-Asserted-Identity", "value": claimed}]}) is (
+    assert initiated({"custom_headers": [{"name": "P-Asserted-Identity", "value": claimed}]}).attestation is (
         Attestation.NONE
     )
-    assert twilio_attestation({"SipHeader_X-Verstat": "TN-Validation-Passed-A"}) is Attestation.NONE
+    assert twilio.attestation({"SipHeader_X-Verstat": "TN-Validation-Passed-A"}) is Attestation.NONE
 
 
 def test_both_carriers_sip_headers_read_alike():
@@ -77,10 +77,10 @@ def test_both_carriers_sip_headers_read_alike():
         "sip_headers": [{"name": "User-to-User", "value": "0064"}],
     }
     expected = {"x-customer-id": "8812", "user-to-user": "0064"}
-    assert twilio_sip_headers(form) == telnyx_sip_headers(payload) == expected
+    assert twilio.sip_headers(form) == initiated(payload).sip_headers == expected
 
 
 def test_odd_sip_headers_are_left_out():
     odd = ["X-Customer-Id: 1", {"name": "X-Customer-Id"}, {"name": "X-A", "value": None}, {"value": "1"}, None]
-    assert telnyx_sip_headers({"custom_headers": odd, "sip_headers": None}) == {}
-    assert telnyx_sip_headers({}) == {}
+    assert initiated({"custom_headers": odd, "sip_headers": None}).sip_headers == {}
+    assert initiated({}).sip_headers == {}

@@ -10,8 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import LocalProtocolError, RemoteProtocolError
-from gateway.telephony.codec import CarrierCodec, StreamState
-from gateway.telephony.events import AudioReceived, DigitPressed, MarkReached, StreamStarted, StreamStopped
+from gateway.telephony.codec import (
+    AudioReceived,
+    CarrierCodec,
+    DigitPressed,
+    MarkReached,
+    StreamStarted,
+    StreamState,
+    StreamStopped,
+)
 from tests.telephony.dialects import CALL_ID, STREAM_ID, TELNYX, TWILIO, Dialect
 
 CARRIERS = pytest.mark.parametrize("carrier", [TWILIO, TELNYX], ids=lambda carrier: carrier.name)

@@ -6,7 +6,7 @@ import pytest
 from twilio.twiml.voice_response import VoiceResponse
 
 from gateway.telephony import twilio
-from gateway.telephony.events import StreamStarted
+from gateway.telephony.codec import StreamStarted
 from tests.telephony.dialects import STREAM_ID, TWILIO
 
 
