@@ -143,7 +143,7 @@ class CallDirectory:
         self._store = store
         self._timeouts = timeouts
         self._mine: dict[CallKey, CallRecord] = {}
-        self._queue: deque[Callable[[], Awaitable[None]]] = deque()
+        self._queue: deque[Callable[[], Awaitable[object]]] = deque()
         self._queued = asyncio.Event()
         self._reachable = True
         self._outage_at = float("-inf")
@@ -206,13 +206,14 @@ class CallDirectory:
         await self._took(mine, former)
         return record
 
-    async def publish_token(self, record: CallRecord) -> None:
-        """Open a new token for a call of this node. On return every node accepts it."""
+    async def publish_token(self, record: CallRecord) -> bool:
+        """Open a new token for a call of this node. Returns True once every node accepts it."""
         # Through the queue, because the end of the call may be queued while this is on its way.
-        self._post(lambda: self._change(record))
+        self.post(lambda: self._change(record))
         await self.flushed()
         if record.key in self._mine:
             await self._store.put(_token(record.key), record.token.encode(), self._timeouts.stream_token)
+        return True
 
     async def release(self, record: CallRecord) -> bool:
         """Ask a call's node to release it, and wait. False if it has not, and so must be dead."""
@@ -306,10 +307,10 @@ class CallDirectory:
                 await self._store.delete(_token(key))
                 await self._change(replace(record, state=CallState.ACTIVE, token=""))
 
-        self._post(write)
+        self.post(write)
 
     def update(self, record: CallRecord) -> None:
-        self._post(lambda: self._change(record))
+        self.post(lambda: self._change(record))
 
     def ended(self, key: CallKey) -> None:
         """The call has ended; its record stays until finalization has begun."""
@@ -318,7 +319,7 @@ class CallDirectory:
             if record := self._mine.get(key):
                 await self._change(replace(record, state=CallState.ENDED, token=""))
 
-        self._post(write)
+        self.post(write)
 
     def forget(self, key: CallKey, session_id: str = "") -> None:
         """Finalization has begun, which needs nothing from here. A tombstone without content stays for a while."""
@@ -333,7 +334,7 @@ class CallDirectory:
             self._mine.pop(key, None)
             self._released.pop(key, None)
 
-        self._post(write)
+        self.post(write)
 
     def append(self, session_id: str, entry: bytes) -> None:
         """Share one more entry of a call's journal."""
@@ -342,19 +343,15 @@ class CallDirectory:
             if session_id not in self._released.values():
                 await self._store.append(journal_name(session_id), [entry], self._timeouts.keep_call)
 
-        self._post(write)
+        self.post(write)
 
     def share_bearer(self, digest: str, agent: str, caller: str, tier: int) -> None:
         """The engine may send this call's LLM requests to any node, with the bearer token of this digest."""
-        self._post(
-            lambda: self._store.put(f"bearer:{digest}", orjson.dumps([agent, caller, tier]), self._timeouts.keep_call)
-        )
+        value = orjson.dumps([agent, caller, tier])
+        self.post(lambda: self._store.put(f"bearer:{digest}", value, self._timeouts.keep_call))
 
     def withdraw_bearer(self, digest: str) -> None:
-        async def write() -> None:
-            await self._store.delete(f"bearer:{digest}")
-
-        self._post(write)
+        self.post(lambda: self._store.delete(f"bearer:{digest}"))
 
     def checkpoint(self, key: CallKey, session_id: str, entries: Iterable[Mapping[str, Any]]) -> None:
         """Write all entries so far: restores what the store may have lost, and extends the record's expiry."""
@@ -367,11 +364,14 @@ class CallDirectory:
                 await self._store.rewrite(journal_name(session_id), values, self._timeouts.keep_call)
                 await self._store.join(f"calls:{self.node}", _name(key))
 
-        self._post(write)
+        self.post(write)
 
-    def post(self, write: Callable[[], Awaitable[None]]) -> None:
-        """Queue any other write. `write` raises SharedStoreUnavailable to be retried."""
-        self._post(write)
+    def post(self, write: Callable[[], Awaitable[object]]) -> None:
+        """Queue a write. `write` raises SharedStoreUnavailable to be retried."""
+        self._queue.append(write)
+        if len(self._queue) > MAX_QUEUED:
+            del self._queue[1]  # not the first: it is being written
+        self._queued.set()
 
     async def flushed(self) -> None:
         """Wait until everything queued so far is written."""
@@ -380,7 +380,7 @@ class CallDirectory:
         async def notify() -> None:
             done.set()
 
-        self._post(notify)
+        self.post(notify)
         await done.wait()
 
     # Background work
@@ -441,12 +441,6 @@ class CallDirectory:
     async def leave(self) -> None:
         """This node stops; others take over the calls it still has."""
         await self._store.delete(f"alive:{self.node}")
-
-    def _post(self, write: Callable[[], Awaitable[None]]) -> None:
-        self._queue.append(write)
-        if len(self._queue) > MAX_QUEUED:
-            del self._queue[1]  # not the first: it is being written
-        self._queued.set()
 
     async def _change(self, record: CallRecord) -> None:
         """Replace the record of a call, unless another node owns it by now."""

@@ -9,8 +9,8 @@ import asyncio
 import contextlib
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from gateway.calls.state import CallState
 from gateway.cluster.directory import CallDirectory, CallRecord, ClusterTimeouts, NodeCommand, NodeCommandKind
@@ -20,6 +20,8 @@ from gateway.logs import call_name
 from gateway.metrics import WATCHDOG
 from gateway.session import CallKey, VoiceSession
 from gateway.telephony.codec import StreamStarted
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -65,20 +67,19 @@ class LocalCalls(Protocol):
         """Key, session id and all journal entries of each call with media here."""
 
 
-class Cluster(Protocol):
-    """What this process needs of other nodes. Unless stated, no method raises SharedStoreUnavailable."""
+class Cluster:
+    """
+    What this process needs of other nodes. This base class shares nothing: every call is its own.
 
-    @property
-    def node(self) -> str:
-        """The name of this node; empty for a single one."""
+    Unless stated, no method raises SharedStoreUnavailable.
+    """
 
-    @property
-    def nodes(self) -> list[dict[str, Any]]:
-        """The living nodes at the last heartbeat, each with its counts; empty while unknown."""
-
-    @property
-    def takes_over_calls(self) -> bool:
-        """Whether other nodes continue the calls that this one has when it stops."""
+    node = ""
+    """The name of this node; empty for a single one."""
+    nodes: Sequence[Mapping[str, Any]] = ()
+    """The living nodes at the last heartbeat, each with its counts; empty while unknown."""
+    takes_over_calls = False
+    """Whether other nodes continue the calls that this one has when it stops."""
 
     async def run(self) -> None:
         """Until cancelled: send heartbeats and write what is queued."""
@@ -92,9 +93,11 @@ class Cluster(Protocol):
 
     async def announce(self, record: CallRecord) -> CallRecord | None:
         """Publish a ringing call. Returns the record in force, which may be another's; None if none can be shared."""
+        return None
 
     async def publish_token(self, record: CallRecord) -> bool:
         """Publish a new token. Whether other nodes accept it."""
+        return False
 
     async def redeem(self, key: CallKey, started: StreamStarted, *, is_local: bool) -> CallRecord | None:
         """
@@ -102,6 +105,7 @@ class Cluster(Protocol):
 
         `is_local`: this node issued one itself. Raises SharedStoreUnavailable if the store does not answer in time.
         """
+        return None
 
     def media_attached(self, key: CallKey) -> None: ...
     def stream_lost(self, record: CallRecord, session: VoiceSession | None) -> None: ...
@@ -117,103 +121,47 @@ class Cluster(Protocol):
 
     async def fetch(self, key: CallKey) -> tuple[CallRecord, VoiceSession | None] | None:
         """Take over a call whose carrier requests new media here; None if no node has it."""
+        return None
 
     async def forward(self, kind: NodeCommandKind, key: CallKey, text: str = "") -> bool:
         """Forward a carrier's report to the call's owner. False if no node knows the call."""
+        return False
 
     async def session_of(self, record: CallRecord) -> VoiceSession | None:
         """The call's session with every turn that was shared."""
+        return None
 
     async def is_ours(self, key: CallKey) -> bool:
         """Whether no other node owns the call. Waits until the store answers."""
+        return True
 
     async def is_ours_now(self, key: CallKey) -> bool:
         """The same, as far as it is known within a moment."""
+        return True
 
     async def wait_until_ended(self, key: CallKey) -> None: ...
 
     async def reclaim(self, key: CallKey, writer: str) -> Reclaim:
         """Decide about a call in this machine's journal, which the node `writer` wrote."""
-
-    async def is_alive(self, node: str) -> bool:
-        """Whether that other node runs. Raises SharedStoreUnavailable."""
-
-    async def is_new_event(self, event_id: str) -> bool:
-        """Whether no node has seen this webhook event."""
-
-    async def sessions_elsewhere(self) -> list[VoiceSession]:
-        """The active calls of other nodes with the turns they shared, oldest first; without anonymous callers."""
-
-    async def command(self, kind: NodeCommandKind, session_id: str, text: str = "") -> bool:
-        """Have another node do this to its call. False if no node has it."""
-
-    # Bearer tokens of calls, for LLM requests that reach any node
-
-    def share_bearer(self, digest: str, agent: str, caller: str, tier: int) -> None: ...
-    def withdraw_bearer(self, digest: str) -> None: ...
-    async def find_bearer(self, digest: str) -> tuple[str, str, int] | None: ...
-
-
-class SingleNode:
-    """A process that shares nothing: every call is its own, and no other node knows one."""
-
-    node = ""
-    takes_over_calls = False
-
-    @property
-    def nodes(self) -> list[dict[str, Any]]:
-        return []
-
-    async def run(self) -> None: ...
-    async def listen(self, calls: LocalCalls, counts: Callable[[], Mapping[str, int]]) -> None: ...
-    async def close(self) -> None: ...
-
-    async def announce(self, record: CallRecord) -> CallRecord | None:
-        return None
-
-    async def publish_token(self, record: CallRecord) -> bool:
-        return False
-
-    async def redeem(self, key: CallKey, started: StreamStarted, *, is_local: bool) -> CallRecord | None:
-        return None
-
-    def media_attached(self, key: CallKey) -> None: ...
-    def stream_lost(self, record: CallRecord, session: VoiceSession | None) -> None: ...
-    def call_ended(self, key: CallKey) -> None: ...
-    def forget_call(self, key: CallKey, session_id: str = "") -> None: ...
-    def share_entry(self, session_id: str, entry: bytes) -> None: ...
-
-    async def fetch(self, key: CallKey) -> tuple[CallRecord, VoiceSession | None] | None:
-        return None
-
-    async def forward(self, kind: NodeCommandKind, key: CallKey, text: str = "") -> bool:
-        return False
-
-    async def session_of(self, record: CallRecord) -> VoiceSession | None:
-        return None
-
-    async def is_ours(self, key: CallKey) -> bool:
-        return True
-
-    async def is_ours_now(self, key: CallKey) -> bool:
-        return True
-
-    async def wait_until_ended(self, key: CallKey) -> None: ...
-
-    async def reclaim(self, key: CallKey, writer: str) -> Reclaim:
         return Reclaim.RESUME
 
     async def is_alive(self, node: str) -> bool:
+        """Whether that other node runs. Raises SharedStoreUnavailable."""
         return False
 
     async def is_new_event(self, event_id: str) -> bool:
+        """Whether no node has seen this webhook event."""
         return True
 
     async def sessions_elsewhere(self) -> list[VoiceSession]:
+        """The active calls of other nodes with the turns they shared, oldest first; without anonymous callers."""
         return []
 
     async def command(self, kind: NodeCommandKind, session_id: str, text: str = "") -> bool:
+        """Have another node do this to its call. False if no node has it."""
         return False
+
+    # Bearer tokens of calls, for LLM requests that reach any node
 
     def share_bearer(self, digest: str, agent: str, caller: str, tier: int) -> None: ...
     def withdraw_bearer(self, digest: str) -> None: ...
@@ -222,7 +170,11 @@ class SingleNode:
         return None
 
 
-class ClusterNode:
+class SingleNode(Cluster):
+    """A process without others."""
+
+
+class ClusterNode(Cluster):
     """One of several nodes. `shares_disk`: the others are workers with the same DATA_DIR."""
 
     takes_over_calls = True
@@ -231,16 +183,12 @@ class ClusterNode:
         self, directory: CallDirectory, timeouts: ClusterTimeouts, *, sync_seconds: float, shares_disk: bool
     ) -> None:
         self.directory = directory
-        self.nodes: list[dict[str, Any]] = []
+        self.node = directory.node
         self._timeouts = timeouts
         self._sync_seconds = sync_seconds
         self._shares_disk = shares_disk
         self._calls: LocalCalls | None = None
         self._counts: Callable[[], Mapping[str, int]] = dict
-
-    @property
-    def node(self) -> str:
-        return self.directory.node
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -267,19 +215,10 @@ class ClusterNode:
     # A call of this node
 
     async def announce(self, record: CallRecord) -> CallRecord | None:
-        try:
-            async with asyncio.timeout(self._timeouts.request):
-                return await self.directory.open(record)
-        except (SharedStoreUnavailable, TimeoutError):
-            return None
+        return await self._within(self._timeouts.request, self.directory.open(record), otherwise=None)
 
     async def publish_token(self, record: CallRecord) -> bool:
-        try:
-            async with asyncio.timeout(self._timeouts.request):
-                await self.directory.publish_token(record)
-        except (SharedStoreUnavailable, TimeoutError):
-            return False
-        return True
+        return await self._within(self._timeouts.request, self.directory.publish_token(record), otherwise=False)
 
     async def redeem(self, key: CallKey, started: StreamStarted, *, is_local: bool) -> CallRecord | None:
         try:
@@ -327,26 +266,23 @@ class ClusterNode:
 
     async def forward(self, kind: NodeCommandKind, key: CallKey, text: str = "") -> bool:
         """Waits for the store as long as it takes: the carrier reports once. If the owner is dead, takes over."""
-        while True:
-            try:
-                return await self._forward(kind, key, text)
-            except SharedStoreUnavailable:
-                await asyncio.sleep(self._timeouts.retry)
 
-    async def _forward(self, kind: NodeCommandKind, key: CallKey, text: str) -> bool:
-        record = await self.directory.find(key)
-        if record is None:
-            return False
-        if record.node == self.node or record.state is CallState.ENDED:
+        async def forward() -> bool:
+            record = await self.directory.find(key)
+            if record is None:
+                return False
+            if record.node == self.node or record.state is CallState.ENDED:
+                return True
+            if await self.directory.deliver(record.node, kind, key, text):
+                return True
+            adopted = await self._adopt(key, record.node)
+            if adopted is not None and self._calls is not None:
+                self._calls.take_over(*adopted)
+                if kind is NodeCommandKind.ENDED:
+                    self._calls.carrier_ended(key)
             return True
-        if await self.directory.deliver(record.node, kind, key, text):
-            return True
-        adopted = await self._adopt(key, record.node)
-        if adopted is not None and self._calls is not None:
-            self._calls.take_over(*adopted)
-            if kind is NodeCommandKind.ENDED:
-                self._calls.carrier_ended(key)
-        return True
+
+        return await self._when_reachable(forward)
 
     async def session_of(self, record: CallRecord) -> VoiceSession | None:
         if record.session is None:
@@ -356,19 +292,11 @@ class ClusterNode:
         return session
 
     async def is_ours(self, key: CallKey) -> bool:
-        while True:
-            try:
-                record = await self.directory.find(key)
-                return record is None or record.node == self.node
-            except SharedStoreUnavailable:
-                await asyncio.sleep(self._timeouts.retry)
+        record = await self._when_reachable(lambda: self.directory.find(key))
+        return record is None or record.node == self.node
 
     async def is_ours_now(self, key: CallKey) -> bool:
-        try:
-            async with asyncio.timeout(self._timeouts.request / 4):
-                return await self.is_ours(key)
-        except TimeoutError:
-            return True
+        return await self._within(self._timeouts.request / 4, self.is_ours(key), otherwise=True)
 
     async def wait_until_ended(self, key: CallKey) -> None:
         while True:
@@ -379,45 +307,39 @@ class ClusterNode:
             await asyncio.sleep(self._timeouts.end_poll)
 
     async def reclaim(self, key: CallKey, writer: str) -> Reclaim:
-        while True:
-            try:
-                if self._shares_disk and await self.directory.alive(writer):
-                    return Reclaim.LEAVE
-                claim = CallRecord(key, self.node, CallState.RECONNECTING)
-                record = await self.directory.open(claim)  # one of several workers claims a call that no node knows
-                if record == claim or await self.directory.adopt(key, writer) is not None:
-                    return Reclaim.RESUME
-                return Reclaim.LEAVE if self._shares_disk or record.node == self.node else Reclaim.CONTRIBUTE
-            except SharedStoreUnavailable:
-                await asyncio.sleep(self._timeouts.retry)
+        async def decide() -> Reclaim:
+            if self._shares_disk and await self.directory.alive(writer):
+                return Reclaim.LEAVE
+            claim = CallRecord(key, self.node, CallState.RECONNECTING)
+            record = await self.directory.open(claim)  # one of several workers claims a call that no node knows
+            if record == claim or await self.directory.adopt(key, writer) is not None:
+                return Reclaim.RESUME
+            return Reclaim.LEAVE if self._shares_disk or record.node == self.node else Reclaim.CONTRIBUTE
+
+        return await self._when_reachable(decide)
 
     async def is_alive(self, node: str) -> bool:
         return await self.directory.alive(node)
 
     async def is_new_event(self, event_id: str) -> bool:
-        try:
-            async with asyncio.timeout(self._timeouts.request / 2):
-                return await self.directory.is_new_event(event_id, self._timeouts.keep_ended)
-        except (SharedStoreUnavailable, TimeoutError):
-            return True
+        is_new = self.directory.is_new_event(event_id, self._timeouts.keep_ended)
+        return await self._within(self._timeouts.request / 2, is_new, otherwise=True)
 
     async def sessions_elsewhere(self) -> list[VoiceSession]:
-        try:
-            async with asyncio.timeout(self._timeouts.request):
-                found = [await self.session_of(record) for record in await self.directory.active_elsewhere()]
-        except (SharedStoreUnavailable, TimeoutError):
-            return []
+        async def sessions() -> list[VoiceSession | None]:
+            return [await self.session_of(record) for record in await self.directory.active_elsewhere()]
+
+        found = await self._within(self._timeouts.request, sessions(), otherwise=[])
         return sorted(filter(None, found), key=lambda session: session.started_at)
 
     async def command(self, kind: NodeCommandKind, session_id: str, text: str = "") -> bool:
-        try:
-            async with asyncio.timeout(self._timeouts.request):
-                for record in await self.directory.active_elsewhere():
-                    if record.session is not None and record.session["id"] == session_id:
-                        return await self.directory.deliver(record.node, kind, record.key, text)
-        except (SharedStoreUnavailable, TimeoutError):
-            pass
-        return False
+        async def deliver() -> bool:
+            for record in await self.directory.active_elsewhere():
+                if record.session is not None and record.session["id"] == session_id:
+                    return await self.directory.deliver(record.node, kind, record.key, text)
+            return False
+
+        return await self._within(self._timeouts.request, deliver(), otherwise=False)
 
     # Bearer tokens
 
@@ -528,6 +450,24 @@ class ClusterNode:
     def _checkpoint(self) -> None:
         for key, session_id, entries in self._calls.checkpoints() if self._calls is not None else ():
             self.directory.checkpoint(key, session_id, entries)
+
+    # An unreachable store
+
+    async def _within(self, seconds: float, work: Awaitable[T], *, otherwise: T) -> T:
+        """The result of `work`; `otherwise` if the store can't be reached within this time."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await work
+        except (SharedStoreUnavailable, TimeoutError):
+            return otherwise
+
+    async def _when_reachable(self, work: Callable[[], Awaitable[T]]) -> T:
+        """The result of `work`, which is repeated until the store answers."""
+        while True:
+            try:
+                return await work()
+            except SharedStoreUnavailable:
+                await asyncio.sleep(self._timeouts.retry)
 
     async def _repeat(self, work: Callable[[], Awaitable[None]], pause: float, retry: float) -> None:
         while True:

@@ -8,9 +8,8 @@ from urllib.parse import urlsplit
 
 from gateway import extras
 from gateway.cluster.directory import CallDirectory, ClusterTimeouts
-from gateway.cluster.local_store import LocalStore
 from gateway.cluster.node import Cluster, ClusterNode, SingleNode
-from gateway.cluster.store import ExpiringStore, NoSharedStore
+from gateway.cluster.store import ExpiringStore, LocalStore, NoSharedStore
 from gateway.errors import SettingsError
 from gateway.finalization.job import NoJobQueue
 from gateway.history.erasure import NoSharedData, SharedData
@@ -54,14 +53,13 @@ def check_redis_url(settings: Settings) -> None:
     from redis.asyncio.connection import parse_url  # here, because the import takes 0.1 s
 
     address = settings.redis_url.reveal()
-    invalid = SettingsError("REDIS_URL is not an address of Redis; write it like redis://127.0.0.1:6379/0")
     try:
         parse_url(address)
+        is_complete = bool(urlsplit(address).hostname or urlsplit(address).path)
     except ValueError:
-        raise invalid from None  # the cause may quote the password
-    parts = urlsplit(address)
-    if not (parts.hostname or parts.path):
-        raise invalid
+        is_complete = False
+    if not is_complete:  # outside of the handler: the error may quote the password
+        raise SettingsError("REDIS_URL is not an address of Redis; write it like redis://127.0.0.1:6379/0")
 
 
 @contextlib.asynccontextmanager
@@ -79,8 +77,7 @@ async def open_sharing(
     if address:
         # Here, because the import takes 0.1 s and a single node does not need it.
         from gateway.cluster import redis_store
-        from gateway.cluster.erasure import SharedErasure
-        from gateway.cluster.event_stream import EventStream
+        from gateway.cluster.event_stream import EventStream, SharedErasure
         from gateway.finalization.redis_queue import RedisJobQueue
 
         client = redis_store.connect(address)
@@ -99,8 +96,7 @@ async def open_sharing(
         return
     local = await LocalStore.open(settings.data_dir / "local.db")
     try:
-        nothing = (NoJobQueue(), NoEventStream(), NoSharedData())
-        yield Sharing(SingleNode(), local, NoSharedStore(), False, *nothing)
+        yield Sharing(SingleNode(), local, NoSharedStore(), False, NoJobQueue(), NoEventStream(), NoSharedData())
     finally:
         await local.close()
 
@@ -112,7 +108,7 @@ async def open_shared_erasure(settings: Settings) -> AsyncIterator[SharedData]:
         yield NoSharedData()
         return
     from gateway.cluster import redis_store
-    from gateway.cluster.erasure import SharedErasure
+    from gateway.cluster.event_stream import SharedErasure
 
     client = redis_store.connect(settings.redis_url.reveal())
     try:

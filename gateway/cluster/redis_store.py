@@ -17,7 +17,7 @@ PREFIX: Final = "voice-gateway:"
 ANSWER_SECONDS: Final = 2.0
 """A server that has not answered by then is treated as not there."""
 
-# Comparing and writing in one step. The value is kept whole: no other client may come between.
+# Compare and write in one step.
 _SWAP: Final = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
@@ -32,8 +32,7 @@ def connect(url: str) -> Redis:
     """
     A client that answers or fails within seconds.
 
-    It tries once more, at once, when a connection was lost: those that it keeps are all dead after Redis was restarted.
-    Everything else its users repeat when they see fit.
+    It retries once, at once, after a lost connection: when Redis was restarted, all connections of the pool are dead.
     """
     return Redis.from_url(
         url,
@@ -45,7 +44,7 @@ def connect(url: str) -> Redis:
 
 
 class Client(Protocol):
-    """Whoever speaks to Redis."""
+    """An object that uses a Redis client."""
 
     _client: Any
 
@@ -57,43 +56,37 @@ def foreign_errors(
     method: Callable[Concatenate[C, P], Awaitable[T]],
 ) -> Callable[Concatenate[C, P], Coroutine[Any, Any, T]]:
     """
-    Redis' errors as ours. Their texts may hold the address with its password, and are dropped.
+    Translate Redis' errors, without their text: it may contain the address with its password.
 
-    Where one connection was lost, the others that lie ready are dead as well: each would cost its user a failure.
+    After a lost connection the idle ones of the pool are dead as well; each would cost its user a failure.
 
-    A cancellation is never lost. The client sends inside `asyncio.wait_for`, which before Python 3.12 returns as if
-    nothing had happened when it is cancelled just as it is done; a loop without end would go on, and never stop.
+    A cancellation is never lost. The client sends inside `asyncio.wait_for`, which before Python 3.12 ignores one that
+    comes just when it is done; an endless loop would go on.
     """
 
     @wraps(method)
     async def guarded(self: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        cancelled_before = _times_cancelled()
+        task = asyncio.current_task()
+        cancelled_before = task.cancelling() if task is not None else 0
+        failure: Exception | None = None
         try:
             answer = await method(self, *args, **kwargs)
         except (RedisError, OSError, TimeoutError) as error:
-            _end_if_cancelled(cancelled_before)
-            if not isinstance(error, ResponseError):
-                with contextlib.suppress(RedisError, OSError, TimeoutError):
-                    await self._client.connection_pool.disconnect(inuse_connections=False)
-            raise SharedStoreUnavailable(f"Redis: {type(error).__name__}") from None
-        _end_if_cancelled(cancelled_before)
-        return answer
+            failure = error
+        if task is not None and task.cancelling() > cancelled_before:
+            raise asyncio.CancelledError
+        if failure is None:
+            return answer
+        if not isinstance(failure, ResponseError):
+            with contextlib.suppress(RedisError, OSError, TimeoutError):
+                await self._client.connection_pool.disconnect(inuse_connections=False)
+        raise SharedStoreUnavailable(f"Redis: {type(failure).__name__}") from None
 
     return guarded
 
 
-def _times_cancelled() -> int:
-    task = asyncio.current_task()
-    return task.cancelling() if task is not None else 0
-
-
-def _end_if_cancelled(before: int) -> None:
-    if _times_cancelled() > before:
-        raise asyncio.CancelledError
-
-
 class RedisStore:
-    """A Board whose names are keys of one Redis database."""
+    """A SharedStore whose names are keys of one Redis database."""
 
     def __init__(self, client: Redis) -> None:
         self._client: Any = client  # its types do not distinguish bytes from text
@@ -158,7 +151,7 @@ class RedisStore:
         clock = asyncio.get_running_loop().time
         give_up = clock() + wait
         while (left := give_up - clock()) > 0:
-            # The server's own patience has to end before the socket's.
+            # The server's timeout has to end before the socket's.
             if found := await self._client.blpop([PREFIX + name], timeout=min(left, ANSWER_SECONDS / 2)):
                 return bytes(found[1])
         first: bytes | None = await self._client.lpop(PREFIX + name)

@@ -368,7 +368,7 @@ async def test_single_node_owns_every_call():
     assert await node.is_ours(KEY) and await node.is_ours_now(KEY)
     assert await node.reclaim(KEY, "an earlier process") is Reclaim.RESUME
     assert await node.is_new_event("1")
-    assert (node.node, node.nodes, node.takes_over_calls) == ("", [], False)
+    assert (node.node, node.nodes, node.takes_over_calls) == ("", (), False)
 
 
 async def test_single_node_shares_nothing():

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cluster.directory import ClusterTimeouts
-from gateway.cluster.erasure import SharedErasure
+from gateway.cluster.event_stream import SharedErasure
 from gateway.cluster.node import ClusterNode, SingleNode
 from gateway.cluster.open import Sharing, check_redis_url, open_shared_erasure, open_sharing
 from gateway.cluster.store import NoSharedStore

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster.erasure import SharedErasure
+from gateway.cluster.event_stream import SharedErasure
 from gateway.cluster.redis_store import connect
 from gateway.errors import TakenOver
 from gateway.finalization.job import FinalizationJob, JobState, QueueStatus

@@ -11,8 +11,7 @@ import pytest
 
 from gateway.cluster import redis_store
 from gateway.cluster.directory import CallDirectory, ClusterTimeouts
-from gateway.cluster.erasure import SharedErasure
-from gateway.cluster.event_stream import EventStream
+from gateway.cluster.event_stream import EventStream, SharedErasure
 from gateway.errors import StoreUnavailable
 from gateway.finalization.archive import Archive
 from gateway.finalization.document import call_document

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster.local_store import LocalStore
+from gateway.cluster.store import LocalStore
 from gateway.errors import SharedStoreUnavailable
 
 
