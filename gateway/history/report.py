@@ -20,7 +20,6 @@ from gateway.history.calls_table import CallRowFilter, CallsTable, FinishedCall
 from gateway.memory.agent_notes import SOURCE as NOTE
 from gateway.memory.database import Connection
 from gateway.memory.documents import Document
-from gateway.memory.fact_projection import FactState
 from gateway.memory.facts import SOURCE as FACT
 from gateway.memory.facts import Fact, FactStore
 from gateway.memory.pinned_topics import SOURCE as TOPIC
@@ -277,41 +276,22 @@ class MemoryReports:
         return frozenset(session_id for (session_id,) in rows)
 
     async def _changes(self, agent: str, caller: str) -> list[MemoryChange]:
-        of_facts = [
-            MemoryChange(
-                change.at,
-                change.op,
-                agent,
-                change.session_id,
-                _fact_text(change.before) if change.before else "",
-                _fact_text(change.after),
-            )
-            for change in await self._facts.history(agent, caller)
-        ]
+        logged = [*await self._facts.history(agent, caller), *await self._pins.history(agent, caller)]
 
         def work(connection: Connection) -> list[Any]:
             return connection.execute(_STATE_CHANGES, (agent, caller)).fetchall()
 
-        of_pins = [
-            MemoryChange(change.at, change.op, agent, change.session_id, change.before, change.after)
-            for change in await self._pins.history(agent, caller)
+        of_state = [
+            MemoryChange(
+                datetime.fromisoformat(at), "set", agent, session_id, _state_text(key, before), _state_text(key, after)
+            )
+            for at, session_id, key, after, before in await self._store.look(work)
+            if after != before
         ]
-        return (
-            of_facts
-            + of_pins
-            + [
-                MemoryChange(
-                    datetime.fromisoformat(at),
-                    "set",
-                    agent,
-                    session_id,
-                    _state_text(key, before),
-                    _state_text(key, after),
-                )
-                for at, session_id, key, after, before in await self._store.look(work)
-                if after != before
-            ]
-        )
+        return [
+            MemoryChange(change.at, change.op, agent, change.session_id, change.before, change.after)
+            for change in logged
+        ] + of_state
 
 
 def _state_text(key: str, value: str | None) -> str:
@@ -338,10 +318,6 @@ def _of_call(content: str) -> list[tuple[str, str]]:
 def _of_lines(content: str) -> list[tuple[str, str]]:
     lines = filter(None, (line.strip(" -*#") for line in content.splitlines()))
     return [(kind, line) for line in lines for kind, is_so in _of_text(line).items() if is_so]
-
-
-def _fact_text(state: FactState) -> str:
-    return f"{state.text} ({state.confidence * 100:.0f}% confidence)"
 
 
 def _of_facts(facts: Sequence[Fact], used: set[Any]) -> list[tuple[str, str, str]]:

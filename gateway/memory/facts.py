@@ -1,19 +1,20 @@
 """Durable facts about callers: what they said of themselves, and the calls that it comes from."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
 from gateway.memory.database import Connection
 from gateway.memory.documents import NewDocument
-from gateway.memory.fact_projection import ActiveFact, FactOp, FactState, Statement, project
-from gateway.memory.fact_relations import StatementReading
-from gateway.memory.memory_log import CallerScope, LearningSession, LogEntry, MemoryLog, NewEntry
+from gateway.memory.fact_relations import StatementReading, relation
+from gateway.memory.identity import same_person
+from gateway.memory.memory_log import CallerScope, EntryKey, LogChange, LogEntry, MemoryLog, NewEntry
 from gateway.memory.summary_parser import SESSION_PREFIX
+from gateway.session import VoiceSession
 
 SOURCE: Final = "caller-fact"
-
+MOST_CONFIDENCE: Final = 0.99
 
 FactType = Literal["identity", "preference", "identifier", "commitment", "need", "constraint"]
 
@@ -59,21 +60,82 @@ class Fact:
     person: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FactChange:
+@dataclass(slots=True)
+class ActiveFact:
     """
-    The effect of one statement: it added a fact, strengthened one (`before` is the same fact), or superseded one
-    (`before` is the other). `statement` is its own text, `turns` are its lines of the transcript.
+    A fact under construction.
+
+    `first` is the entry that introduced it, `reading` the fullest statement, `keys` those of all its entries.
     """
 
-    op: FactOp
-    session_id: str
-    document_id: str
-    statement: str
-    turns: tuple[int, ...]
-    before: FactState | None
-    after: FactState
-    at: datetime
+    first: LogEntry
+    reading: StatementReading
+    person: str
+    confidence: float
+    last_said_at: str
+    superseded_by: "ActiveFact | None" = None
+    instead_of: str = ""
+    keys: list[EntryKey] = field(default_factory=list)
+
+    @property
+    def source_id(self) -> str:
+        return f"{self.first.session_id}#fact-{self.first.position}"
+
+    def describe(self) -> str:
+        """One line for the list of changes."""
+        return f"{self.reading.text} ({self.confidence * 100:.0f}% confidence)"
+
+
+def project(entries: Sequence[LogEntry]) -> tuple[list[ActiveFact], list[LogChange]]:
+    """
+    The facts that the entries of one caller add up to, and the effect of each entry. Pure.
+
+    Repeats gain confidence, refinements the fuller text too; corrections replace all facts that they exclude.
+    """
+    facts: list[ActiveFact] = []
+    changes: list[LogChange] = []
+    for entry, person in zip(entries, _people(entries), strict=True):
+        reading = StatementReading.of(entry.content["text"], entry.content["type"])
+        confidence = entry.content["confidence"]
+        active = [fact for fact in reversed(facts) if fact.person == person and fact.superseded_by is None]
+        related = [(kind, fact) for fact in active if (kind := relation(fact.reading, reading))]
+        # Repeats first, then refinements, then the newest.
+        related.sort(key=lambda found: (found[0] != "repeat", found[0] != "refinement"))
+        kind, old = related[0] if related else (None, None)
+        before = old.describe() if old else ""
+        if old and kind in ("repeat", "refinement"):
+            doubt = (1 - old.confidence) * (1 - confidence)
+            old.confidence = max(old.confidence, round(min(1 - doubt, MOST_CONFIDENCE), 4))
+            old.last_said_at = entry.started_at
+            old.reading = reading if kind == "refinement" else old.reading
+            fact, op = old, "strengthen"
+        else:
+            fact, op = ActiveFact(entry, reading, person, confidence, entry.started_at), "supersede" if old else "add"
+            fact.instead_of = old.reading.text if old and kind == "contradiction" else ""
+            for _, excluded in related:
+                excluded.superseded_by = fact
+            facts.append(fact)
+        fact.keys.append(entry.key)
+        at = datetime.fromisoformat(entry.logged_at)
+        changes.append(LogChange(op, entry.session_id, before, fact.describe(), at))
+    return facts, changes
+
+
+def _people(entries: Sequence[LogEntry]) -> Iterator[str]:
+    """
+    The person each statement belongs to: the last one named, under the first spelling of that name.
+
+    Statements before the first name belong to the first person named.
+    """
+    names = [entry.content.get("person", "") for entry in entries]
+    known: list[str] = []
+    person = next(filter(None, names), "")
+    for given in names:
+        if given:
+            person = next((name for name in known if same_person(name, given)), given)
+        if person not in known:
+            known.append(person)
+        yield person
 
 
 class FactStore(MemoryLog[ActiveFact]):
@@ -82,17 +144,19 @@ class FactStore(MemoryLog[ActiveFact]):
     source = SOURCE
 
     async def learn(
-        self, session: LearningSession, facts: Sequence[CallerFact], now: datetime, *, speakers: Sequence[str] = ()
-    ) -> list[FactChange]:
+        self, session: VoiceSession, facts: Sequence[CallerFact], now: datetime, *, speakers: Sequence[str] = ()
+    ) -> bool:
         """
-        Store the facts that a session contributed. Returns the changes.
+        Store the facts that a session contributed. Returns whether that changed anything.
 
         `speakers` are the names of the people who spoke each line, as far as they gave one. Other facts of the same
         session, from a better extraction, replace its first ones.
         """
-        changed = await self._replace_session(session, [NewEntry(_content(fact, speakers)) for fact in facts], now)
-        history = await self.history(session.agent, session.caller) if changed else []
-        return [change for change in history if change.session_id == session.id]
+        entries = []
+        for fact in facts:
+            person = next((speakers[turn] for turn in fact.turns if turn < len(speakers)), "")
+            entries.append(NewEntry(asdict(fact) | ({"person": person} if person else {})))
+        return await self._replace_session(session, entries, now)
 
     async def correct(self, agent: str, caller: str, fact_id: str, text: str, *, by: str, now: datetime) -> bool:
         """
@@ -124,86 +188,42 @@ class FactStore(MemoryLog[ActiveFact]):
         """
         scope = self._scope(agent, caller)
         facts = await self._store.look(lambda connection: self._stored(connection, scope, _fact))
-        visible = [
-            fact
-            for fact in facts
-            if (superseded or not fact.superseded_by) and (not_before is None or fact.last_said_at >= not_before)
-        ]
+        in_time = [fact for fact in facts if not_before is None or fact.last_said_at >= not_before]
+        visible = [fact for fact in in_time if superseded or not fact.superseded_by]
         return sorted(visible, key=lambda fact: (fact.last_said_at, fact.confidence), reverse=True)[:limit]
 
-    async def history(self, agent: str, caller: str) -> list[FactChange]:
-        """All changes in the order of the calls: why each fact is what it is."""
-        scope = self._scope(agent, caller)
-        entries = await self._store.look(lambda connection: self._entries(connection, scope))
-        _, steps = project([_statement(entry) for entry in entries])
-        return [
-            FactChange(
-                op=step.op,
-                session_id=entry.session_id,
-                document_id=entry.document_id,
-                statement=entry.content["text"],
-                turns=tuple(entry.content["turns"]),
-                before=step.before,
-                after=step.after,
-                at=datetime.fromisoformat(entry.logged_at),
-            )
-            for entry, step in zip(entries, steps, strict=True)
-        ]
-
-    def _project(self, entries: Sequence[LogEntry]) -> Sequence[ActiveFact]:
-        return project([_statement(entry) for entry in entries])[0]
+    def _project(self, entries: Sequence[LogEntry]) -> tuple[list[ActiveFact], list[LogChange]]:
+        return project(entries)
 
     def _document(self, item: ActiveFact, scope: CallerScope, ids: Mapping[str, str]) -> NewDocument:
-        said_at = datetime.fromisoformat(item.first.started_at)
+        first = item.first
+        said_at = datetime.fromisoformat(first.started_at)
+        metadata = {
+            "session": first.session_id,
+            "call_id": first.session_id.removeprefix(SESSION_PREFIX),
+            "type": item.first.content["type"],
+            "confidence": item.confidence,
+            "turns": list(first.content["turns"]),
+            "last_said_at": item.last_said_at,
+            "status": "superseded" if item.superseded_by else "active",
+        }
+        optional = {
+            "superseded_by": ids.get(item.superseded_by.source_id, "") if item.superseded_by else "",
+            "instead_of": item.instead_of,
+            "person": item.person,
+        }
         return NewDocument(
             title=f"Caller Fact — {said_at:%Y-%m-%d}",
             content=item.reading.text,
             source=SOURCE,
             tags=scope.tags,
             created_at=said_at,
-            metadata=_metadata(item, ids),
+            metadata=metadata | {name: value for name, value in optional.items() if value},
             source_id=item.source_id,
         )
 
     def _expired(self, entries: Sequence[LogEntry], before: str) -> list[LogEntry]:
         return [entry for entry in entries if entry.started_at < before]
-
-
-def _content(fact: CallerFact, speakers: Sequence[str]) -> dict[str, Any]:
-    person = next((speakers[turn] for turn in fact.turns if turn < len(speakers)), "")
-    return asdict(fact) | ({"person": person} if person else {})
-
-
-def _statement(entry: LogEntry) -> Statement:
-    content = entry.content
-    return Statement(
-        entry.key,
-        entry.started_at,
-        content["confidence"],
-        tuple(content["turns"]),
-        StatementReading.of(content["text"], content["type"]),
-        content.get("person", ""),
-    )
-
-
-def _metadata(fact: ActiveFact, ids: Mapping[str, str]) -> dict[str, Any]:
-    first = fact.first
-    session_id = first.key[0]
-    metadata = {
-        "session": session_id,
-        "call_id": session_id.removeprefix(SESSION_PREFIX),
-        "type": first.reading.type,
-        "confidence": fact.confidence,
-        "turns": list(first.turns),
-        "last_said_at": fact.last_said_at,
-        "status": "superseded" if fact.superseded_by else "active",
-    }
-    optional = {
-        "superseded_by": ids.get(fact.superseded_by.source_id, "") if fact.superseded_by else "",
-        "instead_of": fact.instead_of,
-        "person": fact.person,
-    }
-    return metadata | {name: value for name, value in optional.items() if value}
 
 
 def _fact(document_id: str, content: str, created_at: datetime, metadata: dict[str, Any]) -> Fact:

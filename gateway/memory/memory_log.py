@@ -21,23 +21,15 @@ from gateway.memory.database import Connection, Migration
 from gateway.memory.documents import Document, NewDocument, carrying, create_document, time_text
 from gateway.memory.embeddings.embedder import MODEL
 from gateway.memory.store import MemoryStore
+from gateway.session import VoiceSession
 
 SCHEMA: Final = (
     # `source` is that of the documents: one log holds both facts and topics. `content` is JSON.
     """CREATE TABLE IF NOT EXISTS memory_entries (
-        number INTEGER PRIMARY KEY,
-        source TEXT NOT NULL,
-        agent TEXT NOT NULL,
-        caller TEXT NOT NULL,
-        session_id TEXT NOT NULL,
-        position INTEGER NOT NULL,
-        started_at TEXT NOT NULL,
-        content TEXT NOT NULL,
-        model TEXT NOT NULL DEFAULT '',
-        vector TEXT NOT NULL DEFAULT '',
-        document_id TEXT NOT NULL DEFAULT '',
-        logged_at TEXT NOT NULL,
-        UNIQUE (session_id, source, position))""",
+        number INTEGER PRIMARY KEY, source TEXT NOT NULL, agent TEXT NOT NULL, caller TEXT NOT NULL,
+        session_id TEXT NOT NULL, position INTEGER NOT NULL, started_at TEXT NOT NULL, content TEXT NOT NULL,
+        model TEXT NOT NULL DEFAULT '', vector TEXT NOT NULL DEFAULT '', document_id TEXT NOT NULL DEFAULT '',
+        logged_at TEXT NOT NULL, UNIQUE (session_id, source, position))""",
     "CREATE INDEX IF NOT EXISTS memory_entries_by_caller ON memory_entries (caller, agent)",
     "CREATE INDEX IF NOT EXISTS memory_entries_by_age ON memory_entries (started_at)",
     "CREATE INDEX IF NOT EXISTS documents_of_facts ON documents (tags) WHERE source = 'caller-fact'",
@@ -61,15 +53,6 @@ SCHEMA: Final = (
     ),
     Migration("memory_taken_back", "INSERT INTO reverted_sessions SELECT session_id FROM memory_taken_back"),
 )
-
-
-class LearningSession(Protocol):
-    """The call that entries come from."""
-
-    id: str
-    agent: str
-    caller: str
-    started_at: datetime
 
 
 EntryKey = tuple[str, int]
@@ -101,11 +84,21 @@ class NewEntry:
     vector: bytes = b""
 
 
+@dataclass(frozen=True, slots=True)
+class LogChange:
+    """The effect of one entry. `before` is empty for a new item, `session_id` for an operator's change of a topic."""
+
+    op: str
+    session_id: str
+    before: str
+    after: str
+    at: datetime
+
+
 class Projected(Protocol):
     """A fact or a topic, computed from the entries with these keys."""
 
-    @property
-    def keys(self) -> Sequence[EntryKey]: ...
+    keys: list[EntryKey]
 
 
 Item = TypeVar("Item", bound=Projected)
@@ -148,8 +141,8 @@ class MemoryLog(ABC, Generic[Item]):
         self._store = store
 
     @abstractmethod
-    def _project(self, entries: Sequence[LogEntry]) -> Sequence[Item]:
-        """The items that the entries of one caller add up to. Pure."""
+    def _project(self, entries: Sequence[LogEntry]) -> tuple[Sequence[Item], Sequence[LogChange]]:
+        """The items that the entries of one caller add up to, and the changes that they made. Pure."""
 
     @abstractmethod
     def _document(self, item: Item, scope: CallerScope, ids: Mapping[str, str]) -> NewDocument | None:
@@ -162,6 +155,12 @@ class MemoryLog(ABC, Generic[Item]):
     @abstractmethod
     def _expired(self, entries: Sequence[LogEntry], before: str) -> list[LogEntry]:
         """The entries to delete when what is older than `before` expires. Pure."""
+
+    async def history(self, agent: str, caller: str) -> list[LogChange]:
+        """All changes in the order of the calls: why each item is what it is."""
+        scope = self._scope(agent, caller)
+        entries = await self._store.look(lambda connection: self._entries(connection, scope))
+        return list(self._project(entries)[1])
 
     async def is_reverted(self, session_id: str) -> bool:
         """Whether a call was reverted, or its caller forgotten."""
@@ -220,7 +219,7 @@ class MemoryLog(ABC, Generic[Item]):
         # One transaction per caller, so that live calls that read memory do not wait long.
         return sum([await self._store.run(partial(work, scope=scope)) for scope in found if of(scope.agent)])
 
-    async def _replace_session(self, session: LearningSession, entries: Sequence[NewEntry], now: datetime) -> bool:
+    async def _replace_session(self, session: VoiceSession, entries: Sequence[NewEntry], now: datetime) -> bool:
         """
         Make these the entries of a session. Returns whether that changed anything.
 
@@ -260,7 +259,12 @@ class MemoryLog(ABC, Generic[Item]):
                 ORDER BY started_at, session_id, position""",
             scope.columns,
         )
-        return [_log_entry(*row) for row in rows.fetchall()]
+        return [
+            LogEntry(
+                id_, position, started_at, orjson.loads(content), b64decode(vector) if model == MODEL else b"", *rest
+            )
+            for id_, position, started_at, content, model, vector, *rest in rows.fetchall()
+        ]
 
     def _append(
         self,
@@ -276,16 +280,8 @@ class MemoryLog(ABC, Generic[Item]):
                     (source, agent, caller, session_id, position, started_at, content, model, vector, logged_at)
                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
             [
-                (
-                    *scope.columns,
-                    session_id,
-                    position,
-                    time_text(started_at),
-                    json_text(entry.content),
-                    MODEL if entry.vector else "",
-                    b64encode(entry.vector).decode(),
-                    time_text(now),
-                )
+                (*scope.columns, session_id, position, time_text(started_at), json_text(entry.content))
+                + (MODEL if entry.vector else "", b64encode(entry.vector).decode(), time_text(now))
                 for position, entry in enumerate(entries)
             ],
         )
@@ -306,7 +302,7 @@ class MemoryLog(ABC, Generic[Item]):
                 AND document_id NOT IN (SELECT id FROM documents WHERE source = ? AND tags = ?)""",
             (*scope.columns, *scope.documents),
         )
-        items = self._project(self._entries(connection, scope))
+        items, _ = self._project(self._entries(connection, scope))
         now = datetime.now(UTC)
         ids: dict[str, str] = {}
         for item in items:
@@ -317,7 +313,12 @@ class MemoryLog(ABC, Generic[Item]):
             new = self._document(item, scope, ids)
             document_id = ids[new.source_id] if new else ""
             if new:
-                _update(connection, document_id, new, now)
+                values = (new.title, new.content, json_text(new.metadata))
+                connection.execute(
+                    """UPDATE documents SET title = ?, content = ?, metadata = ?, updated_at = ?
+                        WHERE id = ? AND (title <> ? OR content <> ? OR metadata <> ?)""",
+                    (*values, time_text(now), document_id, *values),
+                )
             links += [(document_id, self.source, *key, document_id) for key in item.keys]
         connection.executemany(
             """UPDATE memory_entries SET document_id = ?
@@ -390,26 +391,3 @@ def json_text(value: object) -> str:
 
 def _is_reverted(connection: Connection, session_id: str) -> bool:
     return bool(connection.execute("SELECT 1 FROM reverted_sessions WHERE session_id = ?", (session_id,)).fetchone())
-
-
-def _log_entry(
-    session_id: str,
-    position: int,
-    started_at: str,
-    content: str,
-    model: str,
-    vector: str,
-    document_id: str,
-    logged_at: str,
-) -> LogEntry:
-    comparable = b64decode(vector) if model == MODEL else b""
-    return LogEntry(session_id, position, started_at, orjson.loads(content), comparable, document_id, logged_at)
-
-
-def _update(connection: Connection, document_id: str, new: NewDocument, now: datetime) -> None:
-    values = (new.title, new.content, json_text(new.metadata))
-    connection.execute(
-        """UPDATE documents SET title = ?, content = ?, metadata = ?, updated_at = ?
-            WHERE id = ? AND (title <> ? OR content <> ? OR metadata <> ?)""",
-        (*values, time_text(now), document_id, *values),
-    )

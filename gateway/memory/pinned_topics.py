@@ -4,25 +4,54 @@ import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from gateway.memory.database import Connection
-from gateway.memory.documents import NewDocument
-from gateway.memory.memory_log import CallerScope, LearningSession, LogEntry, MemoryLog, NewEntry
+from gateway.memory.documents import NewDocument, time_text
+from gateway.memory.memory_log import CallerScope, EntryKey, LogChange, LogEntry, MemoryLog, NewEntry
 from gateway.memory.store import MemoryStore
 from gateway.memory.topic_names import TopicName
-from gateway.memory.topic_projection import Mention, Topic, TopicNote, TopicOp, TopicState, find, project
+from gateway.session import VoiceSession
 
 SOURCE: Final = "pinned-topic"
+CALLS_TO_PIN: Final = 2
+"""A topic is pinned once this many calls mentioned it."""
 MOST_TITLE_CHARACTERS: Final = 80
 MOST_TEXT_CHARACTERS: Final = 300
 MOST_ITEMS: Final = 8
+"""Open items of a topic."""
 
 _MOST_HISTORY: Final = 20
 _MANUAL: Final = "by-hand:"  # stored in place of a session id
 
+TopicState = Literal["open", "changed", "closed"]
+
 Embed = Callable[[Sequence[str]], Awaitable[bytes | None]]
 """Returns the vectors of some texts, concatenated; None without a model."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicNote:
+    """
+    What one call, or an operator, says about a topic.
+
+    `change` is what this call changed. `state` is empty where nothing was said about it. `turns` are lines of the
+    call's transcript. `lists_all`: `open_items` replaces the open items instead of adding to them.
+    """
+
+    title: str
+    about: str = ""
+    status: str = ""
+    open_items: tuple[str, ...] = ()
+    change: str = ""
+    state: Literal["open", "closed", ""] = ""
+    turns: tuple[int, ...] = ()
+    lists_all: bool = False
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "TopicNote":
+        lists = {name: tuple(stored.get(name, ())) for name in ("open_items", "turns")}
+        return cls(**{**stored, **lists})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +91,135 @@ class PinnedTopic:
         return self.state != "closed"
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedTopicChange:
-    """The effect of one entry; `before` is empty for a new topic."""
+# The projection of the log
 
-    op: TopicOp
-    session_id: str
-    title: str
-    before: str
-    after: str
-    at: datetime
+
+class Topic:
+    """A topic under construction, from its first mention on."""
+
+    def __init__(self, first: LogEntry, name: TopicName) -> None:
+        self.first = self.last = first
+        self.name = self.first_name = name
+        """What it is called now, and at first."""
+        self.about = self.status = ""
+        self.open_items: tuple[str, ...] = ()
+        self.state: TopicState = "open"
+        self.history: list[PinnedTopicEvent] = []
+        self.turns: tuple[int, ...] = ()
+        self.calls: set[str] = set()
+        self.keys: list[EntryKey] = []
+        self.spellings: set[str] = set()
+        """All names it was ever given."""
+        self.is_pinned_manually = self.is_unpinned = False
+
+    @property
+    def source_id(self) -> str:
+        return f"{self.first.session_id}#topic-{self.first.position}"
+
+    @property
+    def is_pinned(self) -> bool:
+        return not self.is_unpinned and (self.is_pinned_manually or len(self.calls) >= CALLS_TO_PIN)
+
+    def describe(self) -> str:
+        """One line for the list of changes."""
+        parts = [f"{self.name.text} ({self.state})", self.status, ", ".join(self.open_items)]
+        return "; ".join(filter(None, parts))
+
+    def is_named(self, name: TopicName) -> bool:
+        """
+        Whether the name is similar to the current or the first one.
+
+        Not to any of its names: a vague one would join topics that do not belong together.
+        """
+        return self.name.is_same(name) or self.first_name is not self.name and self.first_name.is_same(name)
+
+    def add(self, mention: LogEntry, name: TopicName) -> str:
+        """Apply a mention. Returns its effect: note, pin, change, close, reopen, repeat or unpin."""
+        was_pinned, before = self.is_pinned, (self.state, self.status, self.open_items)
+        self.last = mention
+        self.keys.append(mention.key)
+        self.spellings.add(name.text.casefold())
+        if mention.content.get("unpins"):
+            self.is_unpinned, self.is_pinned_manually = True, False
+            return "unpin"
+        note = TopicNote.from_json({name: mention.content[name] for name in mention.content if name != "by_hand"})
+        if session_id := _session_of(mention):
+            self.calls.add(session_id)
+            self.about = self.about or note.about
+        else:
+            self.name, self.is_pinned_manually, self.is_unpinned = name, True, False
+            self.about = note.about or self.about
+        self._update(mention, note)
+        match before[0], self.state:
+            case _ if len(self.keys) == 1 and not self.is_pinned:
+                return "note"
+            case (("open" | "changed"), "closed"):
+                return "close"
+            case _ if self.is_pinned and not was_pinned:
+                return "pin"
+            case "closed", ("open" | "changed"):
+                return "reopen"
+        return "repeat" if before == (self.state, self.status, self.open_items) else "change"
+
+    def _update(self, mention: LogEntry, note: TopicNote) -> None:
+        """Update status, open items and state. A closed topic reopens only when a mention says that it is open."""
+        reopened = self.state == "closed" and note.state == "open"
+        if self.state == "closed" and not reopened:
+            return
+        before = (self.status, self.open_items)
+        self.status = note.status or self.status
+        if note.lists_all:
+            self.open_items = note.open_items[:MOST_ITEMS]
+        else:
+            # The newest stay: an item that was mentioned long ago and never again is probably done.
+            self.open_items = tuple(dict.fromkeys((*self.open_items, *note.open_items)))[-MOST_ITEMS:]
+        if note.state == "closed":
+            self.state, self.open_items = "closed", ()
+        elif not self.history or reopened:
+            self.state = "open"
+        elif before != (self.status, self.open_items):
+            self.state = "changed"
+        else:
+            return
+        text, at = note.change or note.status or note.about, datetime.fromisoformat(mention.started_at)
+        self.history.append(PinnedTopicEvent(self.state, text, _session_of(mention), at))
+        self.turns = note.turns
+
+
+def _session_of(mention: LogEntry) -> str:
+    """The call that made the entry; empty if an operator made it."""
+    return "" if mention.content.get("by_hand") else mention.session_id
+
+
+def project(mentions: Sequence[LogEntry]) -> tuple[list[Topic], list[LogChange]]:
+    """The topics that the mentions of one caller add up to, and the changes that each made. Pure."""
+    topics: list[Topic] = []
+    changes: list[LogChange] = []
+    for mention in mentions:
+        name = TopicName(mention.content["title"], mention.vector)
+        topic = find(topics, name)
+        if topic is None and mention.content.get("unpins"):
+            continue  # every other mention of it was removed
+        before = topic.describe() if topic else ""
+        if topic is None:
+            topics.append(topic := Topic(mention, name))
+        op = topic.add(mention, name)
+        if op != "repeat":
+            at = datetime.fromisoformat(mention.started_at)
+            changes.append(LogChange(op, _session_of(mention), before, topic.describe(), at))
+    return topics, changes
+
+
+def find(topics: Sequence[Topic], name: TopicName) -> Topic | None:
+    """The topic of this name: an exact match before a similar one, the last mentioned before others."""
+    newest_first = sorted(topics, key=lambda topic: topic.last.started_at, reverse=True)
+    exact = (topic for topic in newest_first if name.text.casefold() in topic.spellings)
+    similar = (topic for topic in newest_first if topic.is_named(name))
+    return next(exact, None) or next(similar, None)
 
 
 class PinnedTopicStore(MemoryLog[Topic]):
-    """
-    The topics of all callers.
-
-    With `embed`, titles that share few words are also compared by meaning.
-    """
+    """The topics of all callers. With `embed`, titles that share few words are also compared by meaning."""
 
     source = SOURCE
 
@@ -87,20 +227,14 @@ class PinnedTopicStore(MemoryLog[Topic]):
         super().__init__(store)
         self._embed = embed
 
-    # Calls
-
-    async def note(
-        self, session: LearningSession, topics: Sequence[TopicNote], now: datetime
-    ) -> list[PinnedTopicChange]:
+    async def note(self, session: VoiceSession, topics: Sequence[TopicNote], now: datetime) -> bool:
         """
-        Store what a session said about topics. Returns the changes.
+        Store what a session said about topics. Returns whether that changed anything.
 
         Other topics of the same session, from a better summary, replace its first ones.
         """
         entries = [NewEntry(asdict(topic), await self._vector(topic.title)) for topic in topics]
-        changed = await self._replace_session(session, entries, now)
-        history = await self.history(session.agent, session.caller) if changed else []
-        return [change for change in history if change.session_id == session.id]
+        return await self._replace_session(session, entries, now)
 
     # Operators
 
@@ -123,23 +257,24 @@ class PinnedTopicStore(MemoryLog[Topic]):
         """
         scope = self._checked_scope(agent, caller)
         name = _checked(title, "title", MOST_TITLE_CHARACTERS)
-        items = [_checked(item, "open item", MOST_TEXT_CHARACTERS) for item in open_items]
+        items = tuple(_checked(item, "open item", MOST_TEXT_CHARACTERS) for item in open_items)
         if not name or not all(items) or len(items) > MOST_ITEMS:
             raise ValueError(f"a topic needs a title, and may have up to {MOST_ITEMS} open items with words in them")
         note = TopicNote(
             name,
             about=_checked(about, "description", MOST_TEXT_CHARACTERS),
             status=_checked(status, "status", MOST_TEXT_CHARACTERS),
-            open_items=tuple(items),
+            open_items=items,
             state="closed" if closed else "open",
             lists_all=bool(items),
         )
-        moment, vector = now or datetime.now(UTC), await self._vector(name)
+        entry, moment = NewEntry({**asdict(note), "by_hand": True}, await self._vector(name)), now or datetime.now(UTC)
 
         def work(connection: Connection) -> PinnedTopic:
-            key = self._append_manual(connection, scope, asdict(note), moment, vector)
+            session_id = f"{_MANUAL}{uuid.uuid4()}"
+            self._append(connection, scope, session_id, moment, [entry], moment)
             topics, ids = self._rebuild(connection, scope)
-            topic = next(topic for topic in topics if key in topic.keys)
+            topic = next(topic for topic in topics if (session_id, 0) in topic.keys)
             return _as_pinned(topic, ids.get(topic.source_id, ""))
 
         return await self._store.run(work)
@@ -160,7 +295,8 @@ class PinnedTopicStore(MemoryLog[Topic]):
             if topic is None:
                 return False
             if topic.calls:
-                self._append_manual(connection, scope, {"title": topic.title, "unpins": True}, moment)
+                entry = NewEntry({"title": topic.name.text, "unpins": True, "by_hand": True})
+                self._append(connection, scope, f"{_MANUAL}{uuid.uuid4()}", moment, [entry], moment)
             else:
                 self._delete(connection, topic.keys)
             self._rebuild(connection, scope)
@@ -176,9 +312,8 @@ class PinnedTopicStore(MemoryLog[Topic]):
         """The pinned topics, last mentioned first; with `closed` also the closed ones, after the open ones."""
         scope = self._scope(agent, caller)
         pins = await self._store.look(lambda connection: self._stored(connection, scope, _from_document))
-        visible = [
-            pin for pin in pins if (closed or pin.is_open) and (not_before is None or pin.last_said_at >= not_before)
-        ]
+        in_time = [pin for pin in pins if not_before is None or pin.last_said_at >= not_before]
+        visible = [pin for pin in in_time if closed or pin.is_open]
         # Ties are ordered by title: the order of the documents changes when a call is reverted.
         by_title = sorted(visible, key=lambda pin: pin.title)
         return sorted(by_title, key=lambda pin: (pin.is_open, pin.last_said_at), reverse=True)[:limit]
@@ -187,38 +322,31 @@ class PinnedTopicStore(MemoryLog[Topic]):
         """All topics, pinned or not, last mentioned first; without the ids of documents."""
         scope = self._scope(agent, caller)
         entries = await self._store.look(lambda connection: self._entries(connection, scope))
-        pins = [_as_pinned(topic, "") for topic in self._project(entries)]
+        pins = [_as_pinned(topic, "") for topic in project(entries)[0]]
         return sorted(pins, key=lambda pin: pin.last_said_at, reverse=True)
-
-    async def history(self, agent: str, caller: str) -> list[PinnedTopicChange]:
-        """All changes in the order of the calls: why each topic is what it is."""
-        scope = self._scope(agent, caller)
-        entries = await self._store.look(lambda connection: self._entries(connection, scope))
-        _, steps = project(map(_mention, entries))
-        return [
-            PinnedTopicChange(
-                step.op,
-                "" if step.mention.is_manual else step.mention.key[0],
-                step.topic.title,
-                step.before,
-                step.after,
-                datetime.fromisoformat(step.mention.started_at),
-            )
-            for step in steps
-            if step.op != "repeat"
-        ]
 
     # The log
 
-    def _project(self, entries: Sequence[LogEntry]) -> Sequence[Topic]:
-        return project(map(_mention, entries))[0]
+    def _project(self, entries: Sequence[LogEntry]) -> tuple[list[Topic], list[LogChange]]:
+        return project(entries)
 
     def _document(self, item: Topic, scope: CallerScope, ids: Mapping[str, str]) -> NewDocument | None:
         if not item.is_pinned:
             return None
+        lines = [
+            f"## {item.name.text}",
+            "",
+            *filter(None, [item.about, f"**Status:** {item.state}. {item.status}".rstrip(" .")]),
+            "",
+            "### Open Items",
+            *(f"- {open_item}" for open_item in item.open_items),
+            "",
+            "### History",
+            *(f"- {event.at:%Y-%m-%d} {event.state}: {event.text}" for event in item.history[-_MOST_HISTORY:]),
+        ]
         return NewDocument(
-            title=f"Pinned Topic — {item.title}",
-            content=_text(item),
+            title=f"Pinned Topic — {item.name.text}",
+            content="\n".join(lines) + "\n",
             source=SOURCE,
             tags=scope.tags,
             created_at=datetime.fromisoformat(item.first.started_at),
@@ -228,23 +356,9 @@ class PinnedTopicStore(MemoryLog[Topic]):
 
     def _expired(self, entries: Sequence[LogEntry], before: str) -> list[LogEntry]:
         """A topic that is still mentioned keeps all of its history."""
-        current = (topic for topic in self._project(entries) if topic.last.started_at >= before)
+        current = (topic for topic in project(entries)[0] if topic.last.started_at >= before)
         kept = {key for topic in current for key in topic.keys}
         return [entry for entry in entries if entry.started_at < before and entry.key not in kept]
-
-    def _append_manual(
-        self,
-        connection: Connection,
-        scope: CallerScope,
-        content: Mapping[str, Any],
-        moment: datetime,
-        vector: bytes = b"",
-    ) -> tuple[str, int]:
-        """Append an operator's entry under a unique key. Returns the key."""
-        session_id = f"{_MANUAL}{uuid.uuid4()}"
-        entry = NewEntry({**content, "by_hand": True}, vector)
-        self._append(connection, scope, session_id, moment, [entry], moment)
-        return session_id, 0
 
     def _checked_scope(self, agent: str, caller: str) -> CallerScope:
         if not agent or not caller:
@@ -265,46 +379,20 @@ def _checked(text: str, what: str, most: int) -> str:
     return line
 
 
-def _mention(entry: LogEntry) -> Mention:
-    content = {"open_items": (), "turns": (), **entry.content}
-    is_manual, unpins = content.pop("by_hand", False), content.pop("unpins", False)
-    name = TopicName(content["title"], entry.vector)
-    return Mention(entry.key, entry.started_at, name, TopicNote.from_json(content), is_manual, unpins)
-
-
-# Documents
-
-
-def _text(topic: Topic) -> str:
-    lines = [
-        f"## {topic.title}",
-        "",
-        *filter(None, [topic.about, f"**Status:** {topic.state}. {topic.status}".rstrip(" .")]),
-        "",
-        "### Open Items",
-        *(f"- {item}" for item in topic.open_items),
-        "",
-        "### History",
-        *(f"- {event.at[:10]} {event.state}: {event.text}" for event in topic.history[-_MOST_HISTORY:]),
-    ]
-    return "\n".join(lines) + "\n"
-
-
 def _metadata(topic: Topic) -> dict[str, Any]:
-    last = topic.history[-1] if topic.history else None
     return {
-        "title": topic.title,
+        "title": topic.name.text,
         "about": topic.about,
         "status": topic.status,
         "open_items": list(topic.open_items),
         "state": topic.state,
         "history": [
-            {"state": event.state, "text": event.text, "session": event.session_id, "at": event.at}
+            {"state": event.state, "text": event.text, "session": event.session_id, "at": time_text(event.at)}
             for event in topic.history[-_MOST_HISTORY:]
         ],
         "calls": len(topic.calls),
-        "session": last.session_id if last else "",
-        "turns": list(last.turns) if last else [],
+        "session": topic.history[-1].session_id if topic.history else "",
+        "turns": list(topic.turns),
         "last_said_at": topic.last.started_at,
     }
 

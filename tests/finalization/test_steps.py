@@ -14,7 +14,7 @@ from gateway.finalization.steps import REMOTE_TIMEOUT, AgentRules, CallMemory, F
 from gateway.finalization.summary.summarizer import Summarizer
 from gateway.history.stores import open_local_store
 from gateway.memory.facts import CallerFact, FactStore
-from gateway.memory.topic_projection import TopicNote
+from gateway.memory.pinned_topics import TopicNote
 from gateway.session import Speaker, Turn
 from tests.calls.aftermath import START, SUMMARY, WORDS, MoodyModel, a_session, aftermath_in, never_erased
 from tests.fakes.remem import FakeRemem, Fault

@@ -1,4 +1,4 @@
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -6,9 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.memory.documents import NewDocument
-from gateway.memory.fact_projection import FactState
-from gateway.memory.facts import CallerFact, FactStore
-from gateway.memory.memory_log import SCHEMA, is_current
+from gateway.memory.facts import CallerFact, FactStore, project
+from gateway.memory.memory_log import SCHEMA, LogEntry, is_current
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
 ANA = ("maya", "+12025550101")
@@ -45,7 +44,8 @@ def book(store):
 
 async def learn(book, name, *texts, days=0, who=ANA):
     call = session(name, days, who)
-    return await book.learn(call, [fact(text) for text in texts], call.started_at + timedelta(minutes=5))
+    changed = await book.learn(call, [fact(text) for text in texts], call.started_at + timedelta(minutes=5))
+    return [change for change in await book.history(*who) if changed and change.session_id == call.id]
 
 
 async def texts(book, who=ANA, limit=20, **options):
@@ -67,8 +67,83 @@ async def everything(store, book):
         )
         for document in sorted(documents, key=lambda document: document.source_id)
     ]
-    history = [replace(change, document_id=origin[change.document_id]) for change in await book.history(*ANA)]
-    return stored, history
+    return stored, await book.history(*ANA)
+
+
+# The projection
+
+
+def projected(*statements):
+    """The facts and changes of statements of one call each, as (text, confidence)."""
+    days = [f"2026-02-0{number}" for number in range(1, 9)]
+    return project(
+        [
+            LogEntry(f"s{number}", 0, days[number], _content(text, confidence), b"", "", days[number])
+            for number, (text, confidence) in enumerate(statements)
+        ]
+    )
+
+
+def _content(text, confidence):
+    return {"text": text, "type": "preference", "confidence": confidence, "turns": [1]}
+
+
+def test_nothing_said_is_nothing_known():
+    assert projected() == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "both"), [(0.5, 0.5, 0.75), (0.9, 0.8, 0.98), (0.9, 0.99, 0.99), (1, 1, 1)]
+)
+def test_repeat_strengthens(first, second, both):
+    (known,), (_, change) = projected(("Prefers tea", first), ("Prefers tea", second))
+    assert (known.confidence, known.last_said_at) == (both, "2026-02-02")
+    texts = f"Prefers tea ({first:.0%} confidence)", f"Prefers tea ({both:.0%} confidence)"
+    assert (change.before, change.after) == texts
+
+
+def test_contradiction_keeps_both_in_sight():
+    (old, new), _ = projected(("Prefers mornings", 0.9), ("Prefers evenings", 0.6))
+    assert old.superseded_by is new and new.superseded_by is None
+    assert new.instead_of == "Prefers mornings"
+
+
+def test_correction_does_not_name_the_error():
+    (old, new), _ = projected(("Is called Anne", 0.9), ("Is called Ana", 0.9))
+    assert old.superseded_by is new
+    assert new.instead_of == ""
+
+
+def test_superseded_fact_is_not_strengthened():
+    facts, changes = projected(("Prefers mornings", 0.9), ("Prefers evenings", 0.9), ("Prefers mornings", 0.9))
+    assert [change.op for change in changes] == ["add", "supersede", "supersede"]
+    assert [known.source_id for known in facts] == ["s0#fact-0", "s1#fact-0", "s2#fact-0"]
+
+
+def test_repeat_is_looked_for_before_opposites():
+    """Two facts that stand side by side: the new one says one of them again, and the other not."""
+    entries = [("Has two bikes", 0.9), ("Has two red bikes", 0.9), ("Has three old cars", 0.9), ("Has two bikes", 0.9)]
+    facts, changes = projected(*entries)
+    assert changes[-1].op == "strengthen"
+    assert ("s3", 0) in facts[0].keys
+
+
+def test_refinement_extends_the_fact_it_details():
+    (known,), (_, change) = projected(("Has a parrot", 0.8), ("Has a parrot called Coco", 0.9))
+    assert (known.source_id, known.describe()) == ("s0#fact-0", "Has a parrot called Coco (98% confidence)")
+    assert (change.op, change.before) == ("strengthen", "Has a parrot (80% confidence)")
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("Has locker 5 in Leeds", "Has locker 7", "Has locker 9"),
+        ("Lives in Leeds", "Lives in York", "Lives in Hull"),
+    ],
+)
+def test_correction_replaces_every_fact_that_it_excludes(texts):
+    facts, _ = projected(*((text, 0.9) for text in texts))
+    assert [known.reading.text for known in facts if not known.superseded_by] == [texts[-1]]
 
 
 # Learning
@@ -111,17 +186,11 @@ async def test_better_extraction_replaces_the_first(book):
 async def test_repeat_strengthens_one_fact(book):
     await learn(book, "one", "Prefers text messages")
     (change,) = await learn(book, "two", "Likes text messages", days=3)
-    assert (change.op, change.session_id, change.statement) == (
-        "strengthen",
-        "voice-session:two",
-        "Likes text messages",
-    )
-    assert (change.before, change.after) == (
-        FactState("Prefers text messages", 0.9),
-        FactState("Prefers text messages", 0.99),
-    )
+    assert (change.op, change.session_id) == ("strengthen", "voice-session:two")
+    assert change.before == "Prefers text messages (90% confidence)"
+    assert change.after == "Prefers text messages (99% confidence)"
     (known,) = await book.known(*ANA, 5)
-    assert (known.id, known.confidence, known.session_id) == (change.document_id, 0.99, "voice-session:one")
+    assert (known.confidence, known.session_id) == (0.99, "voice-session:one")
     assert (known.said_at, known.last_said_at) == (NOON, NOON + timedelta(days=3))
 
 
@@ -130,8 +199,8 @@ async def test_correction_supersedes(book):
     (change,) = await learn(book, "two", "Is called Ana", days=1)
     assert (change.op, change.before, change.after) == (
         "supersede",
-        FactState("Is called Anne", 0.9),
-        FactState("Is called Ana", 0.9),
+        "Is called Anne (90% confidence)",
+        "Is called Ana (90% confidence)",
     )
     assert await texts(book) == ["Is called Ana"]
     new, old = await book.known(*ANA, 5, superseded=True)
@@ -179,13 +248,12 @@ async def test_history_explains_every_change(book):
     await learn(book, "two", "Prefers evenings", days=1)
     await learn(book, "three", "Likes evenings", days=2)
     history = await book.history(*ANA)
-    assert [(change.op, change.statement, change.turns) for change in history] == [
-        ("add", "Prefers mornings", (1,)),
-        ("supersede", "Prefers evenings", (1,)),
-        ("strengthen", "Likes evenings", (1,)),
+    assert [(change.op, change.before, change.after) for change in history] == [
+        ("add", "", "Prefers mornings (90% confidence)"),
+        ("supersede", "Prefers mornings (90% confidence)", "Prefers evenings (90% confidence)"),
+        ("strengthen", "Prefers evenings (90% confidence)", "Prefers evenings (99% confidence)"),
     ]
     assert history[0].at == NOON + timedelta(minutes=5)
-    assert history[1].document_id == history[2].document_id != history[0].document_id
 
 
 async def test_deleted_document_does_not_come_back(store, book):
@@ -194,7 +262,8 @@ async def test_deleted_document_does_not_come_back(store, book):
     await store.delete(tea.id)
     await learn(book, "two", "Drives a van", days=1)
     assert await texts(book) == ["Drives a van", "Has a dog"]
-    assert [change.statement for change in await book.history(*ANA)] == ["Has a dog", "Drives a van"]
+    left = ["Has a dog (90% confidence)", "Drives a van (90% confidence)"]
+    assert [change.after for change in await book.history(*ANA)] == left
 
 
 # Visibility

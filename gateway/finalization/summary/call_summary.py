@@ -15,7 +15,7 @@ from gateway.errors import LlmRefused
 from gateway.finalization.summary.facts import FACT_SCHEMA, parse_facts
 from gateway.finalization.summary.topics import TOPIC_SCHEMA, parse_topics
 from gateway.memory.facts import CallerFact
-from gateway.memory.topic_projection import TopicNote
+from gateway.memory.pinned_topics import TopicNote
 from gateway.text.plain_text import SpokenLine, plain, trimmed
 from gateway.text.redaction import redact
 from gateway.text.sensitive import without_sensitive

@@ -18,7 +18,7 @@ from gateway.finalization.summary.topics import (
     KnownTopic,
     keep_topics,
 )
-from gateway.memory.topic_projection import TopicNote
+from gateway.memory.pinned_topics import TopicNote
 from gateway.text.plain_text import SpokenLine, trimmed
 
 # Apostrophes come straight or curly, or not at all.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from gateway.finalization.summary.facts import may_be_stored
-from gateway.memory.topic_projection import TopicNote
+from gateway.memory.pinned_topics import TopicNote
 from gateway.text.plain_text import SpokenLine, plain, trimmed
 
 MAX_TOPICS: Final = 3

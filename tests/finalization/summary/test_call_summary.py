@@ -11,7 +11,7 @@ from gateway.finalization.summary.call_summary import SCHEMA, CallSummary, parse
 from gateway.finalization.summary.facts import FACT_SCHEMA
 from gateway.finalization.summary.topics import TOPIC_SCHEMA
 from gateway.memory.facts import CallerFact
-from gateway.memory.topic_projection import TopicNote
+from gateway.memory.pinned_topics import TopicNote
 from gateway.text.plain_text import SpokenLine
 
 ANSWER = {

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.finalization.summary.extractive import summarise
 from gateway.memory.facts import CallerFact
-from gateway.memory.topic_projection import TopicNote
+from gateway.memory.pinned_topics import TopicNote
 from gateway.text.plain_text import SpokenLine
 
 CALL = [

@@ -2,7 +2,7 @@ import pytest
 
 from gateway.finalization.summary.topic_rules import extract
 from gateway.finalization.summary.topics import KnownTopic
-from gateway.memory.topic_projection import TopicNote
+from gateway.memory.pinned_topics import TopicNote
 from gateway.text.plain_text import SpokenLine
 
 

@@ -8,7 +8,7 @@ from gateway.finalization.summary.topics import (
     known_topics_text,
     parse_topics,
 )
-from gateway.memory.topic_projection import TopicNote
+from gateway.memory.pinned_topics import TopicNote
 from gateway.text.plain_text import SpokenLine
 
 NOTE = {
