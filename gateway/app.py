@@ -53,7 +53,6 @@ from gateway.llm.responder import hashed_caller
 from gateway.llm.responder_factory import ResponderFactory
 from gateway.llm.turn_recall import RECALL_SECONDS
 from gateway.maintenance import running
-from gateway.memory.agent_notes import CallerNotes
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.facts import FactStore
 from gateway.memory.knowledge import Knowledge
@@ -64,7 +63,7 @@ from gateway.memory.recall import Recall
 from gateway.memory.remem_client import NoRemem, RememClient, connect_remem
 from gateway.memory.state import CallerStateStore
 from gateway.memory.store import MemoryStore
-from gateway.memory.visible_documents import VisibleDocuments
+from gateway.memory.visible_documents import CallerNotes, VisibleDocuments
 from gateway.settings import Secret, Settings
 from gateway.telephony.phone_numbers import AllowList
 from gateway.telephony.rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl

@@ -17,7 +17,6 @@ import orjson
 
 from gateway.history.archived_calls import ArchivedCall, ArchivedCalls
 from gateway.history.calls_table import CallRowFilter, CallsTable, FinishedCall
-from gateway.memory.agent_notes import SOURCE as NOTE
 from gateway.memory.database import Connection
 from gateway.memory.documents import Document
 from gateway.memory.facts import SOURCE as FACT
@@ -27,6 +26,7 @@ from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
 from gateway.memory.state import CallerStateStore, Value
 from gateway.memory.store import MemoryStore
 from gateway.memory.summary_parser import SESSION_PREFIX
+from gateway.memory.visible_documents import NOTE
 from gateway.text.redaction import redact
 
 _ALL: Final = 1_000_000

@@ -8,7 +8,7 @@ time only. Two claims about the same thing with different values exclude each ot
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Literal
@@ -49,28 +49,27 @@ class _Vocabulary:
 @lru_cache(maxsize=1)
 def _vocabulary() -> _Vocabulary:
     tables: list[dict[str, Any]] = [(load_language(language) or {})["claims"] for language in LANGUAGES]
+
+    def words(name: str) -> Iterator[str]:
+        return (word for table in tables for word in table[name].split())
+
+    def groups(name: str) -> Iterator[tuple[str, str]]:
+        return ((word, group) for table in tables for group, words in table[name].items() for word in words.split())
+
+    def any_of(name: str) -> re.Pattern[str]:
+        return re.compile(rf"\b(?:{'|'.join(table[name] for table in tables)})\b")
+
     return _Vocabulary(
         attributes=tuple((name, re.compile(rule)) for table in tables for name, rule in table["attributes"]),
-        fillers=frozenset(word for table in tables for word in table["fillers"].split()),
-        synonyms={
-            word: common for table in tables for common, words in table["synonyms"].items() for word in words.split()
-        },
-        choices={
-            _stem(word): category
-            for table in tables
-            for category, words in table["choices"].items()
-            for word in words.split()
-        },
-        several=frozenset(_stem(word) for table in tables for word in table["several"].split()),
-        people=frozenset(_stem(word) for table in tables for word in table["people"].split()),
-        negative=_any_of(*(table["negative"] for table in tables)),
-        temporary=_any_of(*(table["temporary"] for table in tables)),
-        comparison=_any_of(*(table["comparison"] for table in tables)),
+        fillers=frozenset(words("fillers")),
+        synonyms=dict(groups("synonyms")),
+        choices={_stem(word): category for word, category in groups("choices")},
+        several=frozenset(map(_stem, words("several"))),
+        people=frozenset(map(_stem, words("people"))),
+        negative=any_of("negative"),
+        temporary=any_of("temporary"),
+        comparison=any_of("comparison"),
     )
-
-
-def _any_of(*rules: str) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{'|'.join(rules)})\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,6 @@ class StatementReading:
     """A fact prepared for comparison."""
 
     text: str
-    type: str
     attribute: str
     """What is claimed, if it is a known attribute, with `words` as its value; else empty."""
     words: tuple[str, ...]
@@ -98,7 +96,7 @@ class StatementReading:
         words = tuple(dict.fromkeys(word for word in read if word))
         joined = frozenset((one, two) for one, two in zip(read, read[1:], strict=False) if one and two)
         is_temporary = type_ != "commitment" and bool(vocabulary.temporary.search(whole))
-        return cls(text, type_, attribute, words, joined, bool(vocabulary.negative.search(whole)), is_temporary)
+        return cls(text, attribute, words, joined, bool(vocabulary.negative.search(whole)), is_temporary)
 
 
 def relation(old: StatementReading, new: StatementReading) -> Relation | None:
@@ -106,18 +104,14 @@ def relation(old: StatementReading, new: StatementReading) -> Relation | None:
     if old.is_temporary != new.is_temporary or old.attribute != new.attribute or not (old.words and new.words):
         return None
     if old.is_negative != new.is_negative:
-        return "contradiction" if _is_denied(old, new) else None
+        one, other = set(old.words), set(new.words)
+        # One says of a thing what the other denies of it.
+        return "contradiction" if one <= other or other <= one or _overlap(old, new) >= SAME else None
     if _is_contained(new, old):
         return "repeat"
     if _is_contained(old, new):
         return "refinement"
     return _of_values(old, new)
-
-
-def _is_denied(old: StatementReading, new: StatementReading) -> bool:
-    """Whether one says of a thing what the other denies of it."""
-    one, other = set(old.words), set(new.words)
-    return one <= other or other <= one or _overlap(old, new) >= SAME
 
 
 def _is_contained(part: StatementReading, whole: StatementReading) -> bool:
@@ -141,13 +135,21 @@ def _of_values(old: StatementReading, new: StatementReading) -> Relation | None:
         return None
     if new.is_negative or (not old.attribute and vocabulary.several.intersection(common) and _stem("number") in common):
         return None
-    changed = _changed_choices(gone, come)
+    # The categories of which each claim has another choice. Numbers are such a category.
+    changed = ({_category(word) for word in gone} & {_category(word) for word in come}) - {""}
     if changed and all(any(_category(word) not in changed for word in words) for words in (gone, come)):
         if changed != {"number"}:
             # Two differences, such as an employer and the days: two facts.
             return None
     elif changed:
-        return _by_number(changed) if _has_same_frame(old, new) else None
+        # The claims must be the same but for choices, with no words of their own beside them.
+        one, other = (
+            {word for word in reading.words if word not in vocabulary.choices and not word.isdigit()}
+            for reading in (old, new)
+        )
+        if one <= other or other <= one:
+            return "correction" if changed == {"number"} else "contradiction"
+        return None
     if old.attribute:
         return None if old.attribute in vocabulary.several else "correction"
     if vocabulary.several.intersection(common) or not common:
@@ -160,24 +162,6 @@ def _is_value(reading: StatementReading, words: list[str]) -> bool:
     first, last = reading.words.index(words[0]), reading.words.index(words[-1])
     is_at_end = last == len(reading.words) - 1
     return first >= 1 and (is_at_end or first > 1) and last - first < len(words)
-
-
-def _has_same_frame(old: StatementReading, new: StatementReading) -> bool:
-    """Whether two claims are the same but for choices: no words of their own beside them."""
-    one, other = (
-        {word for word in reading.words if word not in _vocabulary().choices and not word.isdigit()}
-        for reading in (old, new)
-    )
-    return one <= other or other <= one
-
-
-def _changed_choices(gone: list[str], come: list[str]) -> set[str]:
-    """The categories of which each claim has another choice. Numbers are such a category."""
-    return set(filter(None, map(_category, gone))) & set(filter(None, map(_category, come)))
-
-
-def _by_number(changed: set[str]) -> Relation:
-    return "correction" if changed == {"number"} else "contradiction"
 
 
 def _category(word: str) -> str:

@@ -1,17 +1,19 @@
 """Pinned topics: matters that run through several calls of a caller, their status, and what is open."""
 
+import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from functools import cached_property, lru_cache
 from typing import Any, Final, Literal
 
 from gateway.memory.database import Connection
 from gateway.memory.documents import NewDocument, time_text
 from gateway.memory.memory_log import CallerScope, EntryKey, LogChange, LogEntry, MemoryLog, NewEntry
 from gateway.memory.store import MemoryStore
-from gateway.memory.topic_names import TopicName
 from gateway.session import VoiceSession
+from gateway.text.languages import load_language
 
 SOURCE: Final = "pinned-topic"
 CALLS_TO_PIN: Final = 2
@@ -20,6 +22,13 @@ MOST_TITLE_CHARACTERS: Final = 80
 MOST_TEXT_CHARACTERS: Final = 300
 MOST_ITEMS: Final = 8
 """Open items of a topic."""
+
+SAME_WORDS: Final = 0.6
+"""The share of common words from which two names mean the same topic."""
+LIKE: Final = 0.75
+"""The cosine from which two names with a common word mean the same. Kitchen and bathroom renovation have 0.70."""
+ALIKE: Final = 0.85
+"""The same for names without a common word."""
 
 _MOST_HISTORY: Final = 20
 _MANUAL: Final = "by-hand:"  # stored in place of a session id
@@ -89,6 +98,70 @@ class PinnedTopic:
     @property
     def is_open(self) -> bool:
         return self.state != "closed"
+
+
+# Names of topics
+
+
+@lru_cache(maxsize=1)
+def _topic_words() -> tuple[frozenset[str], dict[str, str]]:
+    """Words without meaning, and the kind of matter that a word stands for. English."""
+    words = (load_language("en") or {})["topics"]
+    kinds = {word: line.split()[0] for line in words["kinds"].strip().splitlines() for word in line.split()}
+    return frozenset(words["fillers"].split()), kinds
+
+
+@dataclass(frozen=True)
+class TopicName:
+    """
+    A topic's name prepared for comparison. `meaning` is its vector of length 1, or empty.
+
+    In doubt two topics are kept apart, unless all distinctive words of one name are in the other.
+    """
+
+    text: str
+    meaning: bytes = b""
+
+    @cached_property
+    def words(self) -> frozenset[str]:
+        fillers, kinds = _topic_words()
+        found = map(_singular, re.findall(r"[^\W_]+", self.text.casefold()))
+        return frozenset(kinds.get(word, word) for word in found if word not in fillers)
+
+    @cached_property
+    def kinds(self) -> frozenset[str]:
+        return self.words.intersection(_topic_words()[1].values())
+
+    @cached_property
+    def codes(self) -> frozenset[str]:
+        return frozenset(word for word in self.words if any(character.isdigit() for character in word))
+
+    def is_same(self, other: "TopicName") -> bool:
+        """Whether two names mean the same topic: by their words, else by their vectors."""
+        if self.words == other.words:
+            return bool(self.words) or self.text.casefold() == other.text.casefold()
+        if self.codes and other.codes and not self.codes & other.codes:
+            return False
+        shared = (self.words & other.words) - self.kinds
+        kinds_differ = bool(self.kinds and other.kinds and not self.kinds & other.kinds)
+        if not shared or kinds_differ:
+            return self._similarity(other) >= ALIKE
+        own, others = self.words - self.kinds, other.words - other.kinds
+        overlap = len(self.words & other.words) / len(self.words | other.words)
+        return own <= others or others <= own or overlap >= SAME_WORDS or self._similarity(other) >= LIKE
+
+    def _similarity(self, other: "TopicName") -> float:
+        if not self.meaning or len(self.meaning) != len(other.meaning):
+            return 0.0
+        import numpy as np  # slow to import, and not needed without vectors
+
+        return float(np.frombuffer(self.meaning, "<f4") @ np.frombuffer(other.meaning, "<f4"))
+
+
+def _singular(word: str) -> str:
+    if len(word) < 4 or not word.endswith("s") or word.endswith("ss"):
+        return word
+    return word[:-3] + "y" if word.endswith("ies") else word[:-1]
 
 
 # The projection of the log

@@ -5,17 +5,21 @@ A search leaves out superseded facts and everything past its retention. Deleting
 deletes the log entries behind it.
 """
 
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from gateway.memory.documents import Document, Hit, NewDocument
-from gateway.memory.facts import FactStore
+from gateway.memory.documents import Document, DocumentStore, Hit, NewDocument
+from gateway.memory.facts import Fact, FactStore
 from gateway.memory.memory_log import Retention
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.store import MemoryStore
 
-_AGENT: Final = "agent:"
+NOTE: Final = "note"
+"""The source of the notes that text agents store about callers."""
+
+_NOTE_TAG: Final = "caller-note"
 _MORE: Final = 20  # extra results, to replace hidden ones
 
 
@@ -61,5 +65,44 @@ class VisibleDocuments:
         return await self._store.newest(tags=tags, limit=limit)
 
     def _is_visible(self, document: Document, now: datetime) -> bool:
-        agent = next((tag.removeprefix(_AGENT) for tag in document.tags if tag.startswith(_AGENT)), "")
+        agent = next((tag.removeprefix("agent:") for tag in document.tags if tag.startswith("agent:")), "")
         return self._retention.is_current(document, agent, now)
+
+
+class CallerNotes:
+    """
+    The memory of callers, for text agents, which store notes in it.
+
+    An empty caller or agent stands for all. Raises StoreError.
+    """
+
+    def __init__(self, store: DocumentStore, forget: Callable[[str, str], Awaitable[int]]) -> None:
+        self._store = store
+        self._forget = forget
+
+    async def search(self, query: str, *, caller: str, agent: str, limit: int) -> Sequence[Hit]:
+        return await self._store.query(query, limit=limit, tags=_tags(caller, agent))
+
+    async def remember(self, content: str, *, caller: str, agent: str) -> str:
+        note = NewDocument("Note", content, NOTE, (_NOTE_TAG, *_tags(caller, agent)))
+        return (await self._store.create(note)).id
+
+    async def forget(self, document_id: str) -> None:
+        await self._store.delete(document_id)
+
+    async def forget_caller(self, *, caller: str, agent: str) -> int:
+        return await self._forget(agent, caller)
+
+
+async def newest_notes(store: DocumentStore, agent: str, caller: str, limit: int) -> list[Fact]:
+    """The last notes for an agent about a caller, as facts for the prompt: at most 300 characters of each."""
+    notes = await store.newest(tags=(_NOTE_TAG, *_tags(caller, agent)), limit=limit)
+    texts = [textwrap.shorten(note.content, 300, placeholder="…") for note in notes]
+    return [
+        Fact(note.id, text, NOTE, 1.0, "", (), note.created_at, note.updated_at)
+        for note, text in zip(notes, texts, strict=True)
+    ]
+
+
+def _tags(caller: str, agent: str) -> tuple[str, ...]:
+    return tuple(f"{kind}:{name}" for kind, name in (("agent", agent), ("caller", caller)) if name)

@@ -2,11 +2,14 @@ from datetime import timedelta
 
 import pytest
 
+from gateway.history.erasure import DataLocations, Eraser, NoSharedData
+from gateway.history.stores import Stores, open_local_store
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.memory_log import SCHEMA, Retention
 from gateway.memory.pinned_topics import PinnedTopicStore
-from gateway.memory.visible_documents import VisibleDocuments
+from gateway.memory.visible_documents import CallerNotes, VisibleDocuments
+from gateway.settings import Secret
 from tests.calls.aftermath import CALLER, START, a_session
 
 SCOPE = ("agent:maya", "caller:+12025550143")
@@ -58,5 +61,28 @@ async def test_deleted_fact_and_topic_are_in_no_log(store):
     for document_id in (fact.id, pin.id):
         await VisibleDocuments(store, Retention()).delete(document_id)
     assert await pins.topics("maya", CALLER) == []
-    assert [change.statement for change in await book.history("maya", CALLER)] == ["Prefers morning appointments"]
+    left = ["Prefers morning appointments (90% confidence)"]
+    assert [change.after for change in await book.history("maya", CALLER)] == left
     assert [fact.text for fact in await book.known("maya", CALLER, 10)] == ["Prefers morning appointments"]
+
+
+# Notes of text agents
+
+ANA, BEN = "+12025550101", "+12025550102"
+
+
+async def test_forgotten_caller_has_no_topics(tmp_path):
+    store = await open_local_store(tmp_path)
+    pins = PinnedTopicStore(store)
+    eraser = Eraser(
+        Stores(store, store), DataLocations(tmp_path, tmp_path / "archive"), None, Secret("key"), NoSharedData()
+    )
+    notes = CallerNotes(store, eraser.erase_caller)
+    await notes.remember("Wants tea.", caller=ANA, agent="maya")
+    for caller in (ANA, BEN):
+        await pins.pin("maya", caller, "Orlando sale")
+    assert await notes.forget_caller(caller=ANA, agent="maya") > 0
+    assert await pins.topics("maya", ANA) == []
+    assert [pin.title for pin in await pins.pinned("maya", BEN)] == ["Orlando sale"]
+    assert await notes.search("tea sale", caller=ANA, agent="maya", limit=5) == []
+    await store.close()

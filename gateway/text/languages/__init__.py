@@ -1,6 +1,6 @@
 """
 Data by language, one TOML file each: words for symbols (`speech`), phrases of callers (`voice_commands`), how facts are
-compared (`claims`) and how callers state them (`statements`).
+compared (`claims`), how callers state them (`statements`), and, in English only, the words of topic names (`topics`).
 """
 
 import re
