@@ -2,33 +2,38 @@
 The shared store: memory in PostgreSQL, for any number of nodes.
 
 Transactions are serializable, as those of the embedded store are anyway; one that conflicts with another node's is run
-again.
+again. Words are indexed by tsvector, vectors by pgvector.
 """
 
+import array
 import asyncio
 import contextlib
 import hashlib
 import logging
 import random
+import re
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from psycopg import Error, OperationalError, errors, sql
 
 from gateway.errors import StoreUnavailable
-from gateway.memory import documents, postgres_index
-from gateway.memory.database import Connection, Migration, Schema
-from gateway.memory.embeddings.embedder import Embedder
-from gateway.memory.postgres_index import PostgresIndex
+from gateway.memory import documents
+from gateway.memory.database import MOST_CANDIDATES, NARROW_SCOPE, Connection, MemberRow, Migration, Schema, Unembedded
+from gateway.memory.documents import carries, token
+from gateway.memory.embeddings.embedder import MODEL, Embedder
+from gateway.memory.embeddings.wordpiece import without_accents
 from gateway.memory.postgres_pool import PostgresConnection, PostgresPool, PostgresTimeouts, Raw
 from gateway.memory.store import EMBED_AFTER, MemoryStore, utc_now
 
+if TYPE_CHECKING:
+    from gateway.memory.embeddings.vectors import Vectors
+
 T = TypeVar("T")
 
-_READERS: Final = 4
-_WRITERS: Final = 2
 _SCHEMA_LOCK: Final = 0x766F6963  # any number; the same for all nodes
 
 _CONFLICTS: Final = (errors.SerializationFailure, errors.DeadlockDetected, errors.UniqueViolation)
@@ -38,12 +43,6 @@ _TYPES: Final = {
     " BLOB": " BYTEA",
     " WITHOUT ROWID": "",
 }
-_GREETING: Final = "SET hnsw.iterative_scan = strict_order"
-_NO_PGVECTOR: Final = (
-    "PostgreSQL has no pgvector 0.8 or newer; install it there and have its administrator run CREATE EXTENSION vector, "
-    "or set MEMORY_VECTORS=false to search by words alone"
-)
-
 _log = logging.getLogger(__name__)
 
 
@@ -67,15 +66,12 @@ class PostgresStore(MemoryStore):
     ) -> None:
         tables = [_native(statement) for statement in (*documents.SCHEMA, *schema)]
         self._timeouts = timeouts
+        vectors = embedder is not None
+        greeting = "SET hnsw.iterative_scan = strict_order"
         self._pool = PostgresPool(
-            url,
-            lambda raw: _prepare(raw, tables, vectors=embedder is not None),
-            _GREETING,
-            readers=_READERS,
-            writers=_WRITERS,
-            timeouts=timeouts,
+            url, lambda raw: _prepare(raw, tables, vectors=vectors), greeting, readers=4, writers=2, timeouts=timeouts
         )
-        super().__init__(PostgresIndex(vectors=embedder is not None), now, embedder, embed_after)
+        super().__init__(PostgresIndex(vectors=vectors), now, embedder, embed_after)
 
     @property
     def description(self) -> str:
@@ -100,23 +96,19 @@ class PostgresStore(MemoryStore):
 
     async def watch(self) -> None:
         """Also opens the first connection and creates the tables, before a call needs them."""
-        problem = ""
+        before = ""
         while True:
-            before, problem = problem, await self._problem()
-            if problem and not before:
-                _log.warning("the database is away, memory waits for it", extra={"reason": problem})
-            elif before and not problem:
+            try:
+                await self.look(lambda connection: connection.execute("SELECT 1").fetchone())
+                self._pool.problem = ""
+            except StoreUnavailable as error:
+                self._pool.problem = str(error)
+            if self._pool.problem and not before:
+                _log.warning("the database is away, memory waits for it", extra={"reason": self._pool.problem})
+            elif before and not self._pool.problem:
                 _log.info("the database is back")
+            before = self._pool.problem
             await asyncio.sleep(self._timeouts.watch)
-
-    async def _problem(self) -> str:
-        try:
-            await self.look(lambda connection: connection.execute("SELECT 1").fetchone())
-        except StoreUnavailable as error:
-            self._pool.problem = str(error)
-        else:
-            self._pool.problem = ""
-        return self._pool.problem
 
     def _check_open(self) -> None:
         if not self._open:
@@ -148,30 +140,20 @@ def _transact(raw: Raw, work: Callable[[Connection], T], patience: float) -> T:
         try:
             raw.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")
             result = work(PostgresConnection(raw))
-            _commit(raw)
-            return result
-        except _CONFLICTS:
-            _roll_back(raw)
-            if time.monotonic() > deadline:
+            try:
+                raw.execute("COMMIT")
+            except OperationalError as error:
+                if raw.closed:
+                    lost = "the connection to PostgreSQL was lost during a commit"
+                    raise StoreUnavailable(lost, answer_lost=True) from error
                 raise
-            time.sleep(random.uniform(0.001, 0.03))
-        except BaseException:
-            _roll_back(raw)
-            raise
-
-
-def _commit(raw: Raw) -> None:
-    try:
-        raw.execute("COMMIT")
-    except OperationalError as error:
-        if raw.closed:
-            raise StoreUnavailable("the connection to PostgreSQL was lost during a commit", answer_lost=True) from error
-        raise
-
-
-def _roll_back(raw: Raw) -> None:
-    with contextlib.suppress(OperationalError):
-        raw.execute("ROLLBACK")
+            return result
+        except BaseException as error:
+            with contextlib.suppress(OperationalError):
+                raw.execute("ROLLBACK")
+            if not isinstance(error, _CONFLICTS) or time.monotonic() > deadline:
+                raise
+        time.sleep(random.uniform(0.001, 0.03))
 
 
 # Tables
@@ -196,11 +178,11 @@ def _prepare(raw: Raw, tables: Schema, *, vectors: bool) -> None:
     if encoding != "UTF8":
         raise StoreUnavailable(f"the database's encoding is {encoding}; make one with UTF8")
     # In a database with the C locale only this collation handles capital letters beyond ASCII; it is new in version 17.
-    index = postgres_index.schema(collation="pg_c_utf8" if collations else "default")
+    index = _index_schema(collation="pg_c_utf8" if collations else "default")
     _make(raw, (*tables, *index))
     if vectors:
         _require_pgvector(raw)
-        _make(raw, postgres_index.VECTOR_SCHEMA)
+        _make(raw, _VECTOR_SCHEMA)
 
 
 def _make(raw: Raw, schema: Schema) -> None:
@@ -214,15 +196,10 @@ def _make(raw: Raw, schema: Schema) -> None:
             for step in schema:
                 if isinstance(step, str):
                     raw.execute(step.encode())
-                elif _exists(raw, step.table):
+                elif raw.execute("SELECT to_regclass(quote_ident(%s))", (step.table,)).fetchone() != (None,):
                     step.apply(PostgresConnection(raw))
             # A node that waited may not see the other node's mark yet; its statements changed nothing.
             raw.execute("INSERT INTO schemas_made VALUES (%s) ON CONFLICT DO NOTHING", (mark,))
-
-
-def _exists(raw: Raw, table: str) -> bool:
-    (found,) = raw.execute("SELECT to_regclass(quote_ident(%s))", (table,)).fetchone() or (None,)
-    return found is not None
 
 
 def _is_made(raw: Raw, mark: str) -> bool:
@@ -240,7 +217,10 @@ def _require_pgvector(raw: Raw) -> None:
             raw.execute("CREATE EXTENSION IF NOT EXISTS vector")
         found = raw.execute(version).fetchone()
     if found is None or tuple(map(int, found[0].split(".")[:2])) < (0, 8):
-        raise StoreUnavailable(_NO_PGVECTOR)
+        raise StoreUnavailable(
+            "PostgreSQL has no pgvector 0.8 or newer; install it there and have its administrator run "
+            "CREATE EXTENSION vector, or set MEMORY_VECTORS=false to search by words alone"
+        )
 
 
 # Erasure
@@ -257,12 +237,8 @@ def _vacuum(raw: Raw) -> None:
 
 
 def _tables_holding(raw: Raw, words: Sequence[str]) -> list[str]:
-    patterns = [f"%{_escaped(word)}%" for word in words]
+    patterns = ["%" + re.sub(r"([%_\\])", r"\\\1", word) + "%" for word in words]
     return [f"the table {table}" for table in _own_tables(raw) if _holds(raw, table, patterns)]
-
-
-def _escaped(word: str) -> str:
-    return "".join(f"\\{character}" if character in "%_\\" else character for character in word)
 
 
 def _holds(raw: Raw, table: str, patterns: Sequence[str]) -> bool:
@@ -276,3 +252,180 @@ def _holds(raw: Raw, table: str, patterns: Sequence[str]) -> bool:
         return False
     query = sql.SQL("SELECT 1 FROM {} WHERE {} LIMIT 1").format(sql.Identifier(table), sql.SQL(" OR ").join(columns))
     return bool(raw.execute(query, [list(patterns)] * len(columns)).fetchone())
+
+
+# The index
+
+_DIMENSIONS: Final = 384
+
+# Stems like the embedded store's. No stop words: the search has its own list.
+_WORDS: Final = """DO $$ BEGIN
+    IF NOT EXISTS (SELECT FROM pg_ts_config WHERE cfgname = 'gateway_words' AND pg_ts_config_is_visible(oid)) THEN
+        CREATE TEXT SEARCH DICTIONARY gateway_stems (TEMPLATE = snowball, Language = english);
+        CREATE TEXT SEARCH CONFIGURATION gateway_words (PARSER = default);
+        ALTER TEXT SEARCH CONFIGURATION gateway_words ADD MAPPING
+            FOR asciiword, word, numword, int, uint, float, sfloat WITH gateway_stems;
+    END IF;
+END $$"""
+
+# Punctuation becomes spaces, since PostgreSQL's parser takes "jane@example.com" and "-5" for one word each; accents are
+# removed, as in the embedded store. A tsvector is limited to one megabyte.
+_PLAIN_TEXT: Final = r"""regexp_replace(regexp_replace(
+    normalize(lower(left(title || ' ' || content, 200000) COLLATE "{collation}"), NFD), '[\u0300-\u036F]+', '', 'g'),
+    '[\u0001-\u002F\u003A-\u0040\u005B-\u0060\u007B-\u00BF\u2000-\u206F\u3000-\u303F]+', ' ', 'g')"""
+
+# Requires pgvector.
+_VECTOR_SCHEMA: Final = (
+    """CREATE TABLE IF NOT EXISTS document_vectors (
+        key BIGINT NOT NULL REFERENCES documents ON DELETE CASCADE, part INTEGER NOT NULL,
+        vector vector(384) NOT NULL, PRIMARY KEY (key, part))""",
+    "CREATE INDEX IF NOT EXISTS document_vectors_near ON document_vectors USING hnsw (vector vector_cosine_ops)",
+)
+
+_OWN_VECTORS: Final = """(SELECT string_agg(substring(vector_send(v.vector) FROM 5), ''::bytea ORDER BY v.part)
+    FROM document_vectors v WHERE v.key = d.key AND d.embedded_by = :model)"""
+
+
+def _index_schema(*, collation: str) -> tuple[str, ...]:
+    """The additions to the table of documents. `collation` is one that handles capital letters."""
+    text = _PLAIN_TEXT.format(collation=collation)
+    return (
+        _WORDS,
+        f"""ALTER TABLE documents
+            ADD COLUMN IF NOT EXISTS words tsvector GENERATED ALWAYS AS (to_tsvector('gateway_words', {text})) STORED,
+            ADD COLUMN IF NOT EXISTS tokens text[] GENERATED ALWAYS AS (string_to_array(scope, ' ')) STORED,
+            ADD COLUMN IF NOT EXISTS embedded_by text NOT NULL DEFAULT ''""",
+        "CREATE INDEX IF NOT EXISTS documents_by_word ON documents USING gin (words)",
+        "CREATE INDEX IF NOT EXISTS documents_by_tag ON documents USING gin (tokens)",
+        "CREATE INDEX IF NOT EXISTS documents_unembedded ON documents (key) WHERE embedded_by = ''",
+        """CREATE OR REPLACE FUNCTION outdate_vectors() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF new.content <> old.content THEN new.embedded_by := ''; END IF;
+            RETURN new;
+        END $$""",
+        """CREATE OR REPLACE TRIGGER vectors_outdated BEFORE UPDATE OF content ON documents
+            FOR EACH ROW EXECUTE FUNCTION outdate_vectors()""",
+    )
+
+
+class PostgresIndex:
+    """
+    An Index in PostgreSQL. pgvector is required only with `vectors`.
+
+    Generated columns keep words and tags in step with each document. A narrow scope is ranked completely, with the
+    vectors of all its documents and the same arithmetic as the embedded store: filtering an HNSW index would miss some.
+    The HNSW index, with iterative scans, serves wide scopes and the whole store.
+    """
+
+    def __init__(self, *, vectors: bool) -> None:
+        self._vectors = vectors
+        columns = "d.tags, d.key, length(d.content), d.metadata, d.created_at"
+        self._members = f"SELECT {columns}, {_OWN_VECTORS if vectors else 'NULL'} FROM documents d"
+
+    # Search
+
+    def state(self, connection: Connection, tags: tuple[str, ...]) -> Hashable | None:
+        """xmin is the transaction that last wrote a row, so the sum changes with every insert, update and delete."""
+        if not tags:
+            return None
+        count, versions = connection.execute(
+            """SELECT count(*), sum(hashtextextended(version, 0)) FROM (
+                SELECT key || ' ' || xmin AS version FROM documents WHERE tokens @> ? LIMIT ?) d""",
+            (_tokens(tags), NARROW_SCOPE + 1),
+        ).fetchone()
+        return (count, versions) if count <= NARROW_SCOPE else None
+
+    def members(self, connection: Connection, tags: tuple[str, ...]) -> Iterable[MemberRow]:
+        parameters = {"tokens": _tokens(tags), "model": MODEL}
+        return map(_member, connection.execute(f"{self._members} WHERE d.tokens @> :tokens", parameters))
+
+    def having(self, connection: Connection, tags: tuple[str, ...], words: Sequence[str]) -> dict[str, list[int]]:
+        having: dict[str, list[int]] = {word: [] for word in words}
+        # The scope first: the index of words covers the documents of all callers.
+        rows = connection.execute(
+            """WITH scope AS MATERIALIZED (SELECT key, words FROM documents WHERE tokens @> ?),
+                question AS MATERIALIZED (SELECT place, plainto_tsquery('gateway_words', word) AS query
+                    FROM unnest(?::text[]) WITH ORDINALITY AS asked (word, place))
+                SELECT place, key FROM question JOIN scope ON words @@ query""",
+            (_tokens(tags), list(map(without_accents, words))),
+        )
+        for place, key in rows:
+            having[words[place - 1]].append(key)
+        return having
+
+    def candidates(
+        self, connection: Connection, tags: tuple[str, ...], words: Sequence[str], near: "Vectors | None"
+    ) -> Iterable[tuple[float, MemberRow]]:
+        scores = dict(
+            connection.execute(
+                """SELECT d.key, ts_rank(d.words, q.any_word, 1) AS score FROM documents d, (
+                        SELECT string_agg(query::text, ' | ')::tsquery AS any_word
+                        FROM unnest(?::text[]) word, plainto_tsquery('gateway_words', word) query
+                        WHERE numnode(query) > 0) q
+                    WHERE d.words @@ q.any_word AND d.tokens @> ? ORDER BY score DESC, d.key DESC LIMIT ?""",
+                (list(map(without_accents, words)), _tokens(tags), MOST_CANDIDATES),
+            ).fetchall()
+        )
+        if near is not None and self._vectors:
+            nearest = connection.execute(
+                """SELECT v.key FROM document_vectors v JOIN documents d ON d.key = v.key
+                    WHERE d.tokens @> ? AND d.embedded_by = ? ORDER BY v.vector <=> ?::vector LIMIT ?""",
+                (_tokens(tags), MODEL, str(near.tolist()), MOST_CANDIDATES),
+            )
+            scores = {key: 0.0 for (key,) in nearest} | scores
+        rows = connection.execute(f"{self._members} WHERE d.key = ANY(:keys)", {"keys": list(scores), "model": MODEL})
+        return ((scores[row[1]], _member(row)) for row in rows)
+
+    def newest(self, connection: Connection, tags: tuple[str, ...], limit: int) -> list[int]:
+        rows = connection.execute(
+            "SELECT key, tags FROM documents WHERE tokens @> ? ORDER BY created_at DESC, key DESC LIMIT ?",
+            (_tokens(tags), limit),
+        )
+        return [key for key, own_tags in rows if carries(own_tags, tags)]
+
+    def purge(self, connection: Connection) -> None:
+        """Nothing to do: the index entries point to rows that are gone."""
+
+    # Vectors
+
+    def has_vectors(self, connection: Connection) -> bool:
+        return self._vectors and bool(connection.execute("SELECT 1 FROM document_vectors LIMIT 1").fetchone())
+
+    def renew_vectors(self, connection: Connection) -> None:
+        connection.execute("UPDATE documents SET embedded_by = '' WHERE embedded_by NOT IN ('', ?)", (MODEL,))
+
+    def missing_vectors(self, connection: Connection, wanted: Sequence[int], limit: int) -> list[Unembedded]:
+        statement = "SELECT key, content FROM documents WHERE embedded_by = ''"
+        rows = connection.execute(f"{statement} AND key = ANY(?) LIMIT ?", (list(wanted), limit)).fetchall()
+        rows = rows or connection.execute(f"{statement} ORDER BY key DESC LIMIT ?", (limit,)).fetchall()
+        return [Unembedded(key, content) for key, content in rows]
+
+    def keep_vectors(self, connection: Connection, made: Iterable[tuple[Unembedded, bytes]]) -> None:
+        for document, vectors in made:
+            kept = connection.execute(
+                "UPDATE documents SET embedded_by = ? WHERE key = ? AND content = ?",
+                (MODEL, document.key, document.content),
+            )
+            if kept.rowcount:
+                connection.execute("DELETE FROM document_vectors WHERE key = ?", (document.key,))
+                numbers = array.array("f", vectors)
+                if sys.byteorder == "big":
+                    numbers.byteswap()
+                each = [numbers[first : first + _DIMENSIONS] for first in range(0, len(numbers), _DIMENSIONS)]
+                connection.executemany(
+                    "INSERT INTO document_vectors VALUES (?, ?, ?::vector)",
+                    [(document.key, part, str(vector.tolist())) for part, vector in enumerate(each)],
+                )
+
+
+def _tokens(tags: Iterable[str]) -> list[str]:
+    return list(map(token, tags))
+
+
+def _member(row: Sequence[object]) -> MemberRow:
+    """Convert vectors from network byte order to little-endian, as they are everywhere else."""
+    *known, vectors = row
+    if isinstance(vectors, bytes):
+        numbers = array.array("f", vectors)
+        numbers.byteswap()
+        return *known, numbers.tobytes()
+    return row

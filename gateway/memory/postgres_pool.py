@@ -78,16 +78,12 @@ def _translated(statement: str) -> bytes:
 def _storable(parameters: Parameters) -> Any:
     """PostgreSQL's text type can hold any character but NUL."""
     if isinstance(parameters, dict):
-        return {name: _without_nul(value) for name, value in parameters.items()}
-    return [_without_nul(value) for value in parameters]
-
-
-def _without_nul(value: Any) -> Any:
-    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
+        return dict(zip(parameters, _storable(tuple(parameters.values())), strict=True))
+    return [value.replace("\0", "\ufffd") if isinstance(value, str) else value for value in parameters]
 
 
 class _Job:
-    """Work on a thread that another thread can give up."""
+    """Work on a thread that another thread can give up, which cuts the connection that it uses."""
 
     def __init__(self) -> None:
         self.is_given_up = False
@@ -100,13 +96,12 @@ class _Job:
             if self.is_given_up and connection is not None:
                 _cut(connection)
 
-    def give_up(self) -> bool:
-        """Returns whether the job had a connection, which is cut."""
+    def give_up(self, opening: Raw | None) -> None:
+        """`opening` is cut instead where the job has no connection yet."""
         with self._changing:
             self.is_given_up = True
-            if self._connection is not None:
-                _cut(self._connection)
-            return self._connection is not None
+            if (connection := self._connection or opening) is not None:
+                _cut(connection)
 
 
 class PostgresPool:
@@ -163,7 +158,7 @@ class PostgresPool:
         _, unfinished = await asyncio.wait(shutdowns, timeout=self._timeouts.close)
         if unfinished:
             for job in tuple(self._jobs):
-                self._give_up(job)
+                job.give_up(self._opening)
             await asyncio.wait(unfinished)
         await asyncio.to_thread(self._connections.close)
 
@@ -174,15 +169,10 @@ class PostgresPool:
             async with asyncio.timeout(seconds):
                 return await asyncio.get_running_loop().run_in_executor(threads, self._work, work, job)
         except TimeoutError:
-            self._give_up(job)
+            job.give_up(self._opening)
             raise StoreUnavailable("PostgreSQL does not answer", answer_lost=True) from None
         finally:
             self._jobs.discard(job)
-
-    def _give_up(self, job: _Job) -> None:
-        """Cut the connection that a job waits on, be it still being set up."""
-        if not job.give_up() and (opening := self._opening) is not None:
-            _cut(opening)
 
     # On a thread
 
@@ -196,7 +186,8 @@ class PostgresPool:
                 if isinstance(error, errors.ReadOnlySqlTransaction):  # the server has become a standby
                     connection.close()
                 if job.is_given_up or not connection.closed:
-                    raise StoreUnavailable(f"PostgreSQL failed: {_kind(error)}") from error
+                    # Only the type: the server's message may quote stored text.
+                    raise StoreUnavailable(f"PostgreSQL failed: {type(error).__name__}") from error
             finally:
                 job.uses(None)
                 self._connections.putconn(connection)
@@ -242,19 +233,21 @@ class PostgresPool:
                 keepalives_count=3,
             )
         except psycopg.Error as error:
-            raise StoreUnavailable(f"can't reach PostgreSQL, see DATABASE_URL: {_reason(error)}") from error
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            if isinstance(error, psycopg.ProgrammingError):  # its message quotes the URL, which may contain a password
+                reason = "it is no address; write it like postgresql://user:password@host:5432/name"
+            raise StoreUnavailable(f"can't reach PostgreSQL, see DATABASE_URL: {reason}") from error
         self._opening = connection
         try:
             if not self._is_prepared:
                 self._prepare(connection)
                 self._is_prepared = True
             connection.execute(self._greeting)
-        except psycopg.Error as error:
+        except (psycopg.Error, StoreUnavailable) as error:
             connection.close()
-            raise StoreUnavailable(f"can't make tables in PostgreSQL: {_kind(error)}") from error
-        except StoreUnavailable:
-            connection.close()
-            raise
+            if isinstance(error, StoreUnavailable):
+                raise
+            raise StoreUnavailable(f"can't make tables in PostgreSQL: {type(error).__name__}") from error
         finally:
             self._opening = None
         return connection
@@ -264,15 +257,3 @@ def _cut(connection: Raw) -> None:
     """Shut down the socket of a connection that another thread waits on; libpq allows nothing else across threads."""
     with contextlib.suppress(OSError, psycopg.Error), socket.socket(fileno=os.dup(connection.fileno())) as wire:
         wire.shutdown(socket.SHUT_RDWR)
-
-
-def _reason(error: psycopg.Error) -> str:
-    """Why connecting failed. A URL that can't be parsed is not quoted: it may contain a password."""
-    if isinstance(error, psycopg.ProgrammingError):
-        return "it is no address; write it like postgresql://user:password@host:5432/name"
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
-
-
-def _kind(error: psycopg.Error) -> str:
-    """The type of an error. The server's message may quote stored text."""
-    return type(error).__name__
