@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import CallerFact, FactStore, project
-from gateway.memory.memory_log import SCHEMA, LogEntry, is_current
+from gateway.memory.memory_log import SCHEMA, LogEntry, Retention
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
 ANA = ("maya", "+12025550101")
@@ -29,6 +29,12 @@ def session(name, days=0, who=ANA):
 
 def fact(text, confidence=0.9, type_="preference", turns=(1,)):
     return CallerFact(text, type_, confidence, turns)
+
+
+def is_current(document, not_before=None):
+    """Whether a search shows the document, with or without a limit on its age."""
+    retention, now = (Retention(1), not_before + timedelta(days=1)) if not_before else (Retention(), NOON)
+    return retention.is_current(document, "maya", now)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from gateway.errors import StoreUnavailable
 from gateway.memory.documents import NewDocument
 from gateway.memory.facts import CallerFact, FactStore
-from gateway.memory.memory_log import SCHEMA, LogChange, Retention, is_current
+from gateway.memory.memory_log import SCHEMA, LogChange, Retention
 from gateway.memory.pinned_topics import PinnedTopicStore, TopicNote
 from tests.calls.aftermath import CALLER, START, a_session
 
@@ -104,7 +104,7 @@ async def test_foreign_document_of_the_same_source_is_no_item(store, source):
     document = await store.create(foreign)
     assert await FactStore(store).known("maya", CALLER, 9) == []
     assert await PinnedTopicStore(store).pinned("maya", CALLER) == []
-    assert is_current(document, datetime.now(UTC))
+    assert Retention(1).is_current(document, "maya", datetime.now(UTC) + timedelta(days=2))
 
 
 # Retention

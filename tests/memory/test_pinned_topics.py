@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.memory.facts import FactStore
-from gateway.memory.memory_log import SCHEMA, LogEntry, is_current
+from gateway.memory.memory_log import SCHEMA, LogEntry, Retention
 from gateway.memory.pinned_topics import MOST_ITEMS, PinnedTopicStore, TopicName, TopicNote, project
 
 NOON = datetime(2026, 2, 6, 12, 0, tzinfo=UTC)
@@ -31,6 +31,12 @@ def session(name, days=0, who=ANA):
 
 def opened(ground):
     return ground.opened(schema=SCHEMA)
+
+
+def is_current(document, not_before=None):
+    """Whether a search shows the document, with or without a limit on its age."""
+    retention, now = (Retention(1), not_before + timedelta(days=1)) if not_before else (Retention(), NOON)
+    return retention.is_current(document, "maya", now)
 
 
 @pytest.fixture
