@@ -73,23 +73,21 @@ from gateway.tools.builtin import BuiltinSource, Delegation, KnowledgeSearch, Me
 from gateway.tools.delegation import Delegate, Delegator, OpenClawAgent, Webhook
 from gateway.tools.loader import NoState, ToolLoader, ToolTimeouts, load_modules
 from gateway.tools.module import ReloadingToolModule
-from gateway.web import chat_completions, documents, health, openapi, sessions
-from gateway.web.auth import SealedParam
+from gateway.web import chat_completions, documents, health, sessions
 from gateway.web.dashboard.call_pages import CallPages
 from gateway.web.dashboard.call_query import CallPageQuery
 from gateway.web.dashboard.caller_pages import CallerPageQuery, CallerPages
 from gateway.web.dashboard.html import Pages
 from gateway.web.dashboard.live_pages import LivePages
-from gateway.web.dashboard.phone_pages import PhonePages
 from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import StatsPages
-from gateway.web.live import LiveEventsEndpoint
 from gateway.web.login import LoginGuard
 from gateway.web.mcp import create_mcp
 from gateway.web.media import CODECS, MediaEndpoint
 from gateway.web.outbound import OutboundEndpoint
-from gateway.web.public_url import PublicUrl
-from gateway.web.softphone import SoftphoneEndpoint
+from gateway.web.request import PublicUrl
+from gateway.web.sessions import LiveEventsEndpoint
+from gateway.web.softphone import PhonePages, SoftphoneEndpoint
 from gateway.web.telnyx import TelnyxEndpoint
 from gateway.web.twilio import TwilioEndpoint
 from gateway.websocket import picows
@@ -565,7 +563,6 @@ async def routes(
         *mcp.routes(),
         *sessions.routes(history, token),
         *live.routes(),
-        *openapi.routes(),
         *health.routes(state, lambda: services.is_ready, metrics_text),
         *await _dashboard_routes(config, resources, services, live, softphone, read),
     ]
@@ -582,16 +579,16 @@ async def _dashboard_routes(
     """The dashboard's pages. They read through `stores`, which no call waits for."""
     settings, token, store = config.settings, config.admin_token, stores.memory
     guard = LoginGuard(token, Pages(), PublicUrl(settings.public_url))
-    sealed, sounds, places = SealedParam(token), RecordingCache(settings.record_dir), DataLocations.of(settings)
+    sounds, places = RecordingCache(settings.record_dir), DataLocations.of(settings)
     eraser = Eraser(stores, places, resources.remem, token, resources.sharing.traces)
     calls = CallPageQuery(stores, resources.archive, sounds, places.log, has_remote=resources.remem is not None)
     operator, events = services.manager.operator, resources.call_events
     return [
         *guard.routes(),
-        *LivePages(guard, store, operator, events, live, sealed, listen_in=settings.listen_in).routes(),
-        *CallPages(guard, stores, calls, sounds, sealed, eraser).routes(),
-        *CallerPages(guard, store, CallerPageQuery(store), sounds, sealed, eraser).routes(),
-        *PhonePages(guard, softphone, store, live, sealed, config.agents).routes(),
+        *LivePages(guard, store, operator, events, live, listen_in=settings.listen_in).routes(),
+        *CallPages(guard, stores, calls, sounds, eraser).routes(),
+        *CallerPages(guard, store, CallerPageQuery(store), sounds, eraser).routes(),
+        *PhonePages(guard, softphone, store, live, config.agents).routes(),
         *StatsPages(guard, stores, lambda: _state(config, resources, services)).routes(),
     ]
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -18,12 +19,10 @@ from starlette.types import Receive, Scope, Send
 from gateway.llm.chat import ChatEvent
 from gateway.llm.completions_codec import ChunkWriter, MalformedChatRequest, completion, read_request
 from gateway.llm.endpoint_tokens import EndpointTokens
-from gateway.web.auth import bearer_token
+from gateway.web.request import bearer_token, read_body
 
 MAX_BODY_BYTES: Final = 2_000_000
 """A prompt with its tools and hours of transcript is a fraction of this."""
-
-_UNBUFFERED: Final = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 def routes(endpoint_tokens: EndpointTokens) -> list[Route]:
@@ -32,9 +31,10 @@ def routes(endpoint_tokens: EndpointTokens) -> list[Route]:
         if responder is None:
             return _error(401, "missing or unknown bearer token")
         try:
-            parsed = read_request(await _body(request))
-        except _BodyTooLarge:
-            return _error(413, "the body is larger than 2 MB")
+            body = await read_body(request, MAX_BODY_BYTES, too_large="the body is larger than 2 MB")
+            parsed = read_request(body)
+        except HTTPException as error:
+            return _error(error.status_code, error.detail)
         except MalformedChatRequest as problem:
             return _error(400, str(problem))
         except ClientDisconnect:
@@ -48,30 +48,13 @@ def routes(endpoint_tokens: EndpointTokens) -> list[Route]:
     return [Route("/v1/chat/completions", complete, methods=["POST"])]
 
 
-# Requests
-
-
-class _BodyTooLarge(Exception):
-    pass
-
-
-async def _body(request: Request) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise _BodyTooLarge
-    return bytes(body)
-
-
-# Responses
-
-
 class _StreamedResponse(StreamingResponse):
     """Sends every piece at once. When the client disconnects, the generator is closed immediately."""
 
     def __init__(self, pieces: AsyncGenerator[bytes, None], media_type: str) -> None:
-        super().__init__(pieces, headers=_UNBUFFERED, media_type=media_type)
+        super().__init__(
+            pieces, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}, media_type=media_type
+        )
         self._pieces = pieces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

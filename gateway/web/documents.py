@@ -6,25 +6,22 @@ key of the wrong type is rejected.
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Any, Final
 
 import orjson
-from starlette.requests import ClientDisconnect, Request
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.errors import DocumentNotFound, StoreUnavailable
 from gateway.memory.documents import Document, DocumentStore, Hit, NewDocument, parse_tags, parse_time, wire_time
 from gateway.settings import Secret
-from gateway.web.auth import is_authorized
+from gateway.web.request import Handler, json_endpoint, read_body
 
 _MAX_BODY_BYTES: Final = 1_000_000
 _MAX_RESULTS: Final = 100
 _MAX_TAGS: Final = 100
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 def routes(store: DocumentStore, keys: Sequence[Secret]) -> list[Route]:
@@ -38,7 +35,7 @@ def routes(store: DocumentStore, keys: Sequence[Secret]) -> list[Route]:
         ("PUT", "/v1/documents/{id}", documents.update),
         ("DELETE", "/v1/documents/{id}", documents.delete),
     ]
-    return [Route(path, _guarded(handle, keys), methods=[method]) for method, path, handle in handlers]
+    return [Route(path, json_endpoint(handle, keys, "API key"), methods=[method]) for method, path, handle in handlers]
 
 
 class _Documents:
@@ -67,7 +64,7 @@ class _Documents:
         elif mode == "replace":
             document = await self._store.replace(document_id, content, title=_text(body, "title") or None)
         else:
-            raise _Rejected(422, "mode must be replace or append")
+            raise HTTPException(422, "mode must be replace or append")
         return _Json(_document(document))
 
     async def delete(self, request: Request) -> Response:
@@ -78,7 +75,12 @@ class _Documents:
         started = time.perf_counter()
         body = await _body(request)
         text = _required_text(body, "text", "query")
-        hits = await self._store.query(text, limit=_limit(body), tags=_tags(body.get("tags")))
+        given = (body.get(name) for name in ("limit", "max_results", "maxResults"))
+        limit = next((value for value in given if value is not None), 10)
+        if not isinstance(limit, int) or isinstance(limit, bool):
+            raise HTTPException(422, "limit must be a whole number")
+        limit = min(max(limit, 1), _MAX_RESULTS)
+        hits = await self._store.query(text, limit=limit, tags=_tags(body.get("tags")))
         answer: dict[str, Any] = {
             "mode": "fast",
             "query": text,
@@ -96,72 +98,38 @@ class _Json(JSONResponse):
         return orjson.dumps(content)
 
 
-# Access and errors
-
-
-class _Rejected(Exception):
-    """The request is not valid."""
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-        self.detail = detail
-
-
-def _guarded(handle: Handler, keys: Sequence[Secret]) -> Handler:
-    async def guarded(request: Request) -> Response:
-        try:
-            if not is_authorized(request.headers, keys):
-                raise _Rejected(401, "missing or wrong API key")
-            return await handle(request)
-        except _Rejected as error:
-            return _error(error.status, error.detail)
-        except DocumentNotFound as missing:
-            return _error(404, str(missing))
-        except StoreUnavailable:
-            return _error(503, "the store is unavailable")
-        except ClientDisconnect:
-            return Response(status_code=400)
-
-    return guarded
-
-
-def _error(status: int, detail: str) -> Response:
-    return _Json({"detail": detail}, status_code=status)
-
-
 # Requests
 
 
 async def _body(request: Request) -> dict[str, Any]:
-    content = bytearray()
-    async for chunk in request.stream():
-        content += chunk
-        if len(content) > _MAX_BODY_BYTES:
-            raise _Rejected(413, "the body is larger than 1 MB")
     try:
-        body = orjson.loads(content)
+        body = orjson.loads(await read_body(request, _MAX_BODY_BYTES, too_large="the body is larger than 1 MB"))
     except orjson.JSONDecodeError:
-        raise _Rejected(422, "the body is not JSON") from None
+        raise HTTPException(422, "the body is not JSON") from None
     if not isinstance(body, dict):
-        raise _Rejected(422, "the body must be a JSON object")
+        raise HTTPException(422, "the body must be a JSON object")
     return body
 
 
 def _new_document(body: dict[str, Any], request: Request) -> NewDocument:
     metadata = body.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise _Rejected(422, "metadata must be an object")
+        raise HTTPException(422, "metadata must be an object")
     try:
         orjson.dumps(metadata)
     except orjson.JSONEncodeError:  # orjson parses deeper nesting than it writes
-        raise _Rejected(422, "metadata is nested too deeply") from None
+        raise HTTPException(422, "metadata is nested too deeply") from None
+    created_at = _text(body, "created_at")
+    try:
+        created = parse_time(created_at) if created_at else None
+    except ValueError as error:
+        raise HTTPException(422, f"created_at is {error}") from None
     return NewDocument(
         title=_text(body, "title"),
         content=_required_text(body, "content"),
         source=_text(body, "source") or "api",
         tags=_tags(body.get("tags")) or _tags(metadata.get("tags")),
-        created_at=_created_at(body),
+        created_at=created,
         metadata=metadata,
         source_id=_text(body, "source_id") or request.headers.get("Idempotency-Key", ""),
     )
@@ -170,7 +138,7 @@ def _new_document(body: dict[str, Any], request: Request) -> NewDocument:
 def _text(body: dict[str, Any], name: str) -> str:
     value = body.get(name)
     if value is not None and not isinstance(value, str):
-        raise _Rejected(422, f"{name} must be a string")
+        raise HTTPException(422, f"{name} must be a string")
     return (value or "").replace("\0", "")  # PostgreSQL rejects NUL in text
 
 
@@ -179,33 +147,17 @@ def _required_text(body: dict[str, Any], *names: str) -> str:
     for name in names:
         if body.get(name) is not None:
             return _text(body, name)
-    raise _Rejected(422, f"{' or '.join(names)} is missing")
+    raise HTTPException(422, f"{' or '.join(names)} is missing")
 
 
 def _tags(value: object) -> tuple[str, ...]:
     try:
         tags = parse_tags(value)
     except ValueError as error:
-        raise _Rejected(422, str(error)) from None
+        raise HTTPException(422, str(error)) from None
     if len(tags) > _MAX_TAGS:
-        raise _Rejected(422, f"more than {_MAX_TAGS} tags")
+        raise HTTPException(422, f"more than {_MAX_TAGS} tags")
     return tags
-
-
-def _limit(body: dict[str, Any]) -> int:
-    given = (body.get(name) for name in ("limit", "max_results", "maxResults"))
-    value = next((value for value in given if value is not None), 10)
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise _Rejected(422, "limit must be a whole number")
-    return min(max(value, 1), _MAX_RESULTS)
-
-
-def _created_at(body: dict[str, Any]) -> datetime | None:
-    text = _text(body, "created_at")
-    try:
-        return parse_time(text) if text else None
-    except ValueError as error:
-        raise _Rejected(422, f"created_at is {error}") from None
 
 
 # Responses
@@ -213,31 +165,30 @@ def _created_at(body: dict[str, Any]) -> datetime | None:
 
 def _document(document: Document) -> dict[str, Any]:
     return {
-        "id": document.id,
-        "document_id": document.id,
-        "title": document.title,
+        **_described(document),
         "content": document.content,
-        "source": document.source,
-        "tags": list(document.tags),
-        "created_at": wire_time(document.created_at),
         "updated_at": wire_time(document.updated_at),
-        "metadata": document.metadata,
         "source_id": document.source_id,
     }
 
 
 def _result(hit: Hit) -> dict[str, Any]:
-    document = hit.document
     return {
-        "id": document.id,
-        "document_id": document.id,
-        "title": document.title,
+        **_described(hit.document),
         "snippet": hit.snippet,
         "summary": hit.snippet,
         "chunks": [{"content": hit.snippet, "score": hit.score}],
         "score": hit.score,
-        "tags": list(document.tags),
+    }
+
+
+def _described(document: Document) -> dict[str, Any]:
+    return {
+        "id": document.id,
+        "document_id": document.id,
+        "title": document.title,
         "source": document.source,
+        "tags": list(document.tags),
         "created_at": wire_time(document.created_at),
         "metadata": document.metadata,
     }

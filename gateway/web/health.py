@@ -1,10 +1,12 @@
-"""For operators and load balancers: `/health`, `/ready` and `/metrics`."""
+"""Endpoints without credentials: `/health`, `/ready`, `/metrics`, and `/openapi.json`, which describes `/v1/*`."""
 
 from collections.abc import Awaitable, Callable
+from importlib import metadata, resources
 from typing import Any
 
+import orjson
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 
@@ -12,15 +14,32 @@ def routes(
     state: Callable[[], dict[str, Any]], ready: Callable[[], bool], metrics: Callable[[], Awaitable[str]]
 ) -> list[Route]:
     """`/health` answers while the process is alive, `/ready` with 200 while calls are accepted."""
+    description = orjson.dumps(api_description())
 
-    async def show_health(request: Request) -> JSONResponse:
+    async def show_health(request: Request) -> Response:
         return JSONResponse({"status": "ok", **state()})
 
-    async def show_readiness(request: Request) -> JSONResponse:
+    async def show_readiness(request: Request) -> Response:
         is_ready = ready()
         return JSONResponse({"ready": is_ready}, status_code=200 if is_ready else 503)
 
-    async def show_metrics(request: Request) -> PlainTextResponse:
+    async def show_metrics(request: Request) -> Response:
         return PlainTextResponse(await metrics(), media_type="text/plain; version=0.0.4")
 
-    return [Route("/health", show_health), Route("/ready", show_readiness), Route("/metrics", show_metrics)]
+    async def show_description(request: Request) -> Response:
+        return Response(description, media_type="application/json")
+
+    return [
+        Route("/health", show_health),
+        Route("/ready", show_readiness),
+        Route("/metrics", show_metrics),
+        Route("/openapi.json", show_description),
+    ]
+
+
+def api_description() -> dict[str, Any]:
+    """openapi.json, which `tests/web/test_openapi.py` compares with the routes and with real responses."""
+    content = (resources.files("gateway.web") / "openapi.json").read_bytes()
+    description: dict[str, Any] = orjson.loads(content)
+    description["info"]["version"] = metadata.version("voice-gateway")
+    return description

@@ -5,9 +5,13 @@ The login link's token never stays in the address bar. It is exchanged for a coo
 sites can't use. Actions also need the token of one of our own forms, and an Origin header with our host.
 """
 
+import ipaddress
 import logging
+import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -18,10 +22,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.errors import StoreUnavailable
+from gateway.sealing import Sealer, Signer, is_same
 from gateway.settings import Secret
-from gateway.web.auth import ATTEMPT_SECONDS, SESSION_SECONDS, LoginSession, LoginThrottle, SessionCodec
 from gateway.web.dashboard.html import Pages, static_file
-from gateway.web.public_url import PublicUrl, read_body
+from gateway.web.request import Handler, PublicUrl, read_body
 
 HEADERS: Final = {
     "Content-Security-Policy": (
@@ -37,6 +41,11 @@ HEADERS: Final = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
     "Cache-Control": "no-store",
 }
+SESSION_SECONDS: Final = 7 * 86_400
+MAX_ATTEMPTS: Final = 5
+"""Wrong tokens from one address within ATTEMPT_SECONDS; after that even the right one is rejected."""
+ATTEMPT_SECONDS: Final = 60.0
+_MAX_ADDRESSES: Final = 1000
 _COOKIE: Final = "gateway_visit"
 _MEDIA_TYPES: Final = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _PUBLIC_FILES: Final = ("style.css", "icon.svg", "login.js", "transcript.js", "phone.js", "phone-audio.js")
@@ -45,18 +54,28 @@ _FILES: Final = (*_PUBLIC_FILES, "page.js", "player.js", "live.js")
 
 _log = logging.getLogger(__name__)
 
+
+@dataclass(frozen=True)
+class LoginSession:
+    """A logged-in browser. `form_token` protects its forms against cross-site requests."""
+
+    cookie: str
+    form_token: str
+
+
 Form = Mapping[str, str]
 Page = Callable[[Request, LoginSession], Awaitable[Response]]
 Action = Callable[[Request, LoginSession, Form], Awaitable[Response]]
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class LoginGuard:
-    """Wraps the handlers of the dashboard. `now` returns seconds since 1970."""
+    """Wraps the handlers of the dashboard. `params` seals values for URLs; `now` returns seconds since 1970."""
 
     def __init__(
         self, admin_token: Secret, pages: Pages, public: PublicUrl, *, now: Callable[[], float] = time.time
     ) -> None:
+        self.params = SealedParam(admin_token)
+        self._admin_token = admin_token
         self._sessions = SessionCodec(admin_token)
         self._pages = pages
         self._public = public
@@ -66,72 +85,53 @@ class LoginGuard:
 
     def routes(self) -> list[Route]:
         return [
-            Route("/login", self._guarded(self._log_in), methods=["GET", "POST"]),
+            Route("/login", self.public(self._log_in), methods=["GET", "POST"]),
             Route("/logout", self.action(self._log_out), methods=["POST"]),
-            Route("/static/{name}", self._guarded(self._static)),
+            Route("/static/{name}", self.public(self._static)),
         ]
 
     # Wrappers for handlers
 
-    def page(self, show: Page) -> Endpoint:
+    def page(self, show: Page) -> Handler:
         """Without a login: a redirect to the login page."""
 
         async def endpoint(request: Request) -> Response:
-            session = self._session(request)
+            session = self.session(request)
             return await show(request, session) if session else RedirectResponse("/login", 303)
 
-        return self._guarded(endpoint)
+        return self.public(endpoint)
 
-    def file(self, send: Page) -> Endpoint:
+    def file(self, send: Page) -> Handler:
         """Without a login: 401."""
 
         async def endpoint(request: Request) -> Response:
             return await send(request, self._require_login(request))
 
-        return self._guarded(endpoint)
+        return self.public(endpoint)
 
     def stream(self, app: ASGIApp) -> ASGIApp:
-        """The same for an ASGI application."""
+        """The same for an ASGI application that answers GET."""
+        return _GuardedApp(app, self)
 
-        async def refuse(request: Request) -> Response:
-            self._require_login(request)
-            raise HTTPException(405, "Only GET is allowed here.")
-
-        return _GuardedApp(app, lambda request: self._session(request) is not None, self._guarded(refuse))
-
-    def action(self, act: Action) -> Endpoint:
+    def action(self, act: Action) -> Handler:
         """A POST that changes something, from one of our own forms only."""
 
         async def endpoint(request: Request) -> Response:
             session = self._require_login(request)
             self._check_origin(request)
             form = await _form(request)
-            if not SessionCodec.is_form_of(session, form.get("form_token", "")):
+            if not is_same(form.get("form_token", ""), session.form_token):
                 raise HTTPException(403, "This form has expired. Go back, reload the page and try again.")
             return await act(request, session, form)
 
-        return self._guarded(endpoint)
+        return self.public(endpoint)
 
-    def public(self, show: Endpoint) -> Endpoint:
-        """No login needed: the response is not secret, or the handler checks a token of its own."""
-        return self._guarded(show)
+    def public(self, handle: Handler) -> Handler:
+        """
+        Add the security headers; turn errors into pages.
 
-    def public_action(self, act: Callable[[Request, Form], Awaitable[Response]]) -> Endpoint:
-        """The same for a POST, which must not come from another site."""
-
-        async def endpoint(request: Request) -> Response:
-            self._check_origin(request)
-            return await act(request, await _form(request))
-
-        return self._guarded(endpoint)
-
-    async def html(self, template: str, session: LoginSession | None, *, status: int = 200, **values: Any) -> Response:
-        form_token = session.form_token if session else ""
-        text = await self._pages.render(template, form_token=form_token, **values)
-        return HTMLResponse(text, status_code=status)
-
-    def _guarded(self, handle: Endpoint) -> Endpoint:
-        """Add the security headers; turn errors into pages."""
+        On its own for a response that is not secret, or a handler that checks a token of its own.
+        """
 
         async def guarded(request: Request) -> Response:
             try:
@@ -151,22 +151,36 @@ class LoginGuard:
 
         return guarded
 
+    def public_action(self, act: Callable[[Request, Form], Awaitable[Response]]) -> Handler:
+        """A POST without a login, which must not come from another site."""
+
+        async def endpoint(request: Request) -> Response:
+            self._check_origin(request)
+            return await act(request, await _form(request))
+
+        return self.public(endpoint)
+
+    async def html(self, template: str, session: LoginSession | None, *, status: int = 200, **values: Any) -> Response:
+        form_token = session.form_token if session else ""
+        text = await self._pages.render(template, form_token=form_token, **values)
+        return HTMLResponse(text, status_code=status)
+
     async def _error(self, request: Request, status: int, message: str) -> Response:
         if "text/html" not in request.headers.get("accept", ""):
             return PlainTextResponse(message, status)
         title, _, details = message.partition(". ")
         return await self.html(
-            "error.html", self._session(request), status=status, title=title.rstrip("."), details=details, here=""
+            "error.html", self.session(request), status=status, title=title.rstrip("."), details=details, here=""
         )
 
     # Requests
 
-    def _session(self, request: Request) -> LoginSession | None:
+    def session(self, request: Request) -> LoginSession | None:
         cookie = request.cookies.get(self._cookie_name(request), "")
         return self._sessions.read(cookie, self._now()) if cookie else None
 
     def _require_login(self, request: Request) -> LoginSession:
-        if session := self._session(request):
+        if session := self.session(request):
             return session
         raise HTTPException(401, "Log in first. `gateway serve` prints the login link when it starts.")
 
@@ -176,6 +190,9 @@ class LoginGuard:
     def _cookie_name(self, request: Request) -> str:
         """With https, the prefix that binds a cookie to this host."""
         return f"__Host-{_COOKIE}" if self._is_https(request) else _COOKIE
+
+    def _cookie_flags(self, request: Request) -> dict[str, Any]:
+        return {"path": "/", "secure": self._is_https(request), "httponly": True, "samesite": "strict"}
 
     def _check_origin(self, request: Request) -> None:
         """Browsers send these headers with every form; without them the form token is the only protection."""
@@ -199,38 +216,20 @@ class LoginGuard:
             response = await self.html("login.html", None, problem=problem, status=429)
             response.headers["Retry-After"] = str(int(ATTEMPT_SECONDS))
             return response
-        if not self._sessions.is_admin_token(token):
+        if not is_same(token, self._admin_token.reveal()):
             self._throttle.record_failure(address, now)
             return await self.html("login.html", None, problem="Wrong token.", status=401)
-        return self._set_cookie(request, await self._first_page(request))
-
-    async def _first_page(self, request: Request) -> Response:
-        """
-        Redirect to the dashboard, without the token in the address.
-
-        After a link on another site (in a mail, say) browsers withhold a strict cookie along the redirects. Then a page
-        of ours navigates on, which counts as same-site.
-        """
-        if request.headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
-            return RedirectResponse("/", 303)
-        return await self.html("welcome.html", None)
-
-    def _set_cookie(self, request: Request, response: Response) -> Response:
-        response.set_cookie(
-            self._cookie_name(request),
-            self._sessions.issue(self._now()).cookie,
-            max_age=SESSION_SECONDS,
-            path="/",
-            secure=self._is_https(request),
-            httponly=True,
-            samesite="strict",
-        )
+        # The dashboard, without the token in the address. After a link on another site (in a mail, say) browsers
+        # withhold a strict cookie along the redirects. Then a page of ours navigates on, which counts as same-site.
+        is_own = request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+        response = RedirectResponse("/", 303) if is_own else await self.html("welcome.html", None)
+        cookie, name = self._sessions.issue(now).cookie, self._cookie_name(request)
+        response.set_cookie(name, cookie, max_age=SESSION_SECONDS, **self._cookie_flags(request))
         return response
 
     async def _log_out(self, request: Request, session: LoginSession, form: Form) -> Response:
         response = RedirectResponse("/login", 303)
-        name = self._cookie_name(request)
-        response.delete_cookie(name, path="/", secure=self._is_https(request), httponly=True, samesite="strict")
+        response.delete_cookie(self._cookie_name(request), **self._cookie_flags(request))
         return response
 
     async def _static(self, request: Request) -> Response:
@@ -246,17 +245,21 @@ class LoginGuard:
 
 
 class _GuardedApp:
-    """An ASGI application behind the guard. A class, because Starlette treats a function as a request handler."""
+    """A class, because Starlette treats a function as a request handler."""
 
-    def __init__(self, app: ASGIApp, is_allowed: Callable[[Request], bool], refuse: Endpoint) -> None:
+    def __init__(self, app: ASGIApp, guard: LoginGuard) -> None:
         self._app = app
-        self._is_allowed = is_allowed
-        self._refuse = refuse
+        self._refuse = guard.file(_only_get)
+        self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        is_allowed = scope["method"] == "GET" and self._is_allowed(request)
+        is_allowed = scope["method"] == "GET" and self._guard.session(request) is not None
         await (self._app if is_allowed else await self._refuse(request))(scope, receive, send)
+
+
+async def _only_get(request: Request, session: LoginSession) -> Response:
+    raise HTTPException(405, "Only GET is allowed here.")
 
 
 async def _form(request: Request) -> dict[str, str]:
@@ -265,3 +268,78 @@ async def _form(request: Request) -> dict[str, str]:
         return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=100))
     except ValueError:
         raise HTTPException(400, "The form is not valid.") from None
+
+
+# Sessions
+
+
+class SessionCodec:
+    """Issues and verifies session cookies: an expiry, a random id and a signature. Times are seconds since 1970."""
+
+    def __init__(self, admin_token: Secret) -> None:
+        self._signer = Signer.for_purpose(admin_token, "dashboard visits")
+
+    def issue(self, now: float) -> LoginSession:
+        unsigned = f"{int(now) + SESSION_SECONDS:x}.{secrets.token_urlsafe(16)}"
+        return self._session(f"{unsigned}.{self._signer.sign(f'visit:{unsigned}')}")
+
+    def read(self, cookie: str, now: float) -> LoginSession | None:
+        """None for a forged or expired cookie."""
+        unsigned, _, signature = cookie.rpartition(".")
+        if not self._signer.is_signed(f"visit:{unsigned}", signature):
+            return None
+        return self._session(cookie) if int(unsigned.partition(".")[0], 16) > now else None
+
+    def _session(self, cookie: str) -> LoginSession:
+        return LoginSession(cookie, self._signer.sign(f"form:{cookie}"))
+
+
+class LoginThrottle:
+    """Counts wrong tokens per address. Bounded: the address that failed longest ago is dropped first."""
+
+    def __init__(self) -> None:
+        self._failures: OrderedDict[str, list[float]] = OrderedDict()
+
+    def allows(self, address: str, now: float) -> bool:
+        return len(self._recent(_network(address), now)) < MAX_ATTEMPTS
+
+    def record_failure(self, address: str, now: float) -> None:
+        network = _network(address)
+        self._failures[network] = [*self._recent(network, now), now]
+        self._failures.move_to_end(network)
+        if len(self._failures) > _MAX_ADDRESSES:
+            self._failures.popitem(last=False)
+
+    def _recent(self, network: str, now: float) -> list[float]:
+        return [failed_at for failed_at in self._failures.get(network, ()) if now - failed_at < ATTEMPT_SECONDS]
+
+
+def _network(address: str) -> str:
+    """One subscriber usually has a whole /64 of IPv6 addresses."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    return str(ipaddress.ip_network((ip, 64), strict=False)) if ip.version == 6 else str(ip)
+
+
+# Sealed values
+
+
+class SealedParam:
+    """
+    Encrypts phone numbers and search words for use in URLs, which end up in browser histories and proxy logs.
+
+    Deterministic: the same text always gives the same parameter.
+    """
+
+    def __init__(self, admin_token: Secret) -> None:
+        self._sealer = Sealer(admin_token, "dashboard addresses")
+
+    def seal(self, text: str) -> str:
+        return self._sealer.seal_text(text.encode())
+
+    def unseal(self, param: str) -> str | None:
+        """None for a value that was not sealed with this admin token."""
+        content = self._sealer.open_text(param)
+        return None if content is None else content.decode()

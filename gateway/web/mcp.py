@@ -29,7 +29,7 @@ from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicStore
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.tools.schema import FunctionSchema
-from gateway.web.auth import is_authorized
+from gateway.web.request import is_authorized, unauthorized
 
 if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
@@ -90,8 +90,7 @@ class McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not is_authorized(Headers(scope=scope), [self._admin_token]):
-            refusal = {"detail": "missing or wrong admin token"}
-            await JSONResponse(refusal, 401, {"WWW-Authenticate": "Bearer"})(scope, receive, send)
+            await unauthorized()(scope, receive, send)
         elif scope["method"] != "POST":
             # GET opens a stream of server messages and DELETE ends a session; there are neither.
             await Response(status_code=405, headers={"Allow": "POST"})(scope, receive, send)

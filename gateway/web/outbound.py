@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -22,8 +23,7 @@ from gateway.settings import Secret
 from gateway.telephony.phone_numbers import e164
 from gateway.telephony.rest import CallControl
 from gateway.telephony.twilio import SoftphoneCodec
-from gateway.web.admin_json import RequestRejected, read_admin_json, text_field
-from gateway.web.public_url import PublicUrl
+from gateway.web.request import PublicUrl, json_endpoint, read_json, text_field
 
 PATH: Final = "/v1/outbound/call"
 MAX_CONTEXT: Final = 8000
@@ -44,33 +44,27 @@ class OutboundEndpoint:
     controls: Mapping[str, CallControl]
 
     def routes(self) -> list[Route]:
-        return [Route(PATH, self._post, methods=["POST"])]
+        return [Route(PATH, json_endpoint(self._place_call, [self.admin_token]), methods=["POST"])]
 
-    async def _post(self, request: Request) -> Response:
-        try:
-            placed = await self._place_call(request)
-        except RequestRejected as error:
-            return JSONResponse({"detail": str(error)}, error.status)
-        return JSONResponse(placed, status_code=201, headers={"Cache-Control": "no-store"})
-
-    async def _place_call(self, request: Request) -> dict[str, str]:
-        given = await read_admin_json(request, self.admin_token)
+    async def _place_call(self, request: Request) -> Response:
+        given = await read_json(request)
         if unknown := sorted(set(given) - _FIELDS):
-            raise RequestRejected(400, f"unknown field {unknown[0]}; known fields are {', '.join(sorted(_FIELDS))}")
+            raise HTTPException(400, f"unknown field {unknown[0]}; known fields are {', '.join(sorted(_FIELDS))}")
         if (refusal := self.manager.unready) is not None:
-            raise RequestRejected(503, str(refusal))
+            raise HTTPException(503, str(refusal))
         carrier = self._carrier(text_field(given, "carrier"))
         number, called = self._from(text_field(given, "from"), text_field(given, "agent"))
         call = _outbound_call(given, called)
         call_id = await self._dial(request, carrier, number, call)
-        return {"session": call.session_id, "carrier": carrier, "call_id": call_id, "status": "queued"}
+        placed = {"session": call.session_id, "carrier": carrier, "call_id": call_id, "status": "queued"}
+        return JSONResponse(placed, status_code=201)
 
     async def _dial(self, request: Request, carrier: str, number: str, call: OutboundCall) -> str:
         try:
             # Stored first: the called party may answer before the carrier's response arrives.
             await self.outbound_calls.keep(call)
         except SharedStoreUnavailable:
-            raise RequestRejected(503, "the call can't be stored now; try again in a moment") from None
+            raise HTTPException(503, "the call can't be stored now; try again in a moment") from None
         self.manager.dials(carrier, call)
         media_url = self.public.socket_url(request, f"/{carrier}/media")
         try:
@@ -79,29 +73,29 @@ class OutboundEndpoint:
             self.manager.unanswered(carrier, call, str(error))
             if not error.retryable:  # otherwise the phone may ring all the same
                 await drop_outbound_call(self.outbound_calls, call)
-            raise RequestRejected(502, str(error)) from None
+            raise HTTPException(502, str(error)) from None
 
     def _carrier(self, name: str) -> str:
         """The named carrier, or the only configured one."""
         configured = sorted(set(self.controls) - {SoftphoneCodec.name})
         if not configured:
-            raise RequestRejected(503, "no carrier is configured; set the keys for Twilio or Telnyx")
+            raise HTTPException(503, "no carrier is configured; set the keys for Twilio or Telnyx")
         if name and name not in configured:
-            raise RequestRejected(400, f"carrier must be a configured one: {' or '.join(configured)}")
+            raise HTTPException(400, f"carrier must be a configured one: {' or '.join(configured)}")
         if not name and len(configured) > 1:
-            raise RequestRejected(400, f"several carriers are configured; set carrier to {' or '.join(configured)}")
+            raise HTTPException(400, f"several carriers are configured; set carrier to {' or '.join(configured)}")
         return name or configured[0]
 
     def _from(self, number: str, name: str) -> tuple[str, str]:
         """The caller id, and the number or name that selects the agent."""
         agents = {agent.name: agent for agent in self.agents}
         if name and name not in agents:
-            raise RequestRejected(400, f"no agent is named {name}; the agents are {', '.join(sorted(agents))}")
+            raise HTTPException(400, f"no agent is named {name}; the agents are {', '.join(sorted(agents))}")
         if number and e164(number) is None:
-            raise RequestRejected(400, "from must be a phone number like +12025550100")
+            raise HTTPException(400, "from must be a phone number like +12025550100")
         known = [own for agent in self.agents if name in ("", agent.name) for own in agent.numbers]
         if not number and len(known) != 1:
-            raise RequestRejected(400, "from is missing: a phone number of your carrier account")
+            raise HTTPException(400, "from is missing: a phone number of your carrier account")
         own = e164(number) or known[0]
         return own, own if name in ("", self.agents.answering(own).name) else name
 
@@ -127,22 +121,20 @@ async def drop_outbound_call(outbound_calls: OutboundCallStore, call: OutboundCa
 def _outbound_call(given: Mapping[str, Any], called: str) -> OutboundCall:
     to = e164(text_field(given, "to"))
     if to is None:
-        raise RequestRejected(400, "to must be a phone number like +12025550143")
+        raise HTTPException(400, "to must be a phone number like +12025550143")
     greeting = text_field(given, "greeting")
     if len(greeting) > MAX_GREETING:
-        raise RequestRejected(400, f"greeting is longer than {MAX_GREETING} characters")
-    attributes = _attributes(given.get("context"))
+        raise HTTPException(400, f"greeting is longer than {MAX_GREETING} characters")
+    attributes: dict[str, str] = {}
+    if isinstance(values := given.get("context"), dict):
+        if not all(isinstance(value, str | int | float) for value in values.values()):
+            problem = "context must be text, or an object whose values are text, numbers, true or false"
+            raise HTTPException(400, problem)
+        attributes = {
+            name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in values.items()
+        }
     lines = [f"{name}: {value}" for name, value in attributes.items()]
     context = "\n".join(lines) if attributes else text_field(given, "context")
     if len(context) > MAX_CONTEXT:
-        raise RequestRejected(400, f"context is longer than {MAX_CONTEXT} characters")
+        raise HTTPException(400, f"context is longer than {MAX_CONTEXT} characters")
     return OutboundCall(to, called, context, attributes, greeting)
-
-
-def _attributes(context: Any) -> dict[str, str]:
-    """The values of a context object. Text has none."""
-    if not isinstance(context, dict):
-        return {}
-    if not all(isinstance(value, str | int | float) for value in context.values()):
-        raise RequestRejected(400, "context must be text, or an object whose values are text, numbers, true or false")
-    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in context.items()}

@@ -1,36 +1,58 @@
 """
-The gateway's own phone: with the admin token, place a call as any caller, without a carrier.
+The gateway's own phone: calls without a carrier, placed as any caller.
 
-`POST /v1/phone` accepts the call and returns a short-lived, single-use token for its media socket, which speaks the
+`POST /v1/phone` accepts a call and returns a short-lived, single-use token for its media socket, which speaks the
 protocol of Twilio Media Streams. `gateway call` and the browser phone are its clients. `POST /v1/phone/links` creates a
-link to the browser phone for one call by a guest.
+link to the browser phone for one call by a guest: it carries its token after #, which browsers do not send, and the
+page's script posts it once. Placing a call returns a watch token, which gives access to the call's transcript and to
+what the agent remembers.
 """
 
 import time
 import uuid
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, TypeVar
 
+import orjson
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
+from gateway.agents import Agent
 from gateway.calls.call_table import CallTimeouts
 from gateway.calls.manager import CallManager, Refusal
 from gateway.cluster.store import ExpiringStore
 from gateway.errors import SharedStoreUnavailable
+from gateway.memory.identity import only_person
+from gateway.memory.recall import Recall, is_of
+from gateway.memory.remem_client import NoRemem
+from gateway.memory.store import MemoryStore
+from gateway.memory.summary_parser import PastCall
+from gateway.sealing import Sealer
 from gateway.settings import Secret
 from gateway.telephony.phone_numbers import Attestation, e164
 from gateway.telephony.twilio import SOFTPHONE_ACCOUNT, SoftphoneCodec
-from gateway.web.admin_json import RequestRejected, read_admin_json, text_field
-from gateway.web.auth import LINK_SECONDS, WATCH_SECONDS, GuestLink, TokenCodec, WatchToken
-from gateway.web.public_url import PublicUrl
+from gateway.web.login import Form, LoginGuard, LoginSession
+from gateway.web.request import PublicUrl, bearer_token, json_endpoint, read_json, text_field
+from gateway.web.sessions import LiveEventsEndpoint
 
 PATH: Final = "/v1/phone"
 MEDIA_PATH: Final = "/phone/media"
 GUEST_PATH: Final = "/phone/guest"
+LINK_SECONDS: Final = 24 * 3600
+WATCH_SECONDS: Final = 6 * 3600
+"""Longer than any call, so that its post-call processing can be followed too."""
 
+EXAMPLES: Final = ("+12025550143", "+12025550144", "+12025550145")
+"""Suggested callers, from the range reserved for examples."""
+MAX_FACTS: Final = 12
+MAX_CALLS: Final = 3
 _MAX_NAME: Final = 100
+_MICROPHONE: Final = {"Permissions-Policy": "camera=(), geolocation=(), microphone=(self)"}
 
 
 @dataclass(frozen=True)
@@ -42,44 +64,40 @@ class CallRequest:
 
     def __post_init__(self) -> None:
         if self.caller and e164(self.caller) is None:
-            raise RequestRejected(400, "caller must be a phone number like +12025550143, or omitted")
+            raise HTTPException(400, "caller must be a phone number like +12025550143, or omitted")
         if len(self.called) > _MAX_NAME:
-            raise RequestRejected(400, "called must be a phone number or an agent's name")
+            raise HTTPException(400, "called must be a phone number or an agent's name")
 
 
-@dataclass(frozen=True)
 class SoftphoneEndpoint:
-    """Accepts calls with the admin token or a guest link. `shared_store` records used links."""
+    """Accepts calls with the admin token or a guest link. `store` records used links."""
 
-    manager: CallManager
-    public: PublicUrl
-    admin_token: Secret
-    store: ExpiringStore
-    tokens: TokenCodec = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "tokens", TokenCodec(self.admin_token))
+    def __init__(self, manager: CallManager, public: PublicUrl, admin_token: Secret, store: ExpiringStore) -> None:
+        self.tokens = TokenCodec(admin_token)
+        self._manager = manager
+        self._public = public
+        self._admin_token = admin_token
+        self._store = store
 
     def routes(self) -> list[Route]:
-        return [
-            Route(PATH, self._post_call, methods=["POST"]),
-            Route(f"{PATH}/links", self._post_link, methods=["POST"]),
-        ]
+        handlers = {PATH: self._post_call, f"{PATH}/links": self._post_link}
+        keys = [self._admin_token]
+        return [Route(path, json_endpoint(handle, keys), methods=["POST"]) for path, handle in handlers.items()]
 
     async def place_call(self, request: Request, call: CallRequest) -> dict[str, Any]:
-        """Admit the call; return what the phone needs to open its media socket. Raises RequestRejected."""
+        """Admit the call; return what the phone needs to open its media socket. Raises HTTPException."""
         call_id = f"PH{uuid.uuid4().hex}"
-        pending = await self.manager.accept(
+        pending = await self._manager.accept(
             (SoftphoneCodec.name, call_id),
             caller=call.caller,
             called=call.called,
-            media_url=self.public.socket_url(request, MEDIA_PATH),
+            media_url=self._public.socket_url(request, MEDIA_PATH),
             account_id=SOFTPHONE_ACCOUNT,
             attestation=Attestation.FULL,
             vouched=True,
         )
         if isinstance(pending, Refusal):
-            raise RequestRejected(503, str(pending))
+            raise HTTPException(503, str(pending))
         watch = WatchToken(pending.session_id, pending.agent.name, pending.caller, int(time.time()) + WATCH_SECONDS)
         return {
             "call_id": call_id,
@@ -91,41 +109,185 @@ class SoftphoneEndpoint:
             "watch": self.tokens.seal(watch),
         }
 
-    async def place_guest_call(self, request: Request, link: GuestLink) -> dict[str, Any]:
-        """Place the one call of a guest link. Raises RequestRejected."""
+    async def place_guest_call(self, request: Request, link: "GuestLink") -> dict[str, Any]:
+        """Place the one call of a guest link. Raises HTTPException."""
         key = f"phone-link:{link.number}"
         try:
-            if not await self.store.add(key, b"", LINK_SECONDS):
-                raise RequestRejected(403, "This link has already been used. Ask for a new one.")
+            if not await self._store.add(key, b"", LINK_SECONDS):
+                raise HTTPException(403, "This link has already been used. Ask for a new one.")
             try:
                 return await self.place_call(request, CallRequest(link.caller, link.called))
-            except RequestRejected:
-                await self.store.delete(key)  # the call was not placed
+            except HTTPException:
+                await self._store.delete(key)  # the call was not placed
                 raise
         except SharedStoreUnavailable:
-            raise RequestRejected(503, "This link can't be checked right now. Try again in a moment.") from None
+            raise HTTPException(503, "This link can't be checked right now. Try again in a moment.") from None
 
     def guest_link(self, request: Request, call: CallRequest) -> str:
-        """The address of a page for one call. Browsers do not send the part after #, so it reaches no log."""
+        """The address of a page for one call."""
         link = GuestLink(call.caller, call.called, int(time.time()) + LINK_SECONDS)
-        return f"{self.public.origin(request)}{GUEST_PATH}#{self.tokens.seal(link)}"
+        return f"{self._public.origin(request)}{GUEST_PATH}#{self.tokens.seal(link)}"
 
     async def _post_call(self, request: Request) -> Response:
-        try:
-            return _created(await self.place_call(request, await self._read(request)))
-        except RequestRejected as error:
-            return JSONResponse({"detail": str(error)}, error.status)
+        return JSONResponse(await self.place_call(request, await _call_request(request)), 201)
 
     async def _post_link(self, request: Request) -> Response:
+        url = self.guest_link(request, await _call_request(request))
+        return JSONResponse({"url": url, "seconds": LINK_SECONDS}, 201)
+
+
+async def _call_request(request: Request) -> CallRequest:
+    given = await read_json(request)
+    return CallRequest(text_field(given, "caller"), text_field(given, "called"))
+
+
+# Pages
+
+
+class PhonePages:
+    """The browser phone: a page of the dashboard, and a page for guests."""
+
+    def __init__(
+        self,
+        guard: LoginGuard,
+        softphone: SoftphoneEndpoint,
+        store: MemoryStore,
+        live: LiveEventsEndpoint,
+        agents: Iterable[Agent],
+    ) -> None:
+        self._guard = guard
+        self._softphone = softphone
+        self._recall = Recall(store, NoRemem(), MAX_CALLS)
+        self._live = live
+        self._agents = [agent.name for agent in agents]
+
+    def routes(self) -> list[Route]:
+        guard = self._guard
+        return [
+            Route("/phone", guard.page(self._show)),
+            Route("/phone/call", guard.action(self._call), methods=["POST"]),
+            Route("/phone/link", guard.action(self._link), methods=["POST"]),
+            Route(GUEST_PATH, guard.public(self._show_guest)),
+            Route(f"{GUEST_PATH}/call", guard.public_action(self._guest_call), methods=["POST"]),
+            Route("/phone/events", _CallEvents(self._softphone.tokens, self._live)),
+            Route("/phone/memory", guard.public(self._memory)),
+        ]
+
+    # For the logged-in operator
+
+    async def _show(self, request: Request, session: LoginSession) -> Response:
+        page = await self._guard.html("phone.html", session, here="phone", agents=self._agents, examples=EXAMPLES)
+        page.headers.update(_MICROPHONE)
+        return page
+
+    async def _call(self, request: Request, session: LoginSession, form: Form) -> Response:
+        call = _call_in_form(form)
+        placed = await self._softphone.place_call(request, call)
+        return JSONResponse({**placed, "caller_page": f"/callers/{self._guard.params.seal(call.caller)}"}, 201)
+
+    async def _link(self, request: Request, session: LoginSession, form: Form) -> Response:
+        return PlainTextResponse(self._softphone.guest_link(request, _call_in_form(form)), 201)
+
+    # For guests
+
+    async def _show_guest(self, request: Request) -> Response:
+        page = await self._guard.html("guest.html", None)
+        page.headers.update(_MICROPHONE)
+        return page
+
+    async def _guest_call(self, request: Request, form: Form) -> Response:
+        link = self._softphone.tokens.read(GuestLink, form.get("pass", ""), time.time())
+        if link is None:
+            raise HTTPException(403, "This link has expired or is incomplete. Ask for a new one.")
+        return JSONResponse(await self._softphone.place_guest_call(request, link), 201)
+
+    # For both, with a watch token
+
+    async def _memory(self, request: Request) -> Response:
+        """What the agent knows about the caller now."""
+        token = _watch_token(self._softphone.tokens, request.headers)
+        if token is None:
+            raise HTTPException(401, "Access to this call has expired.")
+        if not token.caller:
+            return JSONResponse({"facts": [], "calls": []})
+        facts = await self._recall.known_facts(token.agent, token.caller)
+        person = only_person([fact.person for fact in facts])  # facts of several people on one number are not shown
+        known = [fact.text for fact in facts if is_of(fact.person, person)][:MAX_FACTS]
+        calls = await self._recall.own_calls(token.agent, token.caller)
+        return JSONResponse({"facts": known, "calls": [_summary(call) for call in calls]})
+
+
+@dataclass(frozen=True)
+class _CallEvents:
+    """The events of one call, with its watch token. A class: Starlette treats a function as a request handler."""
+
+    tokens: "TokenCodec"
+    live: LiveEventsEndpoint
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        token = _watch_token(self.tokens, Headers(scope=scope))
+        if token is None or scope["method"] != "GET":
+            refusal = PlainTextResponse("Access to this call has expired.", 401)
+            return await refusal(scope, receive, send)
+        await self.live.stream_of(token.session, scope, receive, send)
+
+
+def _watch_token(tokens: "TokenCodec", headers: Headers) -> "WatchToken | None":
+    return tokens.read(WatchToken, bearer_token(headers), time.time())
+
+
+def _call_in_form(form: Mapping[str, str]) -> CallRequest:
+    return CallRequest("" if form.get("withheld") else form.get("caller", "").strip(), form.get("called", "").strip())
+
+
+def _summary(call: PastCall) -> dict[str, Any]:
+    """A call in a few words. Without a language model topics are quotations; only the caller's are shown."""
+    about = [topic.removeprefix("Caller: ") for topic in call.topics if not topic.startswith("Agent: ")]
+    return {"at": call.started_at.isoformat(), "about": [*about[:3], *call.action_items[:2]] or [call.context]}
+
+
+# Tokens
+
+
+@dataclass(frozen=True)
+class GuestLink:
+    """The right to place one call as `caller`."""
+
+    caller: str
+    called: str
+    expires: int
+    number: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+@dataclass(frozen=True)
+class WatchToken:
+    """The right to follow one call. `caller` is the key of its memory."""
+
+    session: str
+    agent: str
+    caller: str
+    expires: int
+
+
+P = TypeVar("P", GuestLink, WatchToken)
+
+
+class TokenCodec:
+    """Encrypts guest links and watch tokens, and reads them back. Times are seconds since 1970."""
+
+    def __init__(self, admin_token: Secret) -> None:
+        self._sealer = Sealer(admin_token, "phone passes")
+
+    def seal(self, value: GuestLink | WatchToken) -> str:
+        return self._sealer.seal_text(orjson.dumps(asdict(value)), type(value).__name__)
+
+    def read(self, kind: type[P], token: str, now: float) -> P | None:
+        """None for a forged or expired token, or one of another kind."""
+        content = self._sealer.open_text(token, kind.__name__)
+        if content is None:
+            return None
         try:
-            return _created({"url": self.guest_link(request, await self._read(request)), "seconds": LINK_SECONDS})
-        except RequestRejected as error:
-            return JSONResponse({"detail": str(error)}, error.status)
-
-    async def _read(self, request: Request) -> CallRequest:
-        given = await read_admin_json(request, self.admin_token)
-        return CallRequest(text_field(given, "caller"), text_field(given, "called"))
-
-
-def _created(content: dict[str, Any]) -> Response:
-    return JSONResponse(content, status_code=201, headers={"Cache-Control": "no-store"})
+            found = kind(**orjson.loads(content))
+        except TypeError:  # sealed by an earlier version
+            return None
+        return found if found.expires > now else None

@@ -22,7 +22,7 @@ from gateway.telephony.rest import TelnyxControl
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.telnyx import WebhookEvent, read_webhook
 from gateway.web.outbound import drop_outbound_call, find_outbound_call
-from gateway.web.public_url import PublicUrl, read_body
+from gateway.web.request import PublicUrl, read_body
 
 MEDIA_PATH: Final = "/telnyx/media"
 _log = logging.getLogger(__name__)

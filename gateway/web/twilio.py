@@ -17,7 +17,7 @@ from gateway.settings import Secret
 from gateway.telephony import twilio
 from gateway.telephony.signatures import check_twilio
 from gateway.web.outbound import drop_outbound_call, find_outbound_call
-from gateway.web.public_url import PublicUrl, read_body
+from gateway.web.request import PublicUrl, read_body
 
 MEDIA_PATH: Final = "/twilio/media"
 _TERMINAL: Final = frozenset({"completed", "busy", "failed", "no-answer", "canceled"})

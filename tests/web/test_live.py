@@ -12,7 +12,7 @@ from gateway.history.call_log import CallLog, Cursor
 from gateway.history.live_events import EVENTS, EventPublisher
 from gateway.session import VoiceSession
 from gateway.settings import Secret
-from gateway.web.live import LiveEventsEndpoint, LiveTimeouts
+from gateway.web.sessions import LiveEventsEndpoint, LiveTimeouts
 from tests.live import PATH, watching
 from tests.stage import (
     CALLED,

@@ -20,11 +20,10 @@ from gateway.history.erasure import Eraser
 from gateway.history.stores import Stores
 from gateway.memory.summary_parser import PastCall, read_call
 from gateway.session import EndReason
-from gateway.web.auth import LoginSession, SealedParam
 from gateway.web.dashboard.call_query import CallPageQuery
 from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import FAILURES
-from gateway.web.login import Form, LoginGuard
+from gateway.web.login import Form, LoginGuard, LoginSession
 
 PAGE_ROWS: Final = 50
 _PARAMS: Final = ("find", "of", "agent", "outcome", "since", "until", "after")
@@ -62,7 +61,6 @@ class CallPages:
         stores: Stores,
         query: CallPageQuery,
         recordings: RecordingCache,
-        params: SealedParam,
         eraser: Eraser,
     ) -> None:
         self._guard = guard
@@ -71,7 +69,7 @@ class CallPages:
         self._jobs = JobTable(stores.local)
         self._query = query
         self._recordings = recordings
-        self._params = params
+        self._params = guard.params
         self._eraser = eraser
 
     def routes(self) -> list[Route]:

@@ -21,10 +21,9 @@ from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.state import CallerStateStore, Value
 from gateway.memory.store import MemoryStore
 from gateway.memory.summary_parser import read_call
-from gateway.web.auth import LoginSession, SealedParam
 from gateway.web.dashboard.recordings import RecordingCache
 from gateway.web.dashboard.stats_pages import FAILURES
-from gateway.web.login import Form, LoginGuard
+from gateway.web.login import Form, LoginGuard, LoginSession
 
 PAGE_ROWS: Final = 50
 MAX_FACTS: Final = 200
@@ -110,7 +109,6 @@ class CallerPages:
         store: MemoryStore,
         query: CallerPageQuery,
         recordings: RecordingCache,
-        params: SealedParam,
         eraser: Eraser,
     ) -> None:
         self._guard = guard
@@ -121,7 +119,7 @@ class CallerPages:
         self._reports = MemoryReports(store)
         self._query = query
         self._recordings = recordings
-        self._params = params
+        self._params = guard.params
         self._eraser = eraser
 
     def routes(self) -> list[Route]:

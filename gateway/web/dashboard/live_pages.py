@@ -20,11 +20,10 @@ from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.live_events import EventPublisher
 from gateway.memory.store import MemoryStore
 from gateway.session import Turn, VoiceSession
-from gateway.web.auth import LoginSession, SealedParam
 from gateway.web.dashboard.recordings import endless_wav_header
 from gateway.web.dashboard.stats_pages import FAILURES
-from gateway.web.live import LiveEventsEndpoint
-from gateway.web.login import Form, LoginGuard
+from gateway.web.login import Form, LoginGuard, LoginSession
+from gateway.web.sessions import LiveEventsEndpoint
 
 MAX_CALLS: Final = 200
 """The newest calls, shown when the page opens. Others appear with their next event."""
@@ -52,7 +51,6 @@ class LivePages:
         operator: OperatorControl,
         call_events: EventPublisher,
         live: LiveEventsEndpoint,
-        params: SealedParam,
         *,
         listen_in: bool,
     ) -> None:
@@ -61,7 +59,7 @@ class LivePages:
         self._operator = operator
         self._call_events = call_events
         self._live = live
-        self._params = params
+        self._params = guard.params
         self._listen_in = listen_in
 
     def routes(self) -> list[Route]:

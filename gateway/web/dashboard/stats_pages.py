@@ -16,10 +16,9 @@ from gateway.finalization.job_table import JobTable
 from gateway.history.calls_table import CallsTable, LatencyBucket, percentiles
 from gateway.history.stores import Stores
 from gateway.session import EndReason
-from gateway.web.auth import LoginSession
 from gateway.web.dashboard import charts
 from gateway.web.dashboard.humanize import count, milliseconds
-from gateway.web.login import LoginGuard
+from gateway.web.login import LoginGuard, LoginSession
 
 FAILURES: Final = frozenset(
     {

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from gateway.settings import Secret
-from gateway.web.auth import GuestLink, TokenCodec
+from gateway.web.softphone import GuestLink, TokenCodec
 from tests.fakes.deepgram import FakeDeepgram
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until, until_it
 

@@ -1,8 +1,10 @@
 import pytest
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from gateway.web.public_url import MAX_BODY_BYTES, PublicUrl, read_body
+from gateway.settings import Secret
+from gateway.web.request import MAX_BODY_BYTES, PublicUrl, is_authorized, read_body
 
 
 def request(path="/twilio/incoming", query="", *, raw_path=None, chunks=(), **headers):
@@ -92,6 +94,25 @@ def test_socket_is_always_secure(configured, url):
 def test_socket_follows_the_forwarded_scheme():
     asked = request(host="voice.example.com", x_forwarded_proto="https")
     assert PublicUrl("").socket_url(asked, "/telnyx/media") == "wss://voice.example.com/telnyx/media"
+
+
+# Credentials
+
+
+@pytest.mark.parametrize(
+    "headers, authorized",
+    [
+        ({"X-API-Key": "key"}, True),
+        ({"Authorization": "Bearer key"}, True),
+        ({"Authorization": "bearer  other "}, True),
+        ({"Authorization": "Basic key"}, False),
+        ({"X-API-Key": "wrong"}, False),
+        ({"X-API-Key": ""}, False),
+        ({}, False),
+    ],
+)
+def test_key_in_either_header_gives_access(headers, authorized):
+    assert is_authorized(Headers(headers), [Secret("key"), Secret("other"), Secret("")]) is authorized
 
 
 # Bodies
