@@ -8,23 +8,21 @@ takes time (connecting, loading memory, running tools) is a task of the call's g
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
 from gateway.agents import Agent
 from gateway.calls.agent_context import AgentContext
-from gateway.calls.call_end import MAY_GO_ON, NOT_TRANSFERRED, CallEnd
-from gateway.calls.call_leg import CallLeg
+from gateway.calls.call_end import MAY_GO_ON, NOT_TRANSFERRED, CallEnd, CallLeg
 from gateway.calls.caller_identity import CallerIdentity
 from gateway.calls.engine_connection import STALLED_BYTES, EngineConfig, EngineConnection
 from gateway.calls.filler import NO_FILLER
 from gateway.calls.memory_commands import MemoryCommands
 from gateway.calls.monitoring import CallMonitor
 from gateway.calls.playout import Playout
-from gateway.calls.speech_output import SpeechOutput, SpeechTimeouts, wait_for_event
-from gateway.calls.tool_actions import ToolActions
+from gateway.calls.speech_output import Say, SpeechOutput, SpeechTimeouts, wait_for_event
 from gateway.calls.transcript import CallRecords, Transcript
 from gateway.calls.turn_latency import TurnLatencyTracker, observe
 from gateway.engines.interface import (
@@ -33,8 +31,10 @@ from gateway.engines.interface import (
     EngineEvent,
     EngineFailed,
     EngineWarned,
+    FunctionCall,
     FunctionsCancelled,
     FunctionsRequested,
+    HistoryToolCall,
     InjectionRefused,
     LatencyReported,
     SettingsApplied,
@@ -44,6 +44,7 @@ from gateway.engines.interface import (
 )
 from gateway.errors import EngineError, EngineRefused
 from gateway.history.call_log import Row
+from gateway.history.live_events import CallEvents
 from gateway.llm.chat import LlmEndpoint
 from gateway.logs import CallLogger, call_name
 from gateway.memory.access import AccessChange, MemoryAccess
@@ -373,3 +374,46 @@ class Call:
         self._log.info("call ended", extra=fields)
         CALLS.labels(self.session.carrier, str(self.session.end_reason)).inc()
         CALL_SECONDS.labels(self.session.carrier, self._engine.name).observe(self.session.seconds)
+
+
+class ToolActions:
+    """What tools can do in a live call, and what the call records about them (ToolHost)."""
+
+    def __init__(
+        self,
+        session: VoiceSession,
+        transcript: Transcript,
+        identity: CallerIdentity,
+        end: CallEnd,
+        say: Say,
+        events: CallEvents,
+    ) -> None:
+        self._session = session
+        self._transcript = transcript
+        self._identity = identity
+        self._end = end
+        self._say = say
+        self._events = events
+
+    def say(self, text: str) -> None:
+        self._say(text)
+
+    def hang_up(self, request: str = "") -> None:
+        self._end.hang_up(request)
+
+    def transfer(self, target: str, request: str | None = None) -> None:
+        self._end.transfer(target, request)
+
+    def turns(self) -> Sequence[Turn]:
+        return self._transcript.so_far
+
+    def tool_started(self, call: FunctionCall) -> None:
+        self._events.publish("function_called", function=call.name)
+
+    def tool_finished(self, call: FunctionCall, content: str, *, ok: bool, seconds: float) -> None:
+        self._transcript.tool_called(HistoryToolCall(call, content))
+        self._events.publish("function_finished", function=call.name, ok=ok, seconds=seconds)
+
+    def state_changed(self) -> None:
+        self._events.set_state(self._session.state)
+        self._identity.state_changed()

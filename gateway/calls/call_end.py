@@ -2,20 +2,46 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from gateway.calls.call_leg import CallLeg
 from gateway.calls.speech_output import Say, SpeechOutput
 from gateway.errors import CarrierRefused
 from gateway.history.live_events import CallEvents
 from gateway.session import EndReason
+from gateway.telephony.phone_numbers import e164
+from gateway.telephony.rest import CallControl
 
 NOT_TRANSFERRED: Final = "I'm sorry, I could not put you through."
 
 MAY_GO_ON: Final = (EndReason.STREAM_LOST, EndReason.STREAM_STOPPED, EndReason.TRANSFERRED)
 """Only the media stream has ended: the caller may still be there, or come back from a failed transfer."""
+
+
+@dataclass(frozen=True)
+class CallLeg:
+    """One call at its carrier. `is_ours`: whether no other node has it by now. Methods raise CarrierRefused."""
+
+    control: CallControl
+    call_id: str
+    called: str
+    media_url: str
+    is_ours: Callable[[], Awaitable[bool]]
+
+    async def hang_up(self) -> None:
+        if await self.is_ours():
+            await self.control.hang_up(self.call_id)
+
+    async def transfer(self, target: str) -> None:
+        """
+        Connect the caller to a number or SIP address; the media stream ends.
+
+        From the number that was dialled: a carrier takes no other of ours, and the caller's is not ours to show.
+        """
+        caller_id = e164(self.called) or ""
+        await self.control.transfer(self.call_id, target, caller_id=caller_id, media_url=self.media_url)
 
 
 class CallEnd:
@@ -77,7 +103,7 @@ class CallEnd:
         """The carrier has closed the media stream in an orderly way."""
         if self._transferring:
             self.end(EndReason.TRANSFERRED, carrier_over=True)
-        elif self._leg.stop_ends_call:
+        elif self._leg.control.stop_ends_call:
             self.end(EndReason.CALLER_HUNG_UP, carrier_over=True)
         else:
             self.end(EndReason.STREAM_STOPPED)

@@ -8,13 +8,13 @@ from typing import Final
 
 from gateway.agents import Agent
 from gateway.calls.call import Call, CallAgent, LiveCallTimeouts
-from gateway.calls.call_leg import CallLegControl
+from gateway.calls.call_end import CallLeg
 from gateway.calls.call_table import ManagedCall
 from gateway.calls.engine_connection import EngineConfig
 from gateway.calls.recorder import CallRecorder, NoRecorder, RecordingDirectory
 from gateway.calls.transcript import CallRecords
 from gateway.cluster.node import Cluster
-from gateway.history.call_log import CallLog, RecoveredCall, restore, turns_from_rows
+from gateway.history.call_log import CallLog, restore, turns_from_rows
 from gateway.history.live_events import CallEvents, EventPublisher, NoCallLog, ShareRow, keep_local
 from gateway.llm.responder_factory import ResponderFactory
 from gateway.memory.access import MemoryAccess, MemorySource, NoMemory
@@ -106,6 +106,7 @@ class CallFactory:
         self._recordings = recordings
         self._timeouts = timeouts
         self.publisher = publisher
+        self.log = memory.log
 
     @property
     def has_engine(self) -> bool:
@@ -128,9 +129,6 @@ class CallFactory:
 
     # With its media
 
-    async def call_tools(self, call: ManagedCall) -> CallTools:
-        return await (call.tools or self.load_tools(call))
-
     async def load_tools(self, call: ManagedCall) -> CallTools:
         return await self._tool_loader.load(call.agent, call.access)
 
@@ -144,14 +142,17 @@ class CallFactory:
         self.open_log(session, call)
         recorder: CallRecorder = NoRecorder()
         if not session.off_record:
-            recorder = call.recorder or self._recorder(session, call, tools)
+            recorder = call.recorder or self._recordings.record(session.uuid)
+        if recorder is not call.recorder:
+            known = {"remembers": self.has_memory, "functions": tools.function_names}
+            recorder.note("call", call.recording_header(session) | known)
         is_ours = functools.partial(cluster.is_ours_now, call.key)
         llm = self._agent_llms.open(call.agent, call.caller, call.media_url, call.access)
         media = Call(
             session,
             CallAgent(call.agent, tools, llm.endpoint if llm is not None else None),
             stream,
-            CallLegControl(control, call.key[1], call.called, call.media_url, is_ours),
+            CallLeg(control, call.key[1], call.called, call.media_url, is_ours),
             self._engine,
             call.access,
             CallRecords(self.call_events(call, cluster.share_entry), recorder),
@@ -163,12 +164,6 @@ class CallFactory:
             llm.responder.observe_latency(media.latency)
             llm.responder.override_replies(media.reply_to)
         return media
-
-    def _recorder(self, session: VoiceSession, call: ManagedCall, tools: CallTools) -> CallRecorder:
-        recorder = self._recordings.record(session.uuid)
-        known = {"remembers": self.has_memory, "functions": tools.function_names}
-        recorder.note("call", call.recording_header(session) | known)
-        return recorder
 
     def call_events(self, call: ManagedCall, share: ShareRow = keep_local) -> CallEvents:
         """
@@ -185,27 +180,15 @@ class CallFactory:
     def open_log(self, session: VoiceSession, call: ManagedCall) -> None:
         """Make the call recoverable, if anything is kept of its caller."""
         if session.caller:
-            self._memory.log.open_call(session, call.journal_header)
+            self.log.open_call(session, call.journal_header)
 
-    def take_over(self, session: VoiceSession | None, call: ManagedCall) -> None:
+    def take_over(self, call: ManagedCall) -> None:
         """The call was another node's: from here on this log has it."""
-        if session is not None:
-            self._memory.log.take_over(session, call.journal_header)
+        if call.session is not None:
+            self.log.take_over(call.session, call.journal_header)
 
     async def restore_turns(self, session: VoiceSession) -> None:
         """Add turns that a dead worker on this disk logged but could not share."""
-        rows = await self._memory.log.rows(session.id)
+        rows = await self.log.rows(session.id)
         if rows and len(turns_from_rows(rows)) >= len(session.turns):
             restore(session, rows)
-
-    async def unfinished(self) -> list[RecoveredCall]:
-        """Calls that were live when their process died."""
-        return await self._memory.log.unfinished()
-
-    def claim(self, session_id: str) -> None:
-        """A dead process's call is this one's to see to."""
-        self._memory.log.claim(session_id)
-
-    def discard(self, session_id: str) -> None:
-        """Recovery of the call is not needed any more."""
-        self._memory.log.release(session_id)

@@ -12,7 +12,8 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Coroutine, Iterable, Mapping
+from collections import deque
+from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -22,7 +23,6 @@ from gateway.agents import AgentDirectory
 from gateway.calls.call import Call
 from gateway.calls.call_factory import CallFactory
 from gateway.calls.call_table import CallTable, CallTimeouts, ManagedCall
-from gateway.calls.loop_lag import LoopLag
 from gateway.calls.monitoring import CallMonitor
 from gateway.calls.operator import OperatorControl
 from gateway.calls.outbound import OutboundCall, speaker
@@ -46,6 +46,9 @@ from gateway.telephony.rest import CallControl
 from gateway.tools.executor import run_end_function
 
 TICK_GROUPS: Final = 10
+LAG_WINDOW: Final = 60.0
+AUDIBLE_LAG: Final = 0.25
+"""A delay of the event loop, in seconds, that callers can hear; it is logged."""
 MAX_UNCLAIMED_STREAMS: Final = 200
 """Media sockets that have not sent a valid `start`. For one more, the oldest is closed."""
 
@@ -87,8 +90,8 @@ class CallManager:
         self.operator = OperatorControl(self._table, cluster)
         self._unclaimed: dict[MediaStream, None] = {}
         self._running: set[asyncio.Task[None]] = set()
-        self._background: set[asyncio.Task[None]] = set()
-        self._loop_lag = LoopLag()
+        self._background: set[asyncio.Task[object]] = set()
+        self._delays: deque[float] = deque(maxlen=round(LAG_WINDOW * TICK_GROUPS / timeouts.tick))
         self._idle = asyncio.Event()
         self._draining = False
 
@@ -104,7 +107,7 @@ class CallManager:
     @property
     def loop_lag(self) -> float:
         """The longest that the event loop was blocked in the last minute, in seconds."""
-        return self._loop_lag.worst
+        return max(self._delays, default=0.0)
 
     @property
     def takes_calls(self) -> bool:
@@ -116,16 +119,22 @@ class CallManager:
         for group in itertools.cycle(range(TICK_GROUPS)):
             before = time.monotonic()
             await asyncio.sleep(pause)
-            self._loop_lag.held_up(time.monotonic() - before - pause)
+            self._delays.append(delay := max(time.monotonic() - before - pause, 0.0))
+            if delay > AUDIBLE_LAG:
+                WATCHDOG.labels("event loop held up").inc()
+                _log.warning("event loop was held up", extra={"ms": round(delay * 1000)})
             now = self._now()
             for call in self._table.tick_group(group, TICK_GROUPS):
                 if call.media is not None:
                     call.media.tick(now)
             if group == 0:
                 for call in self._table.due_for_liveness_check(now, self._timeouts.liveness_check):
-                    self._spawn(self._check_alive(call))
+                    self._spawn(self._recover(call, self._recovery.check_alive(call)))
                 for call in self._table.overdue(now):
-                    self._expire(call)
+                    if call.state is CallState.TRANSFERRING:  # to hang up would cut off the transfer target
+                        self._end(call, EndReason.TRANSFERRED)
+                    else:
+                        self._spawn(self._recover(call, self._recovery.expire(call)))
                 if self._table.is_empty:
                     self._idle.set()
 
@@ -148,19 +157,14 @@ class CallManager:
             async with asyncio.timeout(self._timeouts.close):
                 while self._running:
                     await asyncio.wait(self._running)
-                if not self._cluster.takes_over_calls:
-                    self._end_calls_without_media()
+                for call in [] if self._cluster.takes_over_calls else self._table.without_media():
+                    if call.state is CallState.TRANSFERRING:  # to hang up would cut off the transfer target
+                        self._end(call, EndReason.TRANSFERRED)
+                    else:
+                        self._end(call, EndReason.SHUTDOWN)
+                        self._spawn(self._hang_up(call.key))
                 while self._background:
                     await asyncio.wait(self._background)
-
-    def _end_calls_without_media(self) -> None:
-        """At shutdown. A call that is being transferred is not hung up, which would cut off the target."""
-        for call in self._table.without_media():
-            if call.state is CallState.TRANSFERRING:
-                self._end(call, EndReason.TRANSFERRED)
-            else:
-                self._end(call, EndReason.SHUTDOWN)
-                self._spawn(self._hang_up(call.key))
 
     # Calls of an earlier process
 
@@ -170,10 +174,10 @@ class CallManager:
 
         `ended` are the sessions whose finalization has begun: it has everything that the journal still holds.
         """
-        for recovered in await self._calls.unfinished():
+        for recovered in await self._calls.log.unfinished():
             if recovered.session.id in ended:
-                self._calls.claim(recovered.session.id)
-                self._calls.discard(recovered.session.id)
+                self._calls.log.claim(recovered.session.id)
+                self._calls.log.release(recovered.session.id)
             else:  # in the background: to ask whether another node has it may take a while
                 self._spawn(self._reclaim(recovered))
 
@@ -183,14 +187,14 @@ class CallManager:
             case Reclaim.RESUME:
                 self._continue(call, recovered.session)
             case Reclaim.CONTRIBUTE:
-                self._calls.claim(recovered.session.id)
+                self._calls.log.claim(recovered.session.id)
                 _mark_died(recovered.session)
                 self._contribute(call.key, recovered.session)
 
     def _continue(self, call: ManagedCall, session: VoiceSession) -> None:
         """A call whose process died goes on, if the caller is still there."""
         _log.warning("a call was live when its gateway died", extra={"call": session.uuid[:8]})
-        self._calls.claim(session.id)
+        self._calls.log.claim(session.id)
         _mark_died(session)
         self._table.add(call)
         if call.state is CallState.TRANSFERRING:
@@ -201,7 +205,7 @@ class CallManager:
         else:
             self._stream_lost(call)
             if self._table.manages(call):
-                self._spawn(self._check_alive(call))
+                self._spawn(self._recover(call, self._recovery.check_alive(call)))
 
     # Webhooks
 
@@ -336,31 +340,18 @@ class CallManager:
             # A process that died had answered it, and kept nothing of an anonymous caller.
             await self._hang_up(key)
 
-    def transferred(self, key: CallKey) -> None:
-        """The transfer target has answered."""
+    def transfer_finished(self, key: CallKey, *, answered: bool) -> None:
+        """The transfer target has answered, or has not: the carrier leaves the caller in silence, back to the agent."""
         call = self._table.get(key)
-        if call is not None and call.state is CallState.TRANSFERRING:
+        if call is not None and call.media is not None:  # our side of the call has not ended yet
+            call.transfer_answered = answered
+        elif call is None or call.state is not CallState.TRANSFERRING:
+            kind = NodeCommandKind.TRANSFERRED if answered else NodeCommandKind.TRANSFER_FAILED
+            self._spawn(self._cluster.forward(kind, key))
+        elif answered:
             self._end(call, EndReason.TRANSFERRED)
         else:
-            self._transfer_outcome(call, key, NodeCommandKind.TRANSFERRED)
-
-    def transfer_failed(self, key: CallKey) -> None:
-        """The transfer target has not answered. The carrier leaves the caller in silence: back to the agent."""
-        call = self._table.get(key)
-        if call is not None and call.state is CallState.TRANSFERRING:
             self._stream_lost(call)
-        else:
-            self._transfer_outcome(call, key, NodeCommandKind.TRANSFER_FAILED)
-
-    def _transfer_outcome(self, call: ManagedCall | None, key: CallKey, kind: NodeCommandKind) -> None:
-        """The outcome comes before our side of the call has ended, or concerns another node's call."""
-        if call is not None and call.media is not None:
-            call.transfer_answered = kind is NodeCommandKind.TRANSFERRED
-        else:
-            self._spawn(self._forward(kind, key))
-
-    async def _forward(self, kind: NodeCommandKind, key: CallKey) -> None:
-        await self._cluster.forward(kind, key)
 
     # Outbound calls
 
@@ -435,7 +426,7 @@ class CallManager:
         self._identify(call, started.parameters)
         attempt = call.attempt
         try:
-            tools = await self._calls.call_tools(call)
+            tools = await (call.tools or self._calls.load_tools(call))
         except asyncio.CancelledError:
             if self._table.manages(call):
                 raise
@@ -480,7 +471,7 @@ class CallManager:
         call = ManagedCall.from_record(record, await self._cluster.session_of(record), self._agents)
         call.attach_media()
         self._calls.prepare(call)
-        self._calls.take_over(call.session, call)
+        self._calls.take_over(call)
         self._table.add(call)
         return call
 
@@ -495,7 +486,7 @@ class CallManager:
         call.cancel_loading()
         call.caller = call.access.caller = identity
         if call.session is not None:
-            self._calls.discard(call.session.id)
+            self._calls.log.release(call.session.id)
         call.session = self._calls.session(call)
         self._calls.prepare(call)
 
@@ -542,18 +533,8 @@ class CallManager:
             # The call went there with this very stream, and its node may have died since.
             self.stream_failed(call.key, token)
 
-    async def _check_alive(self, call: ManagedCall) -> None:
-        self._apply(call, await self._recovery.check_alive(call))
-
-    def _expire(self, call: ManagedCall) -> None:
-        """No media came in time."""
-        if call.state is CallState.TRANSFERRING:  # to hang up would cut off the transfer target
-            self._end(call, EndReason.TRANSFERRED)
-        else:
-            self._spawn(self._give_up_unless_owned_elsewhere(call))
-
-    async def _give_up_unless_owned_elsewhere(self, call: ManagedCall) -> None:
-        self._apply(call, await self._recovery.expire(call))
+    async def _recover(self, call: ManagedCall, step: Awaitable[RecoveryStep]) -> None:
+        self._apply(call, await step)
 
     def _apply(self, call: ManagedCall, outcome: RecoveryStep) -> None:
         match outcome:
@@ -631,7 +612,7 @@ class CallManager:
         if kept and self._finalizer.is_shared:
             self._contribute(call.key, call.session)
         else:
-            self._calls.discard(call.session.id)
+            self._calls.log.release(call.session.id)
 
     def _contribute(self, key: CallKey, session: VoiceSession) -> None:
         self._finalizer.contribute(session, functools.partial(self._cluster.wait_until_ended, key))
@@ -640,7 +621,7 @@ class CallManager:
 
     def take_over(self, record: CallRecord, session: VoiceSession | None) -> None:
         call = ManagedCall.from_record(record, session, self._agents)
-        self._calls.take_over(session, call)
+        self._calls.take_over(call)
         if call.state is CallState.ENDED:
             self._finalize(call)
         elif session is not None:
@@ -697,7 +678,7 @@ class CallManager:
             if call.media is not None and call.media.session.caller and self._calls.has_memory:
                 yield call.key, call.media.session.id, call.media.log_rows
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         """Run `work` beside the calls; `close` waits for it."""
         task = asyncio.get_running_loop().create_task(work)
         self._background.add(task)

@@ -15,7 +15,7 @@ import weakref
 import zlib
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -27,8 +27,8 @@ _log = logging.getLogger(__name__)
 _Line = tuple[float, str, str, Any]
 
 
-class CallRecorder(Protocol):
-    """Records one call. Every method returns at once; `close` or `discard` is the last."""
+class CallRecorder:
+    """Records one call. Every method returns at once; `close` or `discard` is the last. This base records nothing."""
 
     def from_carrier(self, frame: bytes) -> None: ...
     def to_carrier(self, frame: bytes) -> None: ...
@@ -46,22 +46,12 @@ class CallRecorder(Protocol):
         """Delete the recording; nothing more is written. May be repeated."""
 
 
-class NoRecorder:
+class NoRecorder(CallRecorder):
     """For calls that are not recorded."""
-
-    def from_carrier(self, frame: bytes) -> None: ...
-    def to_carrier(self, frame: bytes) -> None: ...
-    def from_engine(self, frame: bytes) -> None: ...
-    def to_engine(self, frame: bytes) -> None: ...
-    def audio_from_engine(self, audio: bytes) -> None: ...
-    def audio_to_engine(self, audio: bytes) -> None: ...
-    def note(self, what: str, content: Any) -> None: ...
-    def close(self) -> None: ...
-    def discard(self) -> None: ...
 
 
 @dataclass(eq=False)
-class FileRecorder:
+class FileRecorder(CallRecorder):
     """Records into one file, through the thread of its `RecordingDirectory`."""
 
     path: Path

@@ -81,9 +81,9 @@ class TelnyxEndpoint:
                 media_url = self._public.socket_url(request, MEDIA_PATH)
                 self._run(self._picked_up(event, media_url, control))
             case "call.answered" if event.transfer_of:
-                self._manager.transferred(("telnyx", event.transfer_of))
+                self._manager.transfer_finished(("telnyx", event.transfer_of), answered=True)
             case "call.hangup" if event.transfer_of:
-                self._manager.transfer_failed(("telnyx", event.transfer_of))
+                self._manager.transfer_finished(("telnyx", event.transfer_of), answered=False)
             case "call.hangup":
                 self._manager.carrier_ended(key)
                 if event.order_id:

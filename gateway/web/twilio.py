@@ -92,7 +92,7 @@ class TwilioEndpoint:
         if is_over:
             self.manager.carrier_ended(key)
         if twilio.was_put_through(form):
-            self.manager.transferred(key)
+            self.manager.transfer_finished(key, answered=True)
             return _xml(twilio.hang_up())
         pending = await self.manager.resume(key) if not is_over else None
         return self._connect(request, pending) if pending is not None else _xml(twilio.hang_up())
@@ -105,7 +105,7 @@ class TwilioEndpoint:
         if form.get("StreamEvent") == "stream-error":
             _log.warning("twilio stream failed", extra={"code": form.get("StreamErrorCode", "")})
         if call_id := twilio.picked_up(form):
-            self.manager.transferred(("twilio", call_id))
+            self.manager.transfer_finished(("twilio", call_id), answered=True)
         elif form.get("CallStatus") in _TERMINAL and not form.get("StreamEvent"):
             self.manager.carrier_ended(("twilio", form.get("CallSid", "")))
             await self._outbound_call_ended(request.query_params.get("order", ""), form["CallStatus"])

@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.calls.call_end import NOT_TRANSFERRED, CallEnd
+from gateway.calls.call_end import NOT_TRANSFERRED, CallEnd, CallLeg
 from gateway.session import EndReason
+from tests.fakes.call_control import FakeCallControl
 from tests.fakes.call_parts import FakeEvents, FakeLeg
 
 pytestmark = pytest.mark.virtual_time
@@ -186,3 +187,35 @@ async def test_refused_hangup_is_logged(lines, caplog):
     await line.end.release_leg()
     assert "call could not be hung up" in caplog.messages
     assert [event for event, _ in line.events.written] == ["error"]
+
+
+# At the carrier
+
+
+def leg_of(control, *, is_ours=True, called="+12025550100"):
+    async def ours():
+        return is_ours
+
+    return CallLeg(control, "CA1", called, "wss://voice.example.com/twilio/media", ours)
+
+
+async def test_own_call_is_hung_up():
+    control = FakeCallControl()
+    await leg_of(control).hang_up()
+    assert control.commands == [("hang up", "CA1")]
+
+
+async def test_another_nodes_call_is_left_alone():
+    control = FakeCallControl()
+    await leg_of(control, is_ours=False).hang_up()
+    assert control.commands == []
+
+
+async def test_transfer_comes_from_the_dialled_number():
+    control = FakeCallControl()
+    await leg_of(control).transfer("+12025550199")
+    await leg_of(control, called="sip:front@example.com").transfer("+12025550199")
+    assert control.commands == [
+        ("transfer", "CA1", "+12025550199", "+12025550100"),
+        ("transfer", "CA1", "+12025550199", ""),
+    ]

@@ -2,8 +2,6 @@ import asyncio
 from datetime import UTC, datetime
 from types import SimpleNamespace
 
-import pytest
-
 from gateway.agents import Agent
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_factory import CallFactory, NoMemoryServices
@@ -33,15 +31,6 @@ class Log:
 
     def take_over(self, session, header):
         self.calls.append(("take over", session.id))
-
-    def claim(self, session_id):
-        self.calls.append(("claim", session_id))
-
-    def release(self, session_id):
-        self.calls.append(("release", session_id))
-
-    async def unfinished(self):
-        return ["a call"]
 
 
 class Tools:
@@ -88,12 +77,11 @@ async def test_remembered_call_is_logged_from_the_start():
     with_memory = factory(log)
     session = with_memory.session(call)
     assert session is not None
+    call.session = session
     with_memory.open_log(session, call)
-    with_memory.take_over(session, call)
-    with_memory.claim(session.id)
-    with_memory.discard(session.id)
-    assert log.calls == [(step, session.id) for step in ("open", "take over", "claim", "release")]
-    assert await with_memory.unfinished() == ["a call"]
+    with_memory.take_over(call)
+    assert with_memory.log is log
+    assert log.calls == [(step, session.id) for step in ("open", "take over")]
 
 
 async def test_anonymous_call_is_not_logged():
@@ -109,26 +97,15 @@ async def test_nothing_is_stored_without_memory():
     assert not without.has_memory
     assert without.session(call) is None
     without.open_log(call.new_session(), call)
-    without.claim("voice-session:1")
-    without.discard("voice-session:1")
-    assert await without.unfinished() == []
+    assert await without.log.unfinished() == []
 
 
 async def test_tools_are_loaded_while_the_phone_rings():
     call = a_call()
     without = factory()
     without.prepare(call)
-    assert call.tools is not None
-    assert (await without.call_tools(call)).function_names == ["book"]
-
-
-@pytest.mark.parametrize("prepared", [True, False])
-async def test_tools_are_there_when_media_arrives(prepared):
-    call = a_call()
-    without = factory()
-    if prepared:
-        without.prepare(call)
-    assert (await without.call_tools(call)).function_names == ["book"]
+    assert (await call.tools).function_names == ["book"]
+    assert (await without.load_tools(call)).function_names == ["book"]
 
 
 def made(calls, call, tools=NO_TOOLS):

@@ -1,6 +1,7 @@
 """The life of calls at one node, with a fake carrier, cluster and finalizer, on virtual time."""
 
 import asyncio
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -203,6 +204,20 @@ async def node(tmp_path):
     setup = Setup(tmp_path, cluster=FakeCluster(), memory=Remembering())
     yield setup
     setup.ticking.cancel()
+
+
+# The event loop
+
+
+async def test_worst_delay_is_of_the_last_minute(setup, caplog):
+    assert setup.manager.loop_lag == 0.0
+    await asyncio.sleep(1.0)
+    time.sleep(0.3)  # noqa: ASYNC251 (a blocked loop is the subject)
+    await asyncio.sleep(30.0)
+    assert 0.25 < setup.manager.loop_lag < 1.0
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == ["event loop was held up"]
+    await asyncio.sleep(60.0)
+    assert setup.manager.loop_lag < 0.25
 
 
 # Admission
@@ -409,14 +424,14 @@ async def transferring(setup, key=TELNYX):
 
 async def test_answered_transfer_ends_the_call(setup):
     call = await transferring(setup)
-    setup.manager.transferred(TELNYX)
+    setup.manager.transfer_finished(TELNYX, answered=True)
     assert (call.state, setup.end_reasons) == (CallState.ENDED, [EndReason.TRANSFERRED])
     assert setup.telnyx.commands == []
 
 
 async def test_failed_transfer_returns_to_the_agent(setup):
     call = await transferring(setup)
-    setup.manager.transfer_failed(TELNYX)
+    setup.manager.transfer_finished(TELNYX, answered=False)
     await asyncio.sleep(TIMEOUTS.hangup_grace + 0.1)
     assert await setup.attach(call) is not None
     assert call.state is CallState.ACTIVE
@@ -431,7 +446,7 @@ async def test_transfer_without_a_report_is_not_hung_up(setup):
 
 async def test_outcome_may_come_before_our_side_ends(setup):
     call = await setup.answered(TELNYX)
-    setup.manager.transferred(TELNYX)
+    setup.manager.transfer_finished(TELNYX, answered=True)
     call.media.end(EndReason.TRANSFERRED)
     await asyncio.sleep(0.01)
     assert call.state is CallState.ENDED
@@ -472,7 +487,7 @@ async def test_lost_call_is_released_and_contributed(node):
 
 async def test_unknown_calls_are_reported_to_their_node(node):
     node.manager.carrier_ended(TWILIO)
-    node.manager.transferred(TELNYX)
+    node.manager.transfer_finished(TELNYX, answered=True)
     await asyncio.sleep(0.01)
     assert node.cluster.log == [(NodeCommandKind.ENDED, TWILIO), (NodeCommandKind.TRANSFERRED, TELNYX)]
 
@@ -512,7 +527,7 @@ async def test_journaled_call_is_continued_unless_another_node_has_it(node, recl
     async def unfinished():
         return [recovered]
 
-    node.calls.unfinished = unfinished
+    node.calls.log.unfinished = unfinished
     await node.manager.recover(ended=frozenset())
     await asyncio.sleep(0.01)
     found = node.manager._table.get(TWILIO)

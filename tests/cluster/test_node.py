@@ -37,11 +37,8 @@ class FakeCalls:
     def stream_failed(self, key, token=""):
         self.log.append(f"stream failed {token}".strip())
 
-    def transferred(self, key):
-        self.log.append("transferred")
-
-    def transfer_failed(self, key):
-        self.log.append("transfer failed")
+    def transfer_finished(self, key, *, answered):
+        self.log.append("transferred" if answered else "transfer failed")
 
     def operator_ends(self, key):
         self.log.append("operator ends")

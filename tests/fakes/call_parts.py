@@ -11,6 +11,7 @@ from gateway.calls.transcript import CallRecords, Transcript
 from gateway.engines.interface import AgentSettings, EngineEvent, EngineEvents, LoadSettings, SettingsApplied
 from gateway.errors import CarrierRefused, EngineError, StoreUnavailable
 from gateway.session import VoiceSession
+from tests.fakes.call_control import FakeCallControl
 
 CALLER = "+12025550143"
 
@@ -107,7 +108,7 @@ class FakeLeg:
     """A call at its carrier."""
 
     def __init__(self, *, refuses: bool = False, stop_ends_call: bool = True) -> None:
-        self.stop_ends_call = stop_ends_call
+        self.control = FakeCallControl(asks_to_resume=stop_ends_call)
         self.hangups = 0
         self.transfers: list[str] = []
         self._refuses = refuses
