@@ -15,27 +15,16 @@ import orjson
 from picows import WSError
 
 from gateway.audio import FRAME_MS
-from gateway.bench.frame_stamps import Delays, FrameCount, FrameLedger
-from gateway.bench.measures import Spread
-from gateway.bench.peers import CALLERS, SimulatedCall
+from gateway.bench.peers import CALLERS, Delays, FrameLedger, SimulatedCall, count_frames
 from gateway.bench.processes import ADMIN_TOKEN
+from gateway.bench.results import FrameCount, Spread
 
-_CALLS_RINGING: Final = 8
 _ANSWER_SECONDS: Final = 20.0
-_IDLE_SECONDS: Final = 2.0
-"""Idle HTTP connections are dropped earlier than uvicorn closes them, which is after five seconds."""
-_CATCH_UP_SECONDS: Final = 1.0
-"""Pause after a garbage collection, which delays the load and then makes it send a burst."""
-_DRAIN_SECONDS: Final = 2.0
 _POLL_SECONDS: Final = 0.02
 _CALL_SECONDS: Final = 120.0
 """Average length of a call. With N calls, one ends and another begins every 120/N seconds."""
-_REDIAL_SECONDS: Final = 1.0
-"""Pause before the same caller calls again; by then the first call should be remembered."""
 _TIMED_CALLERS: Final = 20
 """Callers whose calls last for the whole run and are hung up last, to time their documents."""
-_LIVE_PATHS: Final = ("/v1/live?levels=1", "/v1/live")
-"""With level meters like the live page, and without like `gateway tail`."""
 
 
 class Pacer:
@@ -86,17 +75,17 @@ class Pacer:
 
 
 class Load:
-    """All calls of one run. Call the methods in the order in which they are defined."""
+    """All calls of one run."""
 
     def __init__(self, calls: int) -> None:
         self.up, self.down = Delays(), Delays()
-        self.calls = [self._call(number) for number in range(calls)]
+        self.calls = [self._new_call(number) for number in range(calls)]
         self.past: list[SimulatedCall] = []
         """Calls that ended during the run and were replaced."""
         self._pacer = Pacer()
-        self._ringing = asyncio.Semaphore(_CALLS_RINGING)
+        self._ringing = asyncio.Semaphore(8)
 
-    def _call(self, number: int) -> SimulatedCall:
+    def _new_call(self, number: int) -> SimulatedCall:
         # Random phases, so that some calls speak at the same time; the same in every run.
         return SimulatedCall(number, phase=random.Random(number).random(), up=self.up, down=self.down)
 
@@ -116,48 +105,37 @@ class Load:
             if call.engine is not None:
                 self._pacer.add(call.engine.beat, number + FRAME_MS // 2)
 
-    async def measure(self, http: httpx.AsyncClient, seconds: float) -> Spread:
-        """Measure delays while calls end and begin. Returns how late the load itself was."""
-        return await self.talk_while(self._count(http, seconds))
-
     async def talk_while(self, work: Awaitable[None]) -> Spread:
         """Keep the calls talking until `work` is done. Returns how late the load itself was."""
         gc.collect()
         gc.disable()  # the delay of a collection would count as the gateway's
         try:
-            await asyncio.sleep(_CATCH_UP_SECONDS)
+            await asyncio.sleep(1.0)  # the collection delayed the load, which then sends a burst
             first_turn = len(self._pacer.lags_ns)
             await work
             return Spread.of_ns(self._pacer.lags_ns[first_turn:])
         finally:
             gc.enable()
 
-    async def _count(self, http: httpx.AsyncClient, seconds: float) -> None:
+    async def measure_delays(self, http: httpx.AsyncClient, seconds: float) -> None:
+        """Count the frames sent from now on. Calls end and begin, so finalization and memory are part of the load."""
         since_ns = time.monotonic_ns()
         for delays in (self.up, self.down):
             delays.open_window(since_ns, since_ns + int(seconds * 1e9))
-        # Calls end and begin during the run, so that finalization and memory are part of the load.
         passing = [number for number in range(len(self.calls)) if number % CALLERS >= _TIMED_CALLERS]
         pause = _CALL_SECONDS / len(self.calls)
-        leaving = passing[: int(seconds / pause) + 1]
         async with asyncio.TaskGroup() as tasks:
-            for place, number in enumerate(leaving):
+            for place, number in enumerate(passing[: int(seconds / pause) + 1]):
                 tasks.create_task(self._call_again(number, http, after=place * pause))
             await asyncio.sleep(seconds)
 
     async def _call_again(self, number: int, http: httpx.AsyncClient, after: float) -> None:
         await asyncio.sleep(after)
         await self._hang_up(self.calls[number])
-        await asyncio.sleep(_REDIAL_SECONDS)
+        await asyncio.sleep(1.0)  # by then the first call should be remembered
         self.past.append(self.calls[number])
-        self.calls[number] = self._call(number)
+        self.calls[number] = self._new_call(number)
         await self._place(number, http)
-
-    def silence_agents(self) -> None:
-        """Stop the agents' audio; the callers' audio continues."""
-        for call in self.calls:
-            if call.engine is not None:
-                call.engine.silent = True
 
     @property
     def connected(self) -> int:
@@ -185,10 +163,14 @@ class Load:
         await asyncio.sleep(after)
         await self._hang_up(call)
         hung_up_ns = time.monotonic_ns()
+        query = {"query": "voice call summary", "tags": [f"caller:{call.caller}"], "limit": 1}
         with contextlib.suppress(httpx.HTTPError, TimeoutError):
             async with asyncio.timeout(document_seconds):
-                await _document(http, call.caller)
-                return time.monotonic_ns() - hung_up_ns
+                while True:
+                    answer = await http.post("/v1/query", json=query)
+                    if answer.raise_for_status().json()["results"]:
+                        return time.monotonic_ns() - hung_up_ns
+                    await asyncio.sleep(_POLL_SECONDS)
         return None
 
     async def _hang_up(self, call: SimulatedCall) -> None:
@@ -205,7 +187,7 @@ class Load:
         await _drain(ledgers)
         for call in self.calls:
             call.close()
-        return FrameCount.of(ledgers)
+        return count_frames(ledgers)
 
 
 class Viewers:
@@ -217,7 +199,8 @@ class Viewers:
     @contextlib.asynccontextmanager
     async def watching(self, http: httpx.AsyncClient) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(self._watch(http, path)) for path in _LIVE_PATHS]
+            # With level meters like the live page, and without like `gateway tail`.
+            tasks = [group.create_task(self._watch(http, path)) for path in ("/v1/live?levels=1", "/v1/live")]
             try:
                 yield
             finally:
@@ -235,24 +218,14 @@ class Viewers:
 
 def client(url: str) -> httpx.AsyncClient:
     """An HTTP client for webhooks and for the gateway's store."""
-    limits = httpx.Limits(keepalive_expiry=_IDLE_SECONDS)
+    limits = httpx.Limits(keepalive_expiry=2.0)  # before uvicorn closes idle connections, after five seconds
     headers = {"X-API-Key": ADMIN_TOKEN}
     return httpx.AsyncClient(base_url=url, trust_env=False, timeout=_ANSWER_SECONDS, limits=limits, headers=headers)
 
 
 async def _drain(ledgers: Sequence[FrameLedger]) -> None:
     """Wait until all sent frames have arrived, up to a limit for lost ones."""
-    for _ in range(int(_DRAIN_SECONDS / _POLL_SECONDS)):
+    for _ in range(100):
         if all(ledger.arrived == ledger.sent for ledger in ledgers):
-            return
-        await asyncio.sleep(_POLL_SECONDS)
-
-
-async def _document(http: httpx.AsyncClient, caller: str) -> None:
-    """Poll until the caller's document exists."""
-    query = {"query": "voice call summary", "tags": [f"caller:{caller}"], "limit": 1}
-    while True:
-        answer = await http.post("/v1/query", json=query)
-        if answer.raise_for_status().json()["results"]:
             return
         await asyncio.sleep(_POLL_SECONDS)

@@ -10,23 +10,18 @@ and `held`.
 """
 
 import asyncio
-import contextlib
 import statistics
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from importlib import resources
 from typing import Any, Final
 
-import httpx
-
 from gateway.audio import FRAME_BYTES
 from gateway.bench.processes import ADMIN_TOKEN, GatewayProcess, Variant, running_gateway
-from gateway.errors import BenchFailed
 from gateway.settings import Secret
 from gateway.simulate import voices
 from gateway.simulate.scripted_caller import ScriptedCaller
 from gateway.simulate.softphone import phone_line
-from gateway.simulate.voices import CallerVoice
 from gateway.simulate.word_error import WordError, total, word_error
 from gateway.speech.models import Models
 from gateway.speech.stt_stream import SpeechEnded, SttStream, TranscribeRequest
@@ -39,10 +34,6 @@ TURNS_TOGETHER: Final = 5
 WORD_ERROR_LIMITS: Final = {"hibari": 0.05, "pico": 0.15}
 ANSWER_LIMITS: Final = (0.7, 1.1)
 """Seconds from the caller's last audio to the agent's first, at p50 and p90."""
-_READY_SECONDS: Final = 60.0
-_GAP_FRAMES: Final = 2
-"""The shortest audible gap in the agent's speech."""
-
 Progress = Callable[[str], None]
 
 
@@ -76,24 +67,22 @@ class LocalMeasurement:
     together: Answers
 
     @property
-    def understood(self) -> bool:
-        return all(self.word_errors[voice].share < limit for voice, limit in WORD_ERROR_LIMITS.items())
-
-    @property
-    def answered_in_time(self) -> bool:
-        return self.alone.p50 < ANSWER_LIMITS[0] and self.alone.p90 < ANSWER_LIMITS[1]
-
-    @property
     def held(self) -> bool:
+        understood = all(self.word_errors[voice].share < limit for voice, limit in WORD_ERROR_LIMITS.items())
+        in_time = self.alone.p50 < ANSWER_LIMITS[0] and self.alone.p90 < ANSWER_LIMITS[1]
         unanswered = self.alone.unanswered + self.together.unanswered
-        return self.understood and self.answered_in_time and not self.together.gaps and not unanswered
+        return understood and in_time and not self.together.gaps and not unanswered
 
 
 def measure(calls: int, *, progress: Progress) -> LocalMeasurement:
     """Run all measurements. Takes about three minutes."""
     sentences = bench_sentences()
     progress(f"{len(sentences)} sentences in two voices")
-    errors = word_errors(sentences)
+    models = Models.load()
+    errors = {
+        name: total(word_error(sentence, _transcribed(speak(sentence), models)) for sentence in sentences)
+        for name, speak in {"hibari": models.voice.synthesize, "pico": voices.pico}.items()
+    }
     alone, together = asyncio.run(_phone(sentences, calls, progress))
     return LocalMeasurement(len(sentences), errors, alone, together)
 
@@ -102,17 +91,8 @@ def bench_sentences() -> list[str]:
     return resources.files("gateway.bench").joinpath("sentences.txt").read_text(encoding="utf-8").splitlines()
 
 
-def word_errors(sentences: Sequence[str]) -> dict[str, WordError]:
-    """The word error of each voice through line noise, endpointing and recognition."""
-    models = Models.load()
-    speakers: dict[str, CallerVoice] = {"hibari": models.voice.synthesize, "pico": voices.pico}
-    return {
-        name: total(word_error(sentence, _transcribed(speak(sentence), models)) for sentence in sentences)
-        for name, speak in speakers.items()
-    }
-
-
 def _transcribed(audio: bytes, models: Models) -> str:
+    """What endpointing and recognition make of the audio on a noisy line."""
     quiet = b"".join(voices.line_noise(75))
     stt_stream, texts = SttStream(VoiceActivityDetector(models.silero)), []
     line = quiet + audio + quiet
@@ -129,28 +109,14 @@ def _transcribed(audio: bytes, models: Models) -> str:
 
 async def _phone(sentences: Sequence[str], calls: int, progress: Progress) -> tuple[Answers, Answers]:
     spoken = [voices.pico(sentence) for sentence in sentences[: TURNS + calls]]
-    async with _local_gateway(calls) as process:
+    environment = {"VOICE_ENGINE": "local", "LOCAL_ENGINE_CALLS": str(calls)}
+    variant = Variant("local", environment=environment, ready_seconds=60.0)
+    async with running_gateway("ws://127.0.0.1:9", variant, core=None) as process:
         progress(f"one call, {TURNS} turns")
         alone = await _answers(process, [spoken[:TURNS]])
         progress(f"{calls} calls at once")
         together = await _answers(process, [spoken[at : at + TURNS_TOGETHER] for at in range(calls)])
     return alone, together
-
-
-@contextlib.asynccontextmanager
-async def _local_gateway(calls: int) -> AsyncIterator[GatewayProcess]:
-    environment = {"VOICE_ENGINE": "local", "LOCAL_ENGINE_CALLS": str(calls)}
-    variant = Variant("local", environment=environment)
-    async with running_gateway("ws://127.0.0.1:9", variant, core=None) as process:
-        try:
-            async with asyncio.timeout(_READY_SECONDS), httpx.AsyncClient(trust_env=False) as http:
-                while True:
-                    if (await http.get(f"{process.url}/ready")).is_success:
-                        break
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            raise BenchFailed("the local engine did not become ready") from None
-        yield process
 
 
 async def _answers(process: GatewayProcess, conversations: Sequence[Sequence[bytes]]) -> Answers:
@@ -161,7 +127,7 @@ async def _answers(process: GatewayProcess, conversations: Sequence[Sequence[byt
         ]
     done = [caller.result() for caller in callers]
     seconds = tuple(after for caller in done for after in caller.answered_after)
-    gaps = sum(gap >= _GAP_FRAMES for caller in done for gap in caller.gaps)
+    gaps = sum(gap >= 2 for caller in done for gap in caller.gaps)  # shorter ones are not audible
     return Answers(len(conversations), seconds, gaps, sum(map(len, conversations)) - len(seconds))
 
 
@@ -177,19 +143,27 @@ async def _talk(process: GatewayProcess, lines: Sequence[bytes], number: str, *,
 
 
 def local_as_json(found: LocalMeasurement) -> dict[str, Any]:
+    errors = {
+        voice: {**asdict(error), "share": round(error.share, 4), "limit": WORD_ERROR_LIMITS[voice]}
+        for voice, error in found.word_errors.items()
+    }
+    answers = [
+        {
+            "calls": one.calls,
+            "turns": len(one.seconds),
+            "p50_s": round(one.p50, 3),
+            "p90_s": round(one.p90, 3),
+            "gaps": one.gaps,
+            "unanswered": one.unanswered,
+        }
+        for one in (found.alone, found.together)
+    ]
+    limits = {"p50": ANSWER_LIMITS[0], "p90": ANSWER_LIMITS[1]}
     return {
         "sentences": found.sentences,
-        "word_error": {
-            voice: {
-                "share": round(error.share, 4),
-                "errors": error.errors,
-                "words": error.words,
-                "limit": WORD_ERROR_LIMITS[voice],
-            }
-            for voice, error in found.word_errors.items()
-        },
-        "answers": [_answers_as_json(found.alone), _answers_as_json(found.together)],
-        "limits_s": {"p50": ANSWER_LIMITS[0], "p90": ANSWER_LIMITS[1]},
+        "word_error": errors,
+        "answers": answers,
+        "limits_s": limits,
         "held": found.held,
     }
 
@@ -207,14 +181,3 @@ def local_as_text(found: LocalMeasurement) -> str:
     lines.append(f"  limits for one call: p50 {ANSWER_LIMITS[0]:.1f} s, p90 {ANSWER_LIMITS[1]:.1f} s; no gaps")
     lines.append("held" if found.held else "not held: this machine is too slow or too busy for it")
     return "\n".join(lines)
-
-
-def _answers_as_json(answers: Answers) -> dict[str, Any]:
-    return {
-        "calls": answers.calls,
-        "turns": len(answers.seconds),
-        "p50_s": round(answers.p50, 3),
-        "p90_s": round(answers.p90, 3),
-        "gaps": answers.gaps,
-        "unanswered": answers.unanswered,
-    }

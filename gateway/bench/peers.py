@@ -1,33 +1,29 @@
 """
 Both ends of one call under load: Twilio's side of the media stream, and the voice engine.
 
-They send a stamped frame every 20 ms in either direction. Separate from `gateway.simulate` and on picows, because the
-load generator has one core for all calls: each frame is formatted by hand and never becomes an object.
+They send a frame every 20 ms in either direction. Each frame carries its call, its number and the time it was sent; a
+`FrameLedger` checks that it arrives once, in order, unchanged.
+
+Separate from `gateway.simulate` and on picows, because the load generator has one core for all calls: each frame is
+formatted by hand and never becomes an object.
 """
 
 import asyncio
+import struct
 import time
+from array import array
 from base64 import b64encode
 from binascii import a2b_base64
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 from uuid import uuid4
 
 import httpx
 import orjson
-from picows import (
-    WSCloseCode,
-    WSFrame,
-    WSListener,
-    WSMsgType,
-    WSTransport,
-    WSUpgradeRequest,
-    ws_connect,
-    ws_create_server,
-)
+from picows import WSCloseCode, WSFrame, WSListener, WSMsgType, WSTransport, ws_connect, ws_create_server
 
-from gateway.audio import FRAME_MS, SILENCE_FRAME
-from gateway.bench.frame_stamps import Delays, FrameLedger, call_of
+from gateway.audio import FRAME_BYTES, FRAME_MS, SILENCE_FRAME
+from gateway.bench.results import FrameCount
 from gateway.simulate.carriers import twilio_form, twilio_signature, twilio_start, twilio_stream
 
 ACCOUNT_SID: Final = "AC" + "0" * 32
@@ -42,6 +38,10 @@ CYCLE_FRAMES: Final = 150
 SPOKEN_FRAMES: Final = 90
 """Frames of the cycle in which the agent speaks. They last 20 ms each: small frames cost the gateway most."""
 
+_MEDIA: Final = (
+    b'{"event":"media","sequenceNumber":"%d","streamSid":"%b","media":{"track":"inbound","chunk":"%d",'
+    b'"timestamp":"%d","payload":"%b"}}'
+)
 _WELCOME: Final = b'{"type":"Welcome","request_id":"00000000-0000-0000-0000-000000000000"}'
 _APPLIED: Final = b'{"type":"SettingsApplied"}'
 _TURNS: Final = (
@@ -50,9 +50,101 @@ _TURNS: Final = (
     b'{"type":"ConversationText","role":"assistant","content":"It has. The parcel should be with you on Friday."}',
 )
 _DONE: Final = b'{"type":"AgentAudioDone"}'
+_STAMP: Final = struct.Struct(">HIQ")  # call, number, nanoseconds of the monotonic clock
+_FILLER: Final = bytes((37 * sample + 11) % 256 for sample in range(FRAME_BYTES - _STAMP.size))
 
 
-class SimulatedCall(WSListener):
+# Stamped frames
+
+
+def stamped(call: int, number: int, at_ns: int) -> bytes:
+    return _STAMP.pack(call, number, at_ns) + _FILLER
+
+
+def stamp_of(audio: bytes) -> tuple[int, int, int] | None:
+    """The call, the number and the time in a frame; None for audio without a stamp."""
+    if len(audio) != FRAME_BYTES or not audio.endswith(_FILLER):
+        return None
+    call, number, sent_ns = _STAMP.unpack_from(audio)
+    return call, number, sent_ns
+
+
+class Delays:
+    """Transit times of the frames sent within a time window."""
+
+    def __init__(self) -> None:
+        self.values_ns = array("q")
+        self._since_ns = self._until_ns = 0
+
+    def open_window(self, since_ns: int, until_ns: int) -> None:
+        self._since_ns, self._until_ns = since_ns, until_ns
+
+    def add(self, sent_ns: int, arrived_ns: int) -> None:
+        if self._since_ns <= sent_ns < self._until_ns:
+            self.values_ns.append(arrived_ns - sent_ns)
+
+
+class FrameLedger:
+    """The frames of one direction of one call."""
+
+    __slots__ = ("_call", "_delays", "arrived", "changed", "expected", "reordered", "sent")
+
+    def __init__(self, call: int, delays: Delays) -> None:
+        self._call = call
+        self._delays = delays
+        self.sent = self.arrived = self.expected = self.reordered = self.changed = 0
+
+    def send(self, now_ns: int) -> bytes:
+        """Stamp the next frame."""
+        frame = stamped(self._call, self.sent, now_ns)
+        self.sent += 1
+        return frame
+
+    def receive(self, audio: bytes, now_ns: int) -> None:
+        if (stamp := stamp_of(audio)) is None:
+            self.changed += 1
+            return
+        call, number, sent_ns = stamp
+        if call != self._call or number >= self.sent:
+            self.changed += 1
+        elif number < self.expected:
+            self.reordered += 1
+        else:
+            self.expected = number + 1
+            self.arrived += 1
+            self._delays.add(sent_ns, now_ns)
+
+
+def count_frames(ledgers: Sequence[FrameLedger]) -> FrameCount:
+    return FrameCount(
+        sent=sum(ledger.sent for ledger in ledgers),
+        lost=sum(ledger.sent - ledger.arrived for ledger in ledgers),
+        reordered=sum(ledger.reordered for ledger in ledgers),
+        changed=sum(ledger.changed for ledger in ledgers),
+    )
+
+
+# The peers
+
+
+class _Peer(WSListener):
+    """One end of a WebSocket."""
+
+    _transport: WSTransport | None = None
+
+    def on_ws_connected(self, transport: WSTransport) -> None:
+        self._transport = transport
+
+    def on_ws_disconnected(self, transport: WSTransport) -> None:
+        self._transport = None
+
+    def _send(self, *messages: bytes) -> None:
+        if self._transport is not None:
+            for message in messages:
+                self._transport.send(WSMsgType.TEXT, message)
+
+
+class SimulatedCall(_Peer):
     """One phone call, with a ledger for each direction."""
 
     def __init__(self, number: int, *, phase: float, up: Delays, down: Delays) -> None:
@@ -67,14 +159,11 @@ class SimulatedCall(WSListener):
         self._phase = phase
         self._call_sid = f"CA{uuid4().hex}"
         self._stream_sid = f"MZ{uuid4().hex}"
-        self._transport: WSTransport | None = None
         self._sequence = 1
 
     @property
     def connected(self) -> bool:
         return self._transport is not None and self.engine is not None
-
-    # Called by the load
 
     async def place(self, http: httpx.AsyncClient) -> None:
         """Announce the call and open its stream. Raises httpx.HTTPError, ValueError or picows.WSError."""
@@ -96,12 +185,8 @@ class SimulatedCall(WSListener):
         chunk = self.up.sent + 1
         payload = b64encode(self.up.send(time.monotonic_ns()))
         self._sequence += 1
-        self._transport.send(
-            WSMsgType.TEXT,
-            b'{"event":"media","sequenceNumber":"%d","streamSid":"%b","media":{"track":"inbound","chunk":"%d",'
-            b'"timestamp":"%d","payload":"%b"}}'
-            % (self._sequence, self._stream_sid.encode(), chunk, chunk * 20, payload),
-        )
+        stream_sid, timestamp = self._stream_sid.encode(), chunk * FRAME_MS
+        self._transport.send(WSMsgType.TEXT, _MEDIA % (self._sequence, stream_sid, chunk, timestamp, payload))
 
     def hang_up(self) -> None:
         """Send `stop` and close the socket."""
@@ -115,21 +200,11 @@ class SimulatedCall(WSListener):
             self._transport.disconnect()
             self._transport = None
 
-    # Called by the engine
-
     def engine_connected(self, engine: "LoadEngineConnection") -> None:
         self.engine = engine
         passed = time.monotonic_ns() // (FRAME_MS * 1_000_000)
         engine.begin((passed + int(self._phase * CYCLE_FRAMES)) % CYCLE_FRAMES)
         self.talking.set()
-
-    # Called by picows
-
-    def on_ws_connected(self, transport: WSTransport) -> None:
-        self._transport = transport
-
-    def on_ws_disconnected(self, transport: WSTransport) -> None:
-        self._transport = None
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         now_ns = time.monotonic_ns()
@@ -146,18 +221,13 @@ class SimulatedCall(WSListener):
         self._sequence += 1
         return {"sequenceNumber": str(self._sequence), "streamSid": self._stream_sid}
 
-    def _send(self, message: bytes) -> None:
-        if self._transport is not None:
-            self._transport.send(WSMsgType.TEXT, message)
 
-
-class LoadEngineConnection(WSListener):
+class LoadEngineConnection(_Peer):
     """One call's engine. The first stamped frame identifies the call."""
 
     def __init__(self, find_call: Callable[[int], SimulatedCall]) -> None:
         self._find_call = find_call
         self._call: SimulatedCall | None = None
-        self._transport: WSTransport | None = None
         self._position = 0
         self.settings = b""
         """The Settings message that the gateway sent."""
@@ -165,8 +235,6 @@ class LoadEngineConnection(WSListener):
         self.turns = 0
         """Turns of each side."""
         self.silent = False
-
-    # Called by the load
 
     def begin(self, position: int) -> None:
         """Send the first turns and continue at `position` of the cycle, so that calls do not speak in step."""
@@ -185,50 +253,30 @@ class LoadEngineConnection(WSListener):
         elif position == SPOKEN_FRAMES:
             self._send(_DONE)
 
-    # Called by picows
-
     def on_ws_connected(self, transport: WSTransport) -> None:
-        self._transport = transport
+        super().on_ws_connected(transport)
         self._send(_WELCOME)
-
-    def on_ws_disconnected(self, transport: WSTransport) -> None:
-        self._transport = None
 
     def on_ws_frame(self, transport: WSTransport, frame: WSFrame) -> None:
         now_ns = time.monotonic_ns()
         if frame.msg_type == WSMsgType.BINARY:
-            self._receive_audio(frame.get_payload_as_bytes(), now_ns)
+            audio = frame.get_payload_as_bytes()
+            if self._call is None and (stamp := stamp_of(audio)) is not None:
+                self._call = self._find_call(stamp[0])
+                self._call.engine_connected(self)
+            if self._call is not None and audio != SILENCE_FRAME:  # the gateway sends it while the carrier pauses
+                self._call.up.receive(audio, now_ns)
         elif frame.msg_type == WSMsgType.TEXT and self.settings_ns == 0:
             self.settings, self.settings_ns = frame.get_payload_as_bytes(), now_ns
             self._send(_APPLIED)
         elif frame.msg_type == WSMsgType.CLOSE:
             transport.disconnect()
 
-    def _receive_audio(self, audio: bytes, now_ns: int) -> None:
-        if self._call is not None:
-            if audio != SILENCE_FRAME:  # the gateway generates those while the carrier pauses
-                self._call.up.receive(audio, now_ns)
-            return
-        number = call_of(audio)
-        if number is not None:
-            self._call = self._find_call(number)
-            self._call.up.receive(audio, now_ns)
-            self._call.engine_connected(self)
-
     def _take_turns(self) -> None:
         self.turns += 1
         self._send(*_TURNS)
 
-    def _send(self, *messages: bytes) -> None:
-        if self._transport is not None:
-            for message in messages:
-                self._transport.send(WSMsgType.TEXT, message)
-
 
 async def start_engine(find_call: Callable[[int], SimulatedCall]) -> asyncio.Server:
     """Listen on a free loopback port."""
-
-    def listener(request: WSUpgradeRequest) -> LoadEngineConnection:
-        return LoadEngineConnection(find_call)
-
-    return await ws_create_server(listener, "127.0.0.1", 0, backlog=1024)
+    return await ws_create_server(lambda request: LoadEngineConnection(find_call), "127.0.0.1", 0, backlog=1024)

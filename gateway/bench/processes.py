@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,7 +19,6 @@ from gateway.bench.peers import ACCOUNT_SID, AUTH_TOKEN
 from gateway.errors import BenchFailed
 
 ADMIN_TOKEN: Final = "bench-admin-token"
-_READY_SECONDS: Final = 20.0
 _INHERITED: Final = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "SYSTEMROOT")
 
 
@@ -35,6 +34,8 @@ class Variant:
     """Content of gateway.toml."""
     document_seconds: float = 30.0
     """How long to wait for a call's document; 0 if none is written."""
+    ready_seconds: float = 20.0
+    """How long the gateway may take until it accepts calls."""
     viewers: bool = False
     """Open a live page and a tail during the run."""
 
@@ -122,24 +123,6 @@ def pinned(to: set[int]) -> Iterator[None]:
         os.sched_setaffinity(0, before)
 
 
-def raise_priority(pid: int = 0) -> bool:
-    """
-    Give a process (0: this one) real-time priority; not its other threads or children.
-
-    Returns False if the system refuses; then other processes on the core disturb the measurement.
-    """
-    try:
-        os.sched_setscheduler(pid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
-    except OSError:  # no permission, or not supported by the kernel
-        return False
-    return True
-
-
-def restore_priority() -> None:
-    """Give this process normal priority again."""
-    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-
-
 @contextlib.asynccontextmanager
 async def running_gateway(engine_url: str, variant: Variant, *, core: int | None) -> AsyncIterator[GatewayProcess]:
     """
@@ -147,76 +130,62 @@ async def running_gateway(engine_url: str, variant: Variant, *, core: int | None
 
     It is killed at the end: there is nothing to shut down in order.
     """
-    with tempfile.TemporaryDirectory(prefix="gateway-bench-", ignore_cleanup_errors=True) as folder:
-        log = Path(folder) / "log"
-        (Path(folder) / "gateway.toml").write_text(variant.toml)
-        environment = {**_environment(Path(folder), engine_url), **variant.environment}
-        process = _start(Path(folder), log, variant.arguments, environment)
+    with tempfile.TemporaryDirectory(prefix="gateway-bench-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        log = folder / "log"
+        (folder / "gateway.toml").write_text(variant.toml)
+        code = "import sys; from gateway.cli.main import main; sys.exit(main())"
+        command = [sys.executable, "-c", code, "serve", "--host", "127.0.0.1", "--port", "0", *variant.arguments]
+        environment = {
+            **{name: os.environ[name] for name in _INHERITED if name in os.environ},
+            "PYTHONPATH": str(Path(gateway.__file__).parent.parent),
+            "DATA_DIR": str(folder / "data"),
+            "VOICE_SESSION_ARCHIVE_DIR": str(folder / "archive"),
+            "ALLOWED_CALLERS": "*",
+            "TWILIO_ACCOUNT_SID": ACCOUNT_SID,
+            "TWILIO_AUTH_TOKEN": AUTH_TOKEN,
+            "TWILIO_API_URL": engine_url.replace("ws:", "http:"),  # a closed port: no request may leave the machine
+            "DEEPGRAM_API_KEY": "bench",
+            "DEEPGRAM_AGENT_URL": engine_url,
+            "GATEWAY_ADMIN_TOKEN": ADMIN_TOKEN,
+            "LOG_FORMAT": "json",
+            **variant.environment,
+        }
+        with log.open("wb") as output:
+            process = await asyncio.create_subprocess_exec(
+                *command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
         try:
             if core is not None:
                 os.sched_setaffinity(process.pid, {core})
-            async with asyncio.timeout(_READY_SECONDS):
-                url = await _announced(process, log)
-                await _healthy(url)
+            async with asyncio.timeout(variant.ready_seconds):
+                url = await _wait_ready(process, log)
             yield GatewayProcess(process.pid, url, core or 0)
         except TimeoutError:
-            raise BenchFailed(f"the gateway was not ready within {_READY_SECONDS:.0f} s") from None
+            raise BenchFailed(f"the gateway was not ready within {variant.ready_seconds:.0f} s") from None
         finally:
-            process.kill()
-            process.wait()
+            with contextlib.suppress(ProcessLookupError):  # it may have ended
+                process.kill()
+            await process.wait()
 
 
-def _environment(folder: Path, engine_url: str) -> dict[str, str]:
-    return {
-        **{name: os.environ[name] for name in _INHERITED if name in os.environ},
-        "PYTHONPATH": str(Path(gateway.__file__).parent.parent),
-        "DATA_DIR": str(folder / "data"),
-        "VOICE_SESSION_ARCHIVE_DIR": str(folder / "archive"),
-        "ALLOWED_CALLERS": "*",
-        "TWILIO_ACCOUNT_SID": ACCOUNT_SID,
-        "TWILIO_AUTH_TOKEN": AUTH_TOKEN,
-        "TWILIO_API_URL": engine_url.replace("ws:", "http:"),  # a closed port: no request may leave the machine
-        "DEEPGRAM_API_KEY": "bench",
-        "DEEPGRAM_AGENT_URL": engine_url,
-        "GATEWAY_ADMIN_TOKEN": ADMIN_TOKEN,
-        "LOG_FORMAT": "json",
-    }
+async def _wait_ready(process: asyncio.subprocess.Process, log: Path) -> str:
+    """Wait until the gateway accepts calls. Returns its address."""
+    async with httpx.AsyncClient(trust_env=False) as http:
+        while process.returncode is None:
+            with contextlib.suppress(httpx.HTTPError):
+                if (url := _logged_url(log)) and (await http.get(f"{url}/ready")).is_success:
+                    return url
+            await asyncio.sleep(0.02)
+    raise BenchFailed(f"the gateway did not start: {_last_line(log)}")
 
 
-def _start(folder: Path, log: Path, arguments: Sequence[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    code = "import sys; from gateway.cli.main import main; sys.exit(main())"
-    command = [sys.executable, "-c", code, "serve", "--host", "127.0.0.1", "--port", "0", *arguments]
-    with log.open("wb") as stderr:
-        return subprocess.Popen(
-            command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr
-        )
-
-
-async def _announced(process: subprocess.Popen[bytes], log: Path) -> str:
-    """The address it listens on, from its log."""
-    while (url := _address(log)) is None:
-        if process.poll() is not None:
-            raise BenchFailed(f"the gateway did not start: {_last_line(log)}")
-        await asyncio.sleep(0.02)
-    return url
-
-
-def _address(log: Path) -> str | None:
-    for line in log.read_bytes().splitlines(keepends=True):
-        if b'"gateway starts"' in line and line.endswith(b"\n"):
-            return str(orjson.loads(line)["url"])
-    return None
+def _logged_url(log: Path) -> str:
+    lines = log.read_bytes().splitlines(keepends=True)
+    starts = [line for line in lines if b'"gateway starts"' in line and line.endswith(b"\n")]
+    return str(orjson.loads(starts[0])["url"]) if starts else ""
 
 
 def _last_line(log: Path) -> str:
-    lines = log.read_text(errors="replace").split("\n")
-    return next((line for line in reversed(lines) if line.strip()), "the log is empty")
-
-
-async def _healthy(url: str) -> None:
-    async with httpx.AsyncClient(trust_env=False) as http:
-        while True:
-            with contextlib.suppress(httpx.HTTPError):
-                if (await http.get(f"{url}/health")).status_code == 200:
-                    return
-            await asyncio.sleep(0.02)
+    lines = [line for line in log.read_text(errors="replace").split("\n") if line.strip()]
+    return lines[-1] if lines else "the log is empty"

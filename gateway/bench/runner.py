@@ -4,18 +4,16 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
 from typing import Final
 
 import httpx
 import uvloop
 
 from gateway.bench.load import Load, Viewers, client
-from gateway.bench.measures import Measurement, Spread
 from gateway.bench.peers import start_engine
 from gateway.bench.processes import GatewayProcess, Pair, Variant, cores, pinned, running_gateway
+from gateway.bench.results import Measurement, Search, Spread
 
-FIRST_CALLS: Final = 100
 COMPARED_CALLS: Final = 50
 _ROUNDS: Final = 3
 _SETTLE_SECONDS: Final = 1.5
@@ -25,33 +23,6 @@ Measure = Callable[[int], Measurement]
 Progress = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class _Usage:
-    """Resources the gateway has used, in total or between two readings, and the turns it has processed."""
-
-    seconds: float
-    cpu_seconds: float
-    waited_seconds: float
-    written_bytes: int
-    turns: int
-
-    @classmethod
-    def of(cls, process: GatewayProcess, load: Load) -> "_Usage":
-        cpu, waited, written = process.cpu_seconds(), process.waited_seconds(), process.written_bytes()
-        return cls(time.monotonic(), cpu, waited, written, load.turns)
-
-    def since(self, before: "_Usage") -> "_Usage":
-        return _Usage(*(now - then for now, then in zip(astuple(self), astuple(before), strict=True)))
-
-
-@dataclass(frozen=True)
-class Search:
-    """All steps and the highest load that was sustained."""
-
-    steps: list[Measurement]
-    best: Measurement | None
-
-
 def measure(calls: int, variant: Variant, *, seconds: float) -> Measurement:
     """Run once against a fresh gateway. Raises BenchFailed if calls cannot be placed."""
     core, others = cores()
@@ -59,24 +30,29 @@ def measure(calls: int, variant: Variant, *, seconds: float) -> Measurement:
         return runner.run(_measure(calls, seconds, variant, core))
 
 
-def search(measure: Measure, *, first: int = FIRST_CALLS, progress: Progress) -> Search:
+def search(measure: Measure, *, progress: Progress) -> Search:
     """Find the most sustained calls: double until a run fails, then bisect down to a tenth."""
     steps: list[Measurement] = []
     best: Measurement | None = None
     failed: int | None = None
-    calls: int | None = first
+    calls: int | None = 100
     while calls is not None:
-        result = _undisturbed(measure, calls, progress)
+        result = measure(calls)
+        progress(_summary(result))
+        if not result.sustained and result.disturbances:
+            progress("disturbed, repeating")
+            result = measure(calls)
+            progress(_summary(result))
         steps.append(result)
         if result.sustained:
             best = result
         else:
             failed = calls
-        calls = next_step(best.calls if best is not None else 0, failed)
+        calls = _next_step(best.calls if best is not None else 0, failed)
     return Search(steps, best)
 
 
-def next_step(held: int, failed: int | None) -> int | None:
+def _next_step(held: int, failed: int | None) -> int | None:
     """Number of calls to try next; None when the result is precise enough."""
     if failed is None:
         return held * 2
@@ -98,26 +74,15 @@ def compare(
     runs: list[Measurement] = []
     for variant in pair * _ROUNDS:
         runs.append(measure(variant))
-        progress(summary(runs[-1]))
-    return _best(runs[::2]), _best(runs[1::2])
+        progress(_summary(runs[-1]))
+
+    def best(runs: Sequence[Measurement]) -> Measurement:
+        return min(runs, key=lambda run: run.slower_p99_ms)
+
+    return best(runs[::2]), best(runs[1::2])
 
 
-def _best(runs: Sequence[Measurement]) -> Measurement:
-    return min(runs, key=lambda run: run.slower_p99_ms)
-
-
-def _undisturbed(measure: Measure, calls: int, progress: Progress) -> Measurement:
-    """Measure once; repeat a bad result that interference may explain."""
-    result = measure(calls)
-    progress(summary(result))
-    if not result.sustained and result.disturbed:
-        progress("disturbed, repeating")
-        result = measure(calls)
-        progress(summary(result))
-    return result
-
-
-def summary(result: Measurement) -> str:
+def _summary(result: Measurement) -> str:
     """Describe a run in one line."""
     verdict = "sustained" if result.sustained else "not sustained"
     up, down = result.delay_up.p99_ms, result.delay_down.p99_ms
@@ -136,14 +101,19 @@ async def _measure(calls: int, seconds: float, variant: Variant, core: int) -> M
 async def _run(
     load: Load, process: GatewayProcess, http: httpx.AsyncClient, seconds: float, variant: Variant
 ) -> Measurement:
+    def usage() -> tuple[float, float, float, int, int]:
+        waited, written = process.waited_seconds(), process.written_bytes()
+        return time.monotonic(), process.cpu_seconds(), waited, written, load.turns
+
     idle_bytes = process.resident_bytes()
     await load.place(http)
     await asyncio.sleep(_SETTLE_SECONDS)
     viewers = Viewers()
     async with viewers.watching(http) if variant.viewers else contextlib.nullcontext():
-        before = _Usage.of(process, load)
-        lag = await load.measure(http, seconds)
-        used = _Usage.of(process, load).since(before)
+        before = usage()
+        lag = await load.talk_while(load.measure_delays(http, seconds))
+        used = (now - then for now, then in zip(usage(), before, strict=True))
+        elapsed, cpu_seconds, waited_seconds, written_bytes, turns = used
     grown_bytes = process.resident_bytes() - idle_bytes
     connected, calls = load.connected, len(load.calls)
     documents = await load.hang_up_some(http, variant.document_seconds)
@@ -159,11 +129,11 @@ async def _run(
         start_to_settings=load.start_to_settings(),
         hangup_to_document=documents,
         words_to_watcher=Spread.of_ns(viewers.delays_ns),
-        cpu_ms_per_call_second=round(used.cpu_seconds * 1000 / calls / used.seconds, 2),
+        cpu_ms_per_call_second=round(cpu_seconds * 1000 / calls / elapsed, 2),
         memory_kib_per_call=round(grown_bytes / 1024 / calls, 1),
-        turns_per_second=round(used.turns / used.seconds, 1),
-        disk_kib_per_second=round(used.written_bytes / 1024 / used.seconds, 1),
+        turns_per_second=round(turns / elapsed, 1),
+        disk_kib_per_second=round(written_bytes / 1024 / elapsed, 1),
         frames=frames,
         generator_lag=lag,
-        core_taken=round(used.waited_seconds / used.seconds, 3),
+        core_taken=round(waited_seconds / elapsed, 3),
     )

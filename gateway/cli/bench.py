@@ -6,7 +6,7 @@ import sys
 from functools import partial
 from typing import Any, Final
 
-from gateway.bench import report, runner
+from gateway.bench import results, runner
 from gateway.bench.processes import COMPARISONS, LOCAL_CALLS, SOCKETS
 from gateway.errors import SettingsError
 from gateway.speech import model_files
@@ -48,21 +48,21 @@ def _search(options: argparse.Namespace) -> int:
     measure = partial(runner.measure, variant=SOCKETS[options.sockets], seconds=options.seconds)
     found = runner.search(measure, progress=_progress)
     sustained = found.best.calls if found.best is not None else 0
-    _print(options, report.as_json(found.steps, calls_sustained=sustained), report.search_as_text(found))
+    _print(options, results.as_json(found.steps, calls_sustained=sustained), results.search_as_text(found))
     return 0 if found.best is not None else 1
 
 
 def _run_once(options: argparse.Namespace) -> int:
     _progress(f"{options.calls} calls for {options.seconds:g} s")
     result = runner.measure(options.calls, SOCKETS[options.sockets], seconds=options.seconds)
-    _print(options, report.as_json([result]), report.run_as_text(result))
+    _print(options, results.as_json([result]), results.run_as_text(result))
     return 0 if result.frames.faultless else 1
 
 
 def _compare(options: argparse.Namespace) -> int:
     measure = partial(runner.measure, options.calls or runner.COMPARED_CALLS, seconds=options.seconds)
     first, second = runner.compare(measure, COMPARISONS[options.compare], progress=_progress)
-    _print(options, report.comparison_as_json(first, second), report.comparison_as_text(first, second))
+    _print(options, results.as_json([first, second]) | {"ratio": results.ratios(first, second)}, results.comparison_as_text(first, second))
     return 0 if first.frames.faultless and second.frames.faultless else 1
 
 

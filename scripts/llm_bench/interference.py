@@ -1,5 +1,5 @@
 """
-Detects when other load on the machine spoiled a measurement.
+Keeps other load on the machine away from a measurement, and detects when it spoiled one.
 
 On a shared machine the hypervisor or another process takes a core away for tens of milliseconds now and then. Counting
 those moments would make a 99th percentile mostly noise. The same holds while the load generator itself was delayed and
@@ -7,12 +7,13 @@ then sends a burst.
 """
 
 import asyncio
+import os
 import time
 from bisect import bisect_left
 from typing import Final
 
-from gateway.bench.measures import LATE_MS
 from gateway.bench.processes import GatewayProcess
+from gateway.bench.results import LATE_MS
 
 _LOOK_SECONDS: Final = 0.005
 _TAKEN_SECONDS: Final = 0.001
@@ -47,3 +48,21 @@ class Interference:
     def was_clear(self, since_ns: int, until_ns: int) -> bool:
         at = bisect_left(self._disturbed, since_ns, key=lambda span: span[1])
         return at == len(self._disturbed) or self._disturbed[at][0] > until_ns
+
+
+def raise_priority(pid: int = 0) -> bool:
+    """
+    Give a process (0: this one) real-time priority; not its other threads or children.
+
+    Returns False if the system refuses; then other processes on the core disturb the measurement.
+    """
+    try:
+        os.sched_setscheduler(pid, os.SCHED_FIFO | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError:  # no permission, or not supported by the kernel
+        return False
+    return True
+
+
+def restore_priority() -> None:
+    """Give this process normal priority again."""
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))

@@ -20,22 +20,12 @@ from urllib.parse import urlsplit
 import orjson
 import uvloop
 
-from gateway.bench.frame_stamps import FrameCount
 from gateway.bench.load import Load, client
-from gateway.bench.measures import Spread
 from gateway.bench.peers import start_engine
-from gateway.bench.processes import (
-    COMPARISONS,
-    GatewayProcess,
-    Variant,
-    cores,
-    pinned,
-    raise_priority,
-    restore_priority,
-    running_gateway,
-)
+from gateway.bench.processes import COMPARISONS, GatewayProcess, Variant, cores, pinned, running_gateway
+from gateway.bench.results import FrameCount, Spread
 from gateway.errors import BenchFailed
-from scripts.llm_bench.interference import Interference
+from scripts.llm_bench.interference import Interference, raise_priority, restore_priority
 from scripts.llm_bench.kernel_timestamps import StampedConnection
 from scripts.llm_bench.report import LlmMeasurement
 from scripts.llm_bench.upstream import FIRST_PIECE_SECONDS, PIECE_SECONDS, PIECES, running_upstream
@@ -71,7 +61,9 @@ async def _measure(turns: int, seconds: float, core: int) -> LlmMeasurement:
             await load.place(http)
             if load.connected != turns:
                 raise BenchFailed(f"only {load.connected} of {turns} calls connected")
-            load.silence_agents()
+            for call in load.calls:
+                if call.engine is not None:
+                    call.engine.silent = True
             ahead = raise_priority(process.pid) and raise_priority()
             try:
                 await asyncio.sleep(_SETTLE_SECONDS)

@@ -3,9 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from gateway.bench.frame_stamps import FrameCount
-from gateway.bench.measures import Spread, disturbances_of
-from gateway.bench.report import faults, line, times
+from gateway.bench.results import FrameCount, Spread, disturbances_of, faults, line, times
 
 LIMIT_MS: Final = 3.0
 """Delay added to the first token at p99."""

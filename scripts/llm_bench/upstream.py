@@ -16,8 +16,8 @@ from typing import Final
 import uvloop
 
 import gateway
-from gateway.bench.processes import raise_priority
 from gateway.errors import BenchFailed
+from scripts.llm_bench.interference import raise_priority
 
 FIRST_PIECE_SECONDS: Final = 0.4
 PIECES: Final = 30

@@ -7,10 +7,10 @@ import os
 import pytest
 
 from gateway.bench import runner
-from gateway.bench.measures import Spread
 from gateway.bench.processes import COMPARISONS, SOCKETS
+from gateway.bench.results import Spread
 from gateway.cli.main import main
-from tests.bench.test_measures import measurement
+from tests.bench.test_results import measurement
 
 SLOW = Spread(100, 30.0, 40.0, 50.0)
 FAST = Spread(100, 0.1, 0.5, 1.0)

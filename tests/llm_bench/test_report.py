@@ -3,11 +3,10 @@ import dataclasses
 import orjson
 import pytest
 
-from gateway.bench.frame_stamps import FrameCount
-from gateway.bench.measures import Spread
+from gateway.bench.results import FrameCount, Spread
 from scripts.llm_bench import report
 from scripts.llm_bench.report import LlmMeasurement
-from tests.bench.test_measures import FINE
+from tests.bench.test_results import FINE
 
 TABLE = """\
 100 answers at once for 6 s, each in its own call, gateway on one core, real-time priority
