@@ -23,8 +23,8 @@ from hibari import Hibari
 
 from gateway.audio import FRAME_BYTES, linear_to_mulaw
 from gateway.calls.speech_output import APOLOGY_TEXT
-from gateway.cli.ephemeral_gateway import own_gateway
 from gateway.settings import Secret, Settings
+from gateway.simulate.gateway_under_test import own_gateway
 from tests.fakes import deepgram_dialogue
 from tests.fakes.deepgram import Conversation, FakeDeepgram
 from tests.fakes.telnyx import FakeTelnyx

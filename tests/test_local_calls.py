@@ -7,9 +7,8 @@ import pytest
 
 from gateway.engines.local import BUSY
 from gateway.settings import Secret
-from gateway.simulate import voices
-from gateway.simulate.scripted_caller import ScriptedCaller
 from gateway.simulate.softphone import phone_line
+from gateway.simulate.synthetic_caller import ScriptedCaller, line_noise, pico
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, ToolCall
 from tests.stage import ADMIN, CALLER, patient_client, running_gateway, until, until_it
@@ -52,7 +51,7 @@ async def transcript(tmp_path):
 
 async def talk(url, *lines, caller=CALLER):
     async with phone_line(url, Secret(ADMIN), caller=caller) as line:
-        person = ScriptedCaller(line, [voices.pico(text) for text in lines])
+        person = ScriptedCaller(line, [pico(text) for text in lines])
         await line.talk(person.speak, person.listen, speed=SPEED)
 
 
@@ -92,11 +91,11 @@ def _interrupting(line, then):
     """A caller who asks for a story and interrupts it. `then` is called before the interruption."""
 
     def waits(condition):
-        noise = itertools.cycle(voices.line_noise(50))
+        noise = itertools.cycle(line_noise(50))
         return itertools.takewhile(lambda _: not condition(), itertools.islice(noise, 5000))
 
     def says(text):
-        sound = voices.pico(text)
+        sound = pico(text)
         return (sound[at : at + 160].ljust(160, b"\xff") for at in range(0, len(sound), 160))
 
     yield from waits(lambda: line.playout.is_playing)
@@ -104,7 +103,7 @@ def _interrupting(line, then):
     yield from says("Tell me a story.")
     yield from waits(lambda: line.playout.is_playing)
     then()
-    yield from voices.line_noise(100)
+    yield from line_noise(100)
     yield from says("Stop it, please.")
     yield from waits(lambda: not line.playout.is_playing)
     yield from waits(lambda: line.playout.is_playing)

@@ -19,9 +19,8 @@ from typing import Any, Final
 from gateway.audio import FRAME_BYTES
 from gateway.bench.processes import ADMIN_TOKEN, GatewayProcess, Variant, running_gateway
 from gateway.settings import Secret
-from gateway.simulate import voices
-from gateway.simulate.scripted_caller import ScriptedCaller
 from gateway.simulate.softphone import phone_line
+from gateway.simulate.synthetic_caller import ScriptedCaller, line_noise, pico
 from gateway.simulate.word_error import WordError, total, word_error
 from gateway.speech.models import Models
 from gateway.speech.stt_stream import SpeechEnded, SttStream, TranscribeRequest
@@ -81,7 +80,7 @@ def measure(calls: int, *, progress: Progress) -> LocalMeasurement:
     models = Models.load()
     errors = {
         name: total(word_error(sentence, _transcribed(speak(sentence), models)) for sentence in sentences)
-        for name, speak in {"hibari": models.voice.synthesize, "pico": voices.pico}.items()
+        for name, speak in {"hibari": models.voice.synthesize, "pico": pico}.items()
     }
     alone, together = asyncio.run(_phone(sentences, calls, progress))
     return LocalMeasurement(len(sentences), errors, alone, together)
@@ -93,7 +92,7 @@ def bench_sentences() -> list[str]:
 
 def _transcribed(audio: bytes, models: Models) -> str:
     """What endpointing and recognition make of the audio on a noisy line."""
-    quiet = b"".join(voices.line_noise(75))
+    quiet = b"".join(line_noise(75))
     stt_stream, texts = SttStream(VoiceActivityDetector(models.silero)), []
     line = quiet + audio + quiet
     for at in range(0, len(line), FRAME_BYTES):
@@ -108,7 +107,7 @@ def _transcribed(audio: bytes, models: Models) -> str:
 
 
 async def _phone(sentences: Sequence[str], calls: int, progress: Progress) -> tuple[Answers, Answers]:
-    spoken = [voices.pico(sentence) for sentence in sentences[: TURNS + calls]]
+    spoken = [pico(sentence) for sentence in sentences[: TURNS + calls]]
     environment = {"VOICE_ENGINE": "local", "LOCAL_ENGINE_CALLS": str(calls)}
     variant = Variant("local", environment=environment, ready_seconds=60.0)
     async with running_gateway("ws://127.0.0.1:9", variant, core=None) as process:

@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from gateway.bench import results, runner
 from gateway.bench.processes import COMPARISONS, LOCAL_CALLS, SOCKETS
@@ -37,47 +37,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Return 1 if frames or answers were lost or no load was sustained."""
+    measure = partial(runner.measure, seconds=options.seconds)
     if options.engine:
-        return _bench_local(options)
-    if options.compare:
-        return _compare(options)
-    return _run_once(options) if options.calls else _search(options)
+        if not model_files.are_installed():
+            raise SettingsError(f"the local engine is not installed; run: {model_files.INSTALL}")
+        from gateway.bench import local  # numpy; not needed by the server
 
-
-def _search(options: argparse.Namespace) -> int:
-    measure = partial(runner.measure, variant=SOCKETS[options.sockets], seconds=options.seconds)
-    found = runner.search(measure, progress=_progress)
-    sustained = found.best.calls if found.best is not None else 0
-    _print(options, results.as_json(found.steps, calls_sustained=sustained), results.search_as_text(found))
-    return 0 if found.best is not None else 1
-
-
-def _run_once(options: argparse.Namespace) -> int:
-    _progress(f"{options.calls} calls for {options.seconds:g} s")
-    result = runner.measure(options.calls, SOCKETS[options.sockets], seconds=options.seconds)
-    _print(options, results.as_json([result]), results.run_as_text(result))
-    return 0 if result.frames.faultless else 1
-
-
-def _compare(options: argparse.Namespace) -> int:
-    measure = partial(runner.measure, options.calls or runner.COMPARED_CALLS, seconds=options.seconds)
-    first, second = runner.compare(measure, COMPARISONS[options.compare], progress=_progress)
-    _print(options, results.as_json([first, second]) | {"ratio": results.ratios(first, second)}, results.comparison_as_text(first, second))
-    return 0 if first.frames.faultless and second.frames.faultless else 1
-
-
-def _bench_local(options: argparse.Namespace) -> int:
-    if not model_files.are_installed():
-        raise SettingsError(f"the local engine is not installed; run: {model_files.INSTALL}")
-    from gateway.bench import local  # numpy; not needed by the server
-
-    found = local.measure(options.calls or LOCAL_CALLS, progress=_progress)
-    _print(options, local.local_as_json(found), local.local_as_text(found))
-    return 0 if found.held else 1
-
-
-def _print(options: argparse.Namespace, machine: dict[str, Any], person: str) -> None:
-    print(json.dumps(machine, indent=2) if options.json else person)
+        local_found = local.measure(options.calls or LOCAL_CALLS, progress=_progress)
+        held, text, content = local_found.held, local.local_as_text(local_found), local.local_as_json(local_found)
+    elif options.compare:
+        compared = partial(measure, options.calls or runner.COMPARED_CALLS)
+        first, second = runner.compare(compared, COMPARISONS[options.compare], progress=_progress)
+        held, text = first.frames.faultless and second.frames.faultless, results.comparison_as_text(first, second)
+        content = {**results.as_json([first, second]), "ratio": results.ratios(first, second)}
+    elif options.calls:
+        _progress(f"{options.calls} calls for {options.seconds:g} s")
+        result = measure(options.calls, SOCKETS[options.sockets])
+        held, text, content = result.frames.faultless, results.run_as_text(result), results.as_json([result])
+    else:
+        found = runner.search(partial(measure, variant=SOCKETS[options.sockets]), progress=_progress)
+        sustained = found.best.calls if found.best is not None else 0
+        held, text = sustained > 0, results.search_as_text(found)
+        content = results.as_json(found.steps, calls_sustained=sustained)
+    print(json.dumps(content, indent=2) if options.json else text)
+    return 0 if held else 1
 
 
 def _progress(step: str) -> None:

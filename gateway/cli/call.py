@@ -40,11 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from gateway.simulate.wav import (  # imports numpy
-        check_place,
-        read_wav,
-        write_wav,
-    )
+    from gateway.simulate.call_audio import check_place, read_wav, write_wav  # imports numpy
 
     given = settings.load(os.environ, Path.cwd())
     lines = [read_wav(path) for path in options.files]
@@ -62,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 async def _call(options: argparse.Namespace, given: Settings, lines: list[bytes], heard: bytearray) -> None:
-    from gateway.simulate.audio_device import open_audio_device
+    from gateway.simulate.call_audio import open_audio_device
 
     url = options.url or f"http://{_reachable(given.host)}:{given.port}"
     with contextlib.ExitStack() as stack:
@@ -77,7 +73,7 @@ async def _call(options: argparse.Namespace, given: Settings, lines: list[bytes]
 
 
 def _prepared(line: Softphone, lines: list[bytes], heard: bytearray) -> tuple[Speak, Listen]:
-    from gateway.simulate.scripted_caller import ScriptedCaller
+    from gateway.simulate.synthetic_caller import ScriptedCaller
 
     caller = ScriptedCaller(line, lines)
     return caller.speak, _both(caller.listen, heard)

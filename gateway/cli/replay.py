@@ -11,7 +11,6 @@ from typing import Any, Final
 import orjson
 
 from gateway import logs, settings
-from gateway.cli.ephemeral_gateway import own_gateway
 from gateway.errors import SettingsError
 from gateway.replay.compare import Difference, compare, compare_stored
 from gateway.replay.harness import CallerAudio, RunningGateway, replay_harness
@@ -97,7 +96,7 @@ async def _replayed(recording: Recording, running: RunningGateway | None, option
 
 async def replay(recording: Recording, *, speed: float = 0.0) -> list[Difference]:
     """Play one call into a temporary gateway; return the differences."""
-    async with replay_harness(recording, own_gateway) as harness:
+    async with replay_harness(recording) as harness:
         await harness.seed(recording)
         outcome = await harness.play(recording, speed=speed)
         stored = await harness.stored_call(recording)

@@ -27,9 +27,8 @@ from gateway.settings import Secret, Settings
 from gateway.simulate.carriers import CarrierCall, SimulatedCarrier, SimulatedTelnyx, SimulatedTwilio
 from gateway.simulate.engine import SimulatedEngine
 from gateway.simulate.frames import AudioFrame, JsonFrame, ReceivedFrame
-from gateway.simulate.gateway_under_test import GatewayAddress, GatewayApi, StartGateway, serve_on_loopback
-from gateway.simulate.llm import SimulatedLlm
-from gateway.simulate.remem import SimulatedRemem
+from gateway.simulate.gateway_under_test import GatewayAddress, GatewayApi, own_gateway, serve_on_loopback
+from gateway.simulate.services import SimulatedLlm, SimulatedRemem
 
 _FINALIZATION_SECONDS: Final = 30.0
 _CARRIERS: Final[dict[str, type[SimulatedTwilio] | type[SimulatedTelnyx]]] = {
@@ -79,7 +78,7 @@ class ReplayHarness:
 
 
 @contextlib.asynccontextmanager
-async def replay_harness(recording: Recording, start: StartGateway) -> AsyncIterator[ReplayHarness]:
+async def replay_harness(recording: Recording) -> AsyncIterator[ReplayHarness]:
     """A harness with this recording's carrier, agent and caller, and the model that wrote its summary."""
     async with contextlib.AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-replay-")))
@@ -101,7 +100,7 @@ async def replay_harness(recording: Recording, start: StartGateway) -> AsyncIter
             deepgram_agent_url=engine.url,
             gateway_admin_token=admin_token,
         )
-        url = await stack.enter_async_context(start(settings))
+        url = await stack.enter_async_context(own_gateway(settings))
         yield ReplayHarness(GatewayApi(GatewayAddress(url), http, admin_token), carrier, engine, folder / "archive")
 
 
@@ -191,7 +190,7 @@ class RunningGateway:
             return CallerAudio.of(call.sink.frames)
 
     def _twilio(self, recording: Recording, http: httpx.AsyncClient) -> SimulatedTwilio:
-        if recording.header.carrier == SimulatedTelnyx.name:
+        if recording.header.carrier == "telnyx":
             raise RecordingError(
                 f"{recording.path} is a Telnyx call, and only Telnyx can sign for a running gateway; leave out --url"
             )

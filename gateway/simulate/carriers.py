@@ -13,7 +13,7 @@ import time
 import uuid
 import xml.etree.ElementTree as ElementTree
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import Any
 
 import httpx
 import orjson
@@ -22,12 +22,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from twilio.request_validator import RequestValidator
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 from gateway.errors import SettingsError
 from gateway.settings import Secret
-from gateway.simulate.frames import PEER_SECONDS, AudioFrame, Frame, FrameSink, JsonFrame, TextFrame, wait_processed
+from gateway.simulate.frames import (
+    PEER_SECONDS,
+    AudioFrame,
+    Frame,
+    FrameSink,
+    JsonFrame,
+    parse_text,
+    send_frame,
+    wait_processed,
+)
 from gateway.simulate.gateway_under_test import GatewayAddress
 
 # Twilio's messages, for every simulated caller that speaks its dialect
@@ -93,11 +102,8 @@ class CarrierCall:
         self._reading = asyncio.get_running_loop().create_task(self._read(), name="carrier socket")
 
     async def send(self, frame: Frame) -> None:
-        """Send one text frame. It is lost when the socket is closed, as with a real carrier."""
         assert not isinstance(frame, AudioFrame)  # a carrier sends audio inside JSON
-        text = frame.text if isinstance(frame, TextFrame) else orjson.dumps(frame.fields).decode()
-        with contextlib.suppress(ConnectionClosed):
-            await self._socket.send(text)
+        await send_frame(self._socket, frame)
 
     async def wait_processed(self) -> None:
         await wait_processed(self._socket)
@@ -109,14 +115,17 @@ class CarrierCall:
     async def _read(self) -> None:
         with contextlib.suppress(ConnectionClosed):
             async for text in self._socket:
-                self.sink.put(_parsed(text))
+                frame = parse_text(text)
+                match frame:
+                    case JsonFrame({"event": "media", "media": {"payload": payload}}):
+                        self.sink.put(AudioFrame(base64.b64decode(payload)))
+                    case _:
+                        self.sink.put(frame)
         self.ended.set()
 
 
 class SimulatedCarrier(ABC):
     """What Twilio and Telnyx have in common."""
-
-    name: ClassVar[str]
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
@@ -124,14 +133,9 @@ class SimulatedCarrier(ABC):
 
     async def place_call(self, caller: str, called: str, stream_id: str, gateway: GatewayAddress) -> CarrierCall:
         """Announce the call and open its media stream. SettingsError if the gateway is down or rejects the call."""
-        call_id = self._new_call_id()
-        try:
-            stream_url = await self._announce(call_id, caller, called, gateway)
-            socket = await connect(
-                gateway.media(stream_url), compression=None, ping_interval=None, max_size=None, proxy=None
-            )
-        except (httpx.HTTPError, httpx.InvalidURL, OSError, InvalidHandshake) as error:
-            raise SettingsError(f"no gateway answers at {gateway.url}: {type(error).__name__}") from None
+        with gateway.translated_errors():
+            call_id, stream_url = await self._announce(caller, called, gateway)
+            socket = await gateway.open_media(stream_url)
         self._call = call = CarrierCall(call_id, caller, called, socket)
         for message in self._stream_opening(call, stream_id):
             await call.send(JsonFrame(message))
@@ -146,8 +150,6 @@ class SimulatedCarrier(ABC):
         if self._call is not None and self._call.id == call_id:
             self._call.ended.set()
 
-    # The carrier's protocol
-
     @abstractmethod
     def settings(self, api_url: str) -> dict[str, Any]:
         """Gateway settings for this account."""
@@ -157,11 +159,8 @@ class SimulatedCarrier(ABC):
         """The REST API through which the gateway controls calls."""
 
     @abstractmethod
-    def _new_call_id(self) -> str: ...
-
-    @abstractmethod
-    async def _announce(self, call_id: str, caller: str, called: str, gateway: GatewayAddress) -> str:
-        """Send the webhook of an incoming call. Returns the stream URL from the gateway's answer."""
+    async def _announce(self, caller: str, called: str, gateway: GatewayAddress) -> tuple[str, str]:
+        """Send the webhook of an incoming call. Returns the call id and the stream URL from the gateway's answer."""
 
     @abstractmethod
     def _stream_opening(self, call: CarrierCall, stream_id: str) -> list[dict[str, Any]]: ...
@@ -173,8 +172,6 @@ class SimulatedCarrier(ABC):
 class SimulatedTwilio(SimulatedCarrier):
     """Twilio: the voice webhook, the status callback, the Calls resource. Uses its own account unless one is given."""
 
-    name: ClassVar[str] = "twilio"
-
     def __init__(self, http: httpx.AsyncClient, *, account_sid: str = "", auth_token: Secret | None = None) -> None:
         super().__init__(http)
         self._account_sid = account_sid or f"AC{secrets.token_hex(16)}"
@@ -182,19 +179,14 @@ class SimulatedTwilio(SimulatedCarrier):
         self._stream_token = ""
 
     def settings(self, api_url: str) -> dict[str, Any]:
-        return {
-            "twilio_account_sid": self._account_sid,
-            "twilio_auth_token": self._auth_token,
-            "twilio_api_url": api_url,
-        }
+        account = {"twilio_account_sid": self._account_sid, "twilio_auth_token": self._auth_token}
+        return account | {"twilio_api_url": api_url}
 
     def routes(self) -> list[Route]:
         return [Route("/2010-04-01/Accounts/{account}/Calls/{call}.json", self._update_call, methods=["POST"])]
 
-    def _new_call_id(self) -> str:
-        return f"CA{secrets.token_hex(16)}"
-
-    async def _announce(self, call_id: str, caller: str, called: str, gateway: GatewayAddress) -> str:
+    async def _announce(self, caller: str, called: str, gateway: GatewayAddress) -> tuple[str, str]:
+        call_id = f"CA{secrets.token_hex(16)}"
         form = twilio_form(self._account_sid, call_id, "ringing", caller=caller, called=called)
         answer = await self._post("/twilio/incoming", form, gateway)
         if answer.status_code == 403:
@@ -206,7 +198,7 @@ class SimulatedTwilio(SimulatedCarrier):
         except ValueError:
             problem = "it rejects the caller; is the recorded number in ALLOWED_CALLERS?"
             raise _rejected(gateway, problem) from None
-        return stream_url
+        return call_id, stream_url
 
     def _stream_opening(self, call: CarrierCall, stream_id: str) -> list[dict[str, Any]]:
         return [
@@ -231,8 +223,6 @@ class SimulatedTwilio(SimulatedCarrier):
 class SimulatedTelnyx(SimulatedCarrier):
     """Telnyx: signed Call Control events, and the commands that answer them. Has its own key pair."""
 
-    name: ClassVar[str] = "telnyx"
-
     def __init__(self, http: httpx.AsyncClient) -> None:
         super().__init__(http)
         self._key = Ed25519PrivateKey.generate()
@@ -249,10 +239,8 @@ class SimulatedTelnyx(SimulatedCarrier):
     def routes(self) -> list[Route]:
         return [Route("/calls/{call:path}/actions/{action}", self._act, methods=["POST"])]
 
-    def _new_call_id(self) -> str:
-        return f"v3:{secrets.token_urlsafe(32)}"
-
-    async def _announce(self, call_id: str, caller: str, called: str, gateway: GatewayAddress) -> str:
+    async def _announce(self, caller: str, called: str, gateway: GatewayAddress) -> tuple[str, str]:
+        call_id = f"v3:{secrets.token_urlsafe(32)}"
         self._answer = asyncio.get_running_loop().create_future()
         posted = await self._post_event("call.initiated", call_id, caller, called, gateway)
         if not posted.is_success:
@@ -263,7 +251,7 @@ class SimulatedTelnyx(SimulatedCarrier):
             raise _rejected(gateway, "no command came after call.initiated") from None
         if not stream_url:
             raise _rejected(gateway, "it rejects the caller")
-        return stream_url
+        return call_id, stream_url
 
     def _stream_opening(self, call: CarrierCall, stream_id: str) -> list[dict[str, Any]]:
         start = {
@@ -308,13 +296,3 @@ class SimulatedTelnyx(SimulatedCarrier):
 
 def _rejected(gateway: GatewayAddress, problem: str) -> SettingsError:
     return SettingsError(f"the gateway at {gateway.url} did not take the call: {problem}")
-
-
-def _parsed(text: str | bytes) -> Frame:
-    try:
-        fields = orjson.loads(text)
-        if fields["event"] == "media":
-            return AudioFrame(base64.b64decode(fields["media"]["payload"]))
-        return JsonFrame(fields)
-    except (ValueError, KeyError, TypeError):
-        return TextFrame(str(text))

@@ -2,19 +2,15 @@
 
 import asyncio
 import contextlib
-from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
-import orjson
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
 from gateway.audio import SILENCE_FRAME
 from gateway.errors import SettingsError
-from gateway.simulate.frames import AudioFrame, Frame, FrameSink, JsonFrame, TextFrame, wait_processed
-
-_PATH: Final = "/v1/agent/converse"
+from gateway.simulate.frames import AudioFrame, Frame, FrameSink, parse_text, send_frame, wait_processed
 
 
 class SimulatedEngine:
@@ -45,9 +41,7 @@ class SimulatedEngine:
             raise SettingsError(f"can't be the engine on port {self._port}: {error.strerror}") from None
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._server is not None
         self._server.close()
         await self._server.wait_closed()
@@ -56,7 +50,7 @@ class SimulatedEngine:
     def url(self) -> str:
         """The value for the gateway's DEEPGRAM_AGENT_URL."""
         assert self._server is not None
-        return f"ws://127.0.0.1:{next(iter(self._server.sockets)).getsockname()[1]}{_PATH}"
+        return f"ws://127.0.0.1:{next(iter(self._server.sockets)).getsockname()[1]}/v1/agent/converse"
 
     def begin_call(self, *, refusal: int = 0) -> None:
         """Drop the frames of the previous call. A `refusal` is the HTTP status that answers every handshake."""
@@ -70,17 +64,8 @@ class SimulatedEngine:
 
     async def send(self, frame: Frame) -> None:
         """Send one frame. It is lost when the gateway is not connected."""
-        if self._socket is None:
-            return
-        match frame:
-            case AudioFrame(audio):
-                data: str | bytes = audio
-            case JsonFrame(fields):
-                data = orjson.dumps(fields).decode()
-            case TextFrame(text):
-                data = text
-        with contextlib.suppress(ConnectionClosed):
-            await self._socket.send(data)
+        if self._socket is not None:
+            await send_frame(self._socket, frame)
 
     async def wait_processed(self) -> None:
         if self._socket is not None:
@@ -93,8 +78,6 @@ class SimulatedEngine:
         if self._socket is not None:
             await self._socket.close(1011)
 
-    # Called by the WebSocket server
-
     def _check_handshake(self, connection: ServerConnection, request: Request) -> Response | None:
         return connection.respond(self._refusal, "") if self._refusal else None
 
@@ -103,23 +86,10 @@ class SimulatedEngine:
         self._connected.set()
         with contextlib.suppress(ConnectionClosed):
             async for frame in socket:
-                self._receive(frame)
+                if frame == SILENCE_FRAME:
+                    self.sink.silent_frames += 1
+                else:
+                    self.sink.put(AudioFrame(frame) if isinstance(frame, bytes) else parse_text(frame))
         if self._socket is socket:
             self._socket = None
             self._connected.clear()
-
-    def _receive(self, frame: str | bytes) -> None:
-        if frame == SILENCE_FRAME:
-            self.sink.silent_frames += 1
-        elif isinstance(frame, bytes):
-            self.sink.put(AudioFrame(frame))
-        else:
-            self.sink.put(_parsed(frame))
-
-
-def _parsed(text: str) -> Frame:
-    try:
-        fields = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return TextFrame(text)
-    return JsonFrame(fields) if isinstance(fields, dict) else TextFrame(text)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import orjson
 from websockets.asyncio.connection import Connection
 from websockets.exceptions import ConnectionClosed
 
@@ -73,6 +74,27 @@ class FrameSink:
                     await self._changed.wait()
                 return True
         return False
+
+
+async def send_frame(socket: Connection, frame: Frame) -> None:
+    """Send one frame. It is lost when the socket is closed, as with a real peer."""
+    match frame:
+        case AudioFrame(audio):
+            data: str | bytes = audio
+        case JsonFrame(fields):
+            data = orjson.dumps(fields).decode()
+        case TextFrame(text):
+            data = text
+    with contextlib.suppress(ConnectionClosed):
+        await socket.send(data)
+
+
+def parse_text(text: str | bytes) -> JsonFrame | TextFrame:
+    try:
+        fields = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        fields = None
+    return JsonFrame(fields) if isinstance(fields, dict) else TextFrame(str(text))
 
 
 async def wait_processed(socket: Connection) -> None:

@@ -1,10 +1,9 @@
-"""The gateway that simulated peers talk to: its address, its HTTP API, and a server on a free loopback port."""
+"""The gateway that simulated peers talk to: its address, its HTTP API, and a temporary one on a free loopback port."""
 
 import asyncio
 import contextlib
 import socket
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,12 +11,11 @@ from urllib.parse import urlsplit
 import httpx
 import uvicorn
 from starlette.types import ASGIApp
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import InvalidHandshake
 
-from gateway.errors import SettingsError, StoreUnavailable
+from gateway.errors import EngineRefused, EngineUnavailable, SettingsError, StoreUnavailable
 from gateway.settings import Secret, Settings
-
-StartGateway = Callable[[Settings], AbstractAsyncContextManager[str]]
-"""Runs a gateway while a block lasts and yields its URL."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,17 @@ class GatewayAddress:
         path = parts.path.removeprefix(urlsplit(self.public("")).path)
         scheme = "wss" if ours.scheme == "https" else "ws"
         return parts._replace(scheme=scheme, netloc=ours.netloc, path=ours.path + path).geturl()
+
+    async def open_media(self, stream_url: str) -> ClientConnection:
+        return await connect(self.media(stream_url), compression=None, ping_interval=None, max_size=None, proxy=None)
+
+    @contextlib.contextmanager
+    def translated_errors(self) -> Iterator[None]:
+        """Raise SettingsError if the gateway does not answer."""
+        try:
+            yield
+        except (httpx.HTTPError, httpx.InvalidURL, OSError, InvalidHandshake) as error:
+            raise SettingsError(f"no gateway answers at {self.url}: {type(error).__name__}") from None
 
 
 @dataclass(frozen=True)
@@ -66,13 +75,25 @@ class GatewayApi:
     async def document_text(self, document_id: str) -> str:
         return str((await self.request("GET", f"/v1/documents/{document_id}"))["content"])
 
+    async def wait_ready(self) -> None:
+        """Wait until the local engine is loaded. Raises EngineUnavailable or EngineRefused."""
+        try:
+            state = await self._wait_for(lambda state: state["engine_state"] != "loading", 60.0)
+        except TimeoutError:
+            raise EngineUnavailable("the local engine did not become ready") from None
+        if problem := state.get("engine_problem"):
+            raise EngineRefused(problem)
+
     async def wait_idle(self, timeout: float) -> None:
         """Wait until no call is live and every finalization job is done. Raises TimeoutError."""
+        await self._wait_for(lambda state: not state["calls"] and not state["endings"], timeout)
+
+    async def _wait_for(self, is_reached: Callable[[dict[str, Any]], bool], timeout: float) -> dict[str, Any]:
         async with asyncio.timeout(timeout):
             while True:
-                state = await self.request("GET", "/health")
-                if not state["calls"] and not state["endings"]:
-                    return
+                state: dict[str, Any] = await self.request("GET", "/health")
+                if is_reached(state):
+                    return state
                 await asyncio.sleep(0.02)
 
 
@@ -123,3 +144,16 @@ async def serve_on_loopback(app: ASGIApp, **options: Any) -> AsyncIterator[str]:
         finally:
             server.stop()
             await serving
+
+
+@contextlib.asynccontextmanager
+async def own_gateway(settings: Settings) -> AsyncIterator[str]:
+    """Run a whole gateway with these settings while the block runs; yields its URL."""
+    from gateway.app import Timeouts, create_app  # slow to import
+    from gateway.calls.engine_connection import EngineTimeouts
+    from gateway.websocket.port_mux import PortMux
+
+    # No caller waits here: memory reaches the first prompt even on a slow machine.
+    app = create_app(settings, timeouts=Timeouts(engine=EngineTimeouts(memory=3.0), turn_recall=3.0))
+    async with serve_on_loopback(app, http=PortMux, ws="none", lifespan="on") as url:
+        yield url

@@ -6,17 +6,17 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 import httpx
 import orjson
-from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 from gateway.audio import FRAME_BYTES, FRAME_MS, SILENCE_BYTE, SILENCE_FRAME
 from gateway.errors import SettingsError
 from gateway.settings import Secret
 from gateway.simulate.carriers import twilio_start
+from gateway.simulate.gateway_under_test import GatewayAddress
 
 ANSWER_SECONDS: Final = 10.0
 FRAME_SECONDS: Final = FRAME_MS / 1000
@@ -133,14 +133,10 @@ async def phone_line(
     gateway_url: str, admin_token: Secret, *, caller: str = "", called: str = ""
 ) -> AsyncIterator[Softphone]:
     """Place a call as this caller. SettingsError if the gateway is down or rejects the call."""
-    origin = gateway_url.rstrip("/")
-    try:
-        placed = await _place(origin, admin_token, {"caller": caller, "called": called})
-        socket = await connect(
-            _socket_url(origin, placed["media_path"]), compression=None, ping_interval=None, max_size=None, proxy=None
-        )
-    except (httpx.HTTPError, httpx.InvalidURL, OSError, InvalidHandshake) as error:
-        raise SettingsError(f"no gateway answers at {gateway_url}: {type(error).__name__}") from None
+    gateway = GatewayAddress(gateway_url)
+    with gateway.translated_errors():
+        placed = await _place(gateway_url.rstrip("/"), admin_token, {"caller": caller, "called": called})
+        socket = await gateway.open_media(placed["media_path"])
     async with socket:
         line = Softphone(socket, f"stream-{placed['call_id']}")
         await line.start(placed)
@@ -155,23 +151,13 @@ async def _place(origin: str, admin_token: Secret, request: dict[str, str]) -> d
         raise SettingsError(
             f"the gateway at {origin} does not take this admin token; set GATEWAY_ADMIN_TOKEN to its own"
         )
+    try:
+        placed: dict[str, Any] = dict(answer.json())
+    except (ValueError, TypeError):
+        placed = {}
     if not answer.is_success:
-        raise SettingsError(f"the gateway at {origin} did not take the call: {_problem(answer)}")
-    try:
-        placed: dict[str, Any] = answer.json()
-        return {name: placed[name] for name in ("account_id", "call_id", "token", "media_path")}
-    except (ValueError, KeyError, TypeError):
-        raise SettingsError(f"what answers at {origin} is no gateway; give its address with --url") from None
-
-
-def _problem(answer: httpx.Response) -> str:
-    try:
-        return str(answer.json()["detail"])
-    except (ValueError, KeyError, TypeError):
-        return f"status {answer.status_code}"
-
-
-def _socket_url(origin: str, path: str) -> str:
-    parts = urlsplit(origin)
-    scheme = "wss" if parts.scheme == "https" else "ws"
-    return parts._replace(scheme=scheme, path=parts.path + path).geturl()
+        problem = placed.get("detail", f"status {answer.status_code}")
+        raise SettingsError(f"the gateway at {origin} did not take the call: {problem}")
+    if not {"account_id", "call_id", "token", "media_path"} <= placed.keys():
+        raise SettingsError(f"what answers at {origin} is no gateway; give its address with --url")
+    return placed

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
-from gateway.simulate import voices
+from gateway.simulate.call_audio import read_wav, write_wav
 from gateway.simulate.gateway_under_test import serve_on_loopback
-from gateway.simulate.wav import read_wav, write_wav
+from gateway.simulate.synthetic_caller import pico
 from gateway.speech.samples import decode
 from tests.stage import ADMIN, patient_client, running_gateway, until, until_it
 
@@ -35,7 +35,7 @@ async def url(tmp_path):
 
 
 async def test_wav_in_wav_out(url, tmp_path):
-    write_wav(tmp_path / "in.wav", voices.pico("Thank you, goodbye."))
+    write_wav(tmp_path / "in.wav", pico("Thank you, goodbye."))
     command = [str(Path(sys.executable).with_name("gateway")), "call", "--url", url]
     files = ["--in", str(tmp_path / "in.wav"), "--out", str(tmp_path / "out.wav")]
     process = await asyncio.create_subprocess_exec(

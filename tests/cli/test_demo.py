@@ -8,9 +8,8 @@ import sys
 import pytest
 from rich.console import Console
 
-from gateway.cli.demo import Page, RecordedStory
+from gateway.cli.demo import Page, TranscribedTurn, aligned, error_of, is_remembered
 from gateway.cli.main import main
-from gateway.replay.demo import DemoResult
 
 
 @pytest.fixture(scope="module")
@@ -81,11 +80,34 @@ def test_demo_says_what_is_next(story):
 def test_terminal_gets_colour():
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, color_system="standard", no_color=False, width=78)
-    RecordedStory(Page(console)).said("user", "Hello.")
+    Page(console).said("Caller", "Hello.", "cyan")
     assert out.getvalue() == "\033[36mCaller:  Hello.\033[0m\n"
 
 
 def test_agent_who_knows_nothing_is_noticed():
-    assert DemoResult(context="Ana's bike is green.", prompted="Notes: Ana's bike is green.").remembered
-    assert not DemoResult(context="Ana's bike is green.", prompted="Nothing: there are no notes.").remembered
-    assert not DemoResult(context="", prompted="Notes").remembered
+    document = "# Call\n\n### Context for Next Call\nAna's bike is green.\n"
+    assert is_remembered(document, "Notes: Ana's bike is green.")
+    assert not is_remembered(document, "Nothing: there are no notes.")
+    assert not is_remembered("# Call\n", "Notes")
+
+
+LINES = ("My name is Anna.", "Thank you, goodbye.")
+
+
+def test_line_stands_at_its_first_turn():
+    transcript = [
+        ("AGENT", "Hello."),
+        ("CALLER", "My name"),
+        ("CALLER", "is Anna."),
+        ("AGENT", "Hello Anna."),
+        ("CALLER", "Thank you goodbye."),
+    ]
+    turns = aligned(LINES, transcript)
+    assert [turn.said for turn in turns] == ["", LINES[0], "", "", LINES[1]]
+    assert error_of(turns).errors == 0
+
+
+def test_line_that_was_not_recognized_is_all_errors():
+    turns = aligned(LINES, [("CALLER", "My name is Anna.")])
+    assert turns[-1] == TranscribedTurn("CALLER", "", LINES[1])
+    assert (error_of(turns).errors, error_of(turns).words) == (3, 7)

@@ -7,10 +7,10 @@ import pytest
 from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
 from gateway.errors import EngineRefused
 from gateway.maintenance import running
-from gateway.simulate import voices
+from gateway.simulate.synthetic_caller import line_noise
 from tests.stage import PATIENCE, until
 
-QUIET = b"".join(voices.line_noise(100))
+QUIET = b"".join(line_noise(100))
 
 
 class Listener:

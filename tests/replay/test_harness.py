@@ -5,14 +5,13 @@ import contextlib
 
 import pytest
 
-from gateway.cli.ephemeral_gateway import own_gateway
 from gateway.errors import RecordingError, SettingsError
 from gateway.replay.compare import compare
 from gateway.replay.harness import RunningGateway
 from gateway.replay.recording import read
 from gateway.settings import Secret, Settings
 from gateway.simulate.engine import SimulatedEngine
-from gateway.simulate.gateway_under_test import GatewayAddress
+from gateway.simulate.gateway_under_test import GatewayAddress, own_gateway
 from tests.fakes.deepgram import FakeDeepgram
 from tests.ports import free_port
 from tests.replay.calls import RECORDINGS

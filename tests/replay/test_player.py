@@ -2,7 +2,6 @@
 
 import pytest
 
-from gateway.cli.ephemeral_gateway import own_gateway
 from gateway.cli.replay import replay
 from gateway.replay.compare import compare
 from gateway.replay.harness import replay_harness
@@ -54,7 +53,7 @@ async def test_what_never_comes_is_not_waited_for_twice(tmp_path):
         return expected if frame_of(line).get("type") == "LatencyReport" and line["t"] < 3 else line
 
     recording = changed_recording("telnyx", tmp_path, with_early_clear)
-    async with replay_harness(recording, own_gateway) as harness:
+    async with replay_harness(recording) as harness:
         outcome = await harness.play(recording, timeout=3.0)
     found = [(d.expected, d.came) for d in compare(recording, outcome)]
     assert found == [("clear", "nothing"), ("clear", "nothing")]
@@ -79,7 +78,7 @@ async def test_language_model_says_the_recorded_summary(tmp_path):
 
 async def test_memory_of_the_recording_is_told_again():
     recording = read(next(path for path in ALL if path.name == "second.jsonl"))
-    async with replay_harness(recording, own_gateway) as harness:
+    async with replay_harness(recording) as harness:
         await harness.seed(recording)
         outcome = await harness.play(recording)
     prompt = outcome.to_engine[0].content.fields["agent"]["think"]["prompt"]

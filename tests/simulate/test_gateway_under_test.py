@@ -6,7 +6,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from gateway.errors import SettingsError, StoreUnavailable
+from gateway.errors import EngineRefused, SettingsError, StoreUnavailable
 from gateway.settings import Secret
 from gateway.simulate.gateway_under_test import GatewayAddress, GatewayApi, serve_on_loopback
 
@@ -33,10 +33,13 @@ class SmallGateway:
 
     def __init__(self):
         self.checks = 0
+        self.engine_problem = ""
 
     async def health(self, request):
         self.checks += 1
-        return JSONResponse({"calls": 0 if self.checks > 1 else 1, "endings": 0 if self.checks > 2 else 1})
+        state = {"calls": 0 if self.checks > 1 else 1, "endings": 0 if self.checks > 2 else 1}
+        engine = "loading" if self.checks < 3 else "failed" if self.engine_problem else "ready"
+        return JSONResponse({**state, "engine_state": engine, "engine_problem": self.engine_problem})
 
     async def query(self, request):
         query = await request.json()
@@ -75,6 +78,17 @@ async def test_documents_are_read_with_the_admin_token(api):
 async def test_idle_is_waited_for(api, gateway):
     await api.wait_idle(5)
     assert gateway.checks == 3
+
+
+async def test_engine_is_waited_for(api, gateway):
+    await api.wait_ready()
+    assert gateway.checks == 3
+
+
+async def test_engine_that_cannot_start_is_reported(api, gateway):
+    gateway.engine_problem = "no model files"
+    with pytest.raises(EngineRefused, match="no model files"):
+        await api.wait_ready()
 
 
 async def test_error_status_is_raised(api):

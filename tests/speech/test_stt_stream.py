@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from gateway.audio import SILENCE_BYTE
-from gateway.simulate import voices
+from gateway.simulate.synthetic_caller import line_noise, pico
 from gateway.speech.samples import RATE, encode
 from gateway.speech.stt_stream import SpeechEnded, SpeechStarted, SttStream, TranscribeRequest
 from gateway.speech.vad import VoiceActivityDetector
 
-QUIET = b"".join(voices.line_noise(100))  # two seconds
+QUIET = b"".join(line_noise(100))  # two seconds
 
 
 @pytest.fixture
@@ -46,29 +46,29 @@ def keypad(row, column, seconds, level=0.25):
 
 
 def test_sentence_is_recognised(listen):
-    heard = listen(QUIET + voices.pico("I would like to book an appointment.") + QUIET)
+    heard = listen(QUIET + pico("I would like to book an appointment.") + QUIET)
     assert texts(heard) == ["I would like to book an appointment."]
     assert isinstance(heard[0][1], SpeechStarted)
 
 
 def test_frames_of_any_length_say_the_same(listen):
-    sound = QUIET + voices.pico("I would like to book an appointment.") + QUIET
+    sound = QUIET + pico("I would like to book an appointment.") + QUIET
     assert texts(listen(sound, frame_bytes=777)) == texts(listen(sound, frame_bytes=20))
 
 
 def test_speech_is_detected_within_a_fifth_of_a_second(listen):
-    heard = listen(QUIET + voices.pico("Stop, please. I have another question.") + QUIET)
+    heard = listen(QUIET + pico("Stop, please. I have another question.") + QUIET)
     assert heard[0][0] - len(QUIET) / RATE < 0.2
 
 
 def test_two_turns_are_two(listen):
-    sound = QUIET + voices.pico("My name is Anna.") + QUIET + voices.pico("I have a question.") + QUIET
+    sound = QUIET + pico("My name is Anna.") + QUIET + pico("I have a question.") + QUIET
     assert texts(listen(sound)) == ["My name is Anna.", "I have a question."]
 
 
 def test_incomplete_sentence_gets_more_time(listen):
     gap = QUIET[: RATE * 7 // 10]
-    sound = QUIET + voices.pico("I would like to") + gap + voices.pico("book an appointment.") + QUIET
+    sound = QUIET + pico("I would like to") + gap + pico("book an appointment.") + QUIET
     assert len(texts(listen(sound))) == 1
 
 
@@ -90,7 +90,7 @@ def test_faint_and_short_keys_never_reach_the_recogniser(listen, seconds, level)
 
 
 def test_words_after_keys_are_recognised(listen):
-    sound = QUIET + keypad(697, 1209, 0.1) + QUIET[:1200] + voices.pico("I would like to book an appointment.") + QUIET
+    sound = QUIET + keypad(697, 1209, 0.1) + QUIET[:1200] + pico("I would like to book an appointment.") + QUIET
     assert texts(listen(sound)) == ["I would like to book an appointment."]
 
 
@@ -102,7 +102,7 @@ def test_noise_never_reaches_the_recogniser(listen):
 
 def test_text_without_letters_is_empty(models):
     stt_stream, ended = SttStream(VoiceActivityDetector(models.silero)), []
-    for event in stt_stream.feed(QUIET + voices.pico("I would like to book an appointment.") + QUIET):
+    for event in stt_stream.feed(QUIET + pico("I would like to book an appointment.") + QUIET):
         assert not isinstance(event, SpeechEnded)
         if isinstance(event, TranscribeRequest):
             ended += stt_stream.transcribed(event.number, "♪ ♪")
@@ -110,7 +110,7 @@ def test_text_without_letters_is_empty(models):
 
 
 def test_forced_end_keeps_the_words_so_far(listen):
-    sound = QUIET + voices.pico("My order number is four seven two nine one six.")
+    sound = QUIET + pico("My order number is four seven two nine one six.")
     assert texts(listen(sound)) == []
     assert len(texts(listen(sound, end=True))) == 1
 
@@ -120,7 +120,7 @@ def test_silence_has_no_turn_to_end(listen):
 
 
 def test_long_turn_is_recognised_in_segments(listen):
-    sentence = voices.pico("I have been a customer of yours for a very long time, and I have always been happy, but")
+    sentence = pico("I have been a customer of yours for a very long time, and I have always been happy, but")
     sound = QUIET + (sentence + QUIET[: RATE // 3]) * 4 + QUIET
     heard = listen(sound)
     [text] = texts(heard)

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.simulate import voices
+from gateway.simulate.synthetic_caller import line_noise, pico
 from gateway.speech.models import RemoteRecogniser, RemoteVoice
 from gateway.speech.protocol import MessageKind, SpeechMessage
 from gateway.speech.samples import decode
 from gateway.speech.worker import SpeechWorker
 from tests.fakes.audio_server import FakeAudioServer
 
-QUIET = b"".join(voices.line_noise(100))
+QUIET = b"".join(line_noise(100))
 
 
 @contextlib.contextmanager
@@ -47,7 +47,7 @@ def received(process):
 def test_calls_are_recognised_separately(process):
     for call, text in ((1, "My name is Anna."), (2, "I have a question.")):
         send(process, MessageKind.OPEN, call)
-        send(process, MessageKind.AUDIO, call, body=QUIET + voices.pico(text) + QUIET)
+        send(process, MessageKind.AUDIO, call, body=QUIET + pico(text) + QUIET)
     heard = [received(process) for _ in range(4)]
     ended = {message.call: message.text for message in heard if message.kind is MessageKind.SPEECH_ENDED}
     assert ended == {1: "My name is Anna.", 2: "I have a question."}
@@ -80,7 +80,7 @@ def test_failed_recognition_is_reported(process):
     """The turn ends as well, so that the caller is not left waiting."""
     process._models = replace(process._models, recogniser=RemoteRecogniser("http://127.0.0.1:1/v1", "whisper-1", ""))
     send(process, MessageKind.OPEN)
-    send(process, MessageKind.AUDIO, body=QUIET + voices.pico("Is anybody there?") + QUIET)
+    send(process, MessageKind.AUDIO, body=QUIET + pico("Is anybody there?") + QUIET)
     assert [received(process).kind, received(process)] == [
         MessageKind.SPEECH_STARTED,
         SpeechMessage(MessageKind.FAILED, 1, body=b"recogniser failed: URLError"),
@@ -112,6 +112,6 @@ def test_slow_server_does_not_hold_up_others(models):
 def test_closed_call_is_dropped(process):
     send(process, MessageKind.OPEN)
     send(process, MessageKind.CLOSE)
-    send(process, MessageKind.AUDIO, body=QUIET + voices.pico("Is anybody there?") + QUIET)
+    send(process, MessageKind.AUDIO, body=QUIET + pico("Is anybody there?") + QUIET)
     send(process, MessageKind.SAY, number=1, body=b"Hello.")
     assert received(process) == SpeechMessage(MessageKind.SPOKEN, 1, 1)

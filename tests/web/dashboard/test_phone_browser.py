@@ -15,7 +15,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, async_playwright, expect
 
-from gateway.simulate import voices
+from gateway.simulate.synthetic_caller import pico
 from gateway.speech.samples import decode, upsample
 from tests.firefox import running_firefox
 from tests.link import Link
@@ -40,7 +40,7 @@ def spoken(path: Path) -> Path:
     pieces = [
         piece
         for text, pause in SAYS
-        for piece in (decode(voices.pico(text)) if text else np.zeros(0, np.float32), np.zeros(int(8000 * pause)))
+        for piece in (decode(pico(text)) if text else np.zeros(0, np.float32), np.zeros(int(8000 * pause)))
     ]
     samples = np.concatenate(pieces)
     wide = upsample(samples, 6)

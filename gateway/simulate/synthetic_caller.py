@@ -1,4 +1,8 @@
-"""A caller that speaks prepared lines, each after the agent has finished, and times the agent's answers."""
+"""
+A synthetic caller for demo and benchmark: a voice, line noise, and when to speak.
+
+The caller speaks prepared lines, each after the agent has finished, and times the agent's answers.
+"""
 
 import asyncio
 import itertools
@@ -6,15 +10,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+
 from gateway.audio import FRAME_BYTES, SILENCE_BYTE
 from gateway.simulate.softphone import FRAME_SECONDS, Softphone
-from gateway.simulate.voices import line_noise
+from gateway.speech.samples import downsample, encode, trim
 
 _PAUSE: Final = 0.6
 """Seconds between the end of the agent's speech and the caller's next line."""
 _ANSWER_TIMEOUT: Final = 12.0
 """Seconds without an answer after which the caller continues."""
-LAST_WAIT: Final = 8.0
+_VOICE_LEVEL: Final = 0.5
+_NOISE_LEVEL: Final = 10 ** (-56 / 20)
+"""Noise level of a quiet line, relative to full scale."""
+
+
+def pico(text: str) -> bytes:
+    """Telephone audio from SVOX Pico, American English: sounds different from the agent's voice."""
+    import py_nanotts
+
+    pcm = py_nanotts.NanoTTS().speak(text, voice="en-US")
+    samples = downsample(np.frombuffer(pcm, "<i2").astype(np.float32), 2)  # it speaks at 16 kHz
+    loudest = max(float(np.abs(samples).max(initial=0.0)), 1e-6)
+    return encode(trim(samples * (_VOICE_LEVEL / loudest), before=0.0, after=0.0))
+
+
+def line_noise(frames: int) -> list[bytes]:
+    """Frames of background noise, the same in every run."""
+    noise = np.random.default_rng(8000).normal(0, _NOISE_LEVEL, (frames, FRAME_BYTES))
+    return [encode(frame) for frame in noise.astype(np.float32)]
 
 
 @dataclass
@@ -23,7 +47,7 @@ class ScriptedCaller:
 
     line: Softphone
     lines: Sequence[bytes]
-    last_wait: float = LAST_WAIT
+    last_wait: float = 8.0
     """Seconds after the last line in which the agent may say goodbye and hang up."""
     answered_after: list[float] = field(default_factory=list)
     """Seconds from the end of each line to the first audio of the answer."""
@@ -52,7 +76,11 @@ class ScriptedCaller:
         if self._said == len(self.lines):
             return None if self._quiet > self.last_wait else next(self._noise)
         if is_my_turn:
-            self._begin()
+            audio = self.lines[self._said]
+            audio += bytes([SILENCE_BYTE]) * (-len(audio) % FRAME_BYTES)
+            self._speech = [audio[at : at + FRAME_BYTES] for at in range(0, len(audio), FRAME_BYTES)]
+            self._said += 1
+            self._agent_spoke, self._quiet = False, 0.0
         return next(self._noise)
 
     def listen(self, frame: bytes) -> None:
@@ -68,10 +96,3 @@ class ScriptedCaller:
         if self._ended_at is not None and self.line.arrived_at > self._ended_at:
             self.answered_after.append(self.line.arrived_at - self._ended_at)
             self._ended_at = None
-
-    def _begin(self) -> None:
-        audio = self.lines[self._said]
-        audio += bytes([SILENCE_BYTE]) * (-len(audio) % FRAME_BYTES)
-        self._speech = [audio[at : at + FRAME_BYTES] for at in range(0, len(audio), FRAME_BYTES)]
-        self._said += 1
-        self._agent_spoke, self._quiet = False, 0.0

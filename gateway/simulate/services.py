@@ -1,5 +1,6 @@
-"""A simulated language model that always gives the same answer, through Anthropic's and xAI's HTTP APIs."""
+"""Simulated HTTP services beside a call: the language model that writes summaries, and a remote memory store."""
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -10,7 +11,11 @@ from gateway.settings import Secret
 
 
 class SimulatedLlm:
-    """`written_by` is "provider/model" as a summary records it; without a known provider the gateway uses no model."""
+    """
+    Always gives the same answer, through Anthropic's and xAI's APIs.
+
+    `written_by` is "provider/model" as a summary records it; without a known provider the gateway uses no model.
+    """
 
     def __init__(self, written_by: str, answer: str) -> None:
         self._provider, _, self._model = written_by.partition("/")
@@ -52,3 +57,28 @@ class SimulatedLlm:
         message = {"role": "assistant", "content": self._answer}
         choice = {"index": 0, "message": message, "finish_reason": "stop"}
         return JSONResponse({"id": "replay", "object": "chat.completion", "model": self._model, "choices": [choice]})
+
+
+class SimulatedRemem:
+    """Answers every query with all its documents, after `ready` has returned. Discards what is written to it."""
+
+    def __init__(self, documents: Sequence[dict[str, Any]], ready: Callable[[], Awaitable[object]]) -> None:
+        self._documents = documents
+        self._ready = ready
+
+    def settings(self, url: str) -> dict[str, Any]:
+        """Gateway settings that make this the remote store; none if it has no documents."""
+        return {"remem_api_url": url, "remem_api_key": Secret("replay")} if self._documents else {}
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("/v1/query", self._query, methods=["POST"]),
+            Route("/v1/documents", self._create, methods=["POST"]),
+        ]
+
+    async def _query(self, request: Request) -> Response:
+        await self._ready()
+        return JSONResponse({"results": [document | {"snippet": document["content"]} for document in self._documents]})
+
+    async def _create(self, request: Request) -> Response:
+        return JSONResponse({"id": "replay"}, status_code=201)

@@ -9,7 +9,7 @@ from starlette.applications import Starlette
 
 from gateway.finalization.summary.call_summary import CallSummary, parse_answer
 from gateway.settings import Settings
-from gateway.simulate.llm import SimulatedLlm
+from gateway.simulate.services import SimulatedLlm
 
 SUMMARY = CallSummary("Ana", ("bikes",), ("Thursday",), (), ("The bike is green.",), "Ask about the bike.", "")
 

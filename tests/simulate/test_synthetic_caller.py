@@ -2,8 +2,8 @@
 
 import pytest
 
-from gateway.simulate.scripted_caller import ScriptedCaller
 from gateway.simulate.softphone import SoftphonePlayout
+from gateway.simulate.synthetic_caller import ScriptedCaller
 
 LINE = b"\x05" * 480  # three frames
 SOUND = b"\x06" * 160
