@@ -24,6 +24,7 @@ from gateway.history.calls_table import (
     CallsTable,
     FinishedCall,
     LatencyBucket,
+    finished_call,
     percentiles,
     stage_seconds,
 )
@@ -73,11 +74,15 @@ class CallHistory:
 
     async def calls(self, wanted: CallFilter, *, limit: int = 50, archived: bool = False) -> list[dict[str, Any]]:
         """The newest first, including calls whose finalization job is not done; or those in the archive."""
+        in_table = wanted.in_table
+        if wanted.outcome not in ("", "unfinished") and not wanted.outcomes:
+            return []
         if archived:
-            return [_finished(old.call) for old in await self._old_calls.newest(wanted.in_table, limit=limit)]
-        rows = {job.session.id: _unfinished(job) for job in await self._jobs.unfinished() if _fits(job, wanted)}
-        if wanted.outcome != "unfinished" and (wanted.outcomes or not wanted.outcome):
-            found = await self._table.newest(wanted.in_table, limit=limit)
+            return [_finished(old.call) for old in await self._old_calls.newest(in_table, limit=limit)]
+        jobs = [job for job in await self._jobs.unfinished() if in_table.admits(_call_of(job))]
+        rows = {job.session.id: _unfinished(job) for job in jobs}
+        if wanted.outcome != "unfinished":
+            found = await self._table.newest(in_table, limit=limit)
             rows = {call.session_id: _finished(call) for call in found} | rows
         return sorted(rows.values(), key=lambda row: str(row["started_at"]), reverse=True)[:limit]
 
@@ -87,30 +92,29 @@ class CallHistory:
         jobs = [job for job in await self._jobs.unfinished() if job.session.uuid.startswith(uuid)]
         if len(jobs) > 1 or not uuid:
             return None
-        finished, summary = await self._table.find(session), ""
-        if finished is None and (old := await self._old_calls.find(session)):
-            finished, summary = old.call, old.document
+        call, summary = await self._table.find(session), ""
+        if call is None and (old := await self._old_calls.find(session)):
+            call, summary = old.call, old.document
         if jobs:
-            [job] = jobs
-            row = (_finished(finished) if finished else {}) | _unfinished(job)
-            timings, receipt = job.session.timings, job.session.receipt
-        elif finished:
-            row, receipt = _finished(finished), dict(finished.receipt)
-            timings = [dict(turn) for turn in finished.timings]
-        else:
+            call = _call_of(jobs[0])
+        if call is None:
             return None
-        if not summary and row["document"]:
+        if not summary and call.document_id:
             with contextlib.suppress(DocumentNotFound):
-                summary = (await self._documents.get(row["document"])).content
-        events = await asyncio.to_thread(events_of_call, self._log, row["session"])
-        turns = job.session.as_json()["turns"] if jobs else _transcript(events)
+                summary = (await self._documents.get(call.document_id)).content
+        events = await asyncio.to_thread(events_of_call, self._log, call.session_id)
+        turns = jobs[0].session.as_json()["turns"] if jobs else _transcript(events)
         return {
-            **row,
+            **(_unfinished(jobs[0]) if jobs else _finished(call)),
             "summary": summary,
-            "transcript": turns or await self._archived(row["session"]),
-            "timings": timings,
-            "receipt": receipt,
-            "steps": _steps(events),
+            "transcript": turns or await self._archived(call.uuid),
+            "timings": list(call.timings),
+            "receipt": call.receipt,
+            "steps": {  # the last state of each
+                event["step"]: {"state": event["state"], "at": event["at"], "reason": event.get("reason", "")}
+                for event in events
+                if event["event"] == "step"
+            },
             "timeline": [{name: event[name] for name in event if name not in _ABOUT} for event in events],
         }
 
@@ -132,24 +136,11 @@ class CallHistory:
             "stages": stages,
         }
 
-    async def _archived(self, session: str) -> list[dict[str, Any]]:
+    async def _archived(self, uuid: str) -> list[dict[str, Any]]:
         """The raw transcript, if the events have been deleted. It has neither times nor unheard words."""
-        text = await self._archive.read(session.removeprefix("voice-session:"))
+        text = await self._archive.read(uuid)
         pairs = [line.partition(": ")[::2] for line in (text or "").splitlines()]
         return [{"speaker": speaker.lower(), "text": text, "at": "", "unheard": ""} for speaker, text in pairs]
-
-
-def _transcript(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "speaker": logged.turn.speaker,
-            "text": logged.turn.text,
-            "at": logged.turn.at.isoformat(),
-            "unheard": logged.turn.unheard,
-            "latency": logged.latency,
-        }
-        for logged in turns_from_rows(events)
-    ]
 
 
 def _finished(call: FinishedCall) -> dict[str, Any]:
@@ -173,41 +164,32 @@ def _finished(call: FinishedCall) -> dict[str, Any]:
 
 
 def _unfinished(job: FinalizationJob) -> dict[str, Any]:
-    session = job.session
     return {
-        "session": session.id,
-        "started_at": session.started_at.isoformat(),
-        "agent": session.agent,
-        "caller": session.caller,
-        "carrier": session.carrier,
-        "seconds": round(session.seconds, 1),
-        "outcome": str(session.end_reason or ""),
-        "turns": len(session.turns),
-        "told": len(session.receipt.get("items", ())),
+        **_finished(_call_of(job)),
         "archived": job.archived,
-        "document": job.document_id,
-        "summary_by": job.summary.written_by if job.summary else "",
         "remote": job.remote_version > 0,
         "problem": job.problem,
         "ending": "rests" if job.problem else "under way",
     }
 
 
-def _fits(job: FinalizationJob, wanted: CallFilter) -> bool:
-    session = job.session
-    outcome = wanted.outcome in ("", "unfinished") or session.end_reason in wanted.outcomes
-    started = session.started_at.astimezone(UTC).isoformat()
-    in_time = wanted.since <= started and (not wanted.before or started < wanted.before)
-    return outcome and in_time and wanted.caller in ("", session.caller) and wanted.agent in ("", session.agent)
+def _call_of(job: FinalizationJob) -> FinishedCall:
+    summary_by = job.summary.written_by if job.summary else ""
+    return finished_call(job.session, document_id=job.document_id, summary_by=summary_by)
 
 
-def _steps(events: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """The last state of each finalization step."""
-    return {
-        event["step"]: {"state": event["state"], "at": event["at"], "reason": event.get("reason", "")}
-        for event in events
-        if event["event"] == "step"
-    }
+def _transcript(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    turns = [(logged.turn, logged.latency) for logged in turns_from_rows(events)]
+    return [
+        {
+            "speaker": turn.speaker,
+            "text": turn.text,
+            "at": turn.at.isoformat(),
+            "unheard": turn.unheard,
+            "latency": wait,
+        }
+        for turn, wait in turns
+    ]
 
 
 def _stage(stage: str, buckets: Sequence[LatencyBucket]) -> dict[str, Any]:

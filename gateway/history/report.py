@@ -17,7 +17,7 @@ import orjson
 
 from gateway.history.archived_calls import ArchivedCall, ArchivedCalls
 from gateway.history.calls_table import CallRowFilter, CallsTable, FinishedCall
-from gateway.memory.database import Connection
+from gateway.memory.database import Parameters
 from gateway.memory.documents import Document
 from gateway.memory.facts import SOURCE as FACT
 from gateway.memory.facts import Fact, FactStore
@@ -30,20 +30,15 @@ from gateway.memory.visible_documents import NOTE
 from gateway.text.redaction import redact
 
 _ALL: Final = 1_000_000
-_DAY: Final = 86_400
-
-_SCOPES: Final = """
-    SELECT agent, caller FROM finished_calls UNION SELECT agent, caller FROM archived_calls
-    UNION SELECT agent, caller FROM memory_entries
-    UNION SELECT agent, caller FROM caller_state_log ORDER BY caller, agent"""
+# Pairs of agent and caller, of one caller or all.
+_SCOPES: Final = " UNION ".join(
+    f"SELECT agent, caller FROM {table} {{where}}"
+    for table in ("finished_calls", "archived_calls", "memory_entries", "caller_state_log")
+)
 # Facts and topics are read from their own tables.
 _DOCUMENTS: Final = f"""
     SELECT tags, content, source_id FROM documents
     WHERE source_id = '' OR source NOT IN ('{FACT}', '{TOPIC}') ORDER BY created_at, key"""
-_AGENTS: Final = """
-    SELECT agent FROM finished_calls WHERE caller = :caller
-    UNION SELECT agent FROM memory_entries WHERE caller = :caller
-    UNION SELECT agent FROM caller_state_log WHERE caller = :caller ORDER BY agent"""
 _STATE_CHANGES: Final = """
     SELECT at, session_id, key, value, lag(value) OVER (PARTITION BY key ORDER BY at, number)
     FROM caller_state_log WHERE agent = ? AND caller = ? ORDER BY at, number"""
@@ -179,13 +174,10 @@ class MemoryReports:
 
     async def of(self, caller: str, agent: str = "") -> CallerReport:
         """Everything about one caller; false if there is nothing."""
-        agents = [name for name, whose in await self._scopes(agent) if whose == caller]
+        agents = [name for name in await self.agents_of(caller) if agent in ("", name)]
         facts = [KnownFact(name, fact) for name in agents for fact in await self._facts.known(name, caller, _ALL)]
-        pins = [
-            ReportedTopic(name, pin)
-            for name in agents
-            for pin in await self._pins.pinned(name, caller, _ALL, closed=True)
-        ]
+        topics = {name: await self._pins.pinned(name, caller, _ALL, closed=True) for name in agents}
+        pins = [ReportedTopic(name, pin) for name, pinned in topics.items() for pin in pinned]
         state = {name: kept for name in agents if (kept := await self._state.load(name, caller))}
         of_them = CallRowFilter(caller=caller, agent=agent)
         calls = await self._calls.newest(of_them, limit=_ALL)
@@ -193,22 +185,38 @@ class MemoryReports:
         tags = (f"caller:{caller}", *([f"agent:{agent}"] if agent else []))
         documents = await self._store.newest(tags=tags, limit=_ALL)
         changes = await self.changes(caller, agents)
-        reverted = await self._reverted()
+        reverted = {session_id for (session_id,) in await self._fetch("SELECT session_id FROM reverted_sessions")}
         of_caller = [call.session_id for call in calls if call.session_id in reverted]
         return CallerReport(caller, facts, state, calls, of_caller, documents, changes, pins, archived)
 
     async def agents_of(self, caller: str) -> list[str]:
         """The agents that have something of a caller."""
-        rows = await self._store.look(lambda connection: connection.execute(_AGENTS, {"caller": caller}).fetchall())
-        return [agent for (agent,) in rows]
+        rows = await self._fetch(_SCOPES.format(where="WHERE caller = :caller"), {"caller": caller})
+        return sorted(agent for agent, _ in rows)
 
     async def changes(self, caller: str, agents: Iterable[str]) -> list[MemoryChange]:
         """Every change to what these agents have of a caller, oldest first."""
-        changes = [change for name in agents for change in await self._changes(name, caller)]
+        changes: list[MemoryChange] = []
+        for agent in agents:
+            for change in (*await self._facts.history(agent, caller), *await self._pins.history(agent, caller)):
+                parts = change.session_id, change.before, change.after
+                changes.append(MemoryChange(change.at, change.op, agent, *parts))
+            for at, session_id, key, value, previous in await self._fetch(_STATE_CHANGES, (agent, caller)):
+                if value != previous:
+                    before = "" if previous is None else f"{key} = {previous}"
+                    after = "" if value is None else f"{key} = {value}"
+                    changes.append(MemoryChange(datetime.fromisoformat(at), "set", agent, session_id, before, after))
         return sorted(changes, key=lambda change: change.at)
 
     async def callers(self, agent: str = "") -> list[CallerSummary]:
-        return [await self._caller(*scope) for scope in await self._scopes(agent)]
+        summaries = []
+        for name, caller in await self._scopes(agent):
+            calls = await self._calls.newest(CallRowFilter(caller=caller, agent=name), limit=_ALL)
+            facts = len(await self._facts.known(name, caller, _ALL))
+            state_keys = len(await self._state.load(name, caller))
+            last_call = calls[0].started_at if calls else ""
+            summaries.append(CallerSummary(caller, name, len(calls), last_call, facts, state_keys))
+        return summaries
 
     async def audit(self, agent: str = "") -> list[AuditFinding]:
         """Find duplicates, contradictions, unused facts, secrets, and text that reads like an instruction."""
@@ -221,18 +229,13 @@ class MemoryReports:
             pins = await self._pins.pinned(name, caller, _ALL, closed=True)
             kinds = [*_of_pins(pins), *_of_facts(facts, used), *_of_state(state)]
             found += [AuditFinding(kind, name, caller, session_id, text) for kind, session_id, text in kinds]
-        return found + [finding for finding in await self._of_documents() if agent in ("", finding.agent)]
-
-    async def _of_documents(self) -> list[AuditFinding]:
-        """Summaries of calls, notes, and what clients have stored."""
-        rows = await self._store.look(lambda connection: connection.execute(_DOCUMENTS).fetchall())
-        found = []
-        for tags, content, source_id in rows:
+        # Summaries of calls, notes, and what clients have stored.
+        for tags, content, source_id in await self._fetch(_DOCUMENTS):
             whose = dict(tag.split(":", 1) for tag in reversed(orjson.loads(tags)) if ":" in tag)
-            if "caller" in whose:
-                kinds = _of_call(content) if source_id.startswith(SESSION_PREFIX) else _of_lines(content)
-                agent, caller = whose.get("agent", ""), whose["caller"]
-                found += [AuditFinding(kind, agent, caller, source_id, text) for kind, text in kinds]
+            name = whose.get("agent", "")
+            if "caller" in whose and agent in ("", name):
+                of_document = _of_call(content) if source_id.startswith(SESSION_PREFIX) else _of_lines(content)
+                found += [AuditFinding(kind, name, whose["caller"], source_id, text) for kind, text in of_document]
         return found
 
     async def stats(self, agent: str = "") -> MemoryStats:
@@ -241,8 +244,11 @@ class MemoryReports:
         known = sum([len(await self._facts.known(name, caller, _ALL)) for name, caller in scopes])
         keys = Counter([key for name, caller in scopes for key in await self._state.load(name, caller)])
         callers = {caller for _, caller in scopes}
-        times = _times_by_caller(calls)
-        gaps = [(later - earlier).total_seconds() / _DAY for of_one in times for earlier, later in pairwise(of_one)]
+        started: dict[str, list[datetime]] = {}
+        for call in reversed(calls):
+            started.setdefault(call.caller, []).append(datetime.fromisoformat(call.started_at))
+        times = started.values()
+        gaps = [(later - earlier).total_seconds() / 86_400 for of_one in times for earlier, later in pairwise(of_one)]
         return MemoryStats(
             calls=len(calls),
             callers=len(callers),
@@ -254,56 +260,13 @@ class MemoryReports:
             share_told=round(sum(bool(call.receipt.get("items")) for call in calls) / len(calls), 3) if calls else 0.0,
         )
 
-    async def _caller(self, agent: str, caller: str) -> CallerSummary:
-        calls = await self._calls.newest(CallRowFilter(caller=caller, agent=agent), limit=_ALL)
-        return CallerSummary(
-            caller,
-            agent,
-            calls=len(calls),
-            last_call=calls[0].started_at if calls else "",
-            facts=len(await self._facts.known(agent, caller, _ALL)),
-            state_keys=len(await self._state.load(agent, caller)),
-        )
-
     async def _scopes(self, agent: str) -> list[tuple[str, str]]:
         """Pairs of agent and caller."""
-        rows = await self._store.look(lambda connection: connection.execute(_SCOPES).fetchall())
+        rows = await self._fetch(_SCOPES.format(where="") + " ORDER BY caller, agent")
         return [(name, caller) for name, caller in rows if agent in ("", name)]
 
-    async def _reverted(self) -> frozenset[str]:
-        query = "SELECT session_id FROM reverted_sessions"
-        rows = await self._store.look(lambda connection: connection.execute(query).fetchall())
-        return frozenset(session_id for (session_id,) in rows)
-
-    async def _changes(self, agent: str, caller: str) -> list[MemoryChange]:
-        logged = [*await self._facts.history(agent, caller), *await self._pins.history(agent, caller)]
-
-        def work(connection: Connection) -> list[Any]:
-            return connection.execute(_STATE_CHANGES, (agent, caller)).fetchall()
-
-        of_state = [
-            MemoryChange(
-                datetime.fromisoformat(at), "set", agent, session_id, _state_text(key, before), _state_text(key, after)
-            )
-            for at, session_id, key, after, before in await self._store.look(work)
-            if after != before
-        ]
-        return [
-            MemoryChange(change.at, change.op, agent, change.session_id, change.before, change.after)
-            for change in logged
-        ] + of_state
-
-
-def _state_text(key: str, value: str | None) -> str:
-    return "" if value is None else f"{key} = {value}"
-
-
-def _times_by_caller(calls: Iterable[FinishedCall]) -> list[list[datetime]]:
-    """The times of each caller's calls, in order."""
-    times: dict[str, list[datetime]] = {}
-    for call in calls:
-        times.setdefault(call.caller, []).append(datetime.fromisoformat(call.started_at))
-    return [sorted(of_one) for of_one in times.values()]
+    async def _fetch(self, query: str, values: Parameters = ()) -> list[Any]:
+        return await self._store.look(lambda connection: connection.execute(query, values).fetchall())
 
 
 # Findings: (kind, session id, text), or (kind, text) of a document
@@ -317,52 +280,43 @@ def _of_call(content: str) -> list[tuple[str, str]]:
 
 def _of_lines(content: str) -> list[tuple[str, str]]:
     lines = filter(None, (line.strip(" -*#") for line in content.splitlines()))
-    return [(kind, line) for line in lines for kind, is_so in _of_text(line).items() if is_so]
+    return [(kind, line) for line in lines for kind in _suspicions(line)]
 
 
 def _of_facts(facts: Sequence[Fact], used: set[Any]) -> list[tuple[str, str, str]]:
     spellings = Counter(_spelling(fact.text) for fact in facts)
     found = []
     for fact in facts:
-        kinds = _of_text(fact.text) | {
-            "duplicate": spellings[_spelling(fact.text)] > 1,
-            "contradiction": bool(fact.instead_of),
-            "never used": fact.id not in used,
-        }
+        kinds = _suspicions(fact.text)
+        kinds += ["duplicate"] if spellings[_spelling(fact.text)] > 1 else []
+        kinds += ["contradiction"] if fact.instead_of else []
+        kinds += ["never used"] if fact.id not in used else []
         text = f"{fact.text} (not: {fact.instead_of})" if fact.instead_of else fact.text
-        found += [(kind, fact.session_id, text) for kind, is_so in kinds.items() if is_so]
+        found += [(kind, fact.session_id, text) for kind in kinds]
     return found
 
 
-def _of_pins(pins: Iterable[PinnedTopic]) -> list[tuple[str, str, str]]:
-    texts = [(pin, text) for pin in pins for text in (pin.title, pin.about, pin.status, *pin.open_items) if text]
+def _of_pins(pins: Sequence[PinnedTopic]) -> list[tuple[str, str, str]]:
     spellings = Counter(_spelling(pin.title) for pin in pins)
-    doubled = [("duplicate", pin.session_id, pin.title) for pin in pins if spellings[_spelling(pin.title)] > 1]
-    return doubled + [
-        (kind, pin.session_id, text)
-        for pin, text in texts
-        for kind, is_so in _of_text(_unlabelled(text)).items()
-        if is_so
-    ]
-
-
-def _unlabelled(text: str) -> str:
-    """The words, without the speaker."""
-    return re.sub(r"^(?:Caller|Agent): ", "", text)
+    found = [("duplicate", pin.session_id, pin.title) for pin in pins if spellings[_spelling(pin.title)] > 1]
+    for pin in pins:
+        for text in filter(None, (pin.title, pin.about, pin.status, *pin.open_items)):
+            words = re.sub(r"^(?:Caller|Agent): ", "", text)
+            found += [(kind, pin.session_id, text) for kind in _suspicions(words)]
+    return found
 
 
 def _of_state(state: Mapping[str, Value]) -> list[tuple[str, str, str]]:
     texts = {key: value if isinstance(value, str) else orjson.dumps(value).decode() for key, value in state.items()}
-    return [
-        (kind, "", f"{key} = {text}") for key, text in texts.items() for kind, is_so in _of_text(text).items() if is_so
-    ]
+    return [(kind, "", f"{key} = {text}") for key, text in texts.items() for kind in _suspicions(text)]
 
 
-def _of_text(text: str) -> dict[str, bool]:
-    return {
-        "like an instruction": bool(_INSTRUCTION.search(text)),
-        "like a secret": redact(text) != text or bool(_CODE.search(text)),
+def _suspicions(text: str) -> list[str]:
+    kinds = {
+        "like an instruction": _INSTRUCTION.search(text),
+        "like a secret": redact(text) != text or _CODE.search(text),
     }
+    return [kind for kind, is_so in kinds.items() if is_so]
 
 
 def _spelling(text: str) -> str:
