@@ -50,7 +50,7 @@ _SCHEMA: Final = (
 )
 # Evaluated in the transaction that writes it, so that positions rise in the order in which readers see them.
 _NEXT_POSITION: Final = "max(coalesce((SELECT max(position) FROM entries), 0) + 1, ?)"
-_INSERT: Final = "INSERT INTO entries (session, caller, agent, position, entry) VALUES (?, ?, ?, NULL, ?)"
+INSERT_ROW: Final = "INSERT INTO main.entries (session, caller, agent, position, entry) VALUES (?, ?, ?, NULL, ?)"
 _INSERT_EVENT: Final = f"""INSERT INTO entries (session, caller, agent, position, entry)
     VALUES (?, ?, ?, {_NEXT_POSITION}, ?)"""
 _PUBLISH: Final = f"UPDATE entries SET position = {_NEXT_POSITION}, entry = ? WHERE id = ?"
@@ -209,7 +209,7 @@ class CallLog:
         stored = orjson.dumps(entry).decode()
 
         def work(connection: sqlite3.Connection) -> None:
-            row.id = connection.execute(_INSERT, (row.session, row.caller, row.agent, stored)).lastrowid
+            row.id = connection.execute(INSERT_ROW, (row.session, row.caller, row.agent, stored)).lastrowid
 
         self._writer.put(work)
 

@@ -18,7 +18,6 @@ from gateway.settings import Settings
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, Tracer
-    from opentelemetry.util.types import AttributeValue
 
 SERVICE: Final = "voice-gateway"
 FLUSH_MS: Final = 5000
@@ -63,7 +62,8 @@ class CallTracer:
             return
         match kind:
             case "memory":
-                self._memory(call, event, now)
+                found = {f"gen_ai.memory.{name}": event[name] for name in ("facts", "calls", "outcome")}
+                self._span(call.span, "search_memory", now - int((event["seconds"] or 0.0) * _NS), now, found)
             case "turn" if event.get("stages"):
                 self._turn(call, event["stages"], now)
             case "interruption":
@@ -71,7 +71,9 @@ class CallTracer:
             case "function_called":
                 call.functions[event["function"]] = now
             case "function_finished":
-                self._function(call, event, now)
+                begin = call.functions.pop(event["function"], now - int(event["seconds"] * _NS))
+                outcome = {"gen_ai.tool.name": event["function"], "voice.ok": event["ok"]}
+                self._span(call.span, "execute_tool", begin, now, outcome)
             case "engine_lost" | "engine_back" | "media_lost" | "error":
                 call.span.add_event(kind, {"what": str(event.get("what", ""))}, timestamp=now)
             case "hangup":
@@ -80,8 +82,8 @@ class CallTracer:
                 call.span.set_attribute("voice.turns", event["turns"])
                 call.span.end(now)
             case "step" if event["state"] == "done" and event["step"] in _MEMORY_STEPS:
-                attributes: dict[str, AttributeValue] = {"gen_ai.memory.kind": event["step"]}
-                self._child(call, "upsert_memory", call.ended_at or now, now, attributes)
+                kept = {"gen_ai.memory.kind": event["step"]}
+                self._span(call.span, "upsert_memory", call.ended_at or now, now, kept)
             case "finished":
                 del self._calls[session]
 
@@ -90,60 +92,35 @@ class CallTracer:
             before.span.end(now)
         elif len(self._calls) >= MAX_CALLS:
             del self._calls[next(iter(self._calls))]
-        span = self._tracer.start_span(
-            f"invoke_agent {event['agent']}",
-            start_time=now,
-            attributes={
-                "gen_ai.operation.name": "invoke_agent",
-                "gen_ai.agent.name": event["agent"],
-                "gen_ai.conversation.id": event["session"],
-                "voice.carrier": event["carrier"],
-                "voice.attempt": event["attempt"],
-            },
-        )
-        self._calls[event["session"]] = _Traced(span)
-
-    def _memory(self, call: _Traced, event: Mapping[str, Any], now: int) -> None:
-        seconds = event["seconds"] or 0.0
-        attributes: dict[str, AttributeValue] = {
-            "gen_ai.memory.facts": event["facts"],
-            "gen_ai.memory.calls": event["calls"],
-            "gen_ai.memory.outcome": event["outcome"],
+        attributes = {
+            "gen_ai.operation.name": "invoke_agent",
+            "gen_ai.agent.name": event["agent"],
+            "gen_ai.conversation.id": event["session"],
+            "voice.carrier": event["carrier"],
+            "voice.attempt": event["attempt"],
         }
-        self._child(call, "search_memory", now - int(seconds * _NS), now, attributes)
+        span = self._tracer.start_span(f"invoke_agent {event['agent']}", start_time=now, attributes=attributes)
+        self._calls[event["session"]] = _Traced(span)
 
     def _turn(self, call: _Traced, stages: Mapping[str, float | None], now: int) -> None:
         """`stages` are seconds from the end of the caller's speech; the last one is now."""
         at = {"speech_ended": 0.0, **{stage: seconds for stage, seconds in stages.items() if seconds is not None}}
         zero = now - int(at.get("first_frame", 0.0) * _NS)
-        begin = zero + int(min(at.values()) * _NS)
-        turn = self._child(call, "turn", begin, None, {})
+        turn = self._span(call.span, "turn", zero + int(min(at.values()) * _NS), None, {})
         for name, (first, last) in _STAGES.items():
             if first in at and last in at:
-                self._stage(turn, name, zero + int(at[first] * _NS), zero + int(at[last] * _NS))
+                begin = zero + int(at[first] * _NS)
+                self._span(turn, name, begin, max(begin, zero + int(at[last] * _NS)), {})
         turn.end(now)
 
-    def _function(self, call: _Traced, event: Mapping[str, Any], now: int) -> None:
-        begin = call.functions.pop(event["function"], now - int(event["seconds"] * _NS))
-        attributes: dict[str, AttributeValue] = {"gen_ai.tool.name": event["function"], "voice.ok": event["ok"]}
-        self._child(call, "execute_tool", begin, now, attributes)
-
-    def _child(
-        self, call: _Traced, operation: str, begin: int, end: int | None, attributes: "dict[str, AttributeValue]"
-    ) -> "Span":
-        return self._under(call.span, operation, begin, end, attributes)
-
-    def _stage(self, turn: "Span", operation: str, begin: int, end: int) -> None:
-        self._under(turn, operation, begin, max(begin, end), {})
-
-    def _under(
-        self, parent: "Span", operation: str, begin: int, end: int | None, attributes: "dict[str, AttributeValue]"
-    ) -> "Span":
+    def _span(self, parent: "Span", operation: str, begin: int, end: int | None, attributes: dict[str, Any]) -> "Span":
         from opentelemetry.trace import set_span_in_context
 
-        named: dict[str, AttributeValue] = {"gen_ai.operation.name": operation, **attributes}
         span = self._tracer.start_span(
-            operation, context=set_span_in_context(parent), start_time=begin, attributes=named
+            operation,
+            context=set_span_in_context(parent),
+            start_time=begin,
+            attributes={"gen_ai.operation.name": operation, **attributes},
         )
         if end is not None:
             span.end(end)

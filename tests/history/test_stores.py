@@ -17,7 +17,7 @@ from gateway.history.call_log import (
     rows_of_call,
     turns_from_rows,
 )
-from gateway.history.migration import migrate_call_log
+from gateway.history.stores import migrate_call_log
 from gateway.session import Speaker, Turn
 
 START = datetime(2026, 2, 6, 23, 15, tzinfo=UTC)
