@@ -79,9 +79,8 @@ class ArchivedCalls:
         """Delete the document of a call that was reverted, and keep its row. Returns how many there were."""
 
         def work(connection: Connection) -> int:
-            row = connection.execute(
-                "SELECT content FROM archived_calls WHERE session_id = ?", (session_id,)
-            ).fetchone()
+            query = "SELECT content FROM archived_calls WHERE session_id = ?"
+            row = connection.execute(query, (session_id,)).fetchone()
             stored = _unpacked(row[0]) if row else {}
             if not stored.get("document"):
                 return 0
@@ -127,6 +126,4 @@ def _unpacked(content: bytes) -> dict[str, Any]:
 
 def _archived_call(content: bytes) -> ArchivedCall:
     stored = _unpacked(content)
-    fields = stored["call"] | {"memory_items": stored["memory_items"], "timings": tuple(stored["call"]["timings"])}
-    fields["outcome"] = fields.pop("end_reason")
-    return ArchivedCall(FinishedCall(**fields), stored["title"], stored["document"])
+    return ArchivedCall(FinishedCall.from_json(stored["call"]), stored["title"], stored["document"])

@@ -8,7 +8,7 @@ agent was given is kept beside it: with those texts in its rows the statistics o
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import isnan, nan
 from struct import iter_unpack, pack
 from typing import Any, Final
@@ -35,23 +35,8 @@ _LATENCY: Final = f"<{len(STAGES)}f"
 
 def _copy_calls(connection: Connection) -> None:
     for session_id, agent, caller, started_at, stored in connection.execute("SELECT * FROM calls").fetchall():
-        facts = orjson.loads(stored)
-        call = FinishedCall(
-            session_id=session_id,
-            started_at=started_at,
-            agent=agent,
-            caller=caller,
-            carrier=facts["carrier"],
-            outcome=facts["end_reason"],
-            seconds=facts["seconds"],
-            turns=facts["turns"],
-            memory_items=len(facts["receipt"].get("items", ())),
-            document_id=facts.get("document_id", ""),
-            summary_by=facts.get("summary_by", ""),
-            receipt=facts["receipt"],
-            timings=tuple(facts["timings"]),
-        )
-        insert_call(connection, call)
+        known = {"session_id": session_id, "agent": agent, "caller": caller, "started_at": started_at}
+        insert_call(connection, FinishedCall.from_json(known | orjson.loads(stored)))
 
 
 SCHEMA: Final = (
@@ -116,21 +101,17 @@ class FinishedCall(CallRow):
     """For each answer, the seconds of STAGES."""
 
     def as_json(self) -> dict[str, Any]:
-        """The call in reports and exports."""
-        return {
-            "session_id": self.session_id,
-            "agent": self.agent,
-            "caller": self.caller,
-            "carrier": self.carrier,
-            "started_at": self.started_at,
-            "seconds": self.seconds,
-            "end_reason": self.outcome,
-            "turns": self.turns,
-            "timings": self.timings,
-            "receipt": self.receipt,
-            "document_id": self.document_id,
-            "summary_by": self.summary_by,
-        }
+        """The call in reports, exports and the archive."""
+        stored = asdict(self)
+        del stored["memory_items"]
+        stored["end_reason"] = stored.pop("outcome")
+        return stored
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> "FinishedCall":
+        fields = {"document_id": "", "summary_by": "", **stored, "timings": tuple(stored["timings"])}
+        outcome, items = fields.pop("end_reason"), stored["receipt"].get("items", ())
+        return cls(**fields, outcome=outcome, memory_items=len(items))
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,14 +237,12 @@ class CallsTable:
 
     async def count(self, wanted: CallRowFilter) -> int:
         where, values = wanted.where()
-        [(number,)] = await self._fetch(f"SELECT count(*) FROM finished_calls WHERE {where}", *values)
-        return int(number)
+        return int(await self._value(f"SELECT count(*) FROM finished_calls WHERE {where}", *values))
 
     async def oldest(self, wanted: CallRowFilter) -> str:
         """When the first of these calls started; empty if there are none."""
         where, values = wanted.where()
-        [(moment,)] = await self._fetch(f"SELECT min(started_at) FROM finished_calls WHERE {where}", *values)
-        return moment or ""
+        return await self._value(f"SELECT min(started_at) FROM finished_calls WHERE {where}", *values) or ""
 
     async def agents(self) -> list[str]:
         return [agent for (agent,) in await self._fetch("SELECT DISTINCT agent FROM finished_calls ORDER BY agent")]
@@ -285,8 +264,7 @@ class CallsTable:
 
     async def count_callers(self, digits: str = "") -> int:
         query = "SELECT count(DISTINCT caller) FROM finished_calls WHERE caller LIKE ?"
-        [(number,)] = await self._fetch(query, f"%{digits}%")
-        return int(number)
+        return int(await self._value(query, f"%{digits}%"))
 
     async def callers_since(self, since: str) -> tuple[int, int]:
         """How many called since then, and how many of them not for the first time."""
@@ -307,19 +285,18 @@ class CallsTable:
             for started_at, outcome, seconds, memory_items, latencies in connection.execute(query, values):
                 key = bisect_right(starts, started_at) - 1, outcome
                 grouped.setdefault(key, []).append((seconds, memory_items, latencies))
-            return [
-                LatencyBucket(
-                    step,
-                    outcome,
-                    calls=len(calls),
-                    seconds=sum(seconds for seconds, *_ in calls),
-                    with_memory=sum(memory_items > 0 for _, memory_items, _ in calls),
-                    latencies=b"".join(latencies for *_, latencies in calls),
-                )
-                for (step, outcome), calls in sorted(grouped.items())
-            ]
+            buckets = []
+            for (step, outcome), calls in sorted(grouped.items()):
+                seconds, memory_items, latencies = zip(*calls, strict=True)
+                with_memory = sum(items > 0 for items in memory_items)
+                totals = len(calls), sum(seconds), with_memory, b"".join(latencies)
+                buckets.append(LatencyBucket(step, outcome, *totals))
+            return buckets
 
         return await self._store.look(work)
+
+    async def _value(self, query: str, *values: Any) -> Any:
+        return (await self._fetch(query, *values))[0][0]
 
     async def _fetch(self, query: str, *values: Any) -> list[Any]:
         return await self._store.look(lambda connection: connection.execute(query, values).fetchall())

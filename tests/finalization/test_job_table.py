@@ -9,7 +9,7 @@ from gateway.finalization.job import FinalizationJob, JobState
 from gateway.finalization.job_table import HANDED_OVER, SCHEMA, JobTable
 from gateway.memory.sqlite import SqliteStore
 from tests.calls.aftermath import SUMMARY, a_session
-from tests.history.test_migration import OLD
+from tests.history.test_stores import OLD
 
 
 @pytest.fixture

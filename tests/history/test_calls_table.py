@@ -17,7 +17,7 @@ from gateway.history.calls_table import (
 from gateway.history.stores import open_local_store, open_stores
 from gateway.session import EndReason
 from tests.calls.aftermath import CALLER, START, a_session
-from tests.history.test_migration import FINISHED, OLD
+from tests.history.test_stores import FINISHED, OLD
 
 OTHER = "+12025550188"
 
