@@ -21,6 +21,7 @@ from gateway.memory.database import Connection, Migration
 from gateway.memory.documents import Document, NewDocument, carrying, create_document, time_text
 from gateway.memory.embeddings.embedder import MODEL
 from gateway.memory.store import MemoryStore
+from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.session import VoiceSession
 
 SCHEMA: Final = (
@@ -363,7 +364,8 @@ class Retention:
 
     def is_current(self, document: Document, agent: str, now: datetime) -> bool:
         """Whether a search may return a document: false for superseded facts, and for what is past its time."""
-        if document.source == "voice-call":
+        # Clients store documents about calls too; those are not archived.
+        if document.source == "voice-call" and document.source_id.startswith(SESSION_PREFIX):
             oldest = self.oldest_call(now)
             return oldest is None or document.created_at >= oldest
         last_said_at = document.metadata.get("last_said_at")

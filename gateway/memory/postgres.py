@@ -27,7 +27,7 @@ from gateway.memory.documents import carries, token
 from gateway.memory.embeddings.embedder import MODEL, Embedder
 from gateway.memory.embeddings.wordpiece import without_accents
 from gateway.memory.postgres_pool import PostgresConnection, PostgresPool, PostgresTimeouts, Raw
-from gateway.memory.store import EMBED_AFTER, MemoryStore, utc_now
+from gateway.memory.store import EMBED_AFTER, HALF_LIFE_DAYS, MemoryStore, utc_now
 
 if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import Vectors
@@ -62,6 +62,7 @@ class PostgresStore(MemoryStore):
         now: Callable[[], datetime] = utc_now,
         embedder: Embedder | None = None,
         embed_after: float = EMBED_AFTER,
+        half_life_days: int = HALF_LIFE_DAYS,
         timeouts: PostgresTimeouts = PostgresTimeouts(),
     ) -> None:
         tables = [_native(statement) for statement in (*documents.SCHEMA, *schema)]
@@ -71,7 +72,7 @@ class PostgresStore(MemoryStore):
         self._pool = PostgresPool(
             url, lambda raw: _prepare(raw, tables, vectors=vectors), greeting, readers=4, writers=2, timeouts=timeouts
         )
-        super().__init__(PostgresIndex(vectors=vectors), now, embedder, embed_after)
+        super().__init__(PostgresIndex(vectors=vectors), now, embedder, embed_after, half_life_days)
 
     @property
     def description(self) -> str:

@@ -7,17 +7,19 @@ A query ranks only the documents of its scope, so its cost depends on the size o
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from gateway.memory import ranking
 from gateway.memory.database import Connection, Index, MemberRow
-from gateway.memory.documents import carries
 from gateway.memory.embeddings.wordpiece import without_accents
+from gateway.memory.summary_parser import SESSION_PREFIX
 
 if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import QueryEmbedding, VectorSpace
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
 _MOST_WORDS: Final = 64
 _MOST_QUERY_CHARACTERS: Final = 2000  # Remem's own clients cut here
 _MOST_CACHED: Final = 20_000  # documents in cached scopes, about 30 MB of vectors
+_DAY: Final = 86_400.0
 _COMMON_WORD: Final = 0.1  # the weight of a stop word or a punctuation mark in a question; the rarest word has 1
 
-_SHORT_TEXT: Final = 240  # characters; a shorter text is one part
+SHORT_TEXT: Final = 240
+"""Characters. A shorter text is one part."""
 _SHORTEST_PART: Final = 30
 _LONGEST_PART: Final = 500
 _MOST_PARTS: Final = 250
@@ -71,30 +75,43 @@ class _Member:
     """A document of a scope."""
 
     key: int
+    tags: frozenset[str]
     size: int
     call: Hashable
     """The call that it is about."""
     created_at: str
+    last_said_at: str
     vectors: bytes | None
+
+    @classmethod
+    def read(cls, row: MemberRow) -> "_Member":
+        tags, key, size, metadata, created_at, vectors = row
+        known = orjson.loads(metadata)
+        call, said_at = known.get("call_id") or known.get("session_id"), known.get("last_said_at")
+        call = call.removeprefix(SESSION_PREFIX) if isinstance(call, str) else key
+        said_at = said_at if isinstance(said_at, str) and said_at > created_at else created_at
+        return cls(key, frozenset(orjson.loads(tags)), size, call, created_at, said_at, vectors)
 
 
 class SearchScope:
-    """Some documents, in the order they were stored."""
+    """Some documents, in the order they were stored; those with all of `tags`, if they come from a cache."""
 
-    def __init__(self, members: Iterable[_Member]) -> None:
-        self.members = sorted(members, key=lambda member: member.key)
+    def __init__(self, rows: Iterable[MemberRow], tags: tuple[str, ...], half_life_days: int) -> None:
+        read = map(_Member.read, rows)
+        self.tags = tags
+        self.members = sorted(
+            (member for member in read if member.tags.issuperset(tags)), key=lambda member: member.key
+        )
         self.sizes = {member.key: member.size for member in self.members}
-        self.calls = [member.call for member in self.members]
-        by_age = sorted(self.members, key=lambda member: (member.created_at, member.key), reverse=True)
-        self.newest_first = [member.key for member in by_age]
+        self.beside: dict[int, list[int]] = {}
+        for left, right in pairwise(self.members):
+            if left.call == right.call:
+                self.beside.setdefault(left.key, []).append(right.key)
+                self.beside.setdefault(right.key, []).append(left.key)
         self.without_vectors = [member.key for member in self.members if not member.vectors]
-
-    def nearest(self, reading: "QueryEmbedding | None", weights: Mapping[str, float]) -> dict[int, tuple[float, int]]:
-        """For each document with vectors, the cosine and number of the part nearest to the weighted question."""
-        keys = [member.key for member in self.members if member.vectors]
-        if reading is None or not keys:
-            return {}
-        return dict(zip(keys, self.space.nearest(reading.pooled(_weigher(weights))), strict=True))
+        days = [datetime.fromisoformat(member.last_said_at).timestamp() / _DAY for member in self.members]
+        # The age counts from the newest document: after a long silence, the last call is still the most recent one.
+        self._recent = [ranking.RECENT * ranking.freshness(max(days) - day, half_life_days) for day in days]
 
     @cached_property
     def space(self) -> "VectorSpace":
@@ -102,24 +119,65 @@ class SearchScope:
 
         return VectorSpace([member.vectors for member in self.members if member.vectors])
 
+    def ranked(self, words: "WordMatches", question: Question, tags: Iterable[str]) -> list[Match]:
+        """The documents with all of `tags`, best first; among equals the newest."""
+        embedded = [member.key for member in self.members if member.vectors]
+        near: dict[int, tuple[float, int]] = {}
+        if question.reading is not None and embedded:
+            nearest = self.space.nearest(question.reading.pooled(words.weigh))
+            near = dict(zip(embedded, nearest, strict=True))
+        fused = [ranking.fused(words.covered.get(key, 0), near[key][0] if key in near else None) for key in self.sizes]
+        asked = ranking.asked_date(question.text)
+        if asked is not None:
+            days = (date.fromisoformat(member.created_at[:10]) for member in self.members)
+            fused = [score + asked.fit(day) for score, day in zip(fused, days, strict=True)]
+        calls = [member.call for member in self.members]
+        lifted = ranking.lifted(fused, calls, long=[size > SHORT_TEXT for size in self.sizes.values()])
+        scores = dict(zip(self.sizes, lifted, strict=True))
+        if asked is None:
+            scores = {key: score + recent for (key, score), recent in zip(scores.items(), self._recent, strict=True)}
+        shown = [member for member in self.members if member.tags.issuperset(tags)]
+        best = max(shown, key=lambda member: scores[member.key], default=None)
+        if best is not None and best.key in near:
+            alike = self.space.like(embedded.index(best.key), near[best.key][1])
+            for key, cosine in zip(embedded, alike, strict=True):
+                scores[key] += ranking.LIKE_BEST * cosine
+        matches = {
+            member.key: Match(member.key, member.key in words.found or cosine >= ranking.NEAR, part)
+            for member in sorted(shown, key=lambda member: (member.created_at, member.key), reverse=True)
+            for cosine, part in [near.get(member.key, (0, None))]
+        }
+        return sorted(matches.values(), key=lambda match: (not match.found, -scores[match.key]))
+
 
 class SearchScopes:
     """A cache of the narrow scopes used last, each valid until a document in it changes. Thread-safe."""
 
-    def __init__(self, index: Index) -> None:
+    def __init__(self, index: Index, half_life_days: int) -> None:
         self._index = index
+        self.half_life_days = half_life_days
         self._scopes: OrderedDict[tuple[str, ...], tuple[Hashable, SearchScope]] = OrderedDict()
         self._changing = threading.Lock()
 
     def get(self, connection: Connection, tags: tuple[str, ...]) -> SearchScope | None:
-        """The documents with every tag; None for a wide scope."""
+        """
+        The narrow scope in which to rank the documents with all of `tags`; None if it is wide.
+
+        For a caller, it holds everything about this caller (with this agent, if `tags` name one): the facts of a call
+        show that its summary is wanted, and the other way round.
+        """
+        people = tuple(tag for tag in tags if tag.startswith(("caller:", "agent:")))
+        about_caller = any(tag.startswith("caller:") for tag in people)
+        scope = self._get(connection, people) if about_caller else None
+        return scope or self._get(connection, tags)
+
+    def _get(self, connection: Connection, tags: tuple[str, ...]) -> SearchScope | None:
         state = self._index.state(connection, tags)
         if state is None:
             return None
         known_state, scope = self._scopes.get(tags, (None, None))
         if scope is None or known_state != state:
-            rows = self._index.members(connection, tags)
-            scope = SearchScope(member for row in rows if (member := _member(row, tags)))
+            scope = SearchScope(self._index.members(connection, tags), tags, self.half_life_days)
         with self._changing:
             self._scopes[tags] = state, scope
             self._scopes.move_to_end(tags)
@@ -129,75 +187,49 @@ class SearchScopes:
 
 
 @dataclass(frozen=True, slots=True)
-class KeywordSearch:
-    """The result of a search by words in a narrow scope: how much of the question each document covers."""
+class WordMatches:
+    """How much of a question's words each document covers, and the documents that contain any."""
 
-    scope: SearchScope
     covered: Mapping[int, float]
+    found: Collection[int]
     weights: Mapping[str, float]
 
-    def ranked(self, question: Question) -> list[Match]:
-        """Every document of the scope, best first; among equals the newest."""
-        return _ranked(self.scope, self.covered, question, self.weights)
+    def weigh(self, word: str) -> float:
+        """The weight of a word of the question, spelled as the model spells it."""
+        return self.weights.get(word, _COMMON_WORD)
 
 
-def look_up(
-    connection: Connection, index: Index, scope: SearchScope, tags: tuple[str, ...], question: Question
-) -> KeywordSearch:
+def look_up(connection: Connection, index: Index, scope: SearchScope, question: Question) -> WordMatches:
     """
-    Search by words. Runs while the model still embeds the question.
+    Search a narrow scope by words. Runs while the model still embeds the question.
 
     The rarity of a word is counted within the scope. Counted over the whole store, as full-text indexes do it, other
     callers' documents would slow the search down and influence its result.
     """
-    found = index.having(connection, tags, question.words)
-    having = {word: [key for key in keys if key in scope.sizes] for word, keys in found.items()}
+    every = index.having(connection, scope.tags, question.words)
+    having = {word: [key for key in keys if key in scope.sizes] for word, keys in every.items()}
     total = len(scope.members)
-    weights = {word: ranking.rarity(total, len(keys)) / ranking.rarity(total, 0) for word, keys in having.items()}
-    return KeywordSearch(scope, ranking.coverage(scope.sizes, having.values()), weights)
+    rarest = ranking.rarity(total, 0)
+    weights = {without_accents(word): ranking.rarity(total, len(keys)) / rarest for word, keys in having.items()}
+    covered = ranking.coverage(scope.sizes, scope.beside, having.values())
+    return WordMatches(covered, set().union(*having.values()), weights)
 
 
-def search_all(connection: Connection, index: Index, tags: tuple[str, ...], question: Question) -> list[Match]:
+def search_all(
+    connection: Connection, index: Index, tags: tuple[str, ...], question: Question, half_life_days: int
+) -> list[Match]:
     """The likeliest documents of a wide scope, or of the whole store, ranked like a narrow scope."""
     if not question.words:
         return []
-    weights = dict.fromkeys(question.words, 1.0)
-    near = None if question.reading is None else question.reading.pooled(_weigher(weights))
-    rows = index.candidates(connection, tags, question.words, near)
-    scores = {member: score for score, row in rows if (member := _member(row, tags))}
-    best = max(scores.values(), default=0) or 1
-    covered = {member.key: score / best for member, score in scores.items() if score}
-    return _ranked(SearchScope(scores), covered, question, weights)
-
-
-def _member(row: MemberRow, tags: tuple[str, ...]) -> _Member | None:
-    own_tags, key, size, metadata, created_at, vectors = row
-    if not carries(own_tags, tags):
-        return None
-    known = orjson.loads(metadata)
-    call = known.get("call_id") or known.get("session_id")
-    return _Member(key, size, call if isinstance(call, str) else key, created_at, vectors)
-
-
-def _weigher(weights: Mapping[str, float]) -> Callable[[str], float]:
-    """The weight of each word of a question, spelled as the model spells it."""
-    plain_weights = {without_accents(word): weight for word, weight in weights.items()}
-    return lambda word: plain_weights.get(word, _COMMON_WORD)
-
-
-def _ranked(
-    scope: SearchScope, covered: Mapping[int, float], question: Question, weights: Mapping[str, float]
-) -> list[Match]:
-    near = scope.nearest(question.reading, weights)
-    scores = [ranking.fused(covered.get(key, 0), near[key][0] if key in near else 0) for key in scope.sizes]
-    lifted = dict(zip(scope.sizes, ranking.lifted(scores, scope.calls), strict=True))
-    matches = [_match(key, covered, near) for key in scope.newest_first]
-    return sorted(matches, key=lambda match: (not match.found, -lifted[match.key]))
-
-
-def _match(key: int, covered: Mapping[int, float], near: Mapping[int, tuple[float, int]]) -> Match:
-    cosine, part = near.get(key, (0, None))
-    return Match(key, found=key in covered or cosine >= ranking.NEAR, part=part)
+    weights = {without_accents(word): 1.0 for word in question.words}
+    words = WordMatches({}, (), weights)
+    near = None if question.reading is None else question.reading.pooled(words.weigh)
+    rows = list(index.candidates(connection, tags, question.words, near))
+    scope = SearchScope((row for _, row in rows), tags, half_life_days)
+    scores = {row[1]: score for score, row in rows if score}
+    best = max(scores.values(), default=1)
+    covered = {key: score / best for key, score in scores.items()}
+    return scope.ranked(WordMatches(covered, covered, weights), question, tags)
 
 
 # Parts of a text
@@ -209,7 +241,7 @@ def parts(text: str) -> list[str]:
 
     The end of a very long text is left out.
     """
-    if len(text) <= _SHORT_TEXT:
+    if len(text) <= SHORT_TEXT:
         return [text]
     found: list[str] = []
     start = 0

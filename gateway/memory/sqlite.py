@@ -29,7 +29,7 @@ from gateway.memory.database import (
 )
 from gateway.memory.documents import carries, token
 from gateway.memory.embeddings.embedder import MODEL, Embedder
-from gateway.memory.store import EMBED_AFTER, MemoryStore, utc_now
+from gateway.memory.store import EMBED_AFTER, HALF_LIFE_DAYS, MemoryStore, utc_now
 
 if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import Vectors
@@ -103,13 +103,14 @@ class SqliteStore(MemoryStore):
         now: Callable[[], datetime],
         embedder: Embedder | None,
         embed_after: float,
+        half_life_days: int,
     ) -> None:
         self._path = path
         self._connection = connection
         self._thread = thread
         self._query_connection: sqlite3.Connection | None = None
         self._query_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="queries")
-        super().__init__(SqliteIndex(), now, embedder, embed_after)
+        super().__init__(SqliteIndex(), now, embedder, embed_after, half_life_days)
 
     @classmethod
     async def open(
@@ -120,6 +121,7 @@ class SqliteStore(MemoryStore):
         now: Callable[[], datetime] = utc_now,
         embedder: Embedder | None = None,
         embed_after: float = EMBED_AFTER,
+        half_life_days: int = HALF_LIFE_DAYS,
     ) -> Self:
         """Open the file, creating it and its folder if needed. `schema` is for other tables in it."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
@@ -129,7 +131,7 @@ class SqliteStore(MemoryStore):
         except (sqlite3.Error, OSError) as error:
             thread.shutdown(wait=False)
             raise StoreUnavailable(f"can't open {path}: {error}") from error
-        return cls(path, connection, thread, now, embedder, embed_after)
+        return cls(path, connection, thread, now, embedder, embed_after, half_life_days)
 
     @property
     def description(self) -> str:

@@ -31,6 +31,8 @@ from gateway.memory.search import parts, snippet
 
 T = TypeVar("T")
 
+HALF_LIFE_DAYS: Final = 30
+"""The age at which a document counts half as recent."""
 EMBED_AFTER: Final = 2.0
 """Seconds before the first document is embedded, so that startup is not slowed down."""
 
@@ -54,13 +56,18 @@ class MemoryStore(ABC):
     """
 
     def __init__(
-        self, index: Index, now: Callable[[], datetime], embedder: Embedder | None, embed_after: float
+        self,
+        index: Index,
+        now: Callable[[], datetime],
+        embedder: Embedder | None,
+        embed_after: float,
+        half_life_days: int,
     ) -> None:
         self.index = index
         self._now = now
         self._open = True
         self._loop = asyncio.get_running_loop()
-        self._scopes = search.SearchScopes(index)
+        self._scopes = search.SearchScopes(index, half_life_days)
         self._embedder = embedder
         self._has_vectors = False
         self._wanted: list[int] = []  # documents that a query found without vectors
@@ -180,32 +187,21 @@ class MemoryStore(ABC):
     def _query(self, connection: Connection, text: str, limit: int, tags: tuple[str, ...]) -> list[Hit]:
         """Search by words while the model, which takes longest, embeds the question."""
         pending = self._begin_reading(connection, text)
-        by_words = self._by_words(connection, tags, search.Question(text))
-        question = search.Question(text, pending.result() if pending is not None else None)
-        if by_words is None:
-            return self._query_all(connection, question, limit, tags)
-        if question.reading is not None and by_words.scope.without_vectors:
-            self._wanted = by_words.scope.without_vectors
-            self._loop.call_soon_threadsafe(self._lacks_vectors.set)
-        return _hits(connection, by_words.ranked(question)[:limit], question.words)
-
-    def _by_words(
-        self, connection: Connection, tags: tuple[str, ...], question: search.Question
-    ) -> search.KeywordSearch | None:
-        """None for a wide scope."""
+        question = search.Question(text)
         scope = self._scopes.get(connection, tags)
+        if scope is not None:
+            if self._has_vectors and len(scope.without_vectors) < len(scope.members):
+                _ = scope.space  # computed now, while the model works
+            words = search.look_up(connection, self.index, scope, question)
+        question = search.Question(text, pending.result() if pending is not None else None)
         if scope is None:
-            return None
-        if self._has_vectors and len(scope.without_vectors) < len(scope.members):
-            _ = scope.space  # computed now, while the model works
-        return search.look_up(connection, self.index, scope, tags, question)
-
-    def _query_all(
-        self, connection: Connection, question: search.Question, limit: int, tags: tuple[str, ...]
-    ) -> list[Hit]:
-        matches = search.search_all(connection, self.index, tags, question)
-        hits = _hits(connection, matches[:limit], question.words)
-        return hits + self._fill(connection, tags, hits, limit) if tags else hits
+            matches = search.search_all(connection, self.index, tags, question, self._scopes.half_life_days)
+            hits = _hits(connection, matches[:limit], question.words)
+            return hits + self._fill(connection, tags, hits, limit) if tags else hits
+        if question.reading is not None and scope.without_vectors:
+            self._wanted = scope.without_vectors
+            self._loop.call_soon_threadsafe(self._lacks_vectors.set)
+        return _hits(connection, scope.ranked(words, question, tags)[:limit], question.words)
 
     def _fill(self, connection: Connection, tags: tuple[str, ...], found: list[Hit], limit: int) -> list[Hit]:
         """The newest documents of the scope, where words found too few: a query about a caller always gets results."""

@@ -83,6 +83,31 @@ async def test_documents_of_one_call_come_together(store):
     ]
 
 
+async def test_summary_is_found_by_the_facts_of_its_call(store):
+    """What a query asks for need not be in the summary itself."""
+    caller = ANA[1]
+    for call, fact in (("1", PUPPY), ("2", TRAIN)):
+        await keep(store, fact, metadata={"call_id": call})
+        await keep(store, "They spoke of this and that.", tags=("voice-call", caller), metadata={"session_id": call})
+    await embedded(store)
+    (hit,) = await store.query(PET, limit=1, tags=("voice-call", caller))
+    assert hit.document.metadata == {"session_id": "1"}
+
+
+async def test_call_of_the_day_comes_first(store):
+    for day in (5, 8, 20):
+        await keep(store, "They spoke of the kettle.", created_at=datetime(2023, 5, day, tzinfo=UTC))
+    hits = await store.query("What about the kettle on May 8, 2023?", limit=3, tags=ANA)
+    assert [hit.document.created_at.day for hit in hits] == [8, 5, 20]
+
+
+async def test_documents_like_the_best_one_come_next(store):
+    await keep(store, "Her kettle is blue.", "Rex was at the vet.", "The puppy had its shots.")
+    await embedded(store)
+    hits = await store.query("Rex", limit=3, tags=ANA)
+    assert contents(hits)[:2] == ["Rex was at the vet.", "The puppy had its shots."]
+
+
 async def test_snippet_is_the_part_that_fits(store):
     long = " ".join([KETTLE, TRAIN] * 20 + [PUPPY] + [KETTLE, TRAIN] * 20)
     await keep(store, long)

@@ -27,7 +27,7 @@ async def learn(store, text, day=0):
 
 
 async def found(store, *, days=0, limit=10, tags=SCOPE):
-    shown = VisibleDocuments(store, Retention(days, {"leo": 0}), now=lambda: START + timedelta(days=30))
+    shown = VisibleDocuments(store, Retention(days, {"leo": 0}, call_days=days), now=lambda: START + timedelta(days=30))
     return [hit.document.content for hit in await shown.query("appointments", limit=limit, tags=tags)]
 
 
@@ -45,9 +45,9 @@ async def test_fact_that_is_too_old_is_not_shown(store):
     assert len(await found(store, days=40)) == 2
 
 
-async def test_document_of_a_client_is_shown_however_old(store):
-    new = NewDocument("Caller Fact — 2023-05-08", "Has two appointments", "caller-fact", SCOPE, START)
-    await store.create(new)
+@pytest.mark.parametrize("source", ["caller-fact", "voice-call"])
+async def test_document_of_a_client_is_shown_however_old(store, source):
+    await store.create(NewDocument("2023-05-08", "Has two appointments", source, SCOPE, START))
     assert await found(store, days=10) == ["Has two appointments"]
 
 

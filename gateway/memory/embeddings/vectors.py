@@ -57,6 +57,12 @@ class VectorSpace:
         each = np.split(cosines, self._firsts[1:])
         return [(float(own.max()), int(own.argmax())) for own in each]
 
+    def like(self, document: int, part: int) -> list[float]:
+        """For each document, the cosine between its nearest part and this part of one of them."""
+        cosines = self._vectors @ self._vectors[self._firsts[document] + part]
+        nearest: list[float] = np.maximum.reduceat(cosines, self._firsts).tolist()
+        return nearest
+
 
 def normalised(vectors: Vectors) -> Vectors:
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
