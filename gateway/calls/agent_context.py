@@ -158,12 +158,19 @@ class AgentContext:
         now, earlier = self._now(), self._earlier_receipt
         name, level = self._name_alone(), str(self._access.level)
         block = "\n".join(filter(None, [name, _block(self._topics, self._facts, calls, now)]))
-        items = [
-            *([self._name_item(name, now)] if name else []),
-            *(_topic_item(topic, now) for topic in self._topics if stands_in(block, topic.title)),
-            *(_fact_item(fact, now) for fact in self._facts if stands_in(block, fact.text)),
-            *(_call_item(call, now) for call in calls),
-        ]
+        items = [self._name_item(name, now)] if name else []
+        for topic in self._topics:
+            if stands_in(block, topic.title):
+                line, text = render_topics([topic], now=now), f"{topic.title} ({topic.state})"
+                source = _source(topic.session_id, topic.last_said_at, now, line, topic.turns)
+                items.append({"kind": "pin", "id": topic.id, "text": text, **source})
+        for fact in self._facts:
+            if stands_in(block, fact.text):
+                source = _source(fact.session_id, fact.last_said_at, now, fact.text, fact.turns)
+                items.append({"kind": "fact", "id": fact.id, "text": fact.text, **source, "score": fact.confidence})
+        for call in calls:  # of all its turns
+            source = _source(call.session_id, call.started_at, now, render([call], now=now))
+            items.append({"kind": "call", **source})
         return {
             "tier": earlier.get("tier") or level,
             "block": "\n".join(filter(None, [earlier.get("block"), block])),
@@ -199,15 +206,7 @@ class AgentContext:
         facts = self._memory.facts if self._memory is not None else []
         by_facts = [(fact.session_id, fact.said_at) for fact in facts if fact.person]
         session_id, at = next(iter(by_calls + by_facts), ("", now))
-        return {
-            "kind": "name",
-            "text": self._name,
-            "session": session_id,
-            "turns": [],
-            "age_days": (now - at).days,
-            "score": _recency(at, now),
-            "tokens": len(text) // 4,
-        }
+        return {"kind": "name", "text": self._name, **_source(session_id, at, now, text)}
 
     def _now(self) -> datetime:
         return datetime.now().astimezone(self._agent.timezone)
@@ -223,46 +222,8 @@ def _block(topics: Sequence[PinnedTopic], facts: Sequence[Fact], calls: Sequence
     return "\n".join(filter(None, [render_topics(topics, now=now), render_facts(facts), render(calls, now=now)]))
 
 
-# Items of the receipt
-
-
-def _topic_item(topic: PinnedTopic, now: datetime) -> dict[str, Any]:
-    return {
-        "kind": "pin",
-        "id": topic.id,
-        "text": f"{topic.title} ({topic.state})",
-        "session": topic.session_id,
-        "turns": list(topic.turns),
-        "age_days": (now - topic.last_said_at).days,
-        "score": _recency(topic.last_said_at, now),
-        "tokens": len(render_topics([topic], now=now)) // 4,
-    }
-
-
-def _fact_item(fact: Fact, now: datetime) -> dict[str, Any]:
-    return {
-        "kind": "fact",
-        "id": fact.id,
-        "text": fact.text,
-        "session": fact.session_id,
-        "turns": list(fact.turns),
-        "age_days": (now - fact.last_said_at).days,
-        "score": fact.confidence,
-        "tokens": len(fact.text) // 4,
-    }
-
-
-def _call_item(call: PastCall, now: datetime) -> dict[str, Any]:
-    return {
-        "kind": "call",
-        "session": call.session_id,
-        "turns": [],  # all of them
-        "age_days": (now - call.started_at).days,
-        "score": _recency(call.started_at, now),
-        "tokens": len(render([call], now=now)) // 4,
-    }
-
-
-def _recency(then: datetime, now: datetime) -> float:
-    """1 for now, half as much after each month."""
-    return round(math.exp2(-max((now - then).days, 0) / 30), 4)
+def _source(session_id: str, at: datetime, now: datetime, line: str, turns: Sequence[int] = ()) -> dict[str, Any]:
+    """Where an item of the receipt came from, and its weight. The score is 1 for now, half as much after each month."""
+    age_days = (now - at).days
+    score = round(math.exp2(-max(age_days, 0) / 30), 4)
+    return {"session": session_id, "turns": list(turns), "age_days": age_days, "score": score, "tokens": len(line) // 4}

@@ -250,7 +250,7 @@ class Call:
         match event:
             case UserStartedSpeaking():
                 self._caller_speaking = True
-                self.latency.caller_spoke()
+                self.latency.finish_turn()
                 if (heard_ms := self._speech.interrupt()) is not None:
                     BARGE_INS.labels(self.session.carrier).inc()
                     self._engine.truncate(heard_ms)
@@ -363,7 +363,7 @@ class Call:
             await wait_for_event(self._caller_text, self._timeouts.open_turn)
 
     def _complete_session(self) -> None:
-        self.latency.call_over()
+        self.latency.finish_turn()
         self.session.timings += [timing.as_json() for timing in self.latency.finished]
         self.session.receipt = self._context.receipt
         self.session.turns = self._transcript.finish(self._loop.time())

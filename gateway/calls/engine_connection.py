@@ -145,7 +145,11 @@ class EngineConnection:
             settings = await self._agent_context.load_settings(self._timeouts.memory - waited)
             self._settings_outdated = False
             if not self._was_ready:
-                self._report_memory()
+                self.recorder.note("memory", self._agent_context.recorded_memory)
+                event = self._agent_context.memory_event
+                self._call_events.publish("memory", **event)
+                if event["outcome"] != "off":
+                    MEMORY_LOAD.labels(event["outcome"]).observe(self._agent_context.memory_seconds)
             return settings
 
         self._lost = self._loop.create_future()
@@ -163,21 +167,10 @@ class EngineConnection:
             if session is not None:
                 session.close()
 
-    def _report_memory(self) -> None:
-        self.recorder.note("memory", self._agent_context.recorded_memory)
-        event = self._agent_context.memory_event
-        self._call_events.publish("memory", **event)
-        if event["outcome"] != "off":
-            MEMORY_LOAD.labels(event["outcome"]).observe(self._agent_context.memory_seconds)
-
     def _check_ready(self) -> None:
         if not self.ready:
             seconds = self._timeouts.settings
-            self._lose(EngineUnavailable(f"the engine did not apply its settings within {seconds:.0f} s"))
-
-    def _lose(self, error: EngineError) -> None:
-        if not self._lost.done():
-            self._lost.set_result(error)
+            self.on_engine_closed(EngineUnavailable(f"the engine did not apply its settings within {seconds:.0f} s"))
 
     # From the session
 
@@ -188,7 +181,9 @@ class EngineConnection:
             self._start_audio()
 
     def on_engine_closed(self, error: EngineError) -> None:
-        self._lose(error)
+        """The session is lost; only the first error counts."""
+        if not self._lost.done():
+            self._lost.set_result(error)
 
     def _start_audio(self) -> None:
         """The session is ready: send what was buffered. Repeated calls have no effect."""
@@ -265,24 +260,17 @@ class EngineConnection:
         if self.session.buffered_bytes > STALLED_BYTES:
             WATCHDOG.labels("engine stopped reading").inc()
             self._log.warning("engine stopped reading")
-            self._lose(EngineUnavailable("the engine stopped reading"))
-        elif self._is_unanswered(now):
+            self.on_engine_closed(EngineUnavailable("the engine stopped reading"))
+        elif (due := self.answer_due_since) is not None and now - max(due, self._received_at) > self._timeouts.answer:
             WATCHDOG.labels("engine stopped answering").inc()
             self._log.warning("engine stopped answering", extra={"seconds": self._timeouts.answer})
             self.answer_due_since = None
-            self._lose(EngineUnavailable("the engine stopped answering"))
+            self.on_engine_closed(EngineUnavailable("the engine stopped answering"))
         elif self.ready and now - self._heard_at > self._timeouts.silence_after:
-            self._fill_silence(self.session, now)
-
-    def _is_unanswered(self, now: float) -> bool:
-        since = self.answer_due_since
-        return since is not None and now - max(since, self._received_at) > self._timeouts.answer
-
-    def _fill_silence(self, session: EngineSession, now: float) -> None:
-        frames = int((now - self._filled_at) * BYTES_PER_SECOND / len(SILENCE_FRAME))
-        for _ in range(frames):
-            session.send_silence(SILENCE_FRAME)
-        self._filled_at += frames * len(SILENCE_FRAME) / BYTES_PER_SECOND
+            frames = int((now - self._filled_at) * BYTES_PER_SECOND / len(SILENCE_FRAME))
+            for _ in range(frames):
+                self.session.send_silence(SILENCE_FRAME)
+            self._filled_at += frames * len(SILENCE_FRAME) / BYTES_PER_SECOND
 
     def _buffer(self, audio: bytes) -> None:
         """Keep the newest seconds."""

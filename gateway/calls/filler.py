@@ -78,14 +78,18 @@ class Filler:
     def caller_speaks(self) -> None:
         """Stop what is playing, and do not wait for a phrase that has not arrived."""
         self._unsaid = ""
-        self._hush()
+        self.hush()
 
-    def agent_speaks(self) -> None:
-        """The answer begins. Cheap, may be repeated; not to be called while `saying`."""
-        self._hush()
+    def hush(self) -> None:
+        """The answer begins: stop what is playing. Cheap, may be repeated; not to be called while `saying`."""
+        was_playing = self._state is _PLAYING
+        if self._state is not _OVER:
+            self._state = _QUIET
+        if was_playing:
+            self._stop()
 
     def call_over(self) -> None:
-        self._hush()
+        self.hush()
         self._state = _OVER
 
     def tick(self, now: float) -> None:
@@ -134,18 +138,7 @@ class Filler:
         wanted = min(now + QUEUED_SECONDS, self._ends) - self._queued_until
         frames = int(wanted * BYTES_PER_SECOND / FRAME_BYTES)
         if frames > 0:
-            stretch = self._next_stretch(frames * FRAME_BYTES)
-            self._queued_until += seconds_of(len(stretch))
-            self._play(stretch)
-
-    def _next_stretch(self, size: int) -> bytes:
-        start = self._played % len(self._sound)
-        self._played += size
-        return (self._sound[start:] + self._sound * (size // len(self._sound) + 1))[:size]
-
-    def _hush(self) -> None:
-        was_playing = self._state is _PLAYING
-        if self._state is not _OVER:
-            self._state = _QUIET
-        if was_playing:
-            self._stop()
+            size, start = frames * FRAME_BYTES, self._played % len(self._sound)
+            self._played += size
+            self._queued_until += seconds_of(size)
+            self._play((self._sound[start:] + self._sound * (size // len(self._sound) + 1))[:size])

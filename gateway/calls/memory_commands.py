@@ -59,8 +59,7 @@ class MemoryCommands:
             async with asyncio.timeout(self._timeout):
                 return await self._run(command)
         except (StoreError, TimeoutError) as error:
-            fields = {"command": command.kind, "error": type(error).__name__}
-            _log.warning("memory command failed", extra=fields)
+            _log.warning("memory command failed", extra={"command": command.kind, "error": type(error).__name__})
             return command.failed
 
     async def _run(self, command: VoiceCommand) -> str:
@@ -100,12 +99,10 @@ class MemoryCommands:
         *_, command_turn, _ = self._command_turns  # the last one is the confirmation
         end = next((place for place, turn in enumerate(turns) if turn is command_turn), 0)
         if self._commands.is_bare(command_turn.text):
-            is_talk = [turn.speaker is Speaker.CALLER and not self._is_command(turn) for turn in turns[:end]]
+            commands = {id(turn) for turn in self._command_turns}
+            is_talk = [turn.speaker is Speaker.CALLER and id(turn) not in commands for turn in turns[:end]]
             start = max((place for place, talk in enumerate(is_talk) if talk), default=end)
         else:
             start, end = end, end + 1
         self._transcript.retract(turns[start:end])
         return end > start
-
-    def _is_command(self, turn: Turn) -> bool:
-        return any(turn is command_turn for command_turn in self._command_turns)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import orjson
 
@@ -153,23 +153,10 @@ def _peak(audio: bytes) -> int:
     return max(audio[::_EVERY].translate(_LOUDNESS), default=0)
 
 
-class Metered(Protocol):
-    """A call whose levels can be read, as CallMonitor."""
-
-    def levels(self, now: float) -> tuple[float, float]: ...
-    def stop_measuring(self) -> None: ...
-
-
 class LevelMeters:
     """Levels of all live calls of this node, and of all nodes that use the same `shared_store`."""
 
-    def __init__(
-        self,
-        shared_store: ExpiringStore,
-        *,
-        node: str,
-        nodes: Callable[[], Sequence[str]],
-    ) -> None:
+    def __init__(self, shared_store: ExpiringStore, *, node: str, nodes: Callable[[], Sequence[str]]) -> None:
         self._shared_store = shared_store
         self._node = node
         self._nodes = nodes
@@ -183,19 +170,19 @@ class LevelMeters:
     def wanted(self) -> bool:
         return self._watchers > 0 or self._wanted_elsewhere
 
-    async def measure_often(self, calls: Callable[[], Iterable[tuple[str, Metered]]]) -> None:
+    async def measure_often(self, calls: Callable[[], Iterable[tuple[str, CallMonitor]]]) -> None:
         """Measure this node's calls until cancelled."""
         while True:
             self.measure(calls(), asyncio.get_running_loop().time())
             await asyncio.sleep(SHOW_SECONDS)
 
-    def measure(self, calls: Iterable[tuple[str, Metered]], now: float) -> None:
+    def measure(self, calls: Iterable[tuple[str, CallMonitor]], now: float) -> None:
         """Read the levels of this node's calls, given with their session ids, while someone watches."""
         if self.wanted:
             self._measuring = True
             levels = [(session_id, *call.levels(now)) for session_id, call in calls]
             self.show([{"session": id_, "caller": caller, "agent": agent} for id_, caller, agent in levels])
-        elif self._measuring and not self.wanted:
+        elif self._measuring:
             self._measuring = False
             self.show([])
             for _, call in calls:
@@ -222,20 +209,21 @@ class LevelMeters:
         """Exchange levels with other nodes until cancelled."""
         while True:
             try:
-                await self._exchange(self._shared_store)
+                await self._exchange()
             except SharedStoreUnavailable:
                 self._wanted_elsewhere, self._others = False, []
             await asyncio.sleep(SHOW_SECONDS if self.wanted else ASK_SECONDS)
 
-    async def _exchange(self, shared_store: ExpiringStore) -> None:
+    async def _exchange(self) -> None:
         if self._watchers:
-            await shared_store.put(_WANTED, self._node.encode(), WANTED_SECONDS)
-            found = [await shared_store.get(_key(node)) for node in self._nodes() if node != self._node]
+            await self._shared_store.put(_WANTED, self._node.encode(), WANTED_SECONDS)
+            others = [node for node in self._nodes() if node != self._node]
+            found = [await self._shared_store.get(_key(node)) for node in others]
             self._others = [level for stored in found if stored for level in orjson.loads(stored)]
-        wanted_by = await shared_store.get(_WANTED)
+        wanted_by = await self._shared_store.get(_WANTED)
         self._wanted_elsewhere = wanted_by is not None and wanted_by.decode() != self._node
         if self._wanted_elsewhere:
-            await shared_store.put(_key(self._node), orjson.dumps(self._own), STALE_SECONDS)
+            await self._shared_store.put(_key(self._node), orjson.dumps(self._own), STALE_SECONDS)
 
 
 def _key(node: str) -> str:

@@ -27,10 +27,9 @@ class Playout:
         self._marked = 0
         self._count = 0
 
-    def audio_sent(self, size: int) -> None:
+    def audio_sent(self, size: int) -> bool:
+        """Returns whether a mark is due."""
         self.sent += size
-
-    def mark_due(self) -> bool:
         return self.sent - self._marked >= MARK_BYTES
 
     @property

@@ -105,7 +105,7 @@ class SpeechOutput:
         now = self._sent_at = self._loop.time()
         is_answer = not self._filler.saying
         if is_answer:
-            self._filler.agent_speaks()
+            self._filler.hush()
             self._answer_began.set()
             self._latency.first_audio(now)
         for start in range(0, len(audio), MARK_BYTES):
@@ -113,8 +113,7 @@ class SpeechOutput:
             if is_answer:
                 self._transcript.agent_audio(len(piece), now)
             self._carrier.send_audio(piece)
-            self._playout.audio_sent(len(piece))
-            if self._playout.mark_due():
+            if self._playout.audio_sent(len(piece)):
                 self._carrier.send_mark(self._playout.next_mark())
         if is_answer:
             self._latency.first_frame(self._loop.time())

@@ -73,35 +73,34 @@ class TurnLatencyTracker:
         self._seen: dict[str, float] = {}
         self._reported: dict[str, float] = {}
 
-    # The begin and the end of turns
-
-    def caller_spoke(self) -> None:
-        """The caller began to speak: a new turn. May be repeated."""
-        self._finish()
-
-    def call_over(self) -> None:
-        self._finish()
+    def finish_turn(self) -> None:
+        """The caller began to speak, or the call is over. May be repeated."""
+        timing = self._timing() if "transcript" in self._seen else None
+        self._seen, self._reported = {}, {}
+        if timing is not None:
+            self.finished.append(timing)
+            self._on_turn(timing)
 
     # Stages
 
     def speech_ended(self, at: float) -> None:
         if "transcript" not in self._seen:
-            self._saw("speech_ended", at)
+            self._seen.setdefault("speech_ended", at)
 
     def transcript(self, at: float) -> None:
         """The turn's text. A second text without speech in between is a turn of its own."""
         if "transcript" in self._seen:
-            self._finish()
-        self._saw("transcript", at)
+            self.finish_turn()
+        self._seen["transcript"] = at
 
     def llm_request(self, at: float) -> None:
-        self._saw("llm_request", at)
+        self._seen.setdefault("llm_request", at)
 
     def first_token(self, at: float) -> None:
-        self._saw("first_token", at)
+        self._seen.setdefault("first_token", at)
 
     def first_audio(self, at: float) -> None:
-        self._saw("first_audio", at)
+        self._seen.setdefault("first_audio", at)
 
     def first_frame(self, at: float) -> None:
         if "first_frame" not in self._seen:
@@ -120,26 +119,8 @@ class TurnLatencyTracker:
             if seconds is not None and not settled:
                 self._reported[figure] = seconds
 
-    def _saw(self, stage: str, at: float) -> None:
-        self._seen.setdefault(stage, at)
-
-    def _finish(self) -> None:
-        timing = self._timing() if "transcript" in self._seen else None
-        self._seen, self._reported = {}, {}
-        if timing is not None:
-            self.finished.append(timing)
-            self._on_turn(timing)
-
     def _timing(self) -> TurnLatency:
-        at = self._all_times()
-        ended = at.get("speech_ended", at["transcript"])
-        seconds = {stage: round(at[stage] - ended, _DIGITS) for stage in _STAGES if stage in at}
-        if "speech_ended" not in at:
-            del seconds["transcript"]  # used as the end of speech
-        return TurnLatency(**seconds)
-
-    def _all_times(self) -> dict[str, float]:
-        """Observed times, and those derived from the engine's figures."""
+        """From observed times, and those derived from the engine's figures."""
         at = dict(self._seen)
         for unseen, known, figure in (
             ("speech_ended", "transcript", "stt"),
@@ -148,4 +129,8 @@ class TurnLatencyTracker:
         ):
             if known in at and figure in self._reported:
                 at.setdefault(unseen, at[known] - self._reported[figure])
-        return at
+        ended = at.get("speech_ended", at["transcript"])
+        seconds = {stage: round(at[stage] - ended, _DIGITS) for stage in _STAGES if stage in at}
+        if "speech_ended" not in at:
+            del seconds["transcript"]  # used as the end of speech
+        return TurnLatency(**seconds)

@@ -75,14 +75,13 @@ class Line:
 
     def agent_sounds(self, audio: bytes) -> None:
         if not self.filler.saying:
-            self.filler.agent_speaks()
+            self.filler.hush()
         for start in range(0, len(audio), MARK_BYTES):
             stretch = audio[start : start + MARK_BYTES]
             if not self.filler.saying:
                 self.transcript.agent_audio(len(stretch), self.now)
             self.phone.add(stretch)
-            self.playout.audio_sent(len(stretch))
-            if self.playout.mark_due():
+            if self.playout.audio_sent(len(stretch)):
                 self.phone.add(self.playout.next_mark())
 
     def agent_is_done(self) -> None:

@@ -17,7 +17,7 @@ from gateway.cluster.directory import CallRecord, NodeCommandKind
 from gateway.cluster.node import Reclaim, SingleNode
 from gateway.errors import SharedStoreUnavailable
 from gateway.history.call_log import RecoveredCall
-from gateway.history.live_events import EventPublisher
+from gateway.history.live_events import EventPublisher, NoCallLog
 from gateway.session import EndReason, Speaker, Turn, VoiceSession
 from gateway.telephony.codec import StreamStarted
 from gateway.telephony.phone_numbers import AllowList
@@ -77,6 +77,9 @@ class Remembering(NoMemoryServices):
     """Calls are kept, but not in this log."""
 
     remembers = True
+
+    def __init__(self):
+        self.log = NoCallLog()
 
 
 class FakeCluster(SingleNode):

@@ -34,12 +34,10 @@ def test_flushed_mark_proves_nothing() -> None:
 
 def test_mark_is_due_after_each_stretch() -> None:
     playout = Playout()
-    playout.audio_sent(MARK_BYTES - 1)
-    assert not playout.mark_due()
-    playout.audio_sent(1)
-    assert playout.mark_due()
+    assert not playout.audio_sent(MARK_BYTES - 1)
+    assert playout.audio_sent(1)
     playout.next_mark()
-    assert not playout.mark_due()
+    assert not playout.audio_sent(1)
 
 
 def test_unknown_mark_is_no_proof_of_marks() -> None:

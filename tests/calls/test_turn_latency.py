@@ -16,7 +16,7 @@ def a_clock() -> TurnLatencyTracker:
 def test_every_stage_counts_from_the_end_of_speech() -> None:
     finished_turns: list[TurnLatency] = []
     clock = TurnLatencyTracker(finished_turns.append)
-    clock.caller_spoke()
+    clock.finish_turn()
     clock.speech_ended(10.0)
     clock.transcript(10.05)
     clock.llm_request(10.1)
@@ -24,7 +24,7 @@ def test_every_stage_counts_from_the_end_of_speech() -> None:
     clock.first_audio(10.55)
     clock.first_frame(10.5502)
     assert finished_turns == []
-    clock.caller_spoke()
+    clock.finish_turn()
     assert finished_turns == clock.finished == [TurnLatency(0.05, 0.1, 0.4, 0.55, 0.5502)]
 
 
@@ -38,7 +38,7 @@ def test_engines_figures_fill_what_we_can_not_see(reported_first: bool) -> None:
     clock.reported(ttt=0.3)
     clock.reported(tts=0.2)
     clock.first_audio(10.7)
-    clock.call_over()
+    clock.finish_turn()
     assert clock.finished == [TurnLatency(0.05, 0.2, 0.5, 0.7, None)]
 
 
@@ -50,20 +50,20 @@ def test_what_we_saw_outweighs_the_engines_figures() -> None:
     clock.llm_request(10.1)
     clock.first_token(10.4)
     clock.first_audio(10.7)
-    clock.call_over()
+    clock.finish_turn()
     assert clock.finished == [TurnLatency(0.05, 0.1, 0.4, 0.7, None)]
 
 
 def test_unannounced_end_of_speech_lies_before_the_text() -> None:
     """By the last figure before the text: those that come in the silence after it are of no turn."""
     clock = a_clock()
-    clock.caller_spoke()
+    clock.finish_turn()
     clock.reported(stt=0.5)
     clock.reported(stt=0.12)
     clock.transcript(10.12)
     clock.reported(stt=0.01)
     clock.first_audio(10.7)
-    clock.call_over()
+    clock.finish_turn()
     assert clock.finished == [TurnLatency(transcript=0.12, first_audio=0.7)]
 
 
@@ -71,7 +71,7 @@ def test_text_stands_for_an_unknown_end_of_speech() -> None:
     clock = a_clock()
     clock.transcript(10.0)
     clock.first_audio(10.7)
-    clock.call_over()
+    clock.finish_turn()
     assert clock.finished == [TurnLatency(first_audio=0.7)]
 
 
@@ -80,17 +80,17 @@ def test_end_of_turn_after_its_text_says_nothing_new() -> None:
     clock.reported(stt=0.1)
     clock.transcript(10.1)
     clock.speech_ended(10.2)
-    clock.call_over()
+    clock.finish_turn()
     assert clock.finished == [TurnLatency(transcript=0.1)]
 
 
 def test_model_asked_on_a_guess_was_asked_before_the_end() -> None:
     clock = a_clock()
-    clock.caller_spoke()
+    clock.finish_turn()
     clock.llm_request(9.8)
     clock.speech_ended(10.0)
     clock.transcript(10.0)
-    clock.call_over()
+    clock.finish_turn()
     assert clock.finished == [TurnLatency(transcript=0.0, llm_request=-0.2)]
 
 
@@ -98,11 +98,11 @@ def test_greeting_and_noises_are_no_turns() -> None:
     clock = a_clock()
     clock.first_audio(1.0)
     clock.first_frame(1.0)
-    clock.caller_spoke()
+    clock.finish_turn()
     clock.llm_request(2.0)
     clock.speech_ended(2.1)
-    clock.caller_spoke()
-    clock.call_over()
+    clock.finish_turn()
+    clock.finish_turn()
     assert clock.finished == []
 
 
@@ -110,11 +110,11 @@ def test_interrupted_turn_has_what_it_has() -> None:
     clock = a_clock()
     clock.speech_ended(10.0)
     clock.transcript(10.1)
-    clock.caller_spoke()
+    clock.finish_turn()
     clock.first_audio(11.0)
     clock.speech_ended(12.0)
     clock.transcript(12.2)
-    clock.call_over()
+    clock.finish_turn()
     assert clock.finished[0] == TurnLatency(transcript=0.1)
     assert clock.finished[1].transcript == 0.2
 
@@ -125,14 +125,14 @@ def test_two_texts_are_two_turns() -> None:
         clock.transcript(at)
         clock.first_audio(at + 0.5)
         clock.first_audio(at + 3.0)
-    clock.call_over()
+    clock.finish_turn()
     assert clock.finished == [TurnLatency(first_audio=0.5)] * 2
 
 
 STEPS = st.sampled_from(["speech_ended", "transcript", "llm_request", "first_token", "first_audio", "first_frame"])
 
 
-@given(st.lists(STEPS | st.sampled_from(["caller_spoke", "reported"])), st.integers(0, 1000))
+@given(st.lists(STEPS | st.sampled_from(["finish_turn", "reported"])), st.integers(0, 1000))
 def test_any_order_gives_a_timing_for_each_text(steps: list[str], started: int) -> None:
     """Whatever comes in whatever order, no text goes uncounted, and the clock's start does not matter."""
 
@@ -140,13 +140,13 @@ def test_any_order_gives_a_timing_for_each_text(steps: list[str], started: int) 
         clock = a_clock()
         for step in steps:
             now += 0.125
-            if step == "caller_spoke":
-                clock.caller_spoke()
+            if step == "finish_turn":
+                clock.finish_turn()
             elif step == "reported":
                 clock.reported(stt=0.25, ttt=0.5, tts=0.25)
             else:
                 getattr(clock, step)(now)
-        clock.call_over()
+        clock.finish_turn()
         return clock.finished
 
     assert play(float(started)) == play(0.0)
