@@ -19,7 +19,6 @@ from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
 from gateway import extras, maintenance, metrics
-from gateway.admin_token import admin_token
 from gateway.agents import Agent, AgentDirectory, find_text
 from gateway.calls.call import LiveCallTimeouts
 from gateway.calls.call_factory import CallFactory, MemoryServices, NoMemoryServices
@@ -64,7 +63,7 @@ from gateway.memory.remem_client import NoRemem, RememClient, connect_remem
 from gateway.memory.state import CallerStateStore
 from gateway.memory.store import MemoryStore
 from gateway.memory.visible_documents import CallerNotes, VisibleDocuments
-from gateway.settings import Secret, Settings
+from gateway.settings import Secret, Settings, admin_token
 from gateway.telephony.phone_numbers import AllowList
 from gateway.telephony.rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.telephony.signatures import TelnyxVerifier

@@ -1,5 +1,6 @@
 """A voice session: what is stored of one call. Plain values."""
 
+import copy
 import enum
 import uuid
 from collections.abc import Mapping
@@ -104,46 +105,24 @@ class VoiceSession:
     def as_json(self) -> dict[str, Any]:
         return {
             "id": self.id,
-            "agent": self.agent,
-            "caller": self.caller,
-            "carrier": self.carrier,
+            **vars(self),
             "started_at": self.started_at.isoformat(),
             "ended_at": self.ended_at.isoformat() if self.ended_at else None,
-            "end_reason": self.end_reason,
             "turns": [
                 {"speaker": turn.speaker, "text": turn.text, "at": turn.at.isoformat(), "unheard": turn.unheard}
                 for turn in self.turns
             ],
-            "number": self.number,
-            "state": self.state,
-            "timings": self.timings,
-            "receipt": self.receipt,
-            "taken_over": self.taken_over,
-            "off_record": self.off_record,
-            "taken_back": self.taken_back,
-            "known_name": self.known_name,
         }
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> "VoiceSession":
-        return cls(
-            id=stored["id"],
-            agent=stored["agent"],
-            caller=stored["caller"],
-            carrier=stored["carrier"],
-            started_at=datetime.fromisoformat(stored["started_at"]),
-            ended_at=datetime.fromisoformat(stored["ended_at"]) if stored["ended_at"] else None,
-            end_reason=EndReason(stored["end_reason"]) if stored["end_reason"] else None,
-            turns=[
-                Turn(Speaker(turn["speaker"]), turn["text"], datetime.fromisoformat(turn["at"]), turn["unheard"])
-                for turn in stored["turns"]
-            ],
-            number=stored.get("number", ""),
-            state=dict(stored.get("state", {})),
-            timings=list(stored.get("timings", [])),
-            receipt=dict(stored.get("receipt", {})),
-            taken_over=bool(stored.get("taken_over")),
-            off_record=bool(stored.get("off_record")),
-            taken_back=list(stored.get("taken_back", [])),
-            known_name=stored.get("known_name", ""),
-        )
+        """Fields that an earlier version did not store have their defaults."""
+        session = cls(**copy.deepcopy({name: stored[name] for name in cls.__dataclass_fields__ if name in stored}))
+        session.started_at = datetime.fromisoformat(stored["started_at"])
+        session.ended_at = datetime.fromisoformat(stored["ended_at"]) if stored["ended_at"] else None
+        session.end_reason = EndReason(stored["end_reason"]) if stored["end_reason"] else None
+        session.turns = [
+            Turn(Speaker(turn["speaker"]), turn["text"], datetime.fromisoformat(turn["at"]), turn["unheard"])
+            for turn in stored["turns"]
+        ]
+        return session

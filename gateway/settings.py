@@ -6,6 +6,8 @@ precedence. Nothing else reads the environment; a package is given the values it
 """
 
 import dataclasses
+import os
+import secrets
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,6 +18,8 @@ import dotenv
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from gateway.errors import SettingsError
+
+ADMIN_TOKEN_FILE: Final = "admin-token"
 
 Table = TypeVar("Table")
 
@@ -309,3 +313,42 @@ def _check_together(settings: Settings) -> None:
     for provider, key in (("anthropic", settings.anthropic_api_key), ("xai", settings.xai_api_key)):
         if settings.summary_provider == provider and not key:
             raise SettingsError(f"SUMMARY_PROVIDER is {provider} but {provider.upper()}_API_KEY is not set")
+
+
+# The admin token
+
+
+def admin_token(settings: Settings) -> Secret:
+    """
+    The token in use: from the settings, or made at the first start and stored under DATA_DIR.
+
+    Makes DATA_DIR with mode 0700; raises SettingsError if that fails.
+    """
+    path = settings.data_dir / ADMIN_TOKEN_FILE
+    try:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings.data_dir.chmod(0o700)
+        if settings.gateway_admin_token:
+            return settings.gateway_admin_token
+        if path.is_file() and (kept := path.read_text(encoding="utf-8").strip()):
+            return Secret(kept)
+        made = secrets.token_urlsafe(32)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(made + "\n")
+        return Secret(made)
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path} is not text; delete it, and a new one is made") from None
+    except OSError as error:
+        problem = error.strerror or type(error).__name__
+        raise SettingsError(
+            f"DATA_DIR {settings.data_dir} can't be used: {problem}; set DATA_DIR to a folder of yours"
+        ) from None
+
+
+def kept_token(settings: Settings) -> Secret | None:
+    """The token that an earlier start has made; None if there is no file, or it can't be read."""
+    try:
+        return Secret((settings.data_dir / ADMIN_TOKEN_FILE).read_text(encoding="utf-8").strip())
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -2,9 +2,8 @@ import stat
 
 import pytest
 
-from gateway.admin_token import FILE, admin_token
 from gateway.errors import SettingsError
-from gateway.settings import Secret, Settings
+from gateway.settings import ADMIN_TOKEN_FILE, Secret, Settings, admin_token
 
 
 def mode(path):
@@ -25,7 +24,7 @@ def test_given_token_is_used_and_not_kept(data_dir):
 def test_made_token_is_long_and_kept(data_dir):
     token = admin_token(Settings(data_dir=data_dir))
     assert len(token.reveal()) >= 43
-    assert (data_dir / FILE).read_text() == token.reveal() + "\n"
+    assert (data_dir / ADMIN_TOKEN_FILE).read_text() == token.reveal() + "\n"
     assert admin_token(Settings(data_dir=data_dir)) == token
 
 
@@ -36,7 +35,7 @@ def test_each_folder_gets_its_own_token(tmp_path):
 
 def test_folder_and_file_are_private(data_dir):
     admin_token(Settings(data_dir=data_dir))
-    assert (mode(data_dir), mode(data_dir / FILE)) == (0o700, 0o600)
+    assert (mode(data_dir), mode(data_dir / ADMIN_TOKEN_FILE)) == (0o700, 0o600)
 
 
 def test_open_folder_is_closed_to_others(data_dir):
@@ -49,7 +48,7 @@ def test_open_folder_is_closed_to_others(data_dir):
 @pytest.mark.parametrize("text", ["", "\n", "  \n"])
 def test_empty_file_is_replaced(data_dir, text):
     data_dir.mkdir(parents=True)
-    (data_dir / FILE).write_text(text)
+    (data_dir / ADMIN_TOKEN_FILE).write_text(text)
     token = admin_token(Settings(data_dir=data_dir))
     assert token.reveal()
     assert admin_token(Settings(data_dir=data_dir)) == token
@@ -57,7 +56,7 @@ def test_empty_file_is_replaced(data_dir, text):
 
 def test_token_of_a_person_is_taken(data_dir):
     data_dir.mkdir(parents=True)
-    (data_dir / FILE).write_text(" my own token \n")
+    (data_dir / ADMIN_TOKEN_FILE).write_text(" my own token \n")
     assert admin_token(Settings(data_dir=data_dir)) == Secret("my own token")
 
 
@@ -71,14 +70,14 @@ def test_folder_that_is_a_file_says_what_to_do(tmp_path):
 
 def test_token_file_that_is_not_text_says_what_to_do(data_dir):
     data_dir.mkdir(parents=True)
-    (data_dir / FILE).write_bytes(b"\xff")
+    (data_dir / ADMIN_TOKEN_FILE).write_bytes(b"\xff")
     with pytest.raises(SettingsError) as raised:
         admin_token(Settings(data_dir=data_dir))
-    assert str(raised.value) == f"{data_dir / FILE} is not text; delete it, and a new one is made"
+    assert str(raised.value) == f"{data_dir / ADMIN_TOKEN_FILE} is not text; delete it, and a new one is made"
 
 
 def test_token_file_that_is_a_folder_says_what_to_do(data_dir):
-    (data_dir / FILE).mkdir(parents=True)
+    (data_dir / ADMIN_TOKEN_FILE).mkdir(parents=True)
     with pytest.raises(SettingsError) as raised:
         admin_token(Settings(data_dir=data_dir))
     assert str(raised.value) == f"DATA_DIR {data_dir} can't be used: Is a directory; set DATA_DIR to a folder of yours"

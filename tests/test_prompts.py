@@ -3,13 +3,13 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from gateway.prompts import render, spoken_time, wanted_personas, wants_memory
+from gateway.agents import render_prompt, spoken_time, wanted_personas, wants_memory
 
 NOW = datetime(2026, 2, 6, 23, 15, tzinfo=ZoneInfo("America/New_York"))
 
 
 def filled(template, *, memory="notes", caller="Ana (+12025550143)", **personas):
-    return render(template, memory=memory, now=NOW, caller=caller, personas=personas)
+    return render_prompt(template, memory=memory, now=NOW, caller=caller, personas=personas)
 
 
 def test_placeholders_are_filled():

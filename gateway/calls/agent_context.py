@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
-from gateway import prompts
-from gateway.agents import Agent
+from gateway.agents import Agent, render_prompt, wants_memory
 from gateway.calls.transcript import Transcript
 from gateway.engines.interface import AgentFunction, AgentSettings
 from gateway.llm.chat import LlmEndpoint
@@ -47,7 +46,7 @@ class AgentContext:
         self._llm = llm
         self._opening: list[str] | None = []
         self._preparation: asyncio.Task[None] | None = None
-        self._wants_memory = prompts.wants_memory(agent.prompt)
+        self._wants_memory = wants_memory(agent.prompt)
         self._memory = access.memory if self._wants_memory else None
         self._calls: list[PastCall] = []
         self._calls_given = 0
@@ -187,7 +186,7 @@ class AgentContext:
         newest_first = sorted(calls, key=lambda call: call.started_at, reverse=True)
         block = _block(self._topics, self._facts, newest_first, now)
         memory = "\n".join(filter(None, [self._name_alone(), block])) or NO_NOTES
-        return prompts.render(self._agent.prompt, memory=memory, now=now, caller=caller, personas=self._personas)
+        return render_prompt(self._agent.prompt, memory=memory, now=now, caller=caller, personas=self._personas)
 
     @property
     def _name(self) -> str:

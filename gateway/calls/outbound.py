@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
-from gateway.agents import Agent, AgentDirectory
+from gateway.agents import Agent, AgentDirectory, with_context
 from gateway.cluster.store import ExpiringStore
-from gateway.prompts import with_context
 from gateway.sealing import Sealer
 from gateway.session import new_session_id
 from gateway.settings import Secret

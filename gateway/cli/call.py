@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from gateway import settings
-from gateway.admin_token import admin_token
-from gateway.settings import Secret, Settings
+from gateway.settings import Secret, Settings, admin_token
 from gateway.simulate.softphone import Listen, Softphone, Speak, phone_line
 from gateway.telephony.phone_numbers import e164
 

@@ -15,7 +15,6 @@ import httpx
 import orjson
 
 from gateway import settings
-from gateway.admin_token import admin_token
 from gateway.agents import DEFAULT_AGENT
 from gateway.cli import memory_text, terminal
 from gateway.cluster.open import open_shared_erasure
@@ -28,7 +27,7 @@ from gateway.history.stores import Stores, open_stores, store_path
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import connect_remem
 from gateway.memory.store import MemoryStore
-from gateway.settings import Settings
+from gateway.settings import Settings, admin_token
 from gateway.telephony.phone_numbers import e164
 
 if TYPE_CHECKING:

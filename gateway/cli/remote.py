@@ -9,9 +9,8 @@ from typing import Any, Final
 import httpx
 import orjson
 
-from gateway.admin_token import kept_token
 from gateway.errors import SettingsError
-from gateway.settings import Secret, Settings, is_url
+from gateway.settings import Secret, Settings, is_url, kept_token
 
 TIMEOUT: Final = httpx.Timeout(10.0)
 

@@ -17,7 +17,6 @@ from urllib.parse import quote
 import uvicorn
 
 from gateway import logs, metrics, settings
-from gateway.admin_token import admin_token
 from gateway.app import create_app
 from gateway.calls.manager import CallManager
 from gateway.cluster import supervisor
@@ -26,7 +25,7 @@ from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
 from gateway.history.stores import open_stores
 from gateway.memory.embeddings.embedder import Embedder
-from gateway.settings import Secret, Settings
+from gateway.settings import Secret, Settings, admin_token
 from gateway.speech import model_files
 from gateway.websocket import picows, portable
 from gateway.websocket.interface import Connector

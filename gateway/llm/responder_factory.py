@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
-from gateway import prompts
-from gateway.agents import Agent
+from gateway.agents import Agent, wants_memory
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.chat import LlmEndpoint
 from gateway.llm.endpoint_tokens import EndpointTokens, digest_of
@@ -102,7 +101,7 @@ class ResponderFactory:
         search = self._search
         memory: TurnRecaller = NO_RECALL
         is_known = caller or agent.repeat_caller.may_be_known_later
-        if search is not None and is_known and prompts.wants_memory(agent.prompt):
+        if search is not None and is_known and wants_memory(agent.prompt):
             memory = TurnRecall(_allowed(search, agent.name, access), seconds=llm.recall_seconds)
         return Responder(agent.name, hashed_caller(agent.name, caller, self._secret), llm, memory=memory)
 

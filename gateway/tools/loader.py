@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from gateway import prompts
-from gateway.agents import Agent
+from gateway.agents import Agent, wanted_personas
 from gateway.errors import StoreError
 from gateway.memory.access import MemoryAccess
 from gateway.memory.state import Value
@@ -117,7 +116,7 @@ class ToolLoader:
         )
 
     async def _load_personas(self, agent: Agent) -> dict[str, str]:
-        names = prompts.wanted_personas(agent.prompt)
+        names = wanted_personas(agent.prompt)
         if not names:
             return {}
         try:

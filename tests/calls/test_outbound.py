@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from gateway.agents import AgentDirectory
+from gateway.agents import AgentDirectory, with_context
 from gateway.calls.outbound import OutboundCall, OutboundCallStore, speaker
-from gateway.prompts import with_context
 from gateway.settings import Secret
 from tests.fakes.shared_store import FakeSharedStore
 
