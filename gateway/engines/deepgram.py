@@ -7,15 +7,14 @@ from typing import Final
 
 from gateway.engines.deepgram_codec import DeepgramCodec
 from gateway.engines.interface import (
+    AgentAudioOutput,
     AgentSettings,
-    EngineEvent,
     EngineEvents,
     EngineFailed,
     EngineGreeted,
     EngineSession,
     LoadSettings,
 )
-from gateway.engines.recording import AgentAudioOutput
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable, RemoteProtocolError
 from gateway.settings import Secret
 from gateway.websocket.interface import NORMAL, Connector, Socket
@@ -53,8 +52,7 @@ class DeepgramEngine:
             await self._connect(
                 self._url, headers, session, max_bytes=MAX_MESSAGE_BYTES, timeout=self._timeouts.connect
             )
-            await session.wait_for_welcome(self._timeouts.welcome)
-            session.send_settings(await load_settings())
+            await session.start(load_settings, welcome_seconds=self._timeouts.welcome)
         except BaseException:
             session.close()
             raise
@@ -83,20 +81,13 @@ class DeepgramSession:
         # Agent audio: bound directly, without a method of the session between the socket and the call.
         self.on_binary = self._output.send
 
-    # DeepgramEngine
-
-    async def wait_for_welcome(self, seconds: float) -> None:
-        """Raises EngineRefused or EngineUnavailable if the connection is lost first."""
-        await asyncio.wait({self._welcome}, timeout=seconds)
-        self._check_open()
-
-    def send_settings(self, settings: AgentSettings) -> None:
-        self._check_open()
-        self._send(self._codec.settings(settings))
-
-    def _check_open(self) -> None:
-        if self._socket is None:
+    async def start(self, load_settings: LoadSettings, *, welcome_seconds: float) -> None:
+        """Send the settings. Raises EngineRefused or EngineUnavailable if the connection is lost first."""
+        await asyncio.wait({self._welcome}, timeout=welcome_seconds)
+        settings = await load_settings() if self._socket is not None else None
+        if self._socket is None or settings is None:
             raise self._error()
+        self._send(self._codec.settings(settings))
 
     # EngineSession
 
@@ -158,10 +149,19 @@ class DeepgramSession:
         try:
             received = self._codec.receive(data)
         except RemoteProtocolError as error:
-            self._warn(error)
+            if not self._warned:
+                self._warned = True
+                _log.warning("engine broke its protocol", extra={"engine": error.peer, "problem": error.problem})
             return
         for event in received:
-            self._handle(event)
+            if isinstance(event, EngineGreeted):
+                _log.debug("engine connected", extra={"request_id": event.request_id})
+                _set(self._welcome)
+            elif isinstance(event, EngineFailed):
+                # Deepgram closes the connection soon after every Error; there is no need to wait for it.
+                self._failure = self._failure or event
+                if self._socket is not None:
+                    self._socket.close(NORMAL)
             events.on_engine_event(event)
 
     def on_closed(self, code: int) -> None:
@@ -174,27 +174,11 @@ class DeepgramSession:
         if events is not None:
             events.on_engine_closed(self._error())
 
-    def _handle(self, event: EngineEvent) -> None:
-        match event:
-            case EngineGreeted(request_id):
-                _log.debug("engine connected", extra={"request_id": request_id})
-                _set(self._welcome)
-            case EngineFailed():
-                # Deepgram closes the connection soon after every Error; there is no need to wait for it.
-                self._failure = self._failure or event
-                if self._socket is not None:
-                    self._socket.close(NORMAL)
-
     def _error(self) -> EngineError:
         if self._failure is None:
             return EngineUnavailable("the engine closed the connection")
         kind = EngineUnavailable if self._failure.retryable else EngineRefused
         return kind(f"the engine gave up: {self._failure.code or 'no reason given'}")
-
-    def _warn(self, error: RemoteProtocolError) -> None:
-        if not self._warned:
-            self._warned = True
-            _log.warning("engine broke its protocol", extra={"engine": error.peer, "problem": error.problem})
 
 
 def _set(future: asyncio.Future[None]) -> None:

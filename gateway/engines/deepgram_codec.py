@@ -10,60 +10,32 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.engines.interface import (
-    AgentAudioDone,
-    AgentFunction,
-    AgentSaid,
-    AgentSettings,
-    EngineEvent,
-    EngineFailed,
-    EngineGreeted,
-    EngineWarned,
-    FunctionCall,
-    FunctionsCancelled,
-    FunctionsRequested,
-    HistoryMessage,
-    HistoryToolCall,
-    InjectionRefused,
-    LatencyReported,
-    PromptUpdated,
-    SettingsApplied,
-    TurnEnded,
-    UserSaid,
-    UserStartedSpeaking,
-)
+from gateway.engines import interface as engine
+from gateway.engines.interface import AgentFunction, AgentSettings, EngineEvent, FunctionCall
 from gateway.errors import RemoteProtocolError
 
 # Caused by what we sent: the same settings would fail again. Deepgram's other errors are worth a new connection.
 _FINAL_ERRORS: Final = frozenset(
-    {
-        "NON_SETTINGS_MESSAGE_BEFORE_SETTINGS",
-        "SETTINGS_ALREADY_APPLIED",
-        "UNPARSABLE_CLIENT_MESSAGE",
-        "INVALID_SETTINGS",
-        "USER_AUDIO_FORMAT",
-        "AGENT_ID_NOT_SUPPORTED",
-        "INVALID_AGENT_ID",
-    }
+    "NON_SETTINGS_MESSAGE_BEFORE_SETTINGS SETTINGS_ALREADY_APPLIED UNPARSABLE_CLIENT_MESSAGE INVALID_SETTINGS "
+    "USER_AUDIO_FORMAT AGENT_ID_NOT_SUPPORTED INVALID_AGENT_ID".split()
 )
 # A refused injection is documented as InjectionRefused, and seen on live connections as one of these warnings.
 _REFUSED_INJECTIONS: Final = frozenset(
     {"INJECT_AGENT_MESSAGE_DURING_USER_SPEECH", "INJECT_AGENT_MESSAGE_DURING_AGENT_SPEECH"}
 )
 _IGNORED: Final = frozenset(
-    {
-        "History",
-        "AgentThinking",
-        "AgentStartedSpeaking",
-        "FunctionCallResponse",
-        "SpeakUpdated",
-        "ThinkUpdated",
-        "ListenUpdated",
-        "ThinkLiveUpdated",
-        "FrustrationDetected",
-        "__customFromThinkProvider",
-    }
+    "History AgentThinking AgentStartedSpeaking FunctionCallResponse SpeakUpdated ThinkUpdated ListenUpdated "
+    "ThinkLiveUpdated FrustrationDetected __customFromThinkProvider".split()
 )
+_WITHOUT_FIELDS: Final[dict[str, EngineEvent]] = {
+    "UserStartedSpeaking": engine.UserStartedSpeaking(),
+    "AgentAudioDone": engine.AgentAudioDone(),
+    "EndOfTurn": engine.TurnEnded(),  # in no documentation, but sent by live servers since September 2026
+    "SettingsApplied": engine.SettingsApplied(),
+    "PromptUpdated": engine.PromptUpdated(),
+    "InjectionRefused": engine.InjectionRefused(),
+}
+_TYPES_WITHOUT_FIELDS: Final = {event: name for name, event in _WITHOUT_FIELDS.items()}
 
 _OWN_PROVIDER: Final = {"type": "open_ai", "model": "voice-gateway"}
 """Deepgram requires a model beside an own endpoint and passes its name through to it."""
@@ -83,73 +55,60 @@ class DeepgramCodec:
 
     def receive(self, frame: bytes | str) -> list[EngineEvent]:
         """The events in one text frame. Raises RemoteProtocolError if it is not a message."""
-        message = self._parse(frame)
-        match message["type"]:
-            case "ConversationText":
-                return self._conversation_text(message)
-            case "UserStartedSpeaking":
-                return [UserStartedSpeaking()]
-            case "AgentAudioDone":
-                return [AgentAudioDone()]
-            case "LatencyReport":
-                return [_latency(message)]
-            case "EndOfTurn":  # in no documentation, but sent by live servers since September 2026
-                return [TurnEnded()]
-            case "Welcome":
-                return [EngineGreeted(request_id=str(message.get("request_id", "")))]
-            case "SettingsApplied":
-                return [SettingsApplied()]
-            case "FunctionCallRequest":
-                return self._functions_requested(message)
-            case "FunctionCallCancelled":
-                call_ids = tuple(str(call.get("id", "")) for call in _functions(message))
-                for call_id in call_ids:
-                    self._open_calls.pop(call_id, None)
-                return [FunctionsCancelled(call_ids)]
-            case "PromptUpdated":
-                return [PromptUpdated()]
-            case "InjectionRefused":
-                return [InjectionRefused()]
-            case "Error":
-                code = str(message.get("code", ""))
-                return [EngineFailed(code, retryable=code not in _FINAL_ERRORS)]
-            case "Warning":
-                code = str(message.get("code", ""))
-                return [InjectionRefused() if code in _REFUSED_INJECTIONS else EngineWarned(code)]
-            case unknown:
-                if unknown not in _IGNORED:
-                    self.unknown_types.add(unknown)
-                return []
-
-    def _parse(self, frame: bytes | str) -> Mapping[str, Any]:
         try:
             message = orjson.loads(frame)
         except orjson.JSONDecodeError:
             raise RemoteProtocolError(self.name, "sent text that is not JSON") from None
         if not isinstance(message, dict) or not isinstance(message.get("type"), str):
             raise RemoteProtocolError(self.name, "sent a message without a type")
-        return message
+        match message["type"]:
+            case kind if kind in _WITHOUT_FIELDS:
+                return [_WITHOUT_FIELDS[kind]]
+            case "ConversationText":
+                content = message.get("content")
+                text = content.replace("\0", "").strip() if isinstance(content, str) else ""  # PostgreSQL rejects NUL
+                if message.get("role") == "user":
+                    return [engine.UserSaid(text) if text else engine.TurnEnded()]  # a turn without words is over, too
+                return [engine.AgentSaid(text)] if text else []
+            case "LatencyReport":  # one figure per message, the one of recognition several times a second
+                figures = [message.get(name) for name in ("stt_latency", "ttt_text_latency", "tts_latency")]
+                return [engine.LatencyReported(*(float(x) if isinstance(x, int | float) else None for x in figures))]
+            case "Welcome":
+                return [engine.EngineGreeted(request_id=str(message.get("request_id", "")))]
+            case "FunctionCallRequest":
+                fields = ("id", "name", "arguments", "thought_signature")
+                calls = tuple(
+                    FunctionCall(*(str(call.get(field) or "") for field in fields))
+                    for call in _functions(message)
+                    if call.get("client_side") is not False  # Deepgram runs the others itself and only reports them
+                )
+                self._open_calls |= {call.id: call.name for call in calls}
+                return [engine.FunctionsRequested(calls)] if calls else []
+            case "FunctionCallCancelled":
+                call_ids = tuple(str(call.get("id", "")) for call in _functions(message))
+                for call_id in call_ids:
+                    self._open_calls.pop(call_id, None)
+                return [engine.FunctionsCancelled(call_ids)]
+            case "Error":
+                code = str(message.get("code", ""))
+                return [engine.EngineFailed(code, retryable=code not in _FINAL_ERRORS)]
+            case "Warning":
+                code = str(message.get("code", ""))
+                return [engine.InjectionRefused() if code in _REFUSED_INJECTIONS else engine.EngineWarned(code)]
+            case unknown:
+                if unknown not in _IGNORED:
+                    self.unknown_types.add(unknown)
+                return []
 
-    def _conversation_text(self, message: Mapping[str, Any]) -> list[EngineEvent]:
-        content = message.get("content")
-        text = content.replace("\0", "").strip() if isinstance(content, str) else ""  # PostgreSQL rejects NUL
-        if message.get("role") == "user":
-            return [UserSaid(text) if text else TurnEnded()]  # a turn without words is over as well
-        return [AgentSaid(text)] if text else []
+    def encode(self, event: EngineEvent) -> bytes:
+        """
+        The message with which Deepgram would report this event.
 
-    def _functions_requested(self, message: Mapping[str, Any]) -> list[EngineEvent]:
-        calls = tuple(
-            FunctionCall(
-                str(call.get("id", "")),
-                str(call.get("name", "")),
-                str(call.get("arguments") or ""),
-                str(call.get("thought_signature") or ""),
-            )
-            for call in _functions(message)
-            if call.get("client_side") is not False  # Deepgram runs the others itself and only reports them
-        )
-        self._open_calls |= {call.id: call.name for call in calls}
-        return [FunctionsRequested(calls)] if calls else []
+        Recordings hold Deepgram messages, whichever engine took the call (recording format 1).
+        """
+        if isinstance(event, engine.FunctionsRequested):
+            self._open_calls |= {call.id: call.name for call in event.calls}
+        return orjson.dumps(_message(event))
 
     # To Deepgram
 
@@ -182,7 +141,7 @@ class DeepgramCodec:
         """The language models. Deepgram tries a list in order for each request."""
         common: dict[str, Any] = {"prompt": settings.prompt}
         if settings.functions:
-            common["functions"] = [_function(function) for function in settings.functions]
+            common["functions"] = list(map(_function, settings.functions))
         thinks: list[dict[str, Any]] = []
         if settings.llm is not None:
             headers = {"authorization": f"Bearer {settings.llm.bearer}"}
@@ -215,8 +174,8 @@ class DeepgramCodec:
         return orjson.dumps({"type": "FunctionCallResponse", "id": call_id, "name": name, "content": result})
 
 
-def _history(item: HistoryMessage | HistoryToolCall) -> dict[str, Any]:
-    if isinstance(item, HistoryMessage):
+def _history(item: engine.HistoryMessage | engine.HistoryToolCall) -> dict[str, Any]:
+    if isinstance(item, engine.HistoryMessage):
         return {"type": "History", "role": item.role, "content": item.text}
     call = item.call
     used = {"id": call.id, "name": call.name, "client_side": True, "arguments": call.arguments, "response": item.answer}
@@ -234,15 +193,32 @@ def _function(function: AgentFunction) -> dict[str, Any]:
     }
 
 
-def _latency(message: Mapping[str, Any]) -> LatencyReported:
-    """Deepgram sends one figure per message, the one of recognition several times a second."""
-    stt, llm, tts = (
-        float(value) if isinstance(value := message.get(name), int | float) else None
-        for name in ("stt_latency", "ttt_text_latency", "tts_latency")
-    )
-    return LatencyReported(stt, llm, tts)
-
-
 def _functions(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     functions = message.get("functions")
     return [item for item in functions if isinstance(item, dict)] if isinstance(functions, list) else []
+
+
+def _message(event: EngineEvent) -> dict[str, Any]:
+    match event:
+        case engine.EngineGreeted(request_id):
+            return {"type": "Welcome", "request_id": request_id}
+        case engine.UserSaid(text):
+            return {"type": "ConversationText", "role": "user", "content": text}
+        case engine.AgentSaid(text):
+            return {"type": "ConversationText", "role": "assistant", "content": text}
+        case engine.FunctionsRequested(calls):
+            functions = [
+                {"id": call.id, "name": call.name, "arguments": call.arguments, "client_side": True} for call in calls
+            ]
+            return {"type": "FunctionCallRequest", "functions": functions}
+        case engine.FunctionsCancelled(call_ids):
+            return {"type": "FunctionCallCancelled", "functions": [{"id": call_id} for call_id in call_ids]}
+        case engine.LatencyReported(stt, llm, tts):
+            figures = {"stt_latency": stt, "ttt_text_latency": llm, "tts_latency": tts}
+            return {"type": "LatencyReport", **{name: value for name, value in figures.items() if value is not None}}
+        case engine.EngineWarned(code):
+            return {"type": "Warning", "code": code, "description": ""}
+        case engine.EngineFailed(code):
+            return {"type": "Error", "code": code, "description": ""}
+        case _:
+            return {"type": _TYPES_WITHOUT_FIELDS[event]}

@@ -7,13 +7,18 @@ the engine reports arrives through `EngineEvents`. Nothing here is specific to o
 Audio is mu-law, 8000 Hz, mono, in both directions. `registry.py` describes how to add an engine.
 """
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from gateway.agents import Agent
 from gateway.errors import EngineError, EngineRefused
 from gateway.llm.chat import LlmEndpoint
+from gateway.metrics import ADDED_DELAY
+
+MEASURED_CHUNKS: Final = 50
+"""One chunk of agent audio in this many is timed."""
 
 # Settings: what a session needs to know about the call
 
@@ -31,16 +36,13 @@ class FunctionCall:
 
 @dataclass(frozen=True, slots=True)
 class AgentFunction:
-    """
-    A function that the agent may call; the gateway runs it.
-
-    `speculative`: it has no side effect, so it may run before it is certain that the caller has finished speaking.
-    """
+    """A function that the agent may call; the gateway runs it."""
 
     name: str
     description: str
     parameters: Mapping[str, Any] = field(default_factory=lambda: {"type": "object", "properties": {}})
     speculative: bool = False
+    """It has no side effect, so it may run before it is certain that the caller has finished speaking."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,22 +174,10 @@ class EngineFailed:
     retryable: bool
 
 
-EngineEvent = (
-    EngineGreeted
-    | SettingsApplied
-    | UserStartedSpeaking
-    | TurnEnded
-    | UserSaid
-    | AgentSaid
-    | AgentAudioDone
-    | FunctionsRequested
-    | FunctionsCancelled
-    | PromptUpdated
-    | InjectionRefused
-    | LatencyReported
-    | EngineWarned
-    | EngineFailed
-)
+CallerEvent = UserStartedSpeaking | TurnEnded | UserSaid
+AgentEvent = AgentSaid | AgentAudioDone | FunctionsRequested | FunctionsCancelled | PromptUpdated | InjectionRefused
+SessionEvent = EngineGreeted | SettingsApplied | LatencyReported | EngineWarned | EngineFailed
+EngineEvent = CallerEvent | AgentEvent | SessionEvent
 
 
 class EngineRecorder(Protocol):
@@ -215,6 +205,31 @@ class EngineEvents(Protocol):
 
 
 # The engine
+
+
+class AgentAudioOutput:
+    """Passes agent audio from a session to its call, and records it."""
+
+    def __init__(self, events: EngineEvents, engine: str) -> None:
+        self._record = events.recorder.audio_from_engine
+        self._pass_on = events.on_agent_audio
+        self._engine = engine
+        self._chunks = 0
+
+    def send(self, audio: bytes) -> None:
+        self._chunks += 1
+        began = 0.0 if self._chunks % MEASURED_CHUNKS else time.perf_counter()
+        self._record(audio)
+        self._pass_on(audio)
+        if began:
+            ADDED_DELAY.labels("to carrier", self._engine).observe(time.perf_counter() - began)
+
+    def close(self) -> None:
+        """Drop all further audio."""
+        self._record = self._pass_on = _drop
+
+
+def _drop(audio: bytes) -> None: ...
 
 
 class EngineSession(Protocol):

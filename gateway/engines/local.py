@@ -13,31 +13,11 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from gateway.audio import seconds_of
-from gateway.engines.interface import (
-    AgentAudioDone,
-    AgentFunction,
-    AgentSaid,
-    AgentSettings,
-    EngineEvent,
-    EngineEvents,
-    EngineFailed,
-    EngineGreeted,
-    EngineSession,
-    FunctionCall,
-    FunctionsRequested,
-    HistoryMessage,
-    InjectionRefused,
-    LoadSettings,
-    PromptUpdated,
-    SettingsApplied,
-    TurnEnded,
-    UserSaid,
-    UserStartedSpeaking,
-)
-from gateway.engines.recording import AgentAudioOutput, SessionRecording
-from gateway.engines.sentences import SentenceSplitter
+from gateway.engines import interface as engine
+from gateway.engines.deepgram_codec import DeepgramCodec
+from gateway.engines.interface import AgentAudioOutput, AgentSettings, EngineEvent, EngineEvents, FunctionCall
 from gateway.engines.speech_worker import SpeechWorkerClient
-from gateway.engines.tts_queue import TtsQueue
+from gateway.engines.tts_queue import SentenceSplitter, TtsQueue
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable
 from gateway.llm.chat import ChatRequest, LanguageModel, TextDelta, ToolCallDelta
 
@@ -66,7 +46,7 @@ class LocalEngine:
         self._max_calls = max_calls or CALLS_PER_CORE * (os.cpu_count() or 1)
         self._connect_seconds = connect_seconds
 
-    async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
+    async def connect(self, load_settings: engine.LoadSettings, events: EngineEvents) -> engine.EngineSession:
         await self._worker.ready(self._connect_seconds)
         is_full = self._worker.open_channels >= self._max_calls
         if is_full:
@@ -102,22 +82,23 @@ class LocalSession:
     def __init__(self, worker: SpeechWorkerClient, events: EngineEvents) -> None:
         self._events: EngineEvents | None = events
         self._recorder = events.recorder
-        self._recording = SessionRecording(events.recorder)
+        self._recording = DeepgramCodec()
+        """Recordings hold Deepgram messages, whichever engine took the call."""
         self._output = AgentAudioOutput(events, LocalEngine.name)
         self._loop = asyncio.get_running_loop()
         self._channel = worker.open_channel(self)
         self._tts_queue = TtsQueue(
             self._channel,
             lambda: seconds_of(self._heard_bytes),
-            on_text=lambda text: self._emit(AgentSaid(text)),
+            on_text=lambda text: self._emit(engine.AgentSaid(text)),
             on_audio=self._output.send,
-            on_done=lambda: self._emit(AgentAudioDone()),
+            on_done=lambda: self._emit(engine.AgentAudioDone()),
         )
         self._heard_bytes = 0
         """Audio received from the caller. It arrives at playout speed, so it serves as the playout clock."""
         self._is_full = False
         self._llm: LanguageModel
-        self._functions: Sequence[AgentFunction] = ()
+        self._functions: Sequence[engine.AgentFunction] = ()
         self._messages: list[dict[str, Any]] = []
         self._answer_message: dict[str, Any] | None = None
         """The message to which the current answer is added."""
@@ -134,14 +115,14 @@ class LocalSession:
         self._functions = settings.functions
         self._is_full = is_full
         self._messages = [{"role": "system", "content": _instructions(settings.prompt)}]
-        self._messages += [
-            {"role": item.role, "content": item.text} for item in settings.history if isinstance(item, HistoryMessage)
-        ]
-        self._emit(EngineGreeted("local"))
-        self._recording.settings(settings)
+        for item in settings.history:
+            if isinstance(item, engine.HistoryMessage):
+                self._messages.append({"role": item.role, "content": item.text})
+        self._emit(engine.EngineGreeted("local"))
+        self._recorder.to_engine(self._recording.settings(settings))
         self._run(self._open(settings.greeting))
 
-    # EngineSession
+    # engine.EngineSession
 
     @property
     def buffered_bytes(self) -> int:
@@ -157,16 +138,16 @@ class LocalSession:
             self._channel.send_audio(audio)
 
     def say(self, text: str, *, interrupt: bool = False) -> None:
-        self._recording.say(text, interrupt=interrupt)
+        self._recorder.to_engine(self._recording.say(text, interrupt=interrupt))
         self._loop.call_soon(self._say_injected, text, interrupt)
 
     def update_instructions(self, text: str) -> None:
-        self._recording.update_instructions(text)
+        self._recorder.to_engine(self._recording.update_instructions(text))
         self._messages[0]["content"] += f"\n{text}"
-        self._loop.call_soon(self._emit, PromptUpdated())
+        self._loop.call_soon(self._emit, engine.PromptUpdated())
 
     def replace_settings(self, settings: AgentSettings) -> None:
-        self._recording.replace_settings(settings)
+        self._recorder.to_engine(self._recording.replace_settings(settings))
         self._messages[0]["content"] = _instructions(settings.prompt)
         self._functions = settings.functions
 
@@ -174,12 +155,13 @@ class LocalSession:
         """The session knows by its own playout clock what the caller heard."""
 
     def end_user_turn(self) -> None:
-        self._recording.end_user_turn()
+        self._recorder.to_engine(self._recording.end_user_turn())
         self._channel.end_turn()
 
     def answer_tool(self, call_id: str, result: str) -> None:
         if answered := self._results.pop(call_id, None):
-            self._recording.answer_tool(call_id, result)
+            if (frame := self._recording.answer_tool(call_id, result)) is not None:
+                self._recorder.to_engine(frame)
             self._add_result(call_id, result)
             answered.set_result(None)
 
@@ -195,16 +177,16 @@ class LocalSession:
     def on_speech_started(self) -> None:
         self._caller_silent.clear()
         self._tts_queue.hold()
-        self._emit(UserStartedSpeaking())
+        self._emit(engine.UserStartedSpeaking())
 
     def on_speech_ended(self, text: str) -> None:
         self._caller_silent.set()
-        self._emit(TurnEnded())
+        self._emit(engine.TurnEnded())
         if not text:
             self._tts_queue.resume()  # a cough or a door, no words: the interrupted answer goes on
             return
         self._drop_answer()
-        self._emit(UserSaid(text))
+        self._emit(engine.UserSaid(text))
         if self._messages[-1]["role"] == "user":  # the caller went on before any answer was heard
             self._messages[-1]["content"] += f" {text}"
         else:
@@ -218,7 +200,9 @@ class LocalSession:
         self._tts_queue.receive_end(number)
 
     def on_speech_failed(self, problem: str) -> None:
-        self._fail(problem)
+        """End the session. The call opens another one with the conversation so far."""
+        self._emit(engine.EngineFailed(problem, retryable=True))
+        self._end(EngineUnavailable(f"the engine gave up: {problem}"))
 
     def on_worker_lost(self) -> None:
         self._end(EngineUnavailable("the speech process ended"))
@@ -226,10 +210,10 @@ class LocalSession:
     # The agent
 
     async def _open(self, greeting: str) -> None:
-        self._emit(SettingsApplied())
+        self._emit(engine.SettingsApplied())
         if self._is_full:
             # Requested before the text, so that the call hangs up after it was played.
-            self._emit(FunctionsRequested((FunctionCall("busy", END_CALL, "{}"),)))
+            self._emit(engine.FunctionsRequested((FunctionCall("busy", END_CALL, "{}"),)))
             self._say(BUSY)
             self._tts_queue.finish()
         elif greeting and self._llm.opens:
@@ -244,10 +228,17 @@ class LocalSession:
         """Speak the model's answer and have its function calls run, until it calls no more functions."""
         while calls := await self._stream_answer(draft):
             await self._caller_silent.wait()  # who is speaking may be about to ask for something else
-            self._add_calls(calls)
+            message, self._answer_message = self._answer_message, None
+            if message is None:
+                message = {"role": "assistant", "content": None}
+                self._messages.append(message)
+            message["tool_calls"] = [
+                {"id": one.id, "type": "function", "function": {"name": one.name, "arguments": one.arguments or "{}"}}
+                for one in calls
+            ]
             results = {call.id: self._loop.create_future() for call in calls}
             self._results |= results
-            self._emit(FunctionsRequested(tuple(calls)))
+            self._emit(engine.FunctionsRequested(tuple(calls)))
             await asyncio.wait(results.values())
         self._tts_queue.finish()
 
@@ -279,7 +270,7 @@ class LocalSession:
 
     def _say_injected(self, text: str, interrupt: bool) -> None:
         if not self._caller_silent.is_set():
-            self._emit(InjectionRefused())
+            self._emit(engine.InjectionRefused())
             return
         if interrupt:
             self._tts_queue.hold()
@@ -302,39 +293,24 @@ class LocalSession:
             self._results.pop(call_id).cancel()
             self._add_result(call_id, INTERRUPTED)
 
-    def _add_calls(self, calls: list[FunctionCall]) -> None:
-        message, self._answer_message = self._answer_message, None
-        if message is None:
-            message = {"role": "assistant", "content": None}
-            self._messages.append(message)
-        message["tool_calls"] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments or "{}"}}
-            for call in calls
-        ]
-
     def _add_result(self, call_id: str, result: str) -> None:
         self._messages.append({"role": "tool", "tool_call_id": call_id, "content": result})
 
     # Tasks and events
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        self._answering = self._loop.create_task(work, name="local agent")
-        self._answering.add_done_callback(self._check_result)
+        def check_result(task: "asyncio.Task[None]") -> None:
+            if not task.cancelled() and (error := task.exception()):
+                _log.error("local engine failed", exc_info=error)
+                self.on_speech_failed("LOCAL_ENGINE_FAILED")
 
-    def _check_result(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (error := task.exception()):
-            _log.error("local engine failed", exc_info=error)
-            self._fail("LOCAL_ENGINE_FAILED")
+        self._answering = self._loop.create_task(work, name="local agent")
+        self._answering.add_done_callback(check_result)
 
     def _emit(self, event: EngineEvent) -> None:
         if self._events is not None:
-            self._recording.event(event)
+            self._recorder.from_engine(self._recording.encode(event))
             self._events.on_engine_event(event)
-
-    def _fail(self, code: str) -> None:
-        """End the session. The call opens another one with the conversation so far."""
-        self._emit(EngineFailed(code, retryable=True))
-        self._end(EngineUnavailable(f"the engine gave up: {code}"))
 
     def _end(self, error: EngineError) -> None:
         events = self._events
@@ -347,6 +323,6 @@ def _instructions(prompt: str) -> str:
     return f"{prompt}\n\n{HEARING}"
 
 
-def _tool(function: AgentFunction) -> dict[str, object]:
+def _tool(function: engine.AgentFunction) -> dict[str, object]:
     description = {"name": function.name, "description": function.description, "parameters": function.parameters}
     return {"type": "function", "function": description}

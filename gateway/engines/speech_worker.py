@@ -105,7 +105,9 @@ class SpeechWorkerClient:
             finally:
                 was_ready = self._ready.is_set()
                 self._ready.clear()
-                self._lose_channels()
+                channels, self._channels = list(self._channels.values()), {}
+                for channel in channels:
+                    channel.listener.on_worker_lost()
             if not self.refusal:
                 _log.warning("speech process ended, starting another")
                 await asyncio.sleep(self._timeouts.restart_ready if was_ready else self._timeouts.restart)
@@ -162,26 +164,28 @@ class SpeechWorkerClient:
 
     async def _run_process(self) -> None:
         # In a session of its own: Ctrl-C in the terminal is for the gateway, which drains its calls first.
+        command = (sys.executable, "-m", "gateway.speech.worker")
         process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "gateway.speech.worker",
-            stdin=PIPE,
-            stdout=PIPE,
-            start_new_session=True,
-            env={**os.environ, **self._environ},
+            *command, stdin=PIPE, stdout=PIPE, start_new_session=True, env={**os.environ, **self._environ}
         )
         self._process = process
+        assert process.stdin is not None and process.stdout is not None
         try:
-            assert process.stdout is not None
             reader = SpeechReader()
             while data := await process.stdout.read(65536):
                 for message in reader.feed(data):
                     self._receive(message)
         finally:
             self._process = None
-            # One that is still loading its models does not read its stdin.
-            await _stop(process, self._timeouts.stop if self._ready.is_set() else 0.0)
+            process.stdin.close()  # which ends it
+            try:
+                # One that is still loading its models does not read its stdin.
+                async with asyncio.timeout(self._timeouts.stop if self._ready.is_set() else 0.0):
+                    await process.wait()
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
 
     def _receive(self, message: SpeechMessage) -> None:
         if message.kind is MessageKind.READY:
@@ -200,21 +204,3 @@ class SpeechWorkerClient:
                     channel.listener.on_spoken(message.number)
                 case MessageKind.FAILED:
                     channel.listener.on_speech_failed(message.text)
-
-    def _lose_channels(self) -> None:
-        channels, self._channels = list(self._channels.values()), {}
-        for channel in channels:
-            channel.listener.on_worker_lost()
-
-
-async def _stop(process: Process, seconds: float) -> None:
-    """Close the stdin of a process, which ends it. Kill it after `seconds`."""
-    if process.stdin is not None:
-        process.stdin.close()
-    try:
-        async with asyncio.timeout(seconds):
-            await process.wait()
-    except TimeoutError:
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()

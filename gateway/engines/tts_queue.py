@@ -1,21 +1,47 @@
-"""The local engine's speech output: sentences in order, their audio as it is synthesized, and how far it was played."""
+"""The local engine's speech output: streamed text as sentences in order, their audio, and how far it was played."""
 
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final
 
 from gateway.audio import seconds_of
+from gateway.engines.speech_worker import SpeechChannel
+
+_END: Final = re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)|\n+")
+_CLAUSE: Final = re.compile(r"[,;:–—](?=\s)")
+_LONG: Final = 140
+"""A sentence longer than this is split at a comma: its first audio takes as long as all of it."""
+_NO_END: Final = re.compile(r"(?:\b(?:Mr|Mrs|Ms|Dr|St|Prof|No|vs|approx|apt)|\b[A-Z]|\b[ap]\.m)\.$", re.I)
 
 
-class Synthesizer(Protocol):
-    """Turns text into audio. Several texts are synthesized at once, and their audio may come out of order."""
+class SentenceSplitter:
+    """Splits one answer into sentences for a synthesizer, each as soon as it is complete."""
 
-    def say(self, text: str) -> int:
-        """Start to synthesize. Returns the number under which the audio comes."""
-        ...
+    def __init__(self) -> None:
+        self._rest = ""
 
-    def cancel_speech(self) -> None: ...
+    def feed(self, text: str) -> list[str]:
+        """Add text. Returns the sentences that it completes."""
+        self._rest += text
+        complete = []
+        while cut := self._next_cut():
+            complete.append(self._rest[:cut].strip())
+            self._rest = self._rest[cut:]
+        return [sentence for sentence in complete if sentence]
+
+    def finish(self) -> list[str]:
+        rest, self._rest = self._rest.strip(), ""
+        return [rest] if rest else []
+
+    def _next_cut(self) -> int:
+        for end in _END.finditer(self._rest):
+            if not _NO_END.search(self._rest, 0, end.end()):
+                return end.end()
+        if len(self._rest) > _LONG and (clauses := list(_CLAUSE.finditer(self._rest))):
+            return clauses[-1].end()
+        return 0
 
 
 @dataclass
@@ -33,13 +59,14 @@ class TtsQueue:
     """
     Speaks one text after another.
 
-    `on_text` gets each text when its audio begins, `on_audio` the audio; `on_done` is called after the last audio of an
-    answer. `clock` returns seconds of playout: audio is sent faster than the carrier plays it.
+    The synthesizer works on several texts at once, and their audio may come out of order. `on_text` gets each text when
+    its audio begins, `on_audio` the audio; `on_done` is called after the last audio of an answer. `clock` returns
+    seconds of playout: audio is sent faster than the carrier plays it.
     """
 
     def __init__(
         self,
-        synthesizer: Synthesizer,
+        synthesizer: SpeechChannel,
         clock: Callable[[], float],
         *,
         on_text: Callable[[str], None],

@@ -223,3 +223,35 @@ def test_turn_without_words_ends_as_well() -> None:
 
 def test_nul_characters_are_removed() -> None:
     assert receive({"type": "ConversationText", "role": "user", "content": "Hel\0lo."}) == [UserSaid("Hello.")]
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        EngineGreeted("local"),
+        SettingsApplied(),
+        UserStartedSpeaking(),
+        TurnEnded(),
+        UserSaid("Hello."),
+        AgentSaid("Hi."),
+        AgentAudioDone(),
+        FunctionsRequested((FunctionCall("f1", "end_call", "{}"),)),
+        FunctionsCancelled(("f1",)),
+        PromptUpdated(),
+        InjectionRefused(),
+        LatencyReported(0.1, None, 0.2),
+        EngineWarned("SLOW_THINK_REQUEST"),
+        EngineFailed("voice failed: URLError", retryable=True),
+    ],
+)
+def test_encoded_event_reads_back(event: EngineEvent) -> None:
+    """Recordings of every engine hold Deepgram messages."""
+    assert DeepgramCodec().receive(DeepgramCodec().encode(event)) == [event]
+
+
+def test_encoded_function_call_is_answered_once() -> None:
+    codec = DeepgramCodec()
+    codec.encode(FunctionsRequested((FunctionCall("f1", "end_call", "{}"),)))
+    answer = json.loads(codec.answer_tool("f1", "ok") or b"null")
+    assert answer == {"type": "FunctionCallResponse", "id": "f1", "name": "end_call", "content": "ok"}
+    assert codec.answer_tool("f1", "twice") is None

@@ -1,11 +1,13 @@
 """Sessions of the local engine. The speech worker and the language model are the test's."""
 
 import asyncio
+import json
 
 import pytest
 
 from gateway.agents import Agent
 from gateway.calls.recorder import NoRecorder
+from gateway.engines.deepgram_codec import DeepgramCodec
 from gateway.engines.interface import (
     AgentAudioDone,
     AgentFunction,
@@ -111,11 +113,22 @@ class FakeLlm:
         return [message["content"] for message in self.messages(number)]
 
 
+class FakeRecorder(NoRecorder):
+    def __init__(self):
+        self.received, self.sent = [], []
+
+    def from_engine(self, frame):
+        self.received.append(frame)
+
+    def to_engine(self, frame):
+        self.sent.append(json.loads(frame))
+
+
 class Talk:
     """One session: what it reports, and the caller."""
 
-    def __init__(self, llm):
-        self.llm, self.recorder = llm, NoRecorder()
+    def __init__(self, llm, recorder=None):
+        self.llm, self.recorder = llm, recorder or NoRecorder()
         self.events, self.audio, self.error = [], b"", None
 
     def on_agent_audio(self, audio):
@@ -143,8 +156,8 @@ class Talk:
         return [event.text for event in self.events if isinstance(event, kind)]
 
 
-async def connected(llm, *, greeting="", max_calls=4, **settings):
-    worker, talk = FakeWorker(), Talk(llm)
+async def connected(llm, *, greeting="", max_calls=4, recorder=None, **settings):
+    worker, talk = FakeWorker(), Talk(llm, recorder)
     endpoint = LlmEndpoint("https://voice.example.com/v1/chat/completions", "the-bearer", llm)
 
     async def load_settings():
@@ -164,6 +177,24 @@ async def test_agent_greets():
     assert talk.said() == ["Hello.", "How are you?"]
     assert talk.audio == 2 * AUDIO
     assert talk.events[:2] == [EngineGreeted("local"), SettingsApplied()]
+
+
+async def test_session_is_recorded_as_deepgram_messages():
+    recorder = FakeRecorder()
+    talk = await connected(FakeLlm([CALL], ["Bye."]), recorder=recorder)
+    talk.session.say("One moment.", interrupt=True)
+    await asyncio.sleep(0)
+    talk.session.update_instructions("It is late.")
+    talk.session.replace_settings(AgentSettings(MAYA, "You are Maya."))
+    talk.session.end_user_turn()
+    await talk.gets(FunctionsRequested)
+    talk.session.answer_tool("7", "ok")
+    talk.session.answer_tool("7", "twice")
+    sent = ["Settings", "InjectAgentMessage", "UpdatePrompt", "UpdateThink", "ForceEndTurn", "FunctionCallResponse"]
+    assert [message["type"] for message in recorder.sent] == sent
+    assert recorder.sent[-1]["name"] == "end_call"
+    codec = DeepgramCodec()
+    assert [event for frame in recorder.received for event in codec.receive(frame)] == talk.events
 
 
 async def test_turn_is_answered():
