@@ -68,9 +68,8 @@ from gateway.telephony.phone_numbers import AllowList
 from gateway.telephony.rest import CallControl, SoftphoneControl, TelnyxControl, TwilioControl
 from gateway.telephony.signatures import TelnyxVerifier
 from gateway.telephony.twilio import SoftphoneCodec
-from gateway.tools.builtin import BuiltinSource, Delegation, KnowledgeSearch, MemorySearch
-from gateway.tools.delegation import Delegate, Delegator, OpenClawAgent, Webhook
-from gateway.tools.loader import NoState, ToolLoader, ToolTimeouts, load_modules
+from gateway.tools import builtin
+from gateway.tools.executor import NoState, ToolLoader, ToolTimeouts, load_modules
 from gateway.tools.module import ReloadingToolModule
 from gateway.web import chat_completions, documents, health, sessions
 from gateway.web.dashboard.call_pages import CallPages
@@ -462,27 +461,27 @@ async def _tool_loader(
     config: Config, resources: Resources, memory: MemoryServices | None, stack: contextlib.AsyncExitStack
 ) -> ToolLoader:
     folders = {agent.name: agent.knowledge for agent in config.agents if agent.knowledge is not None}
-    builtins: list[BuiltinSource] = []
+    builtins: list[builtin.BuiltinSource] = []
     if memory is not None:
-        builtins.append(MemorySearch(memory.search))
+        builtins.append(builtin.memory_search(memory.search))
     if folders:
         knowledge = await Knowledge.open(config.settings.data_dir / "knowledge.db", folders)
         stack.push_async_callback(knowledge.close)
         await stack.enter_async_context(running(knowledge.watch(config.timeouts.knowledge_check)))
-        builtins.append(KnowledgeSearch(knowledge))
+        builtins.append(builtin.knowledge_search(knowledge))
 
-    def delegate_for(agent: Agent, caller: str) -> Delegate:
+    def delegate_for(agent: Agent, caller: str) -> builtin.Delegate:
         if upstream := config.text_agents.get(agent.text_agent):
-            return OpenClawAgent(upstream, hashed_caller(agent.name, caller, config.admin_token))
-        return Webhook(resources.http, agent.text_agent)
+            return builtin.openclaw_agent(upstream, hashed_caller(agent.name, caller, config.admin_token))
+        return builtin.webhook(resources.http, agent.text_agent)
 
-    delegator = Delegator()
+    delegator = builtin.Delegator()
     stack.push_async_callback(delegator.close)
     return ToolLoader(
         config.tool_modules,
         PersonaStore(resources.store),
         CallerStateStore(resources.store) if memory is not None else NoState(),
-        [*builtins, Delegation(delegator, delegate_for)],
+        [*builtins, builtin.delegation(delegator, delegate_for)],
         config.timeouts.tools,
     )
 

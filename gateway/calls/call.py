@@ -52,8 +52,7 @@ from gateway.metrics import BARGE_INS, CALL_SECONDS, CALLS, WATCHDOG
 from gateway.session import EndReason, Turn, VoiceSession
 from gateway.telephony.media_stream import MediaStream
 from gateway.text.voice_commands import VoiceCommand
-from gateway.tools.executor import ToolExecutor
-from gateway.tools.loader import CallTools
+from gateway.tools.executor import CallTools, ToolExecutor
 
 ANSWERED_ALREADY: Final = "Not done: the caller has been answered already. Say nothing more."
 

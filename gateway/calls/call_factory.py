@@ -24,7 +24,7 @@ from gateway.memory.trust import TrustLevel
 from gateway.session import VoiceSession
 from gateway.telephony.media_stream import MediaStream
 from gateway.telephony.rest import CallControl
-from gateway.tools.loader import CallTools, ToolLoader
+from gateway.tools.executor import CallTools, ToolLoader
 
 SEARCH_TOKENS: Final = 600
 """How much an agent that searches its memory gets to read."""

@@ -21,7 +21,7 @@ from gateway.history.call_log import RecoveredCall
 from gateway.memory.access import MemoryAccess
 from gateway.memory.trust import TrustLevel
 from gateway.session import CallKey, VoiceSession, new_session_id
-from gateway.tools.loader import CallTools
+from gateway.tools.executor import CallTools
 
 MAX_EVENTS: Final = 10_000
 

@@ -1,17 +1,24 @@
-"""The gateway's own tools: their definitions, and the handlers of those that only look up or hand over."""
+"""The gateway's own tools: their definitions, and the handlers of those that look up or delegate."""
 
-from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass, replace
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, Final, Literal, Protocol
+
+import httpx
 
 from gateway.agents import Agent
 from gateway.engines.interface import FunctionCall
+from gateway.errors import LlmError
+from gateway.llm.openclaw import OpenClawUpstream
 from gateway.memory.access import MemoryAccess
 from gateway.memory.knowledge import Knowledge, rendered
 from gateway.memory.trust import TrustLevel
-from gateway.tools.delegation import Delegate, DelegatedTask, Delegator
-from gateway.tools.module import DEFAULT_TIMEOUT
-from gateway.tools.schema import FunctionSchema
+from gateway.tools.schema import DEFAULT_TIMEOUT, FunctionSchema
+
+DELIVERY_PAUSES: Final = (1.0, 5.0, 25.0)
+WEBHOOK_SECONDS: Final = 15.0
 
 END_CALL: Final = FunctionSchema.of(
     "end_call", "Hang up. Use it when the caller says goodbye or wants to end the call; then say a short goodbye."
@@ -40,17 +47,15 @@ MESSAGE_AGENT: Final = FunctionSchema.of(
 )
 TRANSFER_CALL: Final = "transfer_call"
 
-NAMES: Final = frozenset(
-    {
-        TRANSFER_CALL,
-        *(schema.definition.name for schema in (END_CALL, SEARCH_MEMORY, SEARCH_KNOWLEDGE, SPAWN_TASK, MESSAGE_AGENT)),
-    }
-)
+_BUILTINS: Final = (END_CALL, SEARCH_MEMORY, SEARCH_KNOWLEDGE, SPAWN_TASK, MESSAGE_AGENT)
+NAMES: Final = frozenset({TRANSFER_CALL, *(schema.definition.name for schema in _BUILTINS)})
 """Reserved: a function of the user's file must not have one of these names."""
 
 NOTHING_FOUND: Final = "Nothing was found."
 NOT_ALLOWED: Final = "It is not certain that this is the caller whose memory this is. Say nothing of earlier calls."
 HANDED_OVER: Final = "It was handed over. Tell the caller that it is being seen to."
+
+_log = logging.getLogger(__name__)
 
 
 def transfer_schema(targets: tuple[str, ...]) -> FunctionSchema:
@@ -72,10 +77,8 @@ class Builtin:
     timeout: float = DEFAULT_TIMEOUT
 
 
-class BuiltinSource(Protocol):
-    """Provides builtins for the calls of an agent that is configured to have them."""
-
-    def builtins(self, agent: Agent, access: MemoryAccess) -> Iterable[Builtin]: ...
+BuiltinSource = Callable[[Agent, MemoryAccess], Iterable[Builtin]]
+"""Provides builtins for the calls of an agent that is configured to have them."""
 
 
 class SearchMemory(Protocol):
@@ -84,54 +87,134 @@ class SearchMemory(Protocol):
     def __call__(self, agent: str, caller: str, text: str, *, person: str = "") -> Awaitable[str]: ...
 
 
-class MemorySearch:
+def memory_search(search: SearchMemory) -> BuiltinSource:
     """`search_memory`, for callers who have a memory."""
 
-    def __init__(self, search: SearchMemory) -> None:
-        self._search = search
-
-    def builtins(self, agent: Agent, access: MemoryAccess) -> Iterable[Builtin]:
+    def builtins(agent: Agent, access: MemoryAccess) -> Iterable[Builtin]:
         async def handler(call: FunctionCall, arguments: dict[str, Any]) -> str:
             if not access.allows(TrustLevel.EVERYTHING):
                 return NOT_ALLOWED
-            found = self._search(agent.name, access.caller, arguments["query"], person=access.person)
-            return await found or NOTHING_FOUND
+            return await search(agent.name, access.caller, arguments["query"], person=access.person) or NOTHING_FOUND
 
         if access.caller or agent.repeat_caller.may_be_known_later:
             yield Builtin(SEARCH_MEMORY, handler)
 
+    return builtins
 
-class KnowledgeSearch:
+
+def knowledge_search(knowledge: Knowledge) -> BuiltinSource:
     """`search_knowledge`, for agents with a folder of documents."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
-        self._knowledge = knowledge
-
-    def builtins(self, agent: Agent, access: MemoryAccess) -> Iterable[Builtin]:
+    def builtins(agent: Agent, access: MemoryAccess) -> Iterable[Builtin]:
         async def handler(call: FunctionCall, arguments: dict[str, Any]) -> str:
-            return rendered(await self._knowledge.search(agent.name, arguments["query"])) or NOTHING_FOUND
+            return rendered(await knowledge.search(agent.name, arguments["query"])) or NOTHING_FOUND
 
         if agent.knowledge is not None:
             yield Builtin(SEARCH_KNOWLEDGE, handler)
 
+    return builtins
 
-class Delegation:
+
+# Delegation of work to a text agent or a webhook
+
+
+@dataclass(frozen=True)
+class DelegatedTask:
+    """A task or message from the agent of a call."""
+
+    kind: Literal["task", "message"]
+    agent: str
+    caller: str
+    text: str = field(repr=False)
+
+
+class DelegationFailed(Exception):
+    """Delivery failed; it will be retried."""
+
+
+Delegate = Callable[[DelegatedTask], Awaitable[None]]
+"""Delivers one task. Raises DelegationFailed."""
+
+
+def delegation(delegator: "Delegator", delegate_for: Callable[[Agent, str], Delegate]) -> BuiltinSource:
     """`spawn_task` and `message_agent`, for agents with a text agent. `delegate_for` finds it for a caller."""
 
-    def __init__(self, delegator: Delegator, delegate_for: Callable[[Agent, str], Delegate]) -> None:
-        self._delegator = delegator
-        self._delegate_for = delegate_for
+    def builtins(agent: Agent, access: MemoryAccess) -> Iterable[Builtin]:
+        caller = access.caller
 
-    def builtins(self, agent: Agent, access: MemoryAccess) -> Iterable[Builtin]:
-        if agent.text_agent:
-            to = self._delegate_for(agent, access.caller)
-            yield self._builtin(SPAWN_TASK, to, DelegatedTask("task", agent.name, access.caller))
-            yield self._builtin(MESSAGE_AGENT, to, DelegatedTask("message", agent.name, access.caller))
-
-    def _builtin(self, schema: FunctionSchema, to: Delegate, task: DelegatedTask) -> Builtin:
-        async def handler(call: FunctionCall, arguments: dict[str, Any]) -> str:
-            [text] = arguments.values()
-            self._delegator.hand_over(to, replace(task, text=text))
+        async def spawn_task(call: FunctionCall, arguments: dict[str, Any]) -> str:
+            delegator.hand_over(to, DelegatedTask("task", agent.name, caller, arguments["task"]))
             return HANDED_OVER
 
-        return Builtin(schema, handler)
+        async def message_agent(call: FunctionCall, arguments: dict[str, Any]) -> str:
+            delegator.hand_over(to, DelegatedTask("message", agent.name, caller, arguments["message"]))
+            return HANDED_OVER
+
+        if agent.text_agent:
+            to = delegate_for(agent, caller)
+            yield Builtin(SPAWN_TASK, spawn_task)
+            yield Builtin(MESSAGE_AGENT, message_agent)
+
+    return builtins
+
+
+class Delegator:
+    """
+    Delivers the tasks of all calls in the background, with retries; deliveries continue after the call.
+
+    `close` waits briefly for those in progress. The log reports a task that could not be delivered.
+    """
+
+    def __init__(self, pauses: Sequence[float] = DELIVERY_PAUSES) -> None:
+        self._pauses = pauses
+        self._deliveries: set[asyncio.Task[None]] = set()
+
+    def hand_over(self, to: Delegate, task: DelegatedTask) -> None:
+        delivery = asyncio.get_running_loop().create_task(self._deliver(to, task), name="delegation")
+        self._deliveries.add(delivery)
+        delivery.add_done_callback(self._deliveries.discard)
+
+    async def close(self) -> None:
+        if self._deliveries:
+            await asyncio.wait(self._deliveries, timeout=5)
+        for delivery in self._deliveries:
+            delivery.cancel()
+
+    async def _deliver(self, to: Delegate, task: DelegatedTask) -> None:
+        fields = {"agent": task.agent, "kind": task.kind}
+        for pause in (*self._pauses, None):
+            try:
+                await to(task)
+                _log.info("task delegated", extra=fields)
+                return
+            except DelegationFailed as error:
+                if pause is None:
+                    _log.error("task could not be delegated", extra=fields | {"reason": str(error)})
+                else:
+                    await asyncio.sleep(pause)
+
+
+def webhook(http: httpx.AsyncClient, url: str) -> Delegate:
+    """Posts tasks to the configured URL."""
+
+    async def deliver(task: DelegatedTask) -> None:
+        try:
+            answer = await http.post(url, json=asdict(task), timeout=WEBHOOK_SECONDS)
+        except httpx.HTTPError as error:
+            raise DelegationFailed(type(error).__name__) from None
+        if answer.status_code >= 300:
+            raise DelegationFailed(f"status {answer.status_code}")
+
+    return deliver
+
+
+def openclaw_agent(upstream: OpenClawUpstream, caller_key: str) -> Delegate:
+    """Sends tasks to an OpenClaw agent, in the caller's session there. Its answer is ignored."""
+
+    async def deliver(task: DelegatedTask) -> None:
+        try:
+            await upstream.hand_over(f"A {task.kind} from a phone call: {task.text}", caller_key)
+        except LlmError as error:
+            raise DelegationFailed(str(error)) from None
+
+    return deliver

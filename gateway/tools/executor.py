@@ -1,5 +1,5 @@
 """
-Executes the tools of one call: the functions of the user's file and the gateway's own.
+Loads and executes the tools of one call: the functions of the user's file and the gateway's own.
 
 User code runs in threads of its own, builtins run on the event loop. Every tool call gets an answer in time, and
 the call's audio is never held up. Arguments, results and error texts may quote the caller: the log gets the
@@ -8,24 +8,28 @@ function's name and the type of the error.
 
 import asyncio
 import inspect
-import itertools
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Protocol
 
 import orjson
-from pydantic_core import to_jsonable_python
 
+from gateway.agents import Agent, wanted_personas
 from gateway.engines.interface import AgentFunction, FunctionCall
-from gateway.memory.access import AccessChange
+from gateway.errors import StoreError
+from gateway.memory.access import AccessChange, MemoryAccess
+from gateway.memory.personas import PersonaStore
+from gateway.memory.state import Value
+from gateway.memory.trust import TrustLevel
 from gateway.metrics import FUNCTIONS
 from gateway.session import Turn, VoiceSession
-from gateway.tools.builtin import END_CALL, Builtin, transfer_schema
+from gateway.tools.builtin import END_CALL, NAMES, Builtin, BuiltinSource, transfer_schema
 from gateway.tools.conversation import Conversation
-from gateway.tools.loader import CallTools
-from gateway.tools.module import Tool
-from gateway.tools.schema import ArgumentsRefused
-from gateway.tools.threads import ToolThread, ToolThreadFailed, ToolThreadsBusy
+from gateway.tools.module import ReloadingToolModule, Tool, ToolModule
+from gateway.tools.schema import ArgumentsRefused, as_content
+from gateway.tools.threads import ToolThread, ToolThreadFailed, ToolThreads, ToolThreadsBusy
 
 MOST_AT_ONCE: Final = 4
 """Tools of one call that run at the same time; others wait, within their own timeout."""
@@ -35,21 +39,51 @@ MOST_BETWEEN_TURNS: Final = 20
 """Tool calls before the caller speaks again; further ones are refused."""
 REFUSAL_PAUSES: Final = (0.0, 0.5, 1.0, 2.0, 5.0)
 """Delay before each refusal of a looping agent; the last one repeats. The model may ignore refusals."""
-MOST_RESULT_CHARACTERS: Final = 8000
 MOST_RESULTS_KEPT: Final = 100
 """Results kept for an engine that repeats a request."""
 
 GOODBYE_DUE: Final = {"status": "ok", "next": "say a short goodbye; the call ends after it"}
 
 _ERROR: Final = '{"error":'
-_CUT: Final = " … (cut off here)"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class ToolTimeouts:
+    """Seconds."""
+
+    load: float = 0.3
+    """For personas and the caller's state; the call starts without those that take longer."""
+    start_function: float = 2.0
+    """The caller waits for the greeting."""
+    end_function: float = 10.0
+
+
+@dataclass(frozen=True)
+class CallTools:
+    """The tools of an agent in one call, and the state that earlier calls have kept for them."""
+
+    tool_module: ToolModule = ToolModule()
+    threads: ToolThreads = field(default_factory=ToolThreads)
+    memory: Mapping[str, Value] = field(default_factory=dict)
+    builtins: tuple[Builtin, ...] = ()
+    personas: Mapping[str, str] = field(default_factory=dict)
+    """Rendered personas that the agent's prompt refers to, by name."""
+    load_memory: Callable[[], Awaitable[Mapping[str, Value] | None]] | None = None
+    """Reads `memory` again, of the caller as known now. None as its result: the store does not answer."""
+    timeouts: ToolTimeouts = ToolTimeouts()
+
+    @property
+    def function_names(self) -> list[str]:
+        """All tools beyond those that every agent has."""
+        return sorted([*self.tool_module.tools, *(tool.schema.definition.name for tool in self.builtins)])
 
 
 class ToolHost(Protocol):
     """The call whose tools are executed. All methods are called on the event loop and return at once."""
 
     def say(self, text: str) -> None: ...
-
     def hang_up(self, request: str = "") -> None:
         """Hang up after the agent's goodbye. `request` is the id of the tool call, which the agent may cancel."""
 
@@ -57,11 +91,8 @@ class ToolHost(Protocol):
         """Transfer the caller: at once or, with the id of a tool call, after the agent's goodbye."""
 
     def turns(self) -> Sequence[Turn]: ...
-
     def tool_started(self, call: FunctionCall) -> None: ...
-
     def tool_finished(self, call: FunctionCall, content: str, *, ok: bool, seconds: float) -> None: ...
-
     def state_changed(self) -> None:
         """The session's state has new values."""
 
@@ -89,7 +120,10 @@ class ToolExecutor:
         self._loop = asyncio.get_running_loop()
         self._load_memory = tools.load_memory
         self._conv = Conversation(session, self, memory=tools.memory)
-        builtins = {builtin.schema.definition.name: builtin for builtin in (*self._call_builtins(), *tools.builtins)}
+        own = [Builtin(END_CALL, self._end_call)]
+        if transfer_to:
+            own.append(Builtin(transfer_schema(tuple(transfer_to)), self._transfer_call))
+        builtins = {builtin.schema.definition.name: builtin for builtin in (*own, *tools.builtins)}
         self._functions: dict[str, Tool | Builtin] = {**tools.tool_module.tools, **builtins}
         self._slots = asyncio.Semaphore(MOST_AT_ONCE)
         self._requests: dict[FunctionCall, tuple[Callable[[str], None], float]] = {}
@@ -123,12 +157,9 @@ class ToolExecutor:
             return
         if call in self._results:
             self._answer(call, self._results[call])
-        elif refusal := self._breaker.refuses(call):
-            self._running[call] = self._tasks.create_task(
-                self._refuse(call, refusal, self._breaker.refusals), name="function refused"
-            )
         else:
-            self._running[call] = self._tasks.create_task(self._run(call), name="function")
+            running = self._run(call, self._breaker.refuses(call), self._breaker.refusals)
+            self._running[call] = self._tasks.create_task(running, name="function")
 
     def cancel(self, call_ids: Iterable[str]) -> None:
         """Stop these tool calls; they get no answer."""
@@ -204,16 +235,12 @@ class ToolExecutor:
 
     # One tool call
 
-    async def _run(self, call: FunctionCall) -> None:
-        self._finish(call, await self._outcome(call))
-
-    async def _refuse(self, call: FunctionCall, refusal: str, count: int) -> None:
-        if count == 1:
-            self._conv.log.warning("agent calls functions in a loop")
-        await asyncio.sleep(REFUSAL_PAUSES[min(count, len(REFUSAL_PAUSES)) - 1])
-        self._finish(call, _error(refusal))
-
-    def _finish(self, call: FunctionCall, content: str) -> None:
+    async def _run(self, call: FunctionCall, refusal: str, refusals: int) -> None:
+        if refusal:
+            if refusals == 1:
+                self._conv.log.warning("agent calls functions in a loop")
+            await asyncio.sleep(REFUSAL_PAUSES[min(refusals, len(REFUSAL_PAUSES)) - 1])
+        content = _error(refusal) if refusal else await self._outcome(call)
         del self._running[call]
         self._results[call] = content
         if len(self._results) > MOST_RESULTS_KEPT:
@@ -285,12 +312,6 @@ class ToolExecutor:
 
     # Builtins that act on the call itself
 
-    def _call_builtins(self) -> list[Builtin]:
-        builtins = [Builtin(END_CALL, self._end_call)]
-        if self._transfer_to:
-            builtins.append(Builtin(transfer_schema(tuple(self._transfer_to)), self._transfer_call))
-        return builtins
-
     async def _end_call(self, call: FunctionCall, arguments: dict[str, Any]) -> object:
         self._host.hang_up(call.id)
         return GOODBYE_DUE
@@ -311,19 +332,14 @@ class _EndedCall:
     def __init__(self, session: VoiceSession) -> None:
         self._session = session
 
-    def say(self, text: str) -> None: ...
-
-    def hang_up(self, request: str = "") -> None: ...
-
-    def transfer(self, target: str, request: str | None = None) -> None: ...
-
     def turns(self) -> Sequence[Turn]:
         return self._session.turns
 
+    def say(self, text: str) -> None: ...
+    def hang_up(self, request: str = "") -> None: ...
+    def transfer(self, target: str, request: str | None = None) -> None: ...
     def tool_started(self, call: FunctionCall) -> None: ...
-
     def tool_finished(self, call: FunctionCall, content: str, *, ok: bool, seconds: float) -> None: ...
-
     def state_changed(self) -> None: ...
 
 
@@ -366,32 +382,85 @@ def _key(call: FunctionCall) -> tuple[str, str]:
         return call.name, call.arguments
 
 
-def as_content(result: object) -> str:
-    """A tool's result as text for the agent: strings as they are, anything else as JSON, cut off if too long."""
-    if result is None:
-        return "done"
-    text = result if isinstance(result, str) else _json(result)
-    cut = text[:MOST_RESULT_CHARACTERS] + (_CUT if len(text) > MOST_RESULT_CHARACTERS else "")
-    return cut.encode(errors="replace").decode()  # half a surrogate pair can't be sent
-
-
-def _json(value: object) -> str:
-    """JSON up to the limit, encoded piece by piece so that other threads can run in between."""
-    pieces, size = [], 0
-    for piece in _Encoder(ensure_ascii=False).iterencode(value):
-        pieces.append(piece)
-        size += len(piece)
-        if size > MOST_RESULT_CHARACTERS:
-            break
-    return "".join(pieces)
-
-
-class _Encoder(json.JSONEncoder):
-    def default(self, o: object) -> object:
-        if isinstance(o, Iterator):  # may be endless
-            return list(itertools.islice(o, MOST_RESULT_CHARACTERS))
-        return dict(o) if isinstance(o, Mapping) else to_jsonable_python(o)
-
-
 def _error(text: str) -> str:
     return f"{_ERROR}{orjson.dumps(text).decode()}}}"
+
+
+# Loading, while the phone rings
+
+
+def load_modules(agents: Iterable[Agent]) -> dict[str, ReloadingToolModule]:
+    """The tool module of each agent that has one. Raises SettingsError for a mistake in a file."""
+    return {
+        agent.name: ReloadingToolModule(agent.functions, reserved=NAMES)
+        for agent in agents
+        if agent.functions is not None
+    }
+
+
+class StateStore(Protocol):
+    async def load(self, agent: str, caller: str) -> dict[str, Value]:
+        """What an agent's tools have kept about a caller. Raises StoreError."""
+
+
+class NoState:
+    """The StateStore of a gateway without memory."""
+
+    async def load(self, agent: str, caller: str) -> dict[str, Value]:
+        return {}
+
+
+class ToolLoader:
+    """Prepares the tools of all calls."""
+
+    def __init__(
+        self,
+        modules: Mapping[str, ReloadingToolModule],
+        personas: PersonaStore,
+        state: StateStore,
+        builtins: Sequence[BuiltinSource],
+        timeouts: ToolTimeouts,
+    ) -> None:
+        self._modules = modules
+        self._personas = personas
+        self._state = state
+        self._builtins = builtins
+        self._timeouts = timeouts
+        self._threads = ToolThreads()
+
+    def load(self, agent: Agent, access: MemoryAccess) -> "asyncio.Task[CallTools]":
+        """Start loading; the call needs the result when its media arrives."""
+        return asyncio.get_running_loop().create_task(self._load(agent, access), name="tools")
+
+    async def _load(self, agent: Agent, access: MemoryAccess) -> CallTools:
+        module = self._modules.get(agent.name)
+        tool_module = await module.current() if module is not None else ToolModule()
+        personas: dict[str, str] = {}
+        try:
+            if names := wanted_personas(agent.prompt):
+                async with asyncio.timeout(self._timeouts.load):
+                    personas = await self._personas.render(names)
+        except (StoreError, TimeoutError) as error:
+            _log.warning("personas could not be loaded", extra={"error": type(error).__name__})
+        load_memory = None
+        if agent.repeat_caller.state_keys:
+            load_memory = partial(self._load_state, agent.name, access)
+        return CallTools(
+            tool_module,
+            self._threads,
+            (await load_memory() or {}) if load_memory is not None else {},
+            tuple(tool for source in self._builtins for tool in source(agent, access)),
+            personas,
+            load_memory,
+            self._timeouts,
+        )
+
+    async def _load_state(self, agent: str, access: MemoryAccess) -> dict[str, Value] | None:
+        if not access.caller or not access.allows(TrustLevel.EVERYTHING):
+            return {}
+        try:
+            async with asyncio.timeout(self._timeouts.load):
+                return await self._state.load(agent, access.caller)
+        except (StoreError, TimeoutError) as error:
+            _log.warning("caller's state could not be loaded", extra={"error": type(error).__name__})
+            return None

@@ -21,13 +21,11 @@ from typing import Any, Final, TypeVar
 
 import docstring_parser
 
-from gateway.engines.interface import AgentFunction
 from gateway.errors import SettingsError
 from gateway.tools.conversation import Conversation
-from gateway.tools.schema import FunctionSchema, described
+from gateway.tools.schema import DEFAULT_TIMEOUT, FunctionSchema, described
 from gateway.tools.threads import ToolThread
 
-DEFAULT_TIMEOUT: Final = 10.0
 START_HOOK: Final = "start_function"
 END_HOOK: Final = "end_function"
 
@@ -99,10 +97,6 @@ class ToolModule:
     tools: Mapping[str, Tool] = field(default_factory=dict)
     start: Tool | None = None
     end: Tool | None = None
-
-    @property
-    def functions(self) -> tuple[AgentFunction, ...]:
-        return tuple(tool.schema.definition for tool in self.tools.values())
 
 
 class ReloadingToolModule:

@@ -1,7 +1,9 @@
-"""Definitions of functions for the agent, and validation of its arguments: both from type hints, by pydantic."""
+"""Tools as JSON for the agent: definitions and validation of arguments, from type hints by pydantic; results."""
 
+import itertools
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Annotated, Any, Final, NotRequired, Self
@@ -15,10 +17,14 @@ from typing_extensions import TypedDict
 from gateway.engines.interface import AgentFunction
 from gateway.errors import GatewayError, SettingsError
 
+DEFAULT_TIMEOUT: Final = 10.0
+"""Seconds that the agent waits for a result."""
+MOST_RESULT_CHARACTERS: Final = 8000
 MOST_PROBLEMS: Final = 5
 """Wrong arguments reported to the agent at once."""
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # what language models accept
+_CUT: Final = " … (cut off here)"
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
@@ -142,3 +148,33 @@ def _inlined(node: Any, definitions: Mapping[str, Any]) -> Any:
 def _words(problem: Any) -> str:
     place = ".".join(str(part) for part in problem["loc"])
     return f"{place}: {problem['msg']}" if place else str(problem["msg"])
+
+
+# Results
+
+
+def as_content(result: object) -> str:
+    """A tool's result as text for the agent: strings as they are, anything else as JSON, cut off if too long."""
+    if result is None:
+        return "done"
+    text = result if isinstance(result, str) else _json(result)
+    cut = text[:MOST_RESULT_CHARACTERS] + (_CUT if len(text) > MOST_RESULT_CHARACTERS else "")
+    return cut.encode(errors="replace").decode()  # half a surrogate pair can't be sent
+
+
+def _json(value: object) -> str:
+    """JSON up to the limit, encoded piece by piece so that other threads can run in between."""
+    pieces, size = [], 0
+    for piece in _Encoder(ensure_ascii=False).iterencode(value):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MOST_RESULT_CHARACTERS:
+            break
+    return "".join(pieces)
+
+
+class _Encoder(json.JSONEncoder):
+    def default(self, o: object) -> object:
+        if isinstance(o, Iterator):  # may be endless
+            return list(itertools.islice(o, MOST_RESULT_CHARACTERS))
+        return dict(o) if isinstance(o, Mapping) else to_jsonable_python(o)

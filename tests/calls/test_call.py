@@ -24,7 +24,7 @@ from gateway.engines.interface import (
 from gateway.errors import EngineRefused
 from gateway.memory.access import MemoryAccess
 from gateway.session import EndReason, Speaker, VoiceSession
-from gateway.tools.loader import CallTools
+from gateway.tools.executor import CallTools
 from tests.fakes.call_parts import (
     CALLER,
     FakeLeg,

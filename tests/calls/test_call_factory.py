@@ -12,7 +12,7 @@ from gateway.cluster.node import SingleNode
 from gateway.history.live_events import EventPublisher
 from gateway.memory.access import NoMemory
 from gateway.session import Speaker, Turn
-from gateway.tools.loader import CallTools
+from gateway.tools.executor import CallTools
 from tests.fakes.call_control import FakeCallControl
 from tests.fakes.call_parts import FakeStream, FakeVoiceEngine
 

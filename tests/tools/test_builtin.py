@@ -13,9 +13,9 @@ from gateway.tools.builtin import (
     NAMES,
     NOT_ALLOWED,
     NOTHING_FOUND,
-    Delegation,
-    KnowledgeSearch,
-    MemorySearch,
+    delegation,
+    knowledge_search,
+    memory_search,
     transfer_schema,
 )
 from gateway.tools.schema import ArgumentsRefused
@@ -42,32 +42,32 @@ class Searches:
 
 async def test_memory_is_searched_for_the_current_caller():
     search, access = Searches("Ana waits for a chain."), MemoryAccess(caller=CALLER)
-    [builtin] = MemorySearch(search).builtins(MAYA, access)
+    [builtin] = memory_search(search)(MAYA, access)
     access.caller, access.person = "state:customer:7", "Ana"
     assert await use(builtin, query="chain") == "Ana waits for a chain."
     assert search.queries == [("maya", "state:customer:7", "chain", "Ana")]
 
 
 async def test_empty_search_is_explained():
-    [builtin] = MemorySearch(Searches("")).builtins(MAYA, MemoryAccess(caller=CALLER))
+    [builtin] = memory_search(Searches(""))(MAYA, MemoryAccess(caller=CALLER))
     assert await use(builtin, query="chain") == NOTHING_FOUND
 
 
 async def test_memory_needs_the_highest_level():
     search = Searches("Ana waits for a chain.")
-    [builtin] = MemorySearch(search).builtins(MAYA, MemoryAccess(TrustLevel.SUMMARIES, caller=CALLER))
+    [builtin] = memory_search(search)(MAYA, MemoryAccess(TrustLevel.SUMMARIES, caller=CALLER))
     assert await use(builtin, query="chain") == NOT_ALLOWED
     assert search.queries == []
 
 
 def test_withheld_number_has_no_memory_to_search():
-    assert list(MemorySearch(Searches("")).builtins(MAYA, MemoryAccess())) == []
+    assert list(memory_search(Searches(""))(MAYA, MemoryAccess())) == []
 
 
 def test_caller_may_be_identified_later():
     by_state = RepeatCallerSettings(identifier_source=IdentifierSource("state", "customer"))
     agent = Agent("maya", "You are Maya.", repeat_caller=by_state)
-    assert len(list(MemorySearch(Searches("")).builtins(agent, MemoryAccess()))) == 1
+    assert len(list(memory_search(Searches(""))(agent, MemoryAccess()))) == 1
 
 
 class Documents:
@@ -76,9 +76,9 @@ class Documents:
 
 
 async def test_knowledge_is_for_agents_with_documents():
-    assert list(KnowledgeSearch(Documents()).builtins(MAYA, MemoryAccess())) == []
+    assert list(knowledge_search(Documents())(MAYA, MemoryAccess())) == []
     reader = Agent("maya", "You are Maya.", knowledge=Path("docs"))
-    [builtin] = KnowledgeSearch(Documents()).builtins(reader, MemoryAccess())
+    [builtin] = knowledge_search(Documents())(reader, MemoryAccess())
     assert await use(builtin, query="opening hours") == NOTHING_FOUND
 
 
@@ -86,15 +86,15 @@ async def test_tasks_and_messages_are_handed_over():
     delivered = []
     delegator = SimpleNamespace(hand_over=lambda to, task: delivered.append((to, task.kind, task.caller, task.text)))
     agent = Agent("maya", "You are Maya.", text_agent="openclaw/main")
-    delegation = Delegation(delegator, lambda agent, caller: agent.text_agent)
-    task, message = delegation.builtins(agent, MemoryAccess(caller=CALLER))
+    source = delegation(delegator, lambda agent, caller: agent.text_agent)
+    task, message = source(agent, MemoryAccess(caller=CALLER))
     assert await use(task, task="Book a table.") == HANDED_OVER
     assert await use(message, message="Ana called.") == HANDED_OVER
     assert delivered == [
         ("openclaw/main", "task", CALLER, "Book a table."),
         ("openclaw/main", "message", CALLER, "Ana called."),
     ]
-    assert list(delegation.builtins(MAYA, MemoryAccess())) == []
+    assert list(source(MAYA, MemoryAccess())) == []
 
 
 def test_transfer_goes_to_configured_targets_only():

@@ -4,7 +4,7 @@ import pytest
 
 from gateway.llm.openclaw import OpenClawUpstream
 from gateway.settings import Secret
-from gateway.tools.delegation import DelegatedTask, Delegator, OpenClawAgent
+from gateway.tools.builtin import DelegatedTask, Delegator, openclaw_agent
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, Pace
 from tests.stage import until
@@ -22,7 +22,7 @@ async def delivered(llm, caplog, *, pauses=(0.0, 0.0)):
     """What was logged of it in the end."""
     caplog.set_level("INFO", logger="gateway")
     upstream, side = OpenClawUpstream(llm.url, "", Secret("test-key")), Delegator(pauses)
-    side.hand_over(OpenClawAgent(upstream, "caller-1"), ERRAND)
+    side.hand_over(openclaw_agent(upstream, "caller-1"), ERRAND)
     await until(lambda: caplog.records)
     await side.close()
     await upstream.close()

@@ -12,14 +12,14 @@ from gateway.session import VoiceSession
 from gateway.tools.builtin import Builtin
 from gateway.tools.executor import (
     MOST_BETWEEN_TURNS,
-    MOST_RESULT_CHARACTERS,
+    CallTools,
     LoopBreaker,
     ToolExecutor,
+    ToolTimeouts,
     run_end_function,
 )
-from gateway.tools.loader import CallTools, ToolTimeouts
 from gateway.tools.module import load_tool_module
-from gateway.tools.schema import FunctionSchema
+from gateway.tools.schema import MOST_RESULT_CHARACTERS, FunctionSchema
 from gateway.tools.threads import ToolThreads
 from tests.stage import until
 

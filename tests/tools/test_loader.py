@@ -9,7 +9,7 @@ from gateway.memory.access import MemoryAccess
 from gateway.memory.identity import RepeatCallerSettings
 from gateway.memory.trust import TrustLevel
 from gateway.tools.builtin import SEARCH_MEMORY, Builtin
-from gateway.tools.loader import CallTools, NoState, ToolLoader, ToolTimeouts, load_modules
+from gateway.tools.executor import CallTools, NoState, ToolLoader, ToolTimeouts, load_modules
 
 pytestmark = pytest.mark.virtual_time
 
@@ -40,11 +40,8 @@ class Store:
             await asyncio.Event().wait()
 
 
-class Tools:
-    """A source of one builtin."""
-
-    def builtins(self, agent, access):
-        yield Builtin(SEARCH_MEMORY, None)
+def one_builtin(agent, access):
+    yield Builtin(SEARCH_MEMORY, None)
 
 
 async def load(agent=None, *, modules=None, store=None, access=None, builtins=()) -> CallTools:
@@ -62,7 +59,7 @@ async def test_functions_and_builtins_are_listed(tmp_path):
     path = tmp_path / "bistro.py"
     path.write_text(textwrap.dedent("def book(day: str): ..."))
     agent = Agent("maya", "You are Maya.", functions=path)
-    tools = await load(agent, modules=load_modules([agent]), builtins=[Tools()])
+    tools = await load(agent, modules=load_modules([agent]), builtins=[one_builtin])
     assert tools.function_names == ["book", "search_memory"]
 
 

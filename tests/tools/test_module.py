@@ -63,6 +63,10 @@ BISTRO = '''
 '''
 
 
+def definitions(module):
+    return [tool.schema.definition for tool in module.tools.values()]
+
+
 def test_public_functions_become_tools(write):
     box = load_tool_module(write(BISTRO))
     assert list(box.tools) == ["book", "opening_hours"]
@@ -70,7 +74,7 @@ def test_public_functions_become_tools(write):
 
 
 def test_definitions_come_from_the_file(write):
-    book, hours = load_tool_module(write(BISTRO)).functions
+    book, hours = definitions(load_tool_module(write(BISTRO)))
     assert book == AgentFunction(
         "book",
         "Book a table.\n\nAsk for the day first.",
@@ -106,7 +110,7 @@ def test_conversation_is_known_by_name_or_hint(write, signature):
 
 
 def test_conv_of_another_type_is_an_argument(write):
-    (greet,) = load_tool_module(write("def greet(conv: str): ...")).functions
+    (greet,) = definitions(load_tool_module(write("def greet(conv: str): ...")))
     assert greet.parameters["required"] == ["conv"]
 
 
