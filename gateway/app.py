@@ -72,8 +72,7 @@ from gateway.tools import builtin
 from gateway.tools.executor import NoState, ToolLoader, ToolTimeouts, load_modules
 from gateway.tools.module import ReloadingToolModule
 from gateway.web import chat_completions, documents, health, sessions
-from gateway.web.dashboard.call_pages import CallPages
-from gateway.web.dashboard.call_query import CallPageQuery
+from gateway.web.dashboard.call_pages import CallPageQuery, CallPages
 from gateway.web.dashboard.caller_pages import CallerPageQuery, CallerPages
 from gateway.web.dashboard.html import Pages
 from gateway.web.dashboard.live_pages import LivePages

@@ -1,28 +1,36 @@
-"""Pages about calls: the list, one call, its recording, and undoing what was learned from it."""
+"""Pages about calls: the list, one call from all the stores that keep a part of it, its recording, undo."""
 
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
 
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from gateway.errors import StoreError
+from gateway.finalization.archive import Archive
+from gateway.finalization.job import FinalizationJob
 from gateway.finalization.job_table import JobTable
+from gateway.history.call_log import events_of_call
 from gateway.history.calls_table import CallRow, CallRowFilter, CallsTable, FinishedCall
 from gateway.history.erasure import Eraser
+from gateway.history.report import MemoryChange, MemoryReports
 from gateway.history.stores import Stores
+from gateway.memory.facts import FactStore
 from gateway.memory.summary_parser import PastCall, read_call
-from gateway.session import EndReason
-from gateway.web.dashboard.call_query import CallPageQuery
-from gateway.web.dashboard.recordings import RecordingCache
+from gateway.session import EndReason, VoiceSession
+from gateway.web.dashboard import timeline
+from gateway.web.dashboard.recordings import RecordingCache, StereoRecording
 from gateway.web.dashboard.stats_pages import FAILURES
+from gateway.web.dashboard.timeline import SpokenTurn, Stretch, Timeline
 from gateway.web.login import Form, LoginGuard, LoginSession
 
 PAGE_ROWS: Final = 50
@@ -59,7 +67,7 @@ class CallPages:
         self,
         guard: LoginGuard,
         stores: Stores,
-        query: CallPageQuery,
+        query: "CallPageQuery",
         recordings: RecordingCache,
         eraser: Eraser,
     ) -> None:
@@ -124,7 +132,7 @@ class CallPages:
 
     async def _search(self, words: str, filter_: CallRowFilter) -> list[CallRow]:
         """By the start of a session id, or by words of summaries, best match first."""
-        if (given := _ID.fullmatch(words)) and (call := await self._query.find_by_prefix(given[1])):
+        if (given := _ID.fullmatch(words)) and (call := await self._rows.find(given[1])):
             return await self._rows.by_ids([call.session_id])
         hits = await self._store.query(words, limit=_MAX_FOUND, tags=("voice-session",))
         ids = [hit.document.source_id for hit in hits if hit.score > _FOUND_SCORE]
@@ -177,7 +185,8 @@ class CallPages:
         return RedirectResponse(f"/calls/{call.uuid}?done=retry", 303)
 
     async def _call(self, request: Request) -> FinishedCall:
-        if call := await self._query.find(request.path_params["id"]):
+        uuid = request.path_params["id"]
+        if (call := await self._rows.find(uuid)) and call.uuid == uuid:
             return call
         raise HTTPException(
             404, "Call not found. It may still be live or in post-call processing, or its caller was erased."
@@ -221,3 +230,119 @@ def _range(header: str, size: int) -> tuple[int, int]:
         )
     end = min(int(last) + 1, size) if first and last else size
     return start, min(max(end, start + 1), start + _CHUNK_BYTES)
+
+
+# One call
+
+
+@dataclass(frozen=True)
+class ProcessingStep:
+    """One step of post-call processing. `state` is done, pending or failed."""
+
+    name: str
+    state: str
+    details: str
+
+
+@dataclass(frozen=True)
+class CallView:
+    """Everything that the page of a call shows. Without timing data the timeline and its pictures are None."""
+
+    call: FinishedCall
+    summary: PastCall | None
+    turns: Sequence[SpokenTurn]
+    timeline: Timeline | None
+    picture: Markup | None
+    waves: Markup | None
+    changes: Sequence[MemoryChange]
+    steps: Sequence[ProcessingStep]
+    problem: str
+    reverted: bool
+    recorded: bool
+
+
+class CallPageQuery:
+    """Raises StoreUnavailable."""
+
+    def __init__(
+        self, stores: Stores, archive: Archive, recordings: RecordingCache, log: Path, *, has_remote: bool
+    ) -> None:
+        self._store = store = stores.memory
+        self._jobs = JobTable(stores.local)
+        self._facts = FactStore(store)
+        self._reports = MemoryReports(store)
+        self._archive = archive
+        self._recordings = recordings
+        self._log = log
+        self._has_remote = has_remote
+
+    async def view(self, call: FinishedCall) -> CallView:
+        documents = await self._store.by_source_ids([call.session_id])
+        job = await self._jobs.of(call.session_id)
+        text = await self._archive.read(call.uuid)
+        recording = await asyncio.to_thread(self._recordings.load, call.uuid)
+        events = await asyncio.to_thread(events_of_call, self._log, call.session_id)
+        turns = timeline.logged_turns(events)
+        if not turns:
+            turns = timeline.with_timings(_stored_turns(job, recording, text or ""), call.timings)
+        changes = await self._reports.changes(call.caller, [call.agent])
+        functions = timeline.functions_of(events)
+        drawn, picture, waves = await asyncio.to_thread(_draw, turns, functions, call.seconds, recording)
+        return CallView(
+            call=call,
+            summary=read_call(documents[0]) if documents else None,
+            turns=turns,
+            timeline=drawn,
+            picture=picture,
+            waves=waves,
+            changes=[change for change in changes if change.session_id == call.session_id],
+            steps=_steps(call, job, archived=text is not None, has_remote=self._has_remote),
+            problem=job.problem if job else "",
+            reverted=await self._facts.is_reverted(call.session_id),
+            recorded=recording is not None,
+        )
+
+
+def _stored_turns(job: FinalizationJob | None, recording: StereoRecording | None, archived: str) -> list[SpokenTurn]:
+    """With times and unheard text from an open job or a recording; otherwise from the archived transcript."""
+    session = job.session if job else None
+    if session is None and recording is not None and recording.ended is not None:
+        session = VoiceSession.from_json(recording.ended)
+    if session is None:
+        return timeline.archived_turns(archived)
+    return [timeline.spoken_turn(turn, session.started_at) for turn in session.turns]
+
+
+def _draw(
+    turns: Sequence[SpokenTurn], functions: Sequence[Stretch], seconds: float, recording: StereoRecording | None
+) -> tuple[Timeline | None, Markup | None, Markup | None]:
+    has_times = any(turn.at is not None for turn in turns)
+    if not has_times and recording is None:
+        return None, None, None
+    drawn = timeline.of_turns(turns, seconds, functions)
+    if recording is None:
+        return drawn, timeline.picture(drawn), None
+    drawn = timeline.with_recording(drawn, recording.spans(), recording.seconds)
+    count = max(round(500 * recording.seconds / drawn.seconds), 1) if drawn.seconds else 1
+    silence = [0.0] * (500 - count)  # the recording may end before the call
+    peaks = [[*channel, *silence] for channel in recording.peaks(count)]
+    return drawn, timeline.picture(drawn), timeline.waves(peaks, "Loudness of caller and agent during the call")
+
+
+def _steps(
+    call: FinishedCall, job: FinalizationJob | None, *, archived: bool, has_remote: bool
+) -> list[ProcessingStep]:
+    def step(name: str, is_done: object, details: str = "") -> ProcessingStep:
+        return ProcessingStep(name, "done" if is_done else "failed" if job and job.problem else "pending", details)
+
+    writer = call.summary_by if job is None else job.summary.written_by if job.summary else ""
+    written_by = "no language model" if writer == "extractive" else f"by {writer}" if writer else ""
+    expired = "" if archived or job else "deleted after VOICE_SESSION_RETENTION_DAYS"
+    steps = [
+        step("Transcript archived", job is None or job.archived, expired),
+        step("Summary saved", job is None or job.summary, written_by),
+        step("Document stored", job is None or job.document_id),
+    ]
+    if has_remote:
+        steps.append(step("Sent to the remote store", job is None or job.remote_version, job.problem if job else ""))
+    return steps

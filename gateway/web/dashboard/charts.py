@@ -5,7 +5,7 @@ from typing import Final
 
 from markupsafe import Markup, escape
 
-from gateway.web.dashboard.humanize import cleaned
+from gateway.web.dashboard.html import cleaned
 
 _STEPS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 20_000, 50_000, 100_000)
 

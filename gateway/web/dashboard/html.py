@@ -1,22 +1,30 @@
 """
-Pages from Jinja templates. All output is escaped and stripped of control characters.
+Pages from Jinja templates, and figures and times as text for people.
 
-Rendering runs in a thread, because it would delay audio.
+All output is escaped and stripped of control characters. Rendering runs in a thread, because it would delay audio.
 """
 
 import asyncio
 import hashlib
-from datetime import datetime
+import re
+from datetime import UTC, datetime
+from functools import cache
 from importlib import resources
 from typing import Any, Final
 
 import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 from gateway.telephony.phone_numbers import readable
-from gateway.web.dashboard.humanize import ago, cleaned, count, duration, milliseconds, percent
 
 _STATIC: Final = resources.files("gateway.web.dashboard") / "static"
+_STEPS: Final = ((60, "second"), (3600, "minute"), (86_400, "hour"), (86_400 * 60, "day"))
+
+# Control characters except tab and line feed, bidirectional controls, and Unicode line separators.
+_CONTROL: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ufff9-\ufffb]"
+)
 
 
 class Pages:
@@ -25,7 +33,8 @@ class Pages:
             loader=PackageLoader("gateway.web.dashboard"),
             autoescape=True,
             undefined=StrictUndefined,
-            finalize=_finalize,
+            # Every value in a template: empty for None, text without control characters.
+            finalize=lambda value: "" if value is None else cleaned(value) if isinstance(value, str) else value,
             trim_blocks=True,
             lstrip_blocks=True,
             auto_reload=False,
@@ -33,49 +42,72 @@ class Pages:
         self._environment.filters |= {
             "clock": _clock,
             "day": _day,
-            "moment": _moment,
+            "moment": lambda time: f"{_day(time)}, {_clock(time)}",
             "ago": ago,
             "count": count,
             "duration": duration,
             "ms": milliseconds,
             "percent": percent,
             "number": readable,
-            "json": lambda value: orjson.dumps(
-                value
-            ).decode(),  # Jinja's tojson is for scripts and marks its output as safe
+            # Jinja's tojson is for scripts and marks its output as safe.
+            "json": lambda value: orjson.dumps(value).decode(),
         }
         self._environment.globals["static"] = _static_url
 
     async def render(self, name: str, **values: Any) -> str:
-        return await asyncio.to_thread(self._rendered, name, values)
-
-    def _rendered(self, name: str, values: dict[str, Any]) -> str:
-        return self._environment.get_template(name).render(values)
+        return await asyncio.to_thread(lambda: self._environment.get_template(name).render(values))
 
 
 def static_file(name: str) -> bytes:
     return (_STATIC / name).read_bytes()
 
 
-_versions: dict[str, str] = {}
-
-
+@cache
 def _static_url(name: str) -> str:
     """With a digest of the content, so that browsers may cache it forever."""
-    if name not in _versions:
-        _versions[name] = hashlib.sha256(static_file(name)).hexdigest()[:12]
-    return f"/static/{name}?v={_versions[name]}"
+    return f"/static/{name}?v={hashlib.sha256(static_file(name)).hexdigest()[:12]}"
 
 
-def _finalize(value: Any) -> Any:
-    """Applied to every value in a template: empty for None, text without control characters."""
-    if value is None:
-        return ""
-    return cleaned(value) if isinstance(value, str) else value
+# Text
 
 
-def _local(time: datetime | str) -> datetime:
-    return (datetime.fromisoformat(time) if isinstance(time, str) else time).astimezone()
+def cleaned(text: str) -> str:
+    """Text from a call without control characters. Our own Markup is left as it is."""
+    return text if isinstance(text, Markup) else _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def duration(seconds: float) -> str:
+    """4:05, 1:02:10."""
+    minutes, rest = divmod(round(max(seconds, 0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def milliseconds(seconds: float | None) -> str:
+    """840 ms, 1.2 s; a dash for None."""
+    if seconds is None:
+        return "–"
+    return f"{seconds * 1000:.0f} ms" if seconds < 0.9995 else f"{seconds:.1f} s"
+
+
+def percent(share: float) -> str:
+    return f"{share * 100:.0f}%"
+
+
+def ago(time: datetime | str, now: datetime | None = None) -> str:
+    """Just now, 5 minutes ago, 3 days ago; the date for times more than two months ago."""
+    then = datetime.fromisoformat(time) if isinstance(time, str) else time
+    seconds = ((now or datetime.now(UTC)) - then).total_seconds()
+    if seconds < 10:
+        return "just now"
+    for (limit, unit), size in zip(_STEPS, (1, 60, 3600, 86_400), strict=True):
+        if seconds < limit:
+            return f"{count(int(seconds // size), unit)} ago"
+    return f"{then:%-d %b %Y}"
 
 
 def _clock(time: datetime | str) -> str:
@@ -83,9 +115,8 @@ def _clock(time: datetime | str) -> str:
 
 
 def _day(time: datetime | str) -> str:
-    local = _local(time)
-    return f"{local:%a} {local.day} {local:%b %Y}"
+    return f"{_local(time):%a %-d %b %Y}"
 
 
-def _moment(time: datetime | str) -> str:
-    return f"{_day(time)}, {_clock(time)}"
+def _local(time: datetime | str) -> datetime:
+    return (datetime.fromisoformat(time) if isinstance(time, str) else time).astimezone()

@@ -20,7 +20,7 @@ from gateway.history.calls_table import CallRowFilter, CallsTable
 from gateway.history.live_events import EventPublisher
 from gateway.memory.store import MemoryStore
 from gateway.session import Turn, VoiceSession
-from gateway.web.dashboard.recordings import endless_wav_header
+from gateway.web.dashboard.recordings import endless_wav_header, stereo
 from gateway.web.dashboard.stats_pages import FAILURES
 from gateway.web.login import Form, LoginGuard, LoginSession
 from gateway.web.sessions import LiveEventsEndpoint
@@ -148,13 +148,7 @@ async def _mixed(call: Call) -> AsyncIterator[bytes]:
         while not call.is_over:
             due += _CHUNK_SECONDS
             await asyncio.sleep(max(due - loop.time(), 0))
-            yield await asyncio.to_thread(_stereo, *audio_tap.take(int(BYTES_PER_SECOND * _CHUNK_SECONDS)))
-
-
-def _stereo(caller: bytes, agent: bytes) -> bytes:
-    from gateway.web.dashboard.waveform import stereo  # imports numpy; runs in a thread
-
-    return stereo(caller, agent)
+            yield await asyncio.to_thread(stereo, *audio_tap.take(int(BYTES_PER_SECOND * _CHUNK_SECONDS)))
 
 
 def _done(form: Form) -> Response:

@@ -2,7 +2,8 @@
 The audio of a recorded call as a stereo WAV file, rebuilt from the frames in its recording.
 
 `gateway.calls.recorder` writes the file. The caller's frames arrive in real time. The engine's arrive faster than they
-are played: they queue at the carrier until a barge-in clears the queue.
+are played: they queue at the carrier until a barge-in clears the queue. Samples are read with numpy, which takes long
+to import: that happens on first use, in a thread.
 """
 
 import base64
@@ -10,20 +11,24 @@ import binascii
 import struct
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
-from gateway.audio import BYTES_PER_SECOND, SILENCE_BYTE
+from gateway.audio import BYTES_PER_SECOND, SILENCE_BYTE, mulaw_to_linear
 from gateway.web.dashboard.timeline import Span
 
 _MAX_BYTES: Final = 4 * 3600 * BYTES_PER_SECOND
 """Per channel; a longer recording is damaged."""
 _CACHE_BYTES: Final = 64 << 20
 _HEADER: Final = 44
+_SPEECH_LEVEL: Final = 500
+"""Mean amplitude of a 20 ms frame, of 32767, above which it is speech and not line noise."""
+_MAX_PAUSE: Final = 0.45
+_MIN_SPEECH: Final = 0.12
 
 
 @dataclass(frozen=True)
@@ -46,24 +51,18 @@ class StereoRecording:
         """Bytes `start` to `end` of the WAV file: 16 bit, caller left, agent right."""
         header = _wav_header(len(self.caller))[start:end]
         first, last = max(start - _HEADER, 0) // 4, -(-max(end - _HEADER, 0) // 4)
-        from gateway.web.dashboard.waveform import stereo
-
         body = stereo(self.caller[first:last], self.agent[first:last])
         skipped = max(start - _HEADER, 0) - first * 4
         return header + body[skipped : skipped + (end - start) - len(header)]
 
     def peaks(self, count: int = 500) -> list[list[float]]:
         """The loudness of each channel from 0 to 1, in `count` steps."""
-        from gateway.web.dashboard.waveform import peaks
-
-        return [peaks(channel, count) for channel in (self.caller, self.agent)]
+        return [_peaks(channel, count) for channel in (self.caller, self.agent)]
 
     def spans(self) -> list[Span]:
         """When each side spoke."""
-        from gateway.web.dashboard.waveform import spoken
-
-        caller = [Span("caller", start, end) for start, end in spoken(self.caller)]
-        agent = [Span("agent", start, end) for start, end in spoken(self.agent)]
+        caller = [Span("caller", start, end) for start, end in _spoken(self.caller)]
+        agent = [Span("agent", start, end) for start, end in _spoken(self.agent)]
         return sorted(caller + agent, key=lambda span: span.start)
 
 
@@ -100,28 +99,23 @@ def read_recording(path: Path) -> StereoRecording | None:
     caller, agent = bytearray(), bytearray()
     ended = None
     try:
-        for record in _records(path):
-            at = min(max(int(record["t"] * BYTES_PER_SECOND), 0), _MAX_BYTES)
-            match record:
-                case {"from": "carrier", "frame": {"event": "media", "media": {"payload": str(payload)}}}:
-                    _append(caller, at, base64.b64decode(payload))
-                case {"from": "engine", "audio": str(audio)}:
-                    _append(agent, at, base64.b64decode(audio))
-                case {"to": "carrier", "frame": {"event": "clear"}}:
-                    del agent[at:]
-                case {"note": "ended", "content": dict(content)}:
-                    ended = content
+        with path.open("rb") as file:
+            # An unterminated last line is incomplete.
+            for record in (orjson.loads(line) for line in file if line.endswith(b"\n")):
+                at = min(max(int(record["t"] * BYTES_PER_SECOND), 0), _MAX_BYTES)
+                match record:
+                    case {"from": "carrier", "frame": {"event": "media", "media": {"payload": str(payload)}}}:
+                        _append(caller, at, base64.b64decode(payload))
+                    case {"from": "engine", "audio": str(audio)}:
+                        _append(agent, at, base64.b64decode(audio))
+                    case {"to": "carrier", "frame": {"event": "clear"}}:
+                        del agent[at:]
+                    case {"note": "ended", "content": dict(content)}:
+                        ended = content
     except (OSError, KeyError, TypeError, ValueError, binascii.Error):
         return None
-    length = max(len(caller), len(agent))
-    return StereoRecording(_padded(caller, length), _padded(agent, length), ended)
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
-        for line in file:
-            if line.endswith(b"\n"):  # an unterminated last line is incomplete
-                yield orjson.loads(line)
+    length, silence = max(len(caller), len(agent)), bytes([SILENCE_BYTE])
+    return StereoRecording(bytes(caller.ljust(length, silence)), bytes(agent.ljust(length, silence)), ended)
 
 
 def _append(channel: bytearray, at: int, audio: bytes) -> None:
@@ -130,10 +124,6 @@ def _append(channel: bytearray, at: int, audio: bytes) -> None:
         channel.extend(bytes([SILENCE_BYTE]) * (at - len(channel)))
     if len(channel) < _MAX_BYTES:
         channel.extend(audio)
-
-
-def _padded(channel: bytearray, length: int) -> bytes:
-    return bytes(channel).ljust(length, bytes([SILENCE_BYTE]))
 
 
 def endless_wav_header() -> bytes:
@@ -145,3 +135,51 @@ def _wav_header(samples: int) -> bytes:
     size, rate = samples * 4, BYTES_PER_SECOND
     head = struct.pack("<4sI4s4sIHHIIHH", b"RIFF", 36 + size, b"WAVE", b"fmt ", 16, 1, 2, rate, rate * 4, 4, 16)
     return head + struct.pack("<4sI", b"data", size)
+
+
+# Samples
+
+
+@cache
+def _linear() -> Any:
+    """The 16-bit value of each mu-law byte."""
+    import numpy as np
+
+    return np.array([mulaw_to_linear(byte) for byte in range(256)], dtype="<i2")
+
+
+def stereo(left: bytes, right: bytes) -> bytes:
+    """Interleave two mu-law channels of equal length as 16-bit samples. Call it in a thread."""
+    import numpy as np
+
+    samples: bytes = _linear()[np.stack([np.frombuffer(voice, np.uint8) for voice in (left, right)], axis=1)].tobytes()
+    return samples
+
+
+def _loudness(voice: bytes, frame: int) -> Any:
+    """The mean amplitude of each frame of that many samples, as an array."""
+    import numpy as np
+
+    whole = len(voice) // frame * frame
+    samples = np.abs(_linear()[np.frombuffer(voice[:whole], np.uint8)].astype(np.int32))
+    return samples.reshape(-1, frame).mean(axis=1)
+
+
+def _peaks(voice: bytes, count: int) -> list[float]:
+    if not voice:
+        return []
+    loudness = _loudness(voice, max(len(voice) // count, 1))[:count]
+    top = max(float(loudness.max(initial=0.0)), 1000.0)  # keeps a silent line flat
+    return [round(float(value / top) ** 0.5, 3) for value in loudness]
+
+
+def _spoken(voice: bytes) -> list[tuple[float, float]]:
+    """Spans of loud frames. Short pauses belong to speech; clicks do not."""
+    found: list[list[float]] = []
+    for index in (_loudness(voice, BYTES_PER_SECOND // 50) > _SPEECH_LEVEL).nonzero()[0] if voice else ():
+        start, end = int(index) / 50, (int(index) + 1) / 50
+        if found and start - found[-1][1] <= _MAX_PAUSE:
+            found[-1][1] = end
+        else:
+            found.append([start, end])
+    return [(start, end) for start, end in found if end - start >= _MIN_SPEECH]

@@ -17,7 +17,8 @@ from gateway.history.calls_table import CallsTable, LatencyBucket, percentiles
 from gateway.history.stores import Stores
 from gateway.session import EndReason
 from gateway.web.dashboard import charts
-from gateway.web.dashboard.humanize import count, milliseconds
+from gateway.web.dashboard.html import count, milliseconds
+from gateway.web.dashboard.timeline import STAGE_NAMES
 from gateway.web.login import LoginGuard, LoginSession
 
 FAILURES: Final = frozenset(
@@ -34,14 +35,6 @@ FAILURES: Final = frozenset(
 """Outcomes that count as failed calls."""
 
 _MAX_PENDING: Final = 20
-_STAGE_NAMES: Final = {
-    "transcript": "transcript",
-    "llm_request": "LLM request",
-    "first_token": "first token",
-    "first_audio": "first audio",
-    "first_frame": "first frame sent",
-}
-
 _RANKS: Final = (50, 90, 95, 99)
 _WIDTH: Final = 640.0
 _HEIGHT: Final = 200.0
@@ -140,7 +133,7 @@ def _stats(
         seconds=sum(some.seconds for some in measured),
         outcomes=outcomes.most_common(),
         failed=_failed(measured),
-        stages=[(name, percentiles(measured, stage, _RANKS)) for stage, name in _STAGE_NAMES.items()],
+        stages=[(name, percentiles(measured, stage, _RANKS)) for stage, name in STAGE_NAMES.items()],
         buckets=[_bucket(first + step * period.step, [m for m in measured if m.step == step]) for step in steps],
     )
 

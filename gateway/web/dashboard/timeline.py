@@ -1,25 +1,36 @@
 """
-Who spoke when in a call, as spans of time and as a picture.
+What was said in a call and who spoke when: as turns, as spans of time and as a picture.
 
 A recording shows exactly when each side spoke. Without one, spans are estimated from the time of each transcript and
 the usual speed of speech.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from markupsafe import Markup
 
+from gateway.history.call_log import turns_from_rows
+from gateway.session import Speaker, Turn
 from gateway.web.dashboard import charts
-from gateway.web.dashboard.humanize import count, duration, milliseconds, percent
+from gateway.web.dashboard.html import count, duration, milliseconds, percent
 
+STAGE_NAMES: Final = {
+    "transcript": "transcript",
+    "llm_request": "LLM request",
+    "first_token": "first token",
+    "first_audio": "first audio",
+    "first_frame": "first frame sent",
+}
 DEAD_AIR: Final = 3.0
 """Silence after which callers ask "are you there?"."""
 SLOW_ANSWER: Final = 2.0
 WORDS_PER_SECOND: Final = 2.7
 _MIN_SPAN: Final = 0.3
+_CUT_OFF: Final = " —"  # ends a turn in an archived transcript that was not heard to its end
 
 _WIDTH: Final = 1000.0
 _LEFT: Final = 64.0
@@ -108,14 +119,83 @@ class SpokenTurn:
     cut: bool = False
     wait: float | None = None
     """Response time in seconds."""
-    stages: Sequence[tuple[str, float]] = field(default=())
+    stages: Sequence[tuple[str, float]] = ()
+
+
+# Turns
+
+
+def logged_turns(events: Sequence[Mapping[str, Any]]) -> list[SpokenTurn]:
+    """From the events of a call."""
+    start = _answered_at(events)
+    return [
+        replace(spoken_turn(logged.turn, start), wait=logged.latency, stages=_stages(logged.stages))
+        for logged in turns_from_rows(events)
+    ]
+
+
+def functions_of(events: Sequence[Mapping[str, Any]]) -> list[Stretch]:
+    start = _answered_at(events)
+    found = []
+    for event in events:
+        if event["event"] == "function_finished":
+            end = max((datetime.fromisoformat(event["at"]) - start).total_seconds(), 0.0)
+            label = event["function"] if event.get("ok", True) else f"{event['function']} failed"
+            found.append(Stretch(max(end - (event.get("seconds") or 0.0), 0.0), end, label))
+    return found
+
+
+def spoken_turn(turn: Turn, started_at: datetime) -> SpokenTurn:
+    who: Who = "caller" if turn.speaker is Speaker.CALLER else "agent"
+    at = max((turn.at - started_at).total_seconds(), 0.0)
+    return SpokenTurn(who, turn.text, at, turn.unheard, cut=not turn.heard)
+
+
+def archived_turns(transcript: str) -> list[SpokenTurn]:
+    """Without times and unheard words, which an archived transcript does not have."""
+    turns = []
+    for line in filter(None, transcript.splitlines()):
+        speaker, _, text = line.partition(": ")
+        who: Who = "caller" if speaker == "CALLER" else "agent"
+        turns.append(SpokenTurn(who, text.removesuffix(_CUT_OFF), cut=text.endswith(_CUT_OFF)))
+    return turns
+
+
+def with_timings(turns: Sequence[SpokenTurn], timings: Sequence[Mapping[str, float | None]]) -> list[SpokenTurn]:
+    """Add the response time to each answer, if there is one timing per caller turn."""
+    asked = [index for index, turn in enumerate(turns) if turn.who == "caller"]
+    timed = dict(zip(asked, timings, strict=True)) if len(asked) == len(timings) else {}
+    shown = []
+    for index, turn in enumerate(turns):
+        timing = timed.get(index - 1, {}) if turn.who == "agent" else {}
+        wait = timing.get("first_frame") or timing.get("first_audio")
+        shown.append(replace(turn, wait=wait, stages=_stages(timing)))
+    return shown
+
+
+def _answered_at(events: Sequence[Mapping[str, Any]]) -> datetime:
+    """This is also where the recording starts."""
+    answered = (event["at"] for event in events if event["event"] == "answered")
+    at = next(answered, events[0]["at"] if events else None)
+    return datetime.fromisoformat(at) if at else datetime.min.replace(tzinfo=UTC)
+
+
+def _stages(timing: Mapping[str, float | None]) -> list[tuple[str, float]]:
+    return [(name, seconds) for stage, name in STAGE_NAMES.items() if (seconds := timing.get(stage)) is not None]
+
+
+# Spans
 
 
 def of_turns(turns: Sequence[SpokenTurn], seconds: float, functions: Sequence[Stretch] = ()) -> Timeline:
     """Estimate spans. A caller's text arrives at the end of the turn, the agent's at its start."""
-    raw = [_raw_span(turn) for turn in turns if turn.at is not None and (turn.text or turn.unheard)]
     spans: list[Span] = []
-    for span in raw:
+    for turn in turns:
+        if turn.at is None or not (turn.text or turn.unheard):
+            continue
+        length = max(len(turn.text.split()) / WORDS_PER_SECOND, _MIN_SPAN)
+        start, end = (max(turn.at - length, 0.0), turn.at) if turn.who == "caller" else (turn.at, turn.at + length)
+        span = Span(turn.who, start, max(end, start + _MIN_SPAN), turn.text, turn.cut)
         if spans and span.start < spans[-1].end:
             before = spans[-1]
             if before.cut:
@@ -130,9 +210,28 @@ def of_turns(turns: Sequence[SpokenTurn], seconds: float, functions: Sequence[St
 
 
 def with_recording(timeline: Timeline, spans: Sequence[Span], seconds: float) -> Timeline:
-    """The same call with spans from the recording. Each gets the words and cuts of its turn."""
-    named = [_named(span, timeline.spans) for span in spans]
+    """The same call with spans from the recording. Each gets the words and cuts of the turn that overlaps most."""
+    named = []
+    for span in spans:
+        same = [other for other in timeline.spans if other.who == span.who]
+        overlaps = [min(span.end, other.end) - max(span.start, other.start) for other in same]
+        if same:
+            best = same[overlaps.index(max(overlaps))]
+            span = replace(span, words=best.words, cut=best.cut and abs(best.end - span.end) < 1.5)
+        named.append(span)
     return Timeline(max(seconds, timeline.seconds), named, _waits(named), timeline.functions, exact=True)
+
+
+def _waits(spans: Sequence[Span]) -> list[Stretch]:
+    """From the end of the caller's speech to the start of the agent's."""
+    waits = []
+    for before, after in pairwise(sorted(spans, key=lambda span: span.start)):
+        if (before.who, after.who) == ("caller", "agent") and after.start > before.end:
+            waits.append(Stretch(before.end, after.start, milliseconds(after.start - before.end)))
+    return waits
+
+
+# Drawing
 
 
 def picture(timeline: Timeline) -> Markup:
@@ -142,21 +241,27 @@ def picture(timeline: Timeline) -> Markup:
     def x(at: float) -> float:
         return _LEFT + at * scale
 
-    drawn = [
-        *_axis(timeline.seconds, x),
-        *(
-            charts.box(x(s.start), 20, (s.end - s.start) * scale, 78, "dead-air", _tip(s, "dead air"))
-            for s in timeline.silences
-        ),
-        charts.text(0, _LANES["caller"] + 18, "Caller", "lane"),
-        charts.text(0, _LANES["agent"] + 18, "Agent", "lane"),
-        *(_lane_line(y) for y in _LANES.values()),
-        *(_span(span, x(span.start), (span.end - span.start) * scale) for span in timeline.spans),
-        *(_wait(wait, x(wait.start), (wait.end - wait.start) * scale) for wait in timeline.waits),
-        *(_function(use, x(use.start), (use.end - use.start) * scale) for use in timeline.functions),
-        *(_interruption(at, x(at)) for at in timeline.interruptions),
-        charts.line(_LEFT, 14, _LEFT, _LANES["agent"] + 36, "cursor"),
-    ]
+    drawn = []
+    for at in charts.ticks(timeline.seconds, 8):
+        if at <= timeline.seconds:
+            drawn.append(charts.line(x(at), 18, x(at), _LANES["agent"] + 34))
+            drawn.append(charts.text(x(at), 12, duration(at), "tick", "middle"))
+    for silence in timeline.silences:
+        width = (silence.end - silence.start) * scale
+        drawn.append(charts.box(x(silence.start), 20, width, 78, "dead-air", _tip(silence, "dead air")))
+    for who, y in _LANES.items():
+        middle = y + _LANE_HEIGHT / 2
+        drawn.append(charts.text(0, y + 18, who.capitalize(), "lane"))
+        drawn.append(charts.line(_LEFT, middle, _WIDTH - 8, middle, "lane-line"))
+    drawn += [_span(span, x(span.start), (span.end - span.start) * scale) for span in timeline.spans]
+    drawn += [_wait(wait, x(wait.start), (wait.end - wait.start) * scale) for wait in timeline.waits]
+    for use in timeline.functions:
+        width = max((use.end - use.start) * scale, 8)
+        mark = charts.box(x(use.start), _MARKS - 6, width, 12, "function", round_=6)
+        label = charts.text(x(use.start) + width + 4, _MARKS + 4, use.label, "mark")
+        drawn.append(charts.element("g", mark, label, _tip(use, use.label)))
+    drawn += [_interruption(at, x(at)) for at in timeline.interruptions]
+    drawn.append(charts.line(_LEFT, 14, _LEFT, _LANES["agent"] + 36, "cursor"))
     height = _HEIGHT if timeline.functions else _MARKS - 6
     return charts.picture(_WIDTH, height, timeline.description, *drawn, class_="timeline")
 
@@ -172,56 +277,6 @@ def waves(peaks: Sequence[Sequence[float]], label: str) -> Markup:
     return charts.picture(_WIDTH, 72, label, *drawn, class_="waves")
 
 
-# Spans
-
-
-def _raw_span(turn: SpokenTurn) -> Span:
-    at, length = turn.at or 0.0, max(len(turn.text.split()) / WORDS_PER_SECOND, _MIN_SPAN)
-    start, end = (max(at - length, 0.0), at) if turn.who == "caller" else (at, at + length)
-    return Span(turn.who, start, max(end, start + _MIN_SPAN), turn.text, turn.cut)
-
-
-def _waits(spans: Sequence[Span]) -> list[Stretch]:
-    """From the end of the caller's speech to the start of the agent's."""
-    waits = []
-    for before, after in pairwise(sorted(spans, key=lambda span: span.start)):
-        if (before.who, after.who) == ("caller", "agent") and after.start > before.end:
-            waits.append(Stretch(before.end, after.start, milliseconds(after.start - before.end)))
-    return waits
-
-
-def _named(span: Span, spoken: Iterable[Span]) -> Span:
-    """With the words of the turn that overlaps most."""
-
-    def overlap(other: Span) -> float:
-        return min(span.end, other.end) - max(span.start, other.start)
-
-    same = [other for other in spoken if other.who == span.who]
-    best = max(same, key=overlap, default=None)
-    if best is None:
-        return span
-    is_last = best.cut and abs(best.end - span.end) < 1.5
-    return replace(span, words=best.words, cut=is_last)
-
-
-# Drawing
-
-
-def _axis(seconds: float, x: Callable[[float], float]) -> list[Markup]:
-    drawn = []
-    for at in charts.ticks(seconds, 8):
-        if at <= seconds:
-            drawn += [
-                charts.line(x(at), 18, x(at), _LANES["agent"] + 34),
-                charts.text(x(at), 12, duration(at), "tick", "middle"),
-            ]
-    return drawn
-
-
-def _lane_line(y: float) -> Markup:
-    return charts.line(_LEFT, y + _LANE_HEIGHT / 2, _WIDTH - 8, y + _LANE_HEIGHT / 2, "lane-line")
-
-
 def _tip(stretch: Stretch, what: str) -> Markup:
     return charts.element("title", f"{duration(stretch.start)}: {what}, {milliseconds(stretch.end - stretch.start)}")
 
@@ -229,33 +284,18 @@ def _tip(stretch: Stretch, what: str) -> Markup:
 def _span(span: Span, x: float, width: float) -> Markup:
     said = span.words if len(span.words) <= 140 else f"{span.words[:140]}…"
     tip = charts.element("title", f"{duration(span.start)} {span.who}{': ' if said else ''}{said}")
-    y = _LANES[span.who]
-    return charts.element(
-        "g",
-        charts.box(x, y, max(width, 2), _LANE_HEIGHT, span.who, round_=4),
-        tip,
-        class_="span",
-        data_at=f"{span.start:.2f}",
-    )
+    shape = charts.box(x, _LANES[span.who], max(width, 2), _LANE_HEIGHT, span.who, round_=4)
+    return charts.element("g", shape, tip, class_="span", data_at=f"{span.start:.2f}")
 
 
 def _wait(wait: Stretch, x: float, width: float) -> Markup:
     """A line from the caller's lane to the agent's, with the response time."""
-    length = wait.end - wait.start
-    slow = " slow" if length >= SLOW_ANSWER else ""
+    slow = " slow" if wait.end - wait.start >= SLOW_ANSWER else ""
     top, bottom = _LANES["caller"] + _LANE_HEIGHT, _LANES["agent"]
-    bridge = charts.path(
-        [(x, top), (x + width, bottom), (x + width, bottom + 2), (x, top + 2)], f"wait{slow}", closed=True
-    )
+    corners = [(x, top), (x + width, bottom), (x + width, bottom + 2), (x, top + 2)]
+    bridge = charts.path(corners, f"wait{slow}", closed=True)
     words = charts.text(x + width / 2 + 6, (top + bottom) / 2 + 1, wait.label, f"wait-label{slow}")
     return charts.element("g", bridge, words, _tip(wait, "waiting for an answer"))
-
-
-def _function(use: Stretch, x: float, width: float) -> Markup:
-    mark = charts.box(x, _MARKS - 6, max(width, 8), 12, "function", round_=6)
-    return charts.element(
-        "g", mark, charts.text(x + max(width, 8) + 4, _MARKS + 4, use.label, "mark"), _tip(use, use.label)
-    )
 
 
 def _interruption(at: float, x: float) -> Markup:

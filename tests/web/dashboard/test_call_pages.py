@@ -156,3 +156,9 @@ async def test_revert_undoes_what_was_learned(visitor: Visitor):
     page = await visitor.page(f"{path}?done=reverted")
     assert "Undone. Nothing learned from this call is kept." in page and "Deleted when this call was undone." in page
     assert "Can&#39;t take calls at work" not in await visitor.page(await visitor.caller_address())
+
+
+async def test_page_has_every_part(visitor: Visitor):
+    page = await visitor.page(f"/calls/{visitor.session.uuid}")
+    for title in ("Timeline", "Transcript", "Summary", "Learned from this call", "Post-call processing"):
+        assert f">{title}</h2>" in page
