@@ -28,7 +28,6 @@ AFTER_CALL: Final = 10.0
 
 _MAX_ANSWER_BYTES: Final = 1_000_000
 _NOT_OFFERED: Final = (404, 405)
-_UNPROCESSABLE: Final = 422
 _TURNED_AWAY: Final = (408, 425, 429, 503)  # sent before any work was done
 _MOST_ASKED: Final = 100
 _MOST_READ: Final = 10  # documents fetched in full to find their owner
@@ -74,7 +73,8 @@ class RememClient:
             return document_id
         async with _translated_errors(timeout, writes=True):
             try:
-                return _id(await self._put(document_id, new)) or document_id
+                body = {"content": new.content, "mode": "replace"}
+                return _id(await self._ask("PUT", _path_of(document_id), body, writes=True)) or document_id
             except StoreRefused as refused:
                 if refused.status not in _NOT_OFFERED:
                     raise
@@ -92,39 +92,32 @@ class RememClient:
         return True
 
     async def _create(self, new: NewDocument) -> Any:
+        metadata: dict[str, Any] = new.metadata | {"tags": list(new.tags)}
+        planned: dict[str, Any] = {"tags": ", ".join(new.tags)}
+        if new.created_at:
+            metadata["started_at"] = planned["created_at"] = new.created_at.isoformat()
+        body = {"title": new.title, "content": new.content, "source": new.source, "source_id": new.source_id}
+        body["metadata"] = metadata
         if not self._ingests:
             try:
-                return await self._create_as_planned(new)
+                return await self._post_document("/v1/documents", body | planned)
             except StoreRefused as refused:
                 if refused.status not in _NOT_OFFERED:
                     raise
-        answer = await self._ingest(new)
+        answer = await self._post_document("/v1/documents/ingest", body | {"return_id": True})
         self._ingests = True
         return answer
-
-    async def _create_as_planned(self, new: NewDocument) -> Any:
-        body = _common_fields(new) | {"tags": ", ".join(new.tags)}
-        if new.created_at:
-            body["created_at"] = new.created_at.isoformat()
-        return await self._post_document("/v1/documents", body)
-
-    async def _ingest(self, new: NewDocument) -> Any:
-        body = _common_fields(new) | {"return_id": True}
-        return await self._post_document("/v1/documents/ingest", body)
 
     async def _post_document(self, path: str, body: dict[str, Any]) -> Any:
         key = body["source_id"]
         try:
             return await self._ask("POST", path, body, key=key, writes=True)
         except StoreRefused as refused:
-            if refused.status != _UNPROCESSABLE or body["source"] == "api":
+            if refused.status != 422 or body["source"] == "api":
                 raise
         # Remem accepts only known sources; ours may not be among them.
         metadata = body["metadata"] | {"source": body["source"]}
         return await self._ask("POST", path, body | {"source": "api", "metadata": metadata}, key=key, writes=True)
-
-    async def _put(self, document_id: str, new: NewDocument) -> Any:
-        return await self._ask("PUT", _path_of(document_id), {"content": new.content, "mode": "replace"}, writes=True)
 
     # Reading
 
@@ -181,26 +174,44 @@ class RememClient:
                 answer = await self._ask("GET", _path_of(document.id))
         except (StoreError, httpx.HTTPError, TimeoutError):
             return document
-        return _completed(document, answer) if isinstance(answer, dict) else document
+        if not isinstance(answer, dict):
+            return document
+        full = _document(answer)
+        return replace(
+            document,
+            title=full.title or document.title,
+            content=_text(answer.get("content")) or document.content,
+            tags=full.tags or document.tags,
+            created_at=full.created_at if full.created_at != _EPOCH else document.created_at,
+            source_id=full.source_id or document.source_id,
+        )
 
     # HTTP
 
     async def _ask(self, method: str, path: str, body: Any = None, *, key: str = "", writes: bool = False) -> Any:
         """Send a request. Returns the JSON of the answer, None without a body."""
-        headers = {"X-API-Key": self._api_key.reveal()}
-        if key:
-            headers["Idempotency-Key"] = key
+        headers = {"X-API-Key": self._api_key.reveal()} | ({"Idempotency-Key": key} if key else {})
         content = None if body is None else orjson.dumps(body)
         if content is not None:
             headers["Content-Type"] = "application/json"
-        request = self._http.build_request(
-            method, self._base_url + path, content=content, headers=headers, timeout=None
-        )
+        url, answer = self._base_url + path, bytearray()
+        request = self._http.build_request(method, url, content=content, headers=headers, timeout=None)
         # Following a redirect would send the key to its target.
         response = await self._http.send(request, stream=True, follow_redirects=False)
         try:
-            _check_status(response, writes=writes)
-            return await _read_json(response, writes=writes)
+            status = response.status_code
+            if status in _TURNED_AWAY or status >= 500:
+                lost, wait = writes and status not in _TURNED_AWAY, _retry_after(response.headers)
+                raise StoreUnavailable(f"remem answered {status}", answer_lost=lost, retry_after=wait)
+            if not response.is_success:
+                raise StoreRefused(f"remem answered {status}", status=status)
+            async for chunk in response.aiter_bytes():
+                answer += chunk
+                if len(answer) > _MAX_ANSWER_BYTES:
+                    raise StoreUnavailable("remem answered with more than 1 MB", answer_lost=writes)
+            return orjson.loads(answer) if answer else None
+        except orjson.JSONDecodeError:
+            raise StoreUnavailable("remem answered with something other than JSON", answer_lost=writes) from None
         finally:
             await response.aclose()
 
@@ -229,30 +240,6 @@ async def _translated_errors(timeout: float, *, writes: bool) -> AsyncIterator[N
         raise StoreUnavailable(f"remem was lost: {type(error).__name__}", answer_lost=writes) from None
 
 
-def _check_status(response: httpx.Response, *, writes: bool) -> None:
-    status = response.status_code
-    if response.is_success:
-        return
-    message = f"remem answered {status}"
-    if status in _TURNED_AWAY:
-        raise StoreUnavailable(message, retry_after=_retry_after(response.headers))
-    if status >= 500:
-        raise StoreUnavailable(message, answer_lost=writes, retry_after=_retry_after(response.headers))
-    raise StoreRefused(message, status=status)
-
-
-async def _read_json(response: httpx.Response, *, writes: bool) -> Any:
-    content = bytearray()
-    async for chunk in response.aiter_bytes():
-        content += chunk
-        if len(content) > _MAX_ANSWER_BYTES:
-            raise StoreUnavailable("remem answered with more than 1 MB", answer_lost=writes)
-    try:
-        return orjson.loads(content) if content else None
-    except orjson.JSONDecodeError:
-        raise StoreUnavailable("remem answered with something other than JSON", answer_lost=writes) from None
-
-
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds to wait, from a number or an HTTP date (RFC 9110, 10.2.3)."""
     text = headers.get("Retry-After", "").strip()
@@ -268,27 +255,13 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
 # Bodies
 
 
-def _common_fields(new: NewDocument) -> dict[str, Any]:
-    metadata = new.metadata | {"tags": list(new.tags)}
-    if new.created_at:
-        metadata["started_at"] = new.created_at.isoformat()
-    return {
-        "title": new.title,
-        "content": new.content,
-        "source": new.source,
-        "source_id": new.source_id,
-        "metadata": metadata,
-    }
-
-
 def _path_of(document_id: str) -> str:
     return f"/v1/documents/{quote(document_id, safe='')}"
 
 
 def _id(answer: Any) -> str:
-    if not isinstance(answer, dict):
-        return ""
-    return _text(answer.get("id")) or _text(answer.get("document_id"))
+    known = answer if isinstance(answer, dict) else {}
+    return _text(known.get("id")) or _text(known.get("document_id"))
 
 
 def _document(result: dict[str, Any]) -> Document:
@@ -297,10 +270,13 @@ def _document(result: dict[str, Any]) -> Document:
     title = _text(result.get("title"))
     times = (_time(metadata.get("started_at")), _time(result.get("created_at")), _time_in_title(title))
     created_at = next((time for time in times if time), _EPOCH)
+    chunks = result.get("chunks")
+    chunk = chunks[0] if isinstance(chunks, list) and chunks and isinstance(chunks[0], dict) else {}
+    texts = (result.get("snippet"), chunk.get("content"), result.get("summary"), result.get("content"))
     return Document(
         id=_id(result),
         title=title,
-        content=_result_text(result),
+        content=next(filter(None, map(_text, texts)), ""),
         source=_text(result.get("source")),
         tags=_tags(result.get("tags")) or _tags(metadata.get("tags")),
         created_at=created_at,
@@ -308,27 +284,6 @@ def _document(result: dict[str, Any]) -> Document:
         metadata=metadata,
         source_id=_text(result.get("source_id")) or _text(metadata.get("source_id")),
     )
-
-
-def _completed(document: Document, answer: dict[str, Any]) -> Document:
-    """`document` completed with the fields of the full one, where it has them."""
-    full = _document(answer)
-    return replace(
-        document,
-        title=full.title or document.title,
-        content=_text(answer.get("content")) or document.content,
-        tags=full.tags or document.tags,
-        created_at=full.created_at if full.created_at != _EPOCH else document.created_at,
-        source_id=full.source_id or document.source_id,
-    )
-
-
-def _result_text(result: dict[str, Any]) -> str:
-    chunks = result.get("chunks")
-    first = chunks[0] if isinstance(chunks, list) and chunks else None
-    chunk = first.get("content") if isinstance(first, dict) else None
-    candidates = (result.get("snippet"), chunk, result.get("summary"), result.get("content"))
-    return next((text for candidate in candidates if (text := _text(candidate))), "")
 
 
 def _text(value: Any) -> str:
