@@ -214,8 +214,6 @@ class SpokenText:
 
     def __init__(self, rules: LanguageRules) -> None:
         self._rules = rules
-        self._notable = rules.notable
-        self._unfinished = rules.unfinished
         self._speech = SpokenJoiner()
         # The last two processed characters, then the waiting ones.
         self._text = ""
@@ -262,17 +260,28 @@ class SpokenText:
         block = self._match(_BLOCK)
         if block is None:
             self._place = _Place.LINE
-        else:
-            self._position = block.end()
-            self._say_block(block)
+            return True
+        self._position = block.end()
+        if block.lastgroup in ("number", "fence", "item"):
+            self._speech.begin_item()
+            self._in_item = True
+        match block.lastgroup:
+            case "indent":
+                self._speech.say("" if self._in_item else block[0])
+            case "number":
+                self._speech.say(f"{block[0][:-1]}.")
+                self._place = _Place.LINE
+            case "fence":
+                self._speech.say(self._rules.code_left_out)
+                self._leave_out_until(_fence_end(block[0][:50]))
         return True
 
     def _read_line(self) -> bool:
-        notable = self._notable.search(self._text, self._position)
+        notable = self._rules.notable.search(self._text, self._position)
         end = notable.start() if notable else len(self._text)
         self._speech.say(self._text[self._position : end])
         self._position = end
-        if notable is None or self._waits(self._unfinished):
+        if notable is None or self._waits(self._rules.unfinished):
             return False
         if construct := self._match(_CONSTRUCT):
             self._position = construct.end()
@@ -285,11 +294,10 @@ class SpokenText:
     def _skip_url(self) -> bool:
         if self._waits(_UNFINISHED_URL):
             return False
-        rest = self._match(_URL_REST)
-        if rest is None:
-            self._place = _Place.LINE
-        else:
+        if rest := self._match(_URL_REST):
             self._position = rest.end()
+        else:
+            self._place = _Place.LINE
         return True
 
     def _leave_out(self) -> bool:
@@ -312,27 +320,6 @@ class SpokenText:
     def _leave_out_until(self, end: re.Pattern[str]) -> None:
         self._resume_at = end
         self._place = _Place.LEFT_OUT
-
-    # The start of a line
-
-    def _say_block(self, block: re.Match[str]) -> None:
-        match block.lastgroup:
-            case "indent":
-                self._speech.say("" if self._in_item else block[0])
-            case "number":
-                self._begin_item()
-                self._speech.say(f"{block[0][:-1]}.")
-                self._place = _Place.LINE
-            case "fence":
-                self._begin_item()
-                self._speech.say(self._rules.code_left_out)
-                self._leave_out_until(_fence_end(block[0][:50]))
-            case "item":
-                self._begin_item()
-
-    def _begin_item(self) -> None:
-        self._speech.begin_item()
-        self._in_item = True
 
     # Words and symbols of the language
 
@@ -380,7 +367,11 @@ class SpokenText:
     def _say_construct(self, construct: re.Match[str]) -> None:
         match construct.lastgroup:
             case "newline":
-                self._end_line(construct)
+                # A line that ends in bold is treated as a heading.
+                bold = construct.string.endswith(("**", "__"), 0, construct.start())
+                self._speech.end_line(full_stop=self._in_item or bold)
+                self._in_item = self._in_emphasis = self._in_formula = False
+                self._place = _Place.LINE_START
             case "entity":
                 self._say_entity(construct)
             case "tag":
@@ -388,8 +379,10 @@ class SpokenText:
             case "comment":
                 self._speech.leave_out()
                 self._leave_out_until(_COMMENT_END)
+            case "link" if construct["box"]:
+                self._say_mailbox(construct["box"], construct["box_host"])
             case "link":
-                self._say_link(construct)
+                self._speech.say(self._rules.spoken_host(construct["host"] or ""))
             case "mail":
                 # The part before the first dot of the mailbox has been spoken already.
                 self._say_mailbox(construct["local"], construct["mail_host"])
@@ -399,17 +392,16 @@ class SpokenText:
                 self._speech.say(construct[0])
             case "ellipsis":
                 self._speech.pause(SentenceJoint.BREAK)
+            # "[1]" after a word is a citation. On its own it may be a key to press.
+            case "citation" if construct["number"] and not construct["source"] and not self._before.strip():
+                self._position = construct.start() + 1
             case "citation":
-                self._pass_citation(construct)
+                self._speech.leave_out()
+            # The star of a telephone, as in `*67`.
+            case "key" if word := self._rules.alone.get("*"):
+                self._speech.say_apart(word)
             case "key":
-                self._say_key()
-
-    def _end_line(self, newline: re.Match[str]) -> None:
-        # A line that ends in bold is treated as a heading.
-        bold = newline.string.endswith(("**", "__"), 0, newline.start())
-        self._speech.end_line(full_stop=self._in_item or bold)
-        self._in_item = self._in_emphasis = self._in_formula = False
-        self._place = _Place.LINE_START
+                self._speech.say("*")
 
     def _say_entity(self, entity: re.Match[str]) -> None:
         character, after = html.unescape(entity[0]), _after(entity)
@@ -419,7 +411,7 @@ class SpokenText:
         word = self._rules.word_for(character, self._speech.left, after)
         if word is not None:
             self._speech.say_apart(word)
-        elif character == "&" or not self._notable.search(character):
+        elif character == "&" or not self._rules.notable.search(character):
             self._speech.say(" " if character.isspace() else character)
         else:
             self._speech.leave_out()
@@ -432,27 +424,6 @@ class SpokenText:
             self._speech.leave_out()
         if name.rpartition(":")[2] in _HIDDEN_TAGS and not tag[0].startswith("</") and not tag[0].endswith("/>"):
             self._leave_out_until(_tag_end(name))
-
-    def _say_link(self, link: re.Match[str]) -> None:
-        if link["box"]:
-            self._say_mailbox(link["box"], link["box_host"])
-        else:
-            self._speech.say(self._rules.spoken_host(link["host"] or ""))
-
-    def _pass_citation(self, citation: re.Match[str]) -> None:
-        # "[1]" after a word is a citation. On its own it may be a key to press.
-        number_only = citation["number"] and not citation["source"]
-        if number_only and not self._before.strip():
-            self._position = citation.start() + 1
-        else:
-            self._speech.leave_out()
-
-    def _say_key(self) -> None:
-        """The star of a telephone, as in `*67`."""
-        if word := self._rules.alone.get("*"):
-            self._speech.say_apart(word)
-        else:
-            self._speech.say("*")
 
     # Marks: their meaning depends on both sides. One without a case is not spoken.
 
@@ -507,17 +478,14 @@ class SpokenText:
         if line == "-" and (numbers or self._before.strip() or not spaced):
             self._speech.say(dash[0])
         elif line == "–" and (numbers or (left.isalnum() and after.isalnum() and not spaced)):
-            self._say_range(dash[0])
+            if self._rules.to:
+                self._speech.say_apart(self._rules.to)
+            else:
+                self._speech.say(dash[0])
         elif line == "–" and after.isdecimal() and not spaced:
             self._speech.say("-")
         else:
             self._speech.pause(SentenceJoint.COMMA)
-
-    def _say_range(self, dash: str) -> None:
-        if self._rules.to:
-            self._speech.say_apart(self._rules.to)
-        else:
-            self._speech.say(dash)
 
     def _say_dollar(self, dollar: re.Match[str]) -> None:
         """An amount stays; the marks around a formula are removed."""
