@@ -11,7 +11,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from gateway.text.languages import load_language
 
@@ -106,40 +106,36 @@ class VoiceCommands:
         return all(self._phrases.filler.fullmatch(_spoken(sentence)) for sentence in _sentences(text)[:-1])
 
     def _command(self, kind: VoiceCommandKind, step: CommandStep) -> VoiceCommand:
-        texts, common = self._phrases.texts[kind], self._phrases.common
-        say = {CommandStep.ASK: texts.get("ask", ""), CommandStep.DO: texts["done"], CommandStep.DROP: common["kept"]}[
-            step
-        ]
-        return VoiceCommand(kind, step, say, texts["nothing"], common["failed"])
+        common = self._phrases.rules
+        texts = common[kind]
+        says = {CommandStep.ASK: texts.get("ask", ""), CommandStep.DO: texts["done"], CommandStep.DROP: common["kept"]}
+        return VoiceCommand(kind, step, says[step], texts["nothing"], common["failed"])
 
 
 @dataclass(frozen=True, slots=True)
 class _Phrases:
     """One language: its patterns, which match the output of `_spoken`, and its texts."""
 
-    memory_commands: Mapping[VoiceCommandKind, re.Pattern[str]]
+    commands: Mapping[VoiceCommandKind, re.Pattern[str]]
     yes: re.Pattern[str]
     no: re.Pattern[str]
     filler: re.Pattern[str]
     """Words that are no answer."""
-    texts: Mapping[VoiceCommandKind, Mapping[str, str]]
-    common: Mapping[str, str]
+    rules: Mapping[str, Any]
+    """The table of the language, which contains the replies."""
 
     def kind(self, text: str) -> VoiceCommandKind | None:
         """The command in the last sentence. One followed by more, as in "Forget that. Make it two.", is none."""
         sentences = _sentences(text)
-        if any(map(self._goes_off_record, sentences)):
-            return VoiceCommandKind.OFF_RECORD
+        off_record = self.commands[VoiceCommandKind.OFF_RECORD]
+        for sentence in sentences:
+            # Also before a comma, as in "Off the record, I have never liked it": the rest must not be stored either.
+            clauses = sentence.split(",")[:_OPENING_CLAUSES]
+            openings = (" ".join(clauses[: end + 1]) for end in range(len(clauses)))
+            if any(off_record.fullmatch(_spoken(opening)) for opening in openings):
+                return VoiceCommandKind.OFF_RECORD
         last = _spoken(sentences[-1]) if sentences else ""
-        return next((kind for kind, pattern in self.memory_commands.items() if pattern.fullmatch(last)), None)
-
-    def _goes_off_record(self, sentence: str) -> bool:
-        """Also before a comma, as in "Off the record, I have never liked it": the rest must not be stored either."""
-        clauses = sentence.split(",")[:_OPENING_CLAUSES]
-        openings = (" ".join(clauses[: end + 1]) for end in range(len(clauses)))
-        return any(
-            self.memory_commands[VoiceCommandKind.OFF_RECORD].fullmatch(_spoken(opening)) for opening in openings
-        )
+        return next((kind for kind, pattern in self.commands.items() if pattern.fullmatch(last)), None)
 
 
 @lru_cache(maxsize=64)
@@ -151,29 +147,25 @@ def _load(language: str, name: str) -> _Phrases:
     # Bounded, so that endless repetitions by a caller can't keep the regular expression busy.
     before = f"(?:{_any_of([*rules['before'], *names])}){{0,6}}"
     after = f"(?:{_any_of([*rules['after'], *names])}){{0,4}}"
+    phrases = {kind: _any_of(rules[kind]["phrases"]) for kind in VoiceCommandKind}
     return _Phrases(
-        memory_commands={
-            kind: re.compile(f"{before}(?:{_any_of(rules[kind]['phrases'])}){after}") for kind in VoiceCommandKind
-        },
+        commands={kind: re.compile(f"{before}(?:{phrase}){after}") for kind, phrase in phrases.items()},
         yes=re.compile(f"{before}(?:{_any_of(rules['yes'])}){{1,4}}{after}"),
         no=re.compile(f"{before}(?:{_any_of(rules['no'])})"),
         filler=re.compile(before),
-        texts={kind: rules[kind] for kind in VoiceCommandKind},
-        common=rules,
+        rules=rules,
     )
 
 
-_SYNTAX: Final = {"[": "(?:", "]": ")?", "(": "(?:", ")": ")", "|": "|"}
-
-
 def _any_of(phrases: Iterable[str]) -> str:
-    return "|".join(map(_pattern, phrases))
+    """
+    Phrases of the file as a regular expression, every word followed by a space.
 
-
-def _pattern(phrase: str) -> str:
-    """A phrase of the file as a regular expression: every word followed by a space."""
-    parts = re.findall(r"[][()|]|[^][()|]+", phrase)
-    return "".join(_SYNTAX.get(part) or _spoken(part) for part in parts)
+    In a phrase, [words] are optional and (one|another) is a choice.
+    """
+    syntax = {"[": "(?:", "]": ")?", "(": "(?:", ")": ")", "|": "|"}
+    parts = re.findall(r"[][()|]|[^][()|]+", "|".join(phrases))
+    return "".join(syntax.get(part) or _spoken(part) for part in parts)
 
 
 def _sentences(text: str) -> list[str]:
