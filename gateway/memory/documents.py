@@ -14,17 +14,9 @@ from gateway.memory.database import Connection
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS documents (
-        key INTEGER PRIMARY KEY,
-        id TEXT NOT NULL UNIQUE,
-        title TEXT NOT NULL,
-        content TEXT NOT NULL,
-        source TEXT NOT NULL,
-        tags TEXT NOT NULL,
-        scope TEXT NOT NULL,
-        created_at TEXT NOT NULL,
-        updated_at TEXT NOT NULL,
-        metadata TEXT NOT NULL,
-        source_id TEXT NOT NULL)""",
+        key INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, title TEXT NOT NULL, content TEXT NOT NULL,
+        source TEXT NOT NULL, tags TEXT NOT NULL, scope TEXT NOT NULL, created_at TEXT NOT NULL,
+        updated_at TEXT NOT NULL, metadata TEXT NOT NULL, source_id TEXT NOT NULL)""",
     "CREATE UNIQUE INDEX IF NOT EXISTS documents_by_source ON documents (source_id) WHERE source_id <> ''",
     "CREATE INDEX IF NOT EXISTS documents_by_age ON documents (created_at, key)",
 )
@@ -160,31 +152,13 @@ def create_document(connection: Connection, new: NewDocument, now: datetime) -> 
     """Store a new document, or return the one that has the same `source_id`."""
     if new.source_id and (existing := find_document(connection, "source_id = ?", new.source_id)):
         return existing
-    document_id = str(uuid.uuid4())
+    document_id, tags = str(uuid.uuid4()), orjson.dumps(list(dict.fromkeys(new.tags))).decode()
+    created_at, updated_at = time_text(new.created_at or now), time_text(now)
+    metadata = orjson.dumps(new.metadata).decode()
     connection.execute(
         f"INSERT INTO documents ({_FIELDS}, scope) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (
-            document_id,
-            new.title,
-            new.content,
-            new.source,
-            orjson.dumps(list(dict.fromkeys(new.tags))).decode(),
-            time_text(new.created_at or now),
-            time_text(now),
-            orjson.dumps(new.metadata).decode(),
-            new.source_id,
-            index_text(new.tags),
-        ),
-    )
-    return get_document(connection, document_id)
-
-
-def replace_document(
-    connection: Connection, document_id: str, content: str, title: str | None, now: datetime
-) -> Document:
-    connection.execute(
-        "UPDATE documents SET content = ?, title = coalesce(?, title), updated_at = ? WHERE id = ?",
-        (content, title, time_text(now), document_id),
+        (document_id, new.title, new.content, new.source, tags, created_at, updated_at, metadata, new.source_id)
+        + (index_text(new.tags),),
     )
     return get_document(connection, document_id)
 
@@ -218,14 +192,5 @@ def time_text(time: datetime) -> str:
 
 def _document(row: Sequence[str]) -> Document:
     id_, title, content, source, tags, created_at, updated_at, metadata, source_id = row
-    return Document(
-        id=id_,
-        title=title,
-        content=content,
-        source=source,
-        tags=tuple(orjson.loads(tags)),
-        created_at=datetime.fromisoformat(created_at),
-        updated_at=datetime.fromisoformat(updated_at),
-        metadata=orjson.loads(metadata),
-        source_id=source_id,
-    )
+    times = datetime.fromisoformat(created_at), datetime.fromisoformat(updated_at)
+    return Document(id_, title, content, source, tuple(orjson.loads(tags)), *times, orjson.loads(metadata), source_id)

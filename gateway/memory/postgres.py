@@ -54,6 +54,8 @@ class PostgresStore(MemoryStore):
     StoreUnavailable.
     """
 
+    description = "postgresql"
+
     def __init__(
         self,
         url: str,
@@ -73,10 +75,6 @@ class PostgresStore(MemoryStore):
             url, lambda raw: _prepare(raw, tables, vectors=vectors), greeting, readers=4, writers=2, timeouts=timeouts
         )
         super().__init__(PostgresIndex(vectors=vectors), now, embedder, embed_after, half_life_days)
-
-    @property
-    def description(self) -> str:
-        return "postgresql"
 
     @property
     def is_away(self) -> bool:
@@ -118,10 +116,7 @@ class PostgresStore(MemoryStore):
     async def _disconnect(self) -> None:
         await self._pool.close()
 
-    # Erasure
-
-    async def overwrite_deleted(self) -> None:
-        """PostgreSQL can't: `scrub` frees the space, which later writes then overwrite."""
+    # Erasure. PostgreSQL can't overwrite deleted rows: `scrub` frees the space, which later writes then overwrite.
 
     async def scrub(self) -> bool:
         try:

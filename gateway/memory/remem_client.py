@@ -96,8 +96,8 @@ class RememClient:
         planned: dict[str, Any] = {"tags": ", ".join(new.tags)}
         if new.created_at:
             metadata["started_at"] = planned["created_at"] = new.created_at.isoformat()
-        body = {"title": new.title, "content": new.content, "source": new.source, "source_id": new.source_id}
-        body["metadata"] = metadata
+        body: dict[str, Any] = {"title": new.title, "content": new.content, "source": new.source}
+        body |= {"source_id": new.source_id, "metadata": metadata}
         if not self._ingests:
             try:
                 return await self._post_document("/v1/documents", body | planned)

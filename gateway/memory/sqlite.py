@@ -95,6 +95,8 @@ class SqliteStore(MemoryStore):
     moments, always whole transactions.
     """
 
+    description = "embedded"
+
     def __init__(
         self,
         path: Path,
@@ -133,20 +135,15 @@ class SqliteStore(MemoryStore):
             raise StoreUnavailable(f"can't open {path}: {error}") from error
         return cls(path, connection, thread, now, embedder, embed_after, half_life_days)
 
-    @property
-    def description(self) -> str:
-        return "embedded"
-
-    @property
-    def is_away(self) -> bool:
-        return False
-
-    async def watch(self) -> None:
-        """Nothing to do: a file is always there."""
-
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Other processes wait until the transaction ends."""
-        done = await self.look(lambda _: self._transact(work))
+
+        def transact(_: Connection) -> T:
+            with self._connection:
+                self._connection.execute("BEGIN IMMEDIATE")
+                return work(self._connection)
+
+        done = await self.look(transact)
         self._lacks_vectors.set()  # the work may have created documents
         return done
 
@@ -154,7 +151,16 @@ class SqliteStore(MemoryStore):
         return await self._on(self._thread, lambda: work(self._connection))
 
     async def ask(self, work: Callable[[Connection], T]) -> T:
-        return await self._on(self._query_thread, lambda: self._read_consistently(work))
+        def read() -> T:
+            if self._query_connection is None:
+                self._query_connection = sqlite3.connect(self._path)
+            self._query_connection.execute("BEGIN")
+            try:
+                return work(self._query_connection)
+            finally:
+                self._query_connection.rollback()
+
+        return await self._on(self._query_thread, read)
 
     async def _on(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if not self._open:
@@ -164,37 +170,17 @@ class SqliteStore(MemoryStore):
         except sqlite3.Error as error:
             raise StoreUnavailable(f"the embedded store failed: {error}") from error
 
-    def _read_consistently(self, work: Callable[[Connection], T]) -> T:
-        if self._query_connection is None:
-            self._query_connection = sqlite3.connect(self._path)
-        self._query_connection.execute("BEGIN")
-        try:
-            return work(self._query_connection)
-        finally:
-            self._query_connection.rollback()
-
-    def _transact(self, work: Callable[[Connection], T]) -> T:
-        with self._connection:
-            self._connection.execute("BEGIN IMMEDIATE")
-            return work(self._connection)
-
     async def _disconnect(self) -> None:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(
-            self._query_thread, lambda: self._query_connection.close() if self._query_connection is not None else None
-        )
-        await loop.run_in_executor(self._thread, self._connection.close)
-        for thread in (self._query_thread, self._thread):
+        def close_queries() -> None:
+            if self._query_connection is not None:
+                self._query_connection.close()
+
+        for thread, close in ((self._query_thread, close_queries), (self._thread, self._connection.close)):
+            await asyncio.get_running_loop().run_in_executor(thread, close)
             thread.shutdown(wait=False)
 
     async def overwrite_deleted(self) -> None:
         await self.look(lambda connection: connection.execute("PRAGMA secure_delete = ON").fetchall())
-
-    async def scrub(self) -> bool:
-        return True  # erasure rewrites the files under DATA_DIR itself
-
-    async def tables_holding(self, words: Sequence[str]) -> list[str]:
-        return []
 
 
 def _connect(path: Path, schema: Schema) -> sqlite3.Connection:

@@ -11,7 +11,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import ClassVar, Final, TypeVar
 
 from gateway.errors import DocumentNotFound, StoreUnavailable
 from gateway.memory import search
@@ -24,7 +24,7 @@ from gateway.memory.documents import (
     find_document,
     find_documents,
     get_document,
-    replace_document,
+    time_text,
 )
 from gateway.memory.embeddings.embedder import Embedder, PendingReading
 from gateway.memory.search import parts, snippet
@@ -76,25 +76,21 @@ class MemoryStore(ABC):
 
     # The database
 
-    @property
-    @abstractmethod
-    def description(self) -> str:
-        """The kind of database, for operators."""
+    description: ClassVar[str]
+    """The kind of database, for operators."""
 
     @property
-    @abstractmethod
     def is_away(self) -> bool:
         """Whether the last attempt to reach the database failed."""
+        return False
 
-    @abstractmethod
     async def watch(self) -> None:
         """Check the database until cancelled, and log when it goes away or comes back."""
+        return  # a file is always there
 
     @abstractmethod
     async def run(self, work: Callable[[Connection], T]) -> T:
-        """
-        Run `work` in one serializable transaction, off the event loop; it is rolled back when `work` raises.
-        """
+        """Run `work` in one serializable transaction, off the event loop; it is rolled back when `work` raises."""
 
     @abstractmethod
     async def look(self, work: Callable[[Connection], T]) -> T:
@@ -117,41 +113,47 @@ class MemoryStore(ABC):
     @abstractmethod
     async def _disconnect(self) -> None: ...
 
-    # Erasure
+    # Erasure. It rewrites the files under DATA_DIR itself, so the store must do so only for a database elsewhere.
 
-    @abstractmethod
     async def overwrite_deleted(self) -> None:
         """Overwrite deleted rows from now on, where the database can."""
+        return
 
-    @abstractmethod
     async def scrub(self) -> bool:
         """Free the space of deleted rows. Returns whether that was possible."""
+        return True
 
-    @abstractmethod
     async def tables_holding(self, words: Sequence[str]) -> list[str]:
         """The tables that contain one of these words, in any case, except files under DATA_DIR."""
+        return []
 
     # Documents
 
     async def create(self, new: NewDocument) -> Document:
         moment = self._now()
-        return await self._store(lambda connection: create_document(connection, new, moment))
+        return await self.run(lambda connection: create_document(connection, new, moment))
 
     async def get(self, document_id: str) -> Document:
         return await self.look(lambda connection: get_document(connection, document_id))
 
     async def replace(self, document_id: str, content: str, *, title: str | None = None) -> Document:
-        moment = self._now()
-        return await self._store(lambda connection: replace_document(connection, document_id, content, title, moment))
+        return await self._edit(document_id, lambda old: content, title)
 
     async def append(self, document_id: str, content: str) -> Document:
-        moment = self._now()
+        return await self._edit(document_id, lambda old: f"{old}\n{content}", None)
+
+    async def _edit(self, document_id: str, edit: Callable[[str], str], title: str | None) -> Document:
+        moment = time_text(self._now())
 
         def work(connection: Connection) -> Document:
-            before = get_document(connection, document_id).content
-            return replace_document(connection, document_id, f"{before}\n{content}", None, moment)
+            content = edit(get_document(connection, document_id).content)
+            connection.execute(
+                "UPDATE documents SET content = ?, title = coalesce(?, title), updated_at = ? WHERE id = ?",
+                (content, title, moment, document_id),
+            )
+            return get_document(connection, document_id)
 
-        return await self._store(work)
+        return await self.run(work)
 
     async def delete(self, document_id: str) -> None:
         def work(connection: Connection) -> None:
@@ -159,10 +161,6 @@ class MemoryStore(ABC):
                 raise DocumentNotFound(document_id)
 
         await self.run(work)
-
-    async def query(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
-        every = tuple(tags)
-        return await self.ask(lambda connection: self._query(connection, text, limit, every))
 
     async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
         return await self.look(lambda connection: self._newest(connection, tuple(tags), limit))
@@ -177,23 +175,25 @@ class MemoryStore(ABC):
 
         return await self.look(work)
 
-    async def _store(self, work: Callable[[Connection], Document]) -> Document:
-        document = await self.run(work)
-        self._lacks_vectors.set()
-        return document
-
     # Search
+
+    async def query(self, text: str, *, limit: int, tags: Sequence[str] = ()) -> list[Hit]:
+        every = tuple(tags)
+        return await self.ask(lambda connection: self._query(connection, text, limit, every))
 
     def _query(self, connection: Connection, text: str, limit: int, tags: tuple[str, ...]) -> list[Hit]:
         """Search by words while the model, which takes longest, embeds the question."""
-        pending = self._begin_reading(connection, text)
-        question = search.Question(text)
+        embedding: PendingReading | None = None
+        if self._embedder is not None and self._open:
+            self._has_vectors = self._has_vectors or self.index.has_vectors(connection)
+            if self._has_vectors:  # else the model need not be loaded
+                embedding = self._embedder.read(text)
         scope = self._scopes.get(connection, tags)
         if scope is not None:
             if self._has_vectors and len(scope.without_vectors) < len(scope.members):
                 _ = scope.space  # computed now, while the model works
-            words = search.look_up(connection, self.index, scope, question)
-        question = search.Question(text, pending.result() if pending is not None else None)
+            words = search.look_up(connection, self.index, scope, search.Question(text))
+        question = search.Question(text, embedding.result() if embedding else None)
         if scope is None:
             matches = search.search_all(connection, self.index, tags, question, self._scopes.half_life_days)
             hits = _hits(connection, matches[:limit], question.words)
@@ -215,13 +215,6 @@ class MemoryStore(ABC):
         return [document for _, document in find_documents(connection, keys)]
 
     # Vectors
-
-    def _begin_reading(self, connection: Connection, text: str) -> PendingReading | None:
-        """Start to embed a question. Loads no model before a document has vectors."""
-        if self._embedder is None or not self._open:
-            return None
-        self._has_vectors = self._has_vectors or self.index.has_vectors(connection)
-        return self._embedder.read(text) if self._has_vectors else None
 
     async def _embed_all(self, embedder: Embedder, after: float) -> None:
         """Embed documents until cancelled, or until there is no model."""
