@@ -7,12 +7,12 @@ number.
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, Final
 from urllib.parse import quote
 
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 from pydantic.dataclasses import dataclass
 
 from gateway.telephony.phone_numbers import ANONYMOUS, caller_id
@@ -25,53 +25,9 @@ LONG_SILENCE: Final = 20.0
 """After this many seconds without speech another person may have the phone; a setting overrides it."""
 
 _SOURCES: Final = ("sip_header", "integration_attribute", "state")
-_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_DIGITS: Final = re.compile(r"\+\d+")
 # What systems send for an unknown customer. As an identifier it would merge all of them.
-_UNKNOWN: Final = frozenset(
-    {"", "0", "none", "null", "nil", "nan", "n/a", "undefined", "unknown", "anonymous", "guest"}
-)
+_UNKNOWN: Final = frozenset({"", *"0 none null nil nan n/a undefined unknown anonymous guest".split()})
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("must be true or false")
-    return value
-
-
-def _names(value: Any) -> frozenset[str]:
-    if not isinstance(value, list | frozenset) or not all(isinstance(name, str) for name in value):
-        raise ValueError("must be a list of names")
-    return frozenset(value)
-
-
-def _blacklist(value: Any) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple) or not all(isinstance(entry, str) and entry.strip() for entry in value):
-        raise ValueError("must be a list of numbers and other identifiers in quotes")
-    if any("*" in entry.strip()[:-1] for entry in value):
-        raise ValueError(': a * stands only at the end of an entry, like "+1202*"')
-    return tuple(map(_entry, value))
-
-
-def _entry(text: str) -> str:
-    entry = _text(text).casefold()
-    return re.sub(r"[\s().-]", "", entry) if entry.startswith("+") else entry
-
-
-def _seconds(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise ValueError("must be a number of seconds")
-    return float(value)
-
-
-def _source(value: Any) -> "IdentifierSource | None":
-    if value is None or isinstance(value, IdentifierSource):
-        return value
-    kind, _, name = (part.strip() for part in value.partition(":")) if isinstance(value, str) else ("", "", "")
-    if kind not in _SOURCES or not _NAME.fullmatch(name):
-        raise ValueError("must be like sip_header:X-Customer-Id, integration_attribute:NAME or state:NAME")
-    return IdentifierSource(kind, name.lower() if kind == "sip_header" else name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +38,60 @@ class IdentifierSource:
     name: str
 
 
+def _must(is_valid: Callable[[Any], bool], problem: str) -> BeforeValidator:
+    def check(value: Any) -> Any:
+        if not is_valid(value):
+            raise ValueError(f"must {problem}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple | frozenset) and all(isinstance(item, str) for item in value)
+
+
+def _blacklist(value: tuple[str, ...]) -> tuple[str, ...]:
+    if any("*" in entry.strip()[:-1] for entry in value):
+        raise ValueError(': a * stands only at the end of an entry, like "+1202*"')
+    entries = [_text(entry).casefold() for entry in value]
+    return tuple(re.sub(r"[\s().-]", "", entry) if entry.startswith("+") else entry for entry in entries)
+
+
+def _source(value: Any) -> IdentifierSource | None:
+    if value is None or isinstance(value, IdentifierSource):
+        return value
+    kind, _, name = (part.strip() for part in value.partition(":")) if isinstance(value, str) else ("", "", "")
+    if kind not in _SOURCES or not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+        raise ValueError("must be like sip_header:X-Customer-Id, integration_attribute:NAME or state:NAME")
+    return IdentifierSource(kind, name.lower() if kind == "sip_header" else name)
+
+
 @dataclass(frozen=True, slots=True)
 class RepeatCallerSettings:
     """`[agents.NAME.memory.repeat_caller]`."""
 
-    analytics_enabled: Annotated[bool, BeforeValidator(_flag)] = False
-    state_keys: Annotated[frozenset[str], BeforeValidator(_names)] = frozenset()
+    analytics_enabled: Annotated[bool, _must(lambda value: isinstance(value, bool), "be true or false")] = False
+    state_keys: Annotated[frozenset[str], _must(_is_list_of_texts, "be a list of names")] = frozenset()
     """What tools may store about a caller from call to call."""
-    identifier_blacklist: Annotated[tuple[str, ...], BeforeValidator(_blacklist)] = ()
+    identifier_blacklist: Annotated[
+        tuple[str, ...],
+        AfterValidator(_blacklist),
+        _must(
+            lambda value: _is_list_of_texts(value) and all(map(str.strip, value)),
+            "be a list of numbers and other identifiers in quotes",
+        ),
+    ] = ()
     """
     Callers that are never stored or read: identifiers, or prefixes that end in *. Digits after a + are a
     prefix even without *, since no number is the beginning of another; so is an entry that ends in a punctuation mark.
     """
     identifier_source: Annotated[IdentifierSource | None, BeforeValidator(_source)] = None
     """None: the caller's number, which is also used when the source has no value."""
-    new_person_after: Annotated[float, BeforeValidator(_seconds)] = LONG_SILENCE
+    new_person_after: Annotated[
+        float,
+        _must(lambda value: type(value) in (int, float) and value > 0, "be a number of seconds"),
+    ] = LONG_SILENCE
     """Seconds without speech after which a new name belongs to another person."""
 
     @property
@@ -197,8 +192,8 @@ def _text(value: object) -> str:
 
 def _is_listed(value: str, entries: Iterable[str]) -> bool:
     value = value.casefold()
-    return any(value == entry or _is_beginning(entry) and value.startswith(entry.rstrip("*")) for entry in entries)
-
-
-def _is_beginning(entry: str) -> bool:
-    return not entry[-1].isalnum() or bool(_DIGITS.fullmatch(entry))
+    for entry in entries:
+        is_prefix = not entry[-1].isalnum() or re.fullmatch(r"\+\d+", entry)
+        if value == entry or is_prefix and value.startswith(entry.rstrip("*")):
+            return True
+    return False
