@@ -10,8 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -179,16 +178,22 @@ class Config:
     def from_settings(
         cls, settings: Settings, connect: Connector, timeouts: Timeouts, engines: Mapping[str, MakeEngine] = ENGINES
     ) -> "Config":
-        _make_folder(settings.record_dir, "RECORD_DIR")
+        if (folder := settings.record_dir) is not None:
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                problem = f"RECORD_DIR {folder} can't be used: {error.strerror}"
+                raise SettingsError(f"{problem}; set RECORD_DIR to a folder of yours") from None
         check_redis_url(settings)
         traces.check(settings)
         agents = AgentDirectory(settings.agents, settings.folder)
-        engine = make_engine(settings, connect, engines)
+        own_retention = {agent.name: agent.retention_days for agent in agents if agent.retention_days is not None}
+        engine, accounts = make_engine(settings, connect, engines), _accounts(settings)
         return cls(
             settings=settings,
             timeouts=timeouts,
             agents=agents,
-            retention=_retention(settings, agents),
+            retention=Retention(settings.memory_retention_days, own_retention, settings.voice_session_archive_days),
             allowed=AllowList(settings.allowed_callers),
             verifier=TelnyxVerifier(settings.telnyx_public_key) if settings.telnyx_public_key else None,
             engine=engine,
@@ -197,24 +202,9 @@ class Config:
             tool_modules=load_modules(agents),
             text_agents=_text_agents(settings, agents),
             agent_llms=build_agent_llms(
-                agents, _accounts(settings), engine_has_llm=engine.has_llm, recall_seconds=timeouts.turn_recall
+                agents, accounts, engine_has_llm=engine.has_llm, recall_seconds=timeouts.turn_recall
             ),
         )
-
-
-def _make_folder(folder: Path | None, name: str) -> None:
-    try:
-        if folder is not None:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise SettingsError(
-            f"{name} {folder} can't be used: {error.strerror}; set {name} to a folder of yours"
-        ) from None
-
-
-def _retention(settings: Settings, agents: Iterable[Agent]) -> Retention:
-    own = {agent.name: agent.retention_days for agent in agents if agent.retention_days is not None}
-    return Retention(settings.memory_retention_days, own, settings.voice_session_archive_days)
 
 
 def _summarizer(settings: Settings) -> Summarizer:
@@ -231,15 +221,9 @@ def _summarizer(settings: Settings) -> Summarizer:
 
 
 def _accounts(settings: Settings) -> LlmAccounts:
-    return LlmAccounts(
-        anthropic_api_key=settings.anthropic_api_key,
-        anthropic_base_url=settings.anthropic_base_url,
-        xai_api_key=settings.xai_api_key,
-        xai_api_url=settings.xai_api_url,
-        openclaw_gateway_url=settings.openclaw_gateway_url,
-        openclaw_gateway_token=settings.openclaw_gateway_token,
-        keys=settings.agent_keys,
-    )
+    """Its fields have the names of the settings."""
+    names = [field.name for field in fields(LlmAccounts) if field.name != "keys"]
+    return LlmAccounts(**{name: getattr(settings, name) for name in names}, keys=settings.agent_keys)
 
 
 def _text_agents(settings: Settings, agents: AgentDirectory) -> "dict[str, OpenClawUpstream]":
@@ -297,23 +281,11 @@ async def open_resources(config: Config, sharing: Sharing, stack: contextlib.Asy
     log = CallLog(settings.data_dir / FILE_NAME, cluster.node, shared=sharing.shares_disk)
     stack.callback(log.close)
     tracer = await stack.enter_async_context(traces.traced(settings))
-    return Resources(
-        http=http,
-        embedder=embedder,
-        stores=stores,
-        remem=connect_remem(settings.remem_api_url, settings.remem_api_key, store_http),
-        recordings=recordings,
-        archive=Archive(settings.voice_session_archive_dir, retention_days=settings.voice_session_retention_days),
-        log=log,
-        sharing=sharing,
-        call_events=EventPublisher(
-            log,
-            sharing.events.source(log),
-            sharing.events.share,
-            listener=tracer.record if tracer is not None else keep_local,
-        ),
-        levels=levels,
-    )
+    listener = tracer.record if tracer is not None else keep_local
+    call_events = EventPublisher(log, sharing.events.source(log), sharing.events.share, listener=listener)
+    remem = connect_remem(settings.remem_api_url, settings.remem_api_key, store_http)
+    archive = Archive(settings.voice_session_archive_dir, retention_days=settings.voice_session_retention_days)
+    return Resources(http, embedder, stores, remem, recordings, archive, log, sharing, call_events, levels)
 
 
 def _embedder(settings: Settings) -> Embedder | None:
@@ -339,7 +311,6 @@ class Services:
     agent_llms: ResponderFactory
     controls: Mapping[str, CallControl]
     """The REST client of each carrier that is set up."""
-    telnyx: TelnyxControl | None
     engine: VoiceEngine
 
     @property
@@ -365,7 +336,11 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
     )
     finalizer = _finalizer(config, resources, eraser)
     stack.push_async_callback(finalizer.close, seconds=config.timeouts.finalization_close)
-    memory = _memory(config, resources, eraser)
+    memory: MemoryServices | None = None
+    if settings.voice_session_enabled:
+        limit = settings.voice_session_context_limit
+        recall = Recall(resources.store, resources.remem or NoRemem(), limit, config.retention)
+        memory = MemoryServices(recall, limit, resources.log, eraser.erase_caller)
     tool_loader = await _tool_loader(config, resources, memory, stack)
     agent_llms = ResponderFactory(
         {agent.name: agent for agent in config.agents},
@@ -390,16 +365,7 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
     manager = CallManager(
         config.agents, config.allowed, controls, calls, finalizer, sharing.cluster, config.timeouts.calls
     )
-    telnyx = controls.get("telnyx")
-    services = Services(
-        manager=manager,
-        finalizer=finalizer,
-        eraser=eraser,
-        agent_llms=agent_llms,
-        controls=controls,
-        telnyx=telnyx if isinstance(telnyx, TelnyxControl) else None,
-        engine=config.engine,
-    )
+    services = Services(manager, finalizer, eraser, agent_llms, controls, config.engine)
     await stack.enter_async_context(running(sharing.cluster.listen(manager, lambda: services.counts)))
     stack.push_async_callback(manager.close)
     for job in _background_jobs(config, resources, services):
@@ -438,22 +404,7 @@ def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> Finaliza
         },
         is_erased=eraser.is_erased,
     )
-    return FinalizationWorker(
-        steps,
-        table,
-        sharing.jobs,
-        resources.call_events,
-        eraser.clear_away,
-    )
-
-
-def _memory(config: Config, resources: Resources, eraser: Eraser) -> MemoryServices | None:
-    settings, store = config.settings, resources.store
-    if not settings.voice_session_enabled:
-        return None
-    limit = settings.voice_session_context_limit
-    recall = Recall(store, resources.remem or NoRemem(), limit, config.retention)
-    return MemoryServices(recall, limit, resources.log, eraser.erase_caller)
+    return FinalizationWorker(steps, table, sharing.jobs, resources.call_events, eraser.clear_away)
 
 
 async def _tool_loader(
@@ -530,7 +481,9 @@ async def routes(
     settings, token, manager = config.settings, config.admin_token, services.manager
     public = PublicUrl(settings.public_url)
     outbound_calls = OutboundCallStore(resources.sharing.store, token)
-    telnyx = TelnyxEndpoint(manager, public, config.verifier, services.telnyx, outbound_calls)
+    control = services.controls.get("telnyx")
+    telnyx_control = control if isinstance(control, TelnyxControl) else None
+    telnyx = TelnyxEndpoint(manager, public, config.verifier, telnyx_control, outbound_calls)
     stack.push_async_callback(telnyx.close)
     live = LiveEventsEndpoint(resources.call_events, resources.levels, token)
     softphone = SoftphoneEndpoint(manager, public, token, resources.sharing.store)
@@ -542,9 +495,6 @@ async def routes(
     notes = CallerNotes(visible, services.eraser.erase_caller)
     mcp = create_mcp(PersonaStore(resources.store), notes, token, pins=PinnedTopicStore(resources.store))
     own_store_key = (settings.remem_api_key,) if settings.remem_api_key and not settings.remem_api_url else ()
-
-    def state() -> dict[str, Any]:
-        return _state(config, resources, services)
 
     async def metrics_text() -> str:
         metrics.sample()
@@ -560,12 +510,12 @@ async def routes(
         *mcp.routes(),
         *sessions.routes(history, token),
         *live.routes(),
-        *health.routes(state, lambda: services.is_ready, metrics_text),
-        *await _dashboard_routes(config, resources, services, live, softphone, read),
+        *health.routes(lambda: _state(config, resources, services), lambda: services.is_ready, metrics_text),
+        *_dashboard_routes(config, resources, services, live, softphone, read),
     ]
 
 
-async def _dashboard_routes(
+def _dashboard_routes(
     config: Config,
     resources: Resources,
     services: Services,
