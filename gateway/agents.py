@@ -1,7 +1,7 @@
 """The agents: which number reaches which agent, how each of them listens, thinks and speaks, and their prompts."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields
 from datetime import datetime
 from pathlib import Path
@@ -111,23 +111,18 @@ def _prompt(value: Any, info: ValidationInfo) -> Any:
     return find_text(value.strip(), info.context["folder"], missing=missing)
 
 
-def _file(value: Any, info: ValidationInfo) -> Any:
-    return _beside_toml(value, info, "file", Path.is_file)
+def _beside_toml(kind: str, exists: Callable[[Path], bool]) -> BeforeValidator:
+    def find(value: Any, info: ValidationInfo) -> Any:
+        if value is None or not info.context:
+            return value
+        if not isinstance(value, str):
+            raise ValueError("must be text in quotes")
+        path: Path = info.context["folder"] / value.strip()
+        if not exists(path):
+            raise ValueError(f": there is no {kind} {value}; it is looked for beside gateway.toml")
+        return path
 
-
-def _folder(value: Any, info: ValidationInfo) -> Any:
-    return _beside_toml(value, info, "folder", Path.is_dir)
-
-
-def _beside_toml(value: Any, info: ValidationInfo, kind: str, exists: Any) -> Any:
-    if value is None or not info.context:
-        return value
-    if not isinstance(value, str):
-        raise ValueError("must be text in quotes")
-    path: Path = info.context["folder"] / value.strip()
-    if not exists(path):
-        raise ValueError(f": there is no {kind} {value}; it is looked for beside gateway.toml")
-    return path
+    return BeforeValidator(find)
 
 
 def _transfer_to(value: Any) -> dict[str, str]:
@@ -210,9 +205,9 @@ class Agent:
     """Said when all language models have failed."""
     language: str = "en"
     """How written text is turned into spoken words."""
-    functions: Annotated[Path | None, BeforeValidator(_file)] = None
+    functions: Annotated[Path | None, _beside_toml("file", Path.is_file)] = None
     """A Python file whose functions the agent can call."""
-    knowledge: Annotated[Path | None, BeforeValidator(_folder)] = None
+    knowledge: Annotated[Path | None, _beside_toml("folder", Path.is_dir)] = None
     """A folder of texts that the agent can search."""
     transfer_to: Annotated[Mapping[str, str], BeforeValidator(_transfer_to)] = field(default_factory=dict)
     """Where the agent may transfer a caller: names, and numbers or SIP addresses."""

@@ -59,23 +59,6 @@ def is_url(text: str, schemes: tuple[str, ...]) -> bool:
 # Kinds of values. Each takes the text of the environment; a message follows the setting's name.
 
 
-def _whole_number(value: Any) -> Any:
-    if isinstance(value, str):
-        if not value.isdecimal() or len(value) > 9:
-            raise ValueError(f"is {value!r}; use a whole number, 0 or more")
-        return int(value)
-    return value
-
-
-def _truth(value: Any) -> Any:
-    words = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-    if isinstance(value, str):
-        if value.lower() not in words:
-            raise ValueError(f"is {value!r}; use true or false")
-        return words[value.lower()]
-    return value
-
-
 def _path(value: Any) -> Any:
     try:
         return Path(value).expanduser() if isinstance(value, str) else value
@@ -101,8 +84,7 @@ def _address(*schemes: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-WholeNumber = Annotated[int, BeforeValidator(_whole_number)]
-Truth = Annotated[bool, BeforeValidator(_truth)]
+WholeNumber = Annotated[int, Field(ge=0, lt=10**9)]
 Folder = Annotated[Path, BeforeValidator(_path)]
 Key = Annotated[Secret | None, BeforeValidator(_key)]
 SecretUrl = Annotated[Secret | None, BeforeValidator(lambda value: Secret(value) if isinstance(value, str) else value)]
@@ -160,7 +142,7 @@ class Settings(BaseModel):
 
     redis_url: SecretUrl = Field(None, description="unset: one node, everything embedded; else shared by several nodes")
     database_url: SecretUrl = Field(None, description="unset: memory in a file under DATA_DIR; else in this PostgreSQL")
-    voice_session_enabled: Truth = Field(True, description="false: calls work, nothing is stored or remembered")
+    voice_session_enabled: bool = Field(True, description="false: calls work, nothing is stored or remembered")
     voice_session_sync_interval: WholeNumber = Field(
         30, description="seconds between checkpoints of a live call to Redis"
     )
@@ -171,14 +153,14 @@ class Settings(BaseModel):
     )
     voice_session_retention_days: WholeNumber = Field(7, description="days until raw transcripts are deleted; 0: never")
 
-    memory_vectors: Truth = Field(True, description="false: memory is searched by words alone, which saves 250 MB")
+    memory_vectors: bool = Field(True, description="false: memory is searched by words alone, which saves 250 MB")
     memory_retention_days: WholeNumber = Field(90, description="days until facts expire and are deleted; 0: never")
 
     gateway_admin_token: Key = Field(None, description="unset: made at first start, kept under DATA_DIR")
     record_dir: Annotated[Path | None, BeforeValidator(_path)] = Field(
         None, description="unset: nothing is recorded; else recorded calls, for gateway replay"
     )
-    listen_in: Truth = Field(False, description="true: dashboard users may listen to live calls")
+    listen_in: bool = Field(False, description="true: dashboard users may listen to live calls")
     drain_seconds: WholeNumber = Field(600, description="how long live calls may go on after SIGTERM")
     otel_exporter_otlp_endpoint: HttpUrl = Field("", description="a collector for traces, over HTTP; unset: none")
     log_format: Annotated[Literal["", "text", "json"], _lower] = Field("", description="text on a terminal, else json")
@@ -238,6 +220,10 @@ def first_problem(error: ValidationError) -> tuple[str, str]:
         case "literal_error":
             choices = first["ctx"]["expected"].replace("''", "").replace("'", "").replace(" or ", ", ").strip(", ")
             problem = f"is {first['input']!r}; use one of: {choices}"
+        case "int_parsing" | "int_parsing_size" | "greater_than_equal" | "less_than":
+            problem = f"is {first['input']!r}; use a whole number, 0 or more"
+        case "bool_parsing":
+            problem = f"is {first['input']!r}; use true or false"
         case "dict_type":
             problem = "must be a table"
         case _:
