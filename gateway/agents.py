@@ -14,8 +14,8 @@ from pydantic.dataclasses import dataclass
 
 import gateway
 from gateway.errors import SettingsError
+from gateway.memory.access import TrustPolicy, read_trust
 from gateway.memory.identity import RepeatCallerSettings
-from gateway.memory.trust import TrustPolicy, read_trust
 from gateway.settings import first_problem, is_url, read_table
 from gateway.telephony.phone_numbers import e164, transfer_target
 

@@ -10,13 +10,12 @@ from gateway.agents import Agent, render_prompt, wants_memory
 from gateway.calls.transcript import Transcript
 from gateway.engines.interface import AgentFunction, AgentSettings
 from gateway.llm.chat import LlmEndpoint
-from gateway.memory.access import AccessChange, MemoryAccess
+from gateway.memory.access import AccessChange, MemoryAccess, TrustLevel
 from gateway.memory.facts import Fact
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pinned_topics import PinnedTopic
 from gateway.memory.recall import plain_name, render, render_facts, render_name, render_topics, stands_in
 from gateway.memory.summary_parser import PastCall
-from gateway.memory.trust import TrustLevel
 from gateway.session import VoiceSession
 
 _Item = TypeVar("_Item", Fact, PinnedTopic)

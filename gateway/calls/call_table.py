@@ -18,8 +18,7 @@ from gateway.calls.recorder import FORMAT, CallRecorder
 from gateway.calls.state import CallState, checked
 from gateway.cluster.directory import CallRecord
 from gateway.history.call_log import RecoveredCall
-from gateway.memory.access import MemoryAccess
-from gateway.memory.trust import TrustLevel
+from gateway.memory.access import MemoryAccess, TrustLevel
 from gateway.session import CallKey, VoiceSession, new_session_id
 from gateway.tools.executor import CallTools
 

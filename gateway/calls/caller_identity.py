@@ -5,9 +5,8 @@ from typing import Final
 
 from gateway.agents import Agent
 from gateway.history.live_events import CallEvents
-from gateway.memory.access import MemoryAccess
+from gateway.memory.access import MemoryAccess, PinResult, PinVerifier
 from gateway.memory.identity import SpeakerTracker, identifier, same_person
-from gateway.memory.trust import PinResult, PinVerifier
 from gateway.session import VoiceSession
 from gateway.text.person_names import introduced_name, relation_to_known
 

@@ -7,9 +7,8 @@ from typing import Final
 from gateway.agents import Agent
 from gateway.calls.transcript import Transcript
 from gateway.errors import StoreError
-from gateway.memory.access import MemoryAccess
+from gateway.memory.access import MemoryAccess, TrustLevel
 from gateway.memory.recall import as_speech
-from gateway.memory.trust import TrustLevel
 from gateway.session import Speaker, Turn, VoiceSession
 from gateway.text.voice_commands import CommandStep, VoiceCommand, VoiceCommandKind, VoiceCommands
 

@@ -12,8 +12,7 @@ from gateway.llm.chat import LlmEndpoint
 from gateway.llm.endpoint_tokens import EndpointTokens, digest_of
 from gateway.llm.responder import Responder, hashed_caller
 from gateway.llm.turn_recall import NO_RECALL, Search, TurnRecall, TurnRecaller
-from gateway.memory.access import AccessChange, MemoryAccess
-from gateway.memory.trust import TrustLevel
+from gateway.memory.access import AccessChange, MemoryAccess, TrustLevel
 from gateway.settings import Secret
 
 PATH: Final = "/v1/chat/completions"

@@ -64,14 +64,14 @@ _TEENS |= {
     for ten, digit in (("soixante", 7), ("quatre-vingt", 9))
     for o, word in enumerate("dix onze douze treize quatorze quinze seize dix-sept dix-huit dix-neuf".split())
 }
-_TENS: dict[str, str] = {
+TENS: dict[str, str] = {
     word: str(2 + n) for n, word in enumerate("twenty thirty forty fifty sixty seventy eighty ninety".split())
 }
-_TENS |= {ten: str(2 + n) for n, ten in enumerate(_GERMAN_TENS)}
-_TENS |= {ten: str(3 + n) for n, ten in enumerate("treinta cuarenta cincuenta sesenta setenta ochenta noventa".split())}
-_TENS |= {ten: str(2 + n) for n, ten in enumerate("vingt trente quarante cinquante soixante".split())}
-_REPEATS: Final = {
-    **{"double": 2, "triple": 3, "treble": 3, "doppel": 2, "doppelte": 2, "doppelt": 2, "doble": 2},
+TENS |= {ten: str(2 + n) for n, ten in enumerate(_GERMAN_TENS)}
+TENS |= {ten: str(3 + n) for n, ten in enumerate("treinta cuarenta cincuenta sesenta setenta ochenta noventa".split())}
+TENS |= {ten: str(2 + n) for n, ten in enumerate("vingt trente quarante cinquante soixante".split())}
+REPEATS: Final = {
+    **{"double": 2, "triple": 3, "treble": 3, "doppel": 2, "doppelte": 2, "doppelt": 2, "dreifach": 3, "doble": 2},
     **{"zwei mal die": 2, "zweimal die": 2, "drei mal die": 3, "dreimal die": 3, "zweimal": 2, "dreimal": 3},
     **{"dos veces el": 2, "tres veces el": 3, "deux fois le": 2, "trois fois le": 3},
 }
@@ -95,7 +95,7 @@ def _spelling(word: str) -> str:
 
 # Words that mean something else too; they continue a number and do not begin one.
 _INSIDE_ONLY: Final = frozenset({"ein", "eine", "un", "une", "uno", "once", "seize", "elf"})
-_ALL_WORDS: Final = {**_DIGITS, **_TEENS, **_TENS, **_REPEATS}
+_ALL_WORDS: Final = {**_DIGITS, **_TEENS, **TENS, **REPEATS}
 _WORDS: Final = _word_pattern(_ALL_WORDS)
 _FIRST_WORDS: Final = _word_pattern(word for word in _ALL_WORDS if word not in _INSIDE_ONLY)
 # The first words of these, in every spelling. To a pattern that ignores case, the letters of `_UNDOTTED` are an i.
@@ -108,7 +108,7 @@ _UNDOTTED: Final = str.maketrans("\u0130\u0131", "ii")
 _DIGIT: Final = re.compile(r"\d")
 _DIGITS |= {_spelling(word): value for word, value in _DIGITS.items()}
 _TEENS |= {_spelling(word): value for word, value in _TEENS.items()}
-_TENS |= {_spelling(word): value for word, value in _TENS.items()}
+TENS |= {_spelling(word): value for word, value in TENS.items()}
 _NUMBER: Final = re.compile(rf"[0-9]+|(?:{_WORDS})\b", re.IGNORECASE)
 _GAP: Final = r"[\s,.\-–—]+(?:(?:uh|um|er|erm|ah|dash|hyphen|space)\b[\s,.\-–—]+)*"
 _RUN: Final = re.compile(
@@ -513,18 +513,19 @@ def _pieces(run: re.Match[str]) -> Iterator[SpokenNumber]:
         word, start, end = words[at]
         following = words[at + 1] if at + 1 < len(words) else ("", 0, end)
         value = _DIGITS.get(following[0], following[0])
-        if word in _REPEATS and len(value) == 1:
-            yield SpokenNumber(value * _REPEATS[word], start, following[2])
+        if word in REPEATS and len(value) == 1:
+            yield SpokenNumber(value * REPEATS[word], start, following[2])
             at += 2
-        elif word in _TENS and following[0] in _DIGITS and value != "0":
-            yield SpokenNumber(_TENS[word] + value, start, following[2])
+        elif word in TENS and following[0] in _DIGITS and value != "0":
+            yield SpokenNumber(TENS[word] + value, start, following[2])
             at += 2
         else:
-            yield SpokenNumber(_single(word), start, end)
+            yield SpokenNumber(digits_of(word), start, end)
             at += 1
 
 
-def _single(word: str) -> str:
-    if word in _TENS:
-        return _TENS[word] + "0"
+def digits_of(word: str) -> str:
+    """The digits of a number word, or of a number; else empty."""
+    if word in TENS:
+        return TENS[word] + "0"
     return _DIGITS.get(word) or _TEENS.get(word) or (word if word.isdigit() else "")

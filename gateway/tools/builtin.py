@@ -12,9 +12,8 @@ from gateway.agents import Agent
 from gateway.engines.interface import FunctionCall
 from gateway.errors import LlmError
 from gateway.llm.openclaw import OpenClawUpstream
-from gateway.memory.access import MemoryAccess
+from gateway.memory.access import MemoryAccess, TrustLevel
 from gateway.memory.knowledge import Knowledge, rendered
-from gateway.memory.trust import TrustLevel
 from gateway.tools.schema import DEFAULT_TIMEOUT, FunctionSchema
 
 DELIVERY_PAUSES: Final = (1.0, 5.0, 25.0)

@@ -19,10 +19,9 @@ import orjson
 from gateway.agents import Agent, wanted_personas
 from gateway.engines.interface import AgentFunction, FunctionCall
 from gateway.errors import StoreError
-from gateway.memory.access import AccessChange, MemoryAccess
+from gateway.memory.access import AccessChange, MemoryAccess, TrustLevel
 from gateway.memory.personas import PersonaStore
 from gateway.memory.state import Value
-from gateway.memory.trust import TrustLevel
 from gateway.metrics import FUNCTIONS
 from gateway.session import Turn, VoiceSession
 from gateway.tools.builtin import END_CALL, NAMES, Builtin, BuiltinSource, transfer_schema

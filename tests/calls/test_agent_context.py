@@ -6,12 +6,11 @@ import pytest
 from gateway.agents import Agent
 from gateway.calls.agent_context import NO_NOTES, AgentContext
 from gateway.engines.interface import AgentFunction, HistoryMessage
-from gateway.memory.access import AccessChange, MemoryAccess
+from gateway.memory.access import AccessChange, MemoryAccess, TrustLevel
 from gateway.memory.facts import Fact
 from gateway.memory.loader import MemoryLoader
 from gateway.memory.pinned_topics import PinnedTopic
 from gateway.memory.summary_parser import PastCall
-from gateway.memory.trust import TrustLevel
 from gateway.session import VoiceSession
 from tests.fakes.call_parts import FakeMemory, make_transcript
 

@@ -6,8 +6,7 @@ from gateway.agents import Agent, AgentDirectory
 from gateway.calls.call_table import MAX_EVENTS, CallTable, ManagedCall
 from gateway.calls.state import CallState, IllegalTransition
 from gateway.history.call_log import RecoveredCall
-from gateway.memory.access import MemoryAccess
-from gateway.memory.trust import TrustLevel
+from gateway.memory.access import MemoryAccess, TrustLevel
 from gateway.session import VoiceSession
 
 KEY, OTHER = ("twilio", "CA1"), ("twilio", "CA2")

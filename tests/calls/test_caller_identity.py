@@ -4,9 +4,8 @@ import pytest
 
 from gateway.agents import Agent
 from gateway.calls.caller_identity import PIN_REMOVED, CallerIdentity
-from gateway.memory.access import AccessChange, MemoryAccess
+from gateway.memory.access import AccessChange, MemoryAccess, TrustLevel, TrustPolicy
 from gateway.memory.identity import IdentifierSource, RepeatCallerSettings
-from gateway.memory.trust import TrustLevel, TrustPolicy
 from gateway.session import VoiceSession
 from gateway.settings import Secret
 from tests.fakes.call_parts import FakeEvents, FakeMemory, FakeMemorySource

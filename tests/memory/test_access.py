@@ -1,8 +1,237 @@
-import pytest
+import itertools
+from dataclasses import fields
 
-from gateway.memory.access import AccessChange, MemoryAccess
-from gateway.memory.trust import TrustLevel
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import SettingsError
+from gateway.memory.access import (
+    KEY_PAUSE,
+    AccessChange,
+    MemoryAccess,
+    PinResult,
+    PinVerifier,
+    TrustLevel,
+    TrustPolicy,
+    read_trust,
+)
+from gateway.settings import Secret
+from gateway.telephony.phone_numbers import Attestation
 from tests.fakes.call_parts import FakeMemory, FakeMemorySource
+
+WHERE = "gateway.toml, [agents.maya]: memory.trust"
+RIGHT, WRONG, LOCKED = PinResult.RIGHT, PinResult.WRONG, PinResult.LOCKED
+
+
+def policy(**table) -> TrustPolicy:
+    return read_trust(table, WHERE)
+
+
+# Settings
+
+
+def test_levels_are_ordered_and_have_names():
+    assert TrustLevel.NONE < TrustLevel.NAME < TrustLevel.SUMMARIES < TrustLevel.EVERYTHING
+    assert [str(level) for level in TrustLevel] == ["none", "name", "summaries", "everything"]
+
+
+def test_every_level_can_be_set():
+    keys = [field.name for field in fields(TrustPolicy) if field.name != "pin"]
+    read = policy(pin="4711", **dict.fromkeys(keys, "summaries"))
+    assert {getattr(read, key) for key in keys} == {TrustLevel.SUMMARIES}
+    assert read.pin == Secret("4711")
+    assert "4711" not in repr(read)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("everything", " must be a table"),
+        (
+            {"trusted": "name"},
+            ": unknown key trusted; known are"
+            " allow_listed, attested, failed, partly_attested, pin, unattested, with_pin, withheld",
+        ),
+        ({"attested": "all"}, ".attested must be one of none, name, summaries, everything"),
+        ({"failed": 0}, ".failed must be one of none, name, summaries, everything"),
+        ({"pin": 4711}, ".pin must be 4 to 12 digits in quotes"),
+        ({"pin": "471"}, ".pin must be 4 to 12 digits in quotes"),
+        ({"pin": "47 11"}, ".pin must be 4 to 12 digits in quotes"),
+        ({"pin": "٤٧١١"}, ".pin must be 4 to 12 digits in quotes"),
+        ({"with_pin": "everything"}, ".with_pin needs a pin"),
+    ],
+)
+def test_mistake_says_what_to_write(table, message):
+    with pytest.raises(SettingsError) as raised:
+        read_trust(table, WHERE)
+    assert str(raised.value) == WHERE + message
+
+
+# Levels
+
+
+def test_number_is_believed_by_default_unless_it_failed():
+    levels = {attestation: policy().level(attestation) for attestation in Attestation}
+    assert levels.pop(Attestation.FAILED) is TrustLevel.NONE
+    assert set(levels.values()) == {TrustLevel.EVERYTHING}
+    assert policy().level(Attestation.NONE, withheld=True) is TrustLevel.NONE
+
+
+def test_number_opens_the_name_beside_a_pin():
+    read = policy(pin="4711")
+    believed = [attestation for attestation in Attestation if attestation is not Attestation.FAILED]
+    assert {read.level(attestation) for attestation in believed} == {TrustLevel.NAME}
+    assert read.level(Attestation.FAILED) is TrustLevel.NONE
+    assert {read.level(attestation, pin_given=True) for attestation in Attestation} == {TrustLevel.EVERYTHING}
+    assert policy(pin="4711", attested="summaries").level(Attestation.FULL) is TrustLevel.SUMMARIES
+
+
+def test_each_attestation_has_its_level():
+    read = policy(attested="everything", partly_attested="summaries", unattested="name", failed="none")
+    assert [read.level(attestation) for attestation in Attestation] == [
+        TrustLevel.EVERYTHING,
+        TrustLevel.SUMMARIES,
+        TrustLevel.NAME,
+        TrustLevel.NONE,
+        TrustLevel.NAME,
+    ]
+
+
+def test_allow_list_lifts_a_number_that_may_be_true():
+    read = policy(unattested="none", attested="everything", allow_listed="summaries")
+    assert read.level(Attestation.NONE, allow_listed=True) is TrustLevel.SUMMARIES
+    assert read.level(Attestation.FULL, allow_listed=True) is TrustLevel.EVERYTHING
+    assert read.level(Attestation.FAILED, allow_listed=True) is TrustLevel.NONE
+    assert read.level(Attestation.NONE, withheld=True, allow_listed=True) is TrustLevel.NONE
+
+
+@given(st.lists(st.sampled_from(TrustLevel), min_size=7, max_size=7), st.booleans(), st.booleans())
+def test_proof_never_lowers_the_level(levels, withheld, allow_listed):
+    names = [field.name for field in fields(TrustPolicy) if field.name != "pin"]
+    read = TrustPolicy(**dict(zip(names, levels, strict=True)))
+    for attestation in Attestation:
+        plain = read.level(attestation, withheld=withheld)
+        listed = read.level(attestation, withheld=withheld, allow_listed=allow_listed)
+        assert plain <= listed <= read.level(attestation, withheld=withheld, allow_listed=allow_listed, pin_given=True)
+
+
+# The PIN by keypad
+
+
+def press(pad: PinVerifier, keys: str, start: float = 100.0) -> list[PinResult]:
+    results = [pad.pressed(key, start + second) for second, key in enumerate(keys)]
+    return [result for result in results if result is not None]
+
+
+@pytest.mark.parametrize("keys", ["4711", "4711#", "12*4711", "#4711", "4A711", "4712 4711", "47#4711"])
+def test_right_keys_open(keys):
+    pad = PinVerifier(Secret("4711"))
+    assert press(pad, keys)[-1] is RIGHT
+    assert pad.given
+
+
+def test_key_hit_by_chance_does_not_spoil_the_try():
+    pad = PinVerifier(Secret("4711"))
+    assert press(pad, "9") == []
+    assert press(pad, "4711", 100.1 + KEY_PAUSE) == [RIGHT]
+
+
+def test_three_wrong_tries_lock():
+    pad = PinVerifier(Secret("4711"))
+    assert press(pad, "1234123#56784711") == [WRONG, WRONG, LOCKED]
+    assert pad.heard("my pin is 4711") is None
+    assert (pad.given, pad.tries_left) == (False, 0)
+
+
+def test_keys_after_the_right_ones_are_no_tries():
+    pad = PinVerifier(Secret("4711"))
+    assert press(pad, "4711123412341234") == [RIGHT]
+    assert (pad.given, pad.tries_left) == (True, 3)
+
+
+def test_tries_of_an_interrupted_call_count():
+    pad = PinVerifier(Secret("4711"), tries=1)
+    assert press(pad, "1234") == [LOCKED]
+
+
+# The PIN by voice
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "my pin is four seven one one",
+        "My PIN is 4711.",
+        "My PIN's 4 7 1 1, thanks.",
+        "The PIN code is, uh, 47 11",
+        "pin: four seven double one",
+        "PIN number forty-seven eleven",
+        "Four seven one one is my pin",
+        "My passcode is four, seven, one, one. And I'd like to book two rooms.",
+        "Meine PIN lautet vier sieben eins eins",
+        "Mi clave es cuatro siete uno uno",
+        "Mon code PIN est quatre sept un un",
+    ],
+)
+def test_spoken_pin_opens(text):
+    assert PinVerifier(Secret("4711")).heard(text) is RIGHT
+
+
+@pytest.mark.parametrize("text", ["Four seven one one.", "It's 4711", "Yes, it's four seven, uh, one one", "47 11"])
+def test_answer_to_the_question_opens(text):
+    assert PinVerifier(Secret("4711")).heard(text, question="Could you tell me your PIN?") is RIGHT
+    assert PinVerifier(Secret("4711")).heard(text, question="And your order number?") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "four seven one one",
+        "my pin is three digits long",
+        "my pin is four seven one",
+        "my pin is four seven one one two",
+        "the pin on my card is 4711",
+        "I forgot my pin",
+        "can you pin that for me",
+        "my order number is 4711",
+        "pin",
+        "",
+    ],
+)
+def test_talk_about_numbers_is_no_try(text):
+    pad = PinVerifier(Secret("4711"))
+    assert pad.heard(text) is None
+    assert pad.tries_left == 3
+
+
+def test_wrong_number_is_a_try():
+    pad = PinVerifier(Secret("4711"))
+    assert [pad.heard("my pin is 1 2 3 4") for _ in range(4)] == [WRONG, WRONG, LOCKED, None]
+
+
+DIGIT_WORDS = {
+    "English": "zero one two three four five six seven eight nine".split(),
+    "German": "null eins zwei drei vier fünf sechs sieben acht neun".split(),
+    "Spanish": "cero uno dos tres cuatro cinco seis siete ocho nueve".split(),
+    "French": "zéro un deux trois quatre cinq six sept huit neuf".split(),
+}
+
+
+@given(st.sampled_from(sorted(DIGIT_WORDS)), st.from_regex(r"[0-9]{4,12}", fullmatch=True))
+def test_any_pin_can_be_spoken_digit_by_digit(language, pin):
+    spoken = " ".join(DIGIT_WORDS[language][int(digit)] for digit in pin)
+    assert PinVerifier(Secret(pin)).heard(f"PIN {spoken}") is RIGHT
+
+
+@given(st.text())
+def test_whatever_is_heard_or_pressed_does_no_harm(text):
+    pad = PinVerifier(Secret("471100471100"))
+    results = [pad.heard(text), pad.heard(text, question="pin"), *map(pad.pressed, text, itertools.count())]
+    assert RIGHT not in results
+
+
+# The access of a live call
 
 ANA, BERND = "+12025550143", "state:customer:7"
 

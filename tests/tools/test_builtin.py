@@ -5,9 +5,8 @@ import pytest
 
 from gateway.agents import Agent
 from gateway.engines.interface import FunctionCall
-from gateway.memory.access import MemoryAccess
+from gateway.memory.access import MemoryAccess, TrustLevel
 from gateway.memory.identity import IdentifierSource, RepeatCallerSettings
-from gateway.memory.trust import TrustLevel
 from gateway.tools.builtin import (
     HANDED_OVER,
     NAMES,

@@ -5,9 +5,8 @@ import pytest
 
 from gateway.agents import Agent
 from gateway.errors import SettingsError, StoreUnavailable
-from gateway.memory.access import MemoryAccess
+from gateway.memory.access import MemoryAccess, TrustLevel
 from gateway.memory.identity import RepeatCallerSettings
-from gateway.memory.trust import TrustLevel
 from gateway.tools.builtin import SEARCH_MEMORY, Builtin
 from gateway.tools.executor import CallTools, NoState, ToolLoader, ToolTimeouts, load_modules
 
