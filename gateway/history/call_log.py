@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
@@ -51,16 +51,12 @@ _SCHEMA: Final = (
 # Evaluated in the transaction that writes it, so that positions rise in the order in which readers see them.
 _NEXT_POSITION: Final = "max(coalesce((SELECT max(position) FROM entries), 0) + 1, ?)"
 INSERT_ROW: Final = "INSERT INTO main.entries (session, caller, agent, position, entry) VALUES (?, ?, ?, NULL, ?)"
-_INSERT_EVENT: Final = f"""INSERT INTO entries (session, caller, agent, position, entry)
-    VALUES (?, ?, ?, {_NEXT_POSITION}, ?)"""
+_INSERT_EVENT: Final = INSERT_ROW.replace("NULL", _NEXT_POSITION)
 _PUBLISH: Final = f"UPDATE entries SET position = {_NEXT_POSITION}, entry = ? WHERE id = ?"
 # Rows without a header belong to a caller who was erased during the call.
 _RELEASE: Final = """DELETE FROM entries WHERE session = ? AND position IS NULL
     AND NOT EXISTS (SELECT 1 FROM live_calls WHERE session = ? AND node <> ?)"""
-_WORDS: Final = ("text", "heard", "unheard")
-"""The fields of an event that hold what was said."""
 _POSITIONS_PER_MS: Final = 1000
-_CURSOR: Final = re.compile(r"(\d{1,15})(?:-(\d{1,9}))?")
 
 _log = logging.getLogger(__name__)
 
@@ -98,7 +94,7 @@ class Cursor:
     @classmethod
     def parse(cls, text: str) -> "Cursor":
         """Raises ValueError."""
-        if not (found := _CURSOR.fullmatch(text)):
+        if not (found := re.fullmatch(r"(\d{1,15})(?:-(\d{1,9}))?", text)):
             raise ValueError("a cursor looks like 1770419700000-0")
         return cls(int(found[1]), int(found[2] or 0))
 
@@ -246,7 +242,8 @@ class CallLog:
     def close(self) -> None:
         """Write what is queued, then end both threads."""
         self._writer.close()
-        self._reader.submit(self._close_reader).result()
+        if self._connection is not None:
+            self._reader.submit(self._connection.close).result()
         self._reader.shutdown(wait=False)
 
     # Live events
@@ -275,7 +272,7 @@ class CallLog:
 
         def work() -> list[Any]:
             if self._connection is None:
-                self._connection = open_private_database(self._path)
+                self._connection = open_call_log(self._path)
             return self._connection.execute(query, values).fetchall()
 
         try:
@@ -283,20 +280,16 @@ class CallLog:
         except (sqlite3.Error, OSError) as error:
             raise StoreUnavailable(f"{self._path.name} cannot be read: {error}") from error
 
-    def _close_reader(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
     def _execute(self, statement: str, *values: Any) -> None:
         self._writer.put(lambda connection: connection.execute(statement, values))
 
     def _committed(self) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._wake)
+        def wake() -> None:
+            self._news.set()
+            self._news = asyncio.Event()
 
-    def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(wake)
 
 
 # Turns and rows
@@ -320,17 +313,15 @@ def turns_from_rows(rows: Iterable[Row]) -> list[LoggedTurn]:
             case {"event": "turn", "speaker": "caller", "text": text, "at": at}:
                 turns["caller", number] = LoggedTurn(Turn(Speaker.CALLER, text, datetime.fromisoformat(at)))
             case {"event": "turn", "speaker": "agent", "text": text, "answer": answer, "at": at}:
-                before = turns.get(answer)
-                latency, stages = row.get("latency"), row.get("stages") or {}
-                if before is not None:
-                    text, at = f"{before.turn.text} {text}", before.turn.at.isoformat()
-                    latency, stages = (before.latency, before.stages) if before.stages else (latency, stages)
                 turn = Turn(Speaker.AGENT, text, datetime.fromisoformat(at))
-                turns[answer] = LoggedTurn(turn, latency, stages)
+                logged = LoggedTurn(turn, row.get("latency"), row.get("stages") or {})
+                if before := turns.get(answer):
+                    turn = replace(before.turn, text=f"{before.turn.text} {text}", unheard="")
+                    logged = replace(before if before.stages else logged, turn=turn)
+                turns[answer] = logged
             case {"event": "interruption", "heard": heard, "unheard": unheard, "answer": answer} if answer in turns:
                 before = turns[answer]
-                turn = Turn(Speaker.AGENT, heard, before.turn.at, unheard)
-                turns[answer] = LoggedTurn(turn, before.latency, before.stages)
+                turns[answer] = replace(before, turn=replace(before.turn, text=heard, unheard=unheard))
     return list(turns.values())
 
 
@@ -414,10 +405,11 @@ def erase_calls(path: Path, sessions: Iterable[str], caller: str = "", agent: st
         connection.executemany("DELETE FROM live_calls WHERE session = ?", ids)
         before = connection.total_changes
         connection.executemany("DELETE FROM entries WHERE session = ?", ids)
-        whose = "DELETE FROM entries WHERE caller = ? AND caller <> '' AND ? IN ('', agent)"
-        connection.execute(whose, (caller, agent))
-        orphans = "DELETE FROM entries WHERE position IS NULL AND session NOT IN (SELECT session FROM live_calls)"
-        connection.execute(orphans)
+        of_caller = "DELETE FROM entries WHERE caller = ? AND caller <> '' AND ? IN ('', agent)"
+        connection.execute(of_caller, (caller, agent))
+        connection.execute(
+            "DELETE FROM entries WHERE position IS NULL AND session NOT IN (SELECT session FROM live_calls)"
+        )
         return connection.total_changes - before
 
 
@@ -431,20 +423,20 @@ def _read(path: Path, query: str, *values: Any) -> list[Any]:
 @contextmanager
 def _opened(path: Path) -> Iterator[sqlite3.Connection]:
     try:
-        with closing(open_private_database(path, _SCHEMA)) as connection:
+        with closing(open_call_log(path)) as connection:
             yield connection
     except (sqlite3.Error, OSError) as error:
         raise StoreUnavailable(f"{path.name} failed: {error}") from error
 
 
-def open_private_database(path: Path, schema: Iterable[str] = _SCHEMA) -> sqlite3.Connection:
-    """A database that only its owner may read, in a folder of the same kind. A commit survives a power cut."""
+def open_call_log(path: Path) -> sqlite3.Connection:
+    """The log as a file that only its owner may read, in a folder of the same kind. A commit survives a power cut."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     path.touch(mode=0o600)
     connection = sqlite3.connect(path, timeout=10)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
-    for statement in schema:
+    for statement in _SCHEMA:
         connection.execute(statement)
     return connection
 
@@ -452,7 +444,7 @@ def open_private_database(path: Path, schema: Iterable[str] = _SCHEMA) -> sqlite
 def _redact(connection: sqlite3.Connection, session: str) -> None:
     query = "SELECT id, entry FROM entries WHERE session = ? ORDER BY id"
     rows = [(id_, orjson.loads(entry)) for id_, entry in connection.execute(query, (session,))]
-    for name in _WORDS:
+    for name in ("text", "heard", "unheard"):
         spoken = [(id_, entry) for id_, entry in rows if entry.get(name)]
         clean = redact_lines([SpokenLine(entry.get("speaker", "agent"), entry[name]) for _, entry in spoken])
         for (id_, entry), line in zip(spoken, clean, strict=True):
@@ -520,18 +512,21 @@ class _Writer:
         failing = closing = False
         while not closing:
             closing = self._gather(waiting, timeout=self._timeouts.retry if failing else None)
+            works = [item for item in waiting if not isinstance(item, asyncio.Future)]
             try:
-                connection = connection or open_private_database(self._path)
+                connection = connection or open_call_log(self._path)
                 with connection:
-                    for item in waiting:
-                        if not isinstance(item, asyncio.Future):
-                            item(connection)
+                    for work in works:
+                        work(connection)
             except (sqlite3.Error, OSError) as error:
                 if not failing:
                     fields = {"file": self._path.name, "reason": str(error)}
                     _log.error("call log cannot be written, calls continue without it", extra=fields)
                 failing = True
-                _drop_oldest(waiting)
+                if surplus := works[:-MAX_QUEUED]:
+                    _log.error("call log entries dropped", extra={"entries": len(surplus)})
+                    for work in surplus:
+                        waiting.remove(work)
                 continue
             if failing:
                 _log.info("call log is written again", extra={"file": self._path.name})
@@ -555,14 +550,6 @@ class _Writer:
         except queue.Empty:
             return False
         return True
-
-
-def _drop_oldest(waiting: list[_Item]) -> None:
-    surplus = [item for item in waiting if not isinstance(item, asyncio.Future)][:-MAX_QUEUED]
-    if surplus:
-        _log.error("call log entries dropped", extra={"entries": len(surplus)})
-        for item in surplus:
-            waiting.remove(item)
 
 
 def _resolve(written: asyncio.Future[None]) -> None:

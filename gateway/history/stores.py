@@ -24,7 +24,7 @@ from gateway import extras
 from gateway.errors import StoreUnavailable
 from gateway.finalization import job_table
 from gateway.history import archived_calls, calls_table, erasure
-from gateway.history.call_log import FILE_NAME, INSERT_ROW, Row, open_private_database
+from gateway.history.call_log import FILE_NAME, INSERT_ROW, Row, open_call_log
 from gateway.memory import memory_log, personas, state
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.sqlite import SqliteStore
@@ -100,7 +100,7 @@ def migrate_call_log(data_dir: Path) -> None:
             # SQLite leaves WAL mode only for the last connection, and with it the -wal file is merged.
             with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=2)) as connection:
                 connection.execute("PRAGMA journal_mode = DELETE")
-        with closing(open_private_database(data_dir / FILE_NAME)) as connection:
+        with closing(open_call_log(data_dir / FILE_NAME)) as connection:
             for name, tables in _OLD_TABLES.items():
                 source = str(files[name]) if files[name] in present else ":memory:"
                 connection.execute(f"ATTACH ? AS {name}", (source,))
