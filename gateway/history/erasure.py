@@ -41,20 +41,19 @@ if TYPE_CHECKING:
 
 SCRUB_TIMEOUT: Final = 10.0
 """Seconds to wait for a database that another process keeps busy."""
-_SCRUB_ATTEMPTS: Final = 5
-_REMOTE_LIMIT: Final = 100
-_CHUNK_BYTES: Final = 1 << 20
-_SESSIONS_PER_QUERY: Final = 500
 
 # A tombstone: a hash of the caller and the time of the erasure.
 SCHEMA: Final = ("CREATE TABLE IF NOT EXISTS forgotten (caller TEXT PRIMARY KEY, at TEXT NOT NULL) WITHOUT ROWID",)
 
-_SESSIONS: Final = """
-    SELECT session_id, agent FROM finished_calls WHERE caller = :caller AND :agent IN ('', agent)
-    UNION SELECT session_id, agent FROM archived_calls WHERE caller = :caller AND :agent IN ('', agent)
-    UNION SELECT session_id, agent FROM caller_state_log WHERE caller = :caller AND :agent IN ('', agent)
-    UNION SELECT session_id, agent FROM memory_entries
-        WHERE caller = :caller AND :agent IN ('', agent) AND substr(session_id, 1, 8) <> 'by-hand:'"""
+_SESSIONS: Final = " UNION ".join(
+    f"SELECT session_id, agent FROM {table} WHERE caller = :caller AND :agent IN ('', agent)"
+    for table in ("finished_calls", "archived_calls", "caller_state_log", "memory_entries")
+)
+
+# A call that was only reverted is still among the finished or archived calls.
+_ERASED: Final = """SELECT session_id FROM reverted_sessions
+    WHERE session_id NOT IN (SELECT session_id FROM finished_calls)
+    AND session_id NOT IN (SELECT session_id FROM archived_calls)"""
 
 _log = logging.getLogger(__name__)
 
@@ -170,14 +169,22 @@ class Eraser:
 
     async def find(self, caller: str, agent: str = "") -> CallerData:
         """Search for everything of a caller. Changes nothing."""
-        sessions = await self._store.look(lambda connection: _sessions(connection, caller, agent))
+        tagged, tokens = _tagged(caller, agent)
+
+        def work(connection: Connection) -> tuple[dict[str, str], int]:
+            rows = connection.execute(_SESSIONS, {"caller": caller, "agent": agent})
+            sessions = {session_id: name for session_id, name in rows if not session_id.startswith("by-hand:")}
+            query = f"SELECT source_id, metadata FROM documents WHERE source = ? AND source_id <> '' AND {tagged}"
+            for session_id, metadata in connection.execute(query, (CALL_SOURCE, *tokens)):
+                sessions.setdefault(session_id, orjson.loads(metadata).get("agent") or "")
+            (count,) = connection.execute(f"SELECT count(*) FROM documents WHERE {tagged}", tokens).fetchone()
+            return sessions, count
+
+        sessions, documents = await self._store.look(work)
         jobs = [job.session.as_json() for job in await JobTable(self._local).unfinished()]
         live = await asyncio.to_thread(live_sessions, self._locations.log)
         unfinished = {call["id"]: call["agent"] for call in jobs + live if _is_of(call, caller, agent)}
         sessions |= unfinished
-        tagged, tokens = _tagged(caller, agent)
-        count = f"SELECT count(*) FROM documents WHERE {tagged}"
-        (documents,) = await self._store.look(lambda connection: connection.execute(count, tokens).fetchone())
         files = await asyncio.to_thread(lambda: tuple(_files(self._locations, sessions, caller, agent)))
         return CallerData(caller, agent, sessions, frozenset(unfinished), documents, files)
 
@@ -228,14 +235,10 @@ class Eraser:
 
     async def is_erased(self, session: VoiceSession) -> bool:
         """Whether the caller was erased since this call began, on any node: then it must leave nothing."""
-        hashes = [
-            hashed_caller(agent, caller, self._secret)
-            for agent in ("", session.agent)
-            for caller in (session.caller, session.number)
-            if caller
-        ]
-        if not hashes:
+        callers = list(filter(None, (session.caller, session.number)))
+        if not callers:
             return False
+        hashes = [hashed_caller(agent, caller, self._secret) for agent in ("", session.agent) for caller in callers]
         query = f"SELECT max(at) FROM forgotten WHERE caller IN ({', '.join('?' * len(hashes))})"
         (at,) = await self._store.look(lambda connection: connection.execute(query, hashes).fetchone())
         if at is None or datetime.fromisoformat(at) < session.started_at:
@@ -249,10 +252,11 @@ class Eraser:
 
         Finalization leaves nothing of such a call, but its turns are logged while it is live. Returns how many.
         """
-        files = await asyncio.to_thread(lambda: dict(_call_files(self._locations)))
+        found = await asyncio.to_thread(lambda: list(_call_files(self._locations)))
+        files = {path: f"voice-session:{uuid}" for path, uuid in found}
         logged = await asyncio.to_thread(logged_sessions, self._locations.log)
-        sessions = sorted(logged.union(files.values()))
-        erased = await self._store.look(lambda connection: _erased(connection, sessions))
+        rows = await self._store.look(lambda connection: connection.execute(_ERASED).fetchall())
+        erased = logged.union(files.values()).intersection(session_id for (session_id,) in rows)
         if erased:
             await asyncio.to_thread(_delete_files, [path for path, session_id in files.items() if session_id in erased])
             await asyncio.to_thread(erase_calls, self._locations.log, erased)
@@ -279,9 +283,8 @@ class Eraser:
         documents += sum([_delete_documents(connection, *session) for session in data.sessions.items()])
         self._store.index.purge(connection)
         tombstone = hashed_caller(data.agent, data.caller, self._secret), datetime.now(UTC).isoformat()
-        connection.execute(
-            "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT (caller) DO UPDATE SET at = excluded.at", tombstone
-        )
+        statement = "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT (caller) DO UPDATE SET at = excluded.at"
+        connection.execute(statement, tombstone)
         return documents
 
     async def _scrub_files(self) -> list[str]:
@@ -296,7 +299,7 @@ class Eraser:
         found = [await self._remem.find_by_session(session_id) for session_id in sessions]
         ids = {document_id for document_id in found if document_id is not None}
         for agent, caller in pairs:
-            ids |= {document.id for document in await self._remem.past_calls(agent, caller, _REMOTE_LIMIT, timeout=10)}
+            ids |= {document.id for document in await self._remem.past_calls(agent, caller, 100, timeout=10)}
         # A server that reports no ids cannot be asked to delete one.
         deleted = [bool(document_id) and await self._remem.delete(document_id) for document_id in sorted(ids)]
         return sum(deleted), len(deleted) - sum(deleted)
@@ -306,23 +309,23 @@ def holding(words: Sequence[str], locations: DataLocations) -> list[Path]:
     """The files that contain one of these words, ignoring case."""
     pattern = re.compile(b"|".join(re.escape(word.encode()) for word in words), re.IGNORECASE)
     overlap = max(len(word.encode()) for word in words)
-    paths = {path.resolve() for folder in locations.folders for path in folder.rglob("*") if path.is_file()}
-    return sorted(path for path in paths if _holds(path, pattern, overlap))
 
-
-def _holds(path: Path, pattern: re.Pattern[bytes], overlap: int) -> bool:
-    seen = b""
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                seen = seen[-overlap:] + chunk
-                if pattern.search(seen):
-                    return True
-    except FileNotFoundError:  # deleted by the running gateway
+    def holds(path: Path) -> bool:
+        seen = b""
+        try:
+            with path.open("rb") as file:
+                while chunk := file.read(1 << 20):
+                    seen = seen[-overlap:] + chunk
+                    if pattern.search(seen):
+                        return True
+        except FileNotFoundError:  # deleted by the running gateway
+            return False
+        except OSError as error:
+            raise StoreUnavailable(f"{path} cannot be read: {error.strerror}") from None
         return False
-    except OSError as error:
-        raise StoreUnavailable(f"{path} cannot be read: {error.strerror}") from None
-    return False
+
+    paths = {path.resolve() for folder in locations.folders for path in folder.rglob("*") if path.is_file()}
+    return sorted(filter(holds, paths))
 
 
 # Tables
@@ -337,30 +340,6 @@ def _delete_documents(connection: Connection, session_id: str, agent: str) -> in
 def _delete_jobs(connection: Connection, sessions: Iterable[str]) -> int:
     statement = "DELETE FROM finalization_jobs WHERE session_id = ?"
     return sum([connection.execute(statement, (session_id,)).rowcount for session_id in sessions])
-
-
-def _sessions(connection: Connection, caller: str, agent: str) -> dict[str, str]:
-    """The calls that left something, each with its agent."""
-    sessions = dict(connection.execute(_SESSIONS, {"caller": caller, "agent": agent}).fetchall())
-    tagged, tokens = carrying(f"caller:{caller}")
-    query = f"SELECT source_id, metadata FROM documents WHERE source = ? AND source_id <> '' AND {tagged}"
-    for session_id, metadata in connection.execute(query, (CALL_SOURCE, *tokens)):
-        with_agent = orjson.loads(metadata).get("agent") or ""
-        if agent in ("", with_agent):
-            sessions.setdefault(session_id, with_agent)
-    return sessions
-
-
-def _erased(connection: Connection, sessions: Sequence[str]) -> set[str]:
-    """Those of them that were erased. A call that was only reverted is still among the finished calls."""
-    erased: set[str] = set()
-    for first in range(0, len(sessions), _SESSIONS_PER_QUERY):
-        some = sessions[first : first + _SESSIONS_PER_QUERY]
-        query = f"""SELECT session_id FROM reverted_sessions WHERE session_id IN ({", ".join("?" * len(some))})
-            AND session_id NOT IN (SELECT session_id FROM finished_calls)
-            AND session_id NOT IN (SELECT session_id FROM archived_calls)"""
-        erased |= {session_id for (session_id,) in connection.execute(query, some)}
-    return erased
 
 
 def _tagged(caller: str, agent: str) -> tuple[str, tuple[str, ...]]:
@@ -381,21 +360,18 @@ def _is_of(session: Mapping[str, Any], caller: str, agent: str) -> bool:
 
 
 def _call_files(locations: DataLocations) -> Iterator[tuple[Path, str]]:
-    """Transcripts and recordings, each with its session id."""
-    for path in locations.archive_dir.glob("voice-session-*.*"):
-        yield path, f"voice-session:{path.stem.removeprefix('voice-session-')}"
-    for path in locations.record_dir.glob("*.jsonl") if locations.record_dir is not None else ():
-        yield path, f"voice-session:{path.stem}"
+    """Transcripts and recordings, each with the uuid of its call."""
+    for path in sorted(locations.archive_dir.glob("voice-session-*.*")):
+        yield path, path.stem.removeprefix("voice-session-")
+    for path in sorted(locations.record_dir.glob("*.jsonl")) if locations.record_dir is not None else ():
+        yield path, path.stem
 
 
 def _files(locations: DataLocations, sessions: Iterable[str], caller: str, agent: str) -> Iterator[Path]:
     uuids = {session_id.removeprefix("voice-session:") for session_id in sessions}
-    for name in (f"voice-session-{uuid}.{suffix}" for uuid in sorted(uuids) for suffix in ("txt", "part")):
-        if (path := locations.archive_dir / name).is_file():
-            yield path
-    for path in sorted(locations.record_dir.glob("*.jsonl")) if locations.record_dir is not None else ():
+    for path, uuid in _call_files(locations):
         # A call without a word is recorded too, and stored nowhere else.
-        if path.stem in uuids or _is_recording_of(path, caller, agent):
+        if uuid in uuids or (path.suffix == ".jsonl" and _is_recording_of(path, caller, agent)):
             yield path
 
 
@@ -416,25 +392,23 @@ def _delete_files(paths: Iterable[Path]) -> None:
             raise StoreUnavailable(f"{path} cannot be deleted: {error.strerror}") from None
 
 
-# Databases
-
-
 async def _scrub(path: Path, timeout: float) -> bool:
     """Overwrite what was deleted in the file and its log; false if other processes keep it busy."""
-    for _ in range(_SCRUB_ATTEMPTS):  # during another process's checkpoint SQLite refuses at once
-        if await asyncio.to_thread(_vacuum, path, timeout / _SCRUB_ATTEMPTS):
+    attempts = 5  # during another process's checkpoint SQLite refuses at once
+
+    def vacuum() -> bool:
+        with closing(sqlite3.connect(path, timeout=timeout / attempts)) as connection:
+            try:
+                # Without it a new page may be built in memory from one that still holds the words.
+                connection.execute("PRAGMA secure_delete = ON")
+                connection.execute("VACUUM")
+                busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            except sqlite3.Error:
+                return False
+        return not busy
+
+    for _ in range(attempts):
+        if await asyncio.to_thread(vacuum):
             return True
         await asyncio.sleep(timeout / 100)
     return False
-
-
-def _vacuum(path: Path, timeout: float) -> bool:
-    with closing(sqlite3.connect(path, timeout=timeout)) as connection:
-        try:
-            # Without it a new page may be built in memory from one that still holds the words.
-            connection.execute("PRAGMA secure_delete = ON")
-            connection.execute("VACUUM")
-            busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        except sqlite3.Error:
-            return False
-    return not busy

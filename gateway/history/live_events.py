@@ -147,7 +147,14 @@ class EventPublisher:
     def publish(self, event: dict[str, Any], *, kept: bool, held: LogRow | None = None) -> None:
         """`held`: the row that the log has of it already."""
         self._listener(event)
-        stored = event if kept else self._without_words(event)
+        stored = event
+        if not kept:  # the rest stays in memory for a while
+            key = f"{self._process}-{next(self._numbers)}"
+            self._unstored[key] = event
+            if len(self._unstored) > MAX_UNSTORED:
+                self._unstored.popitem(last=False)
+            stored = {name: value for name, value in event.items() if name not in _PRIVATE}
+            stored |= {"caller": "", "unkept": key}
         content = orjson.dumps(stored)
         row = held or LogRow(stored["session"], stored["caller"], stored["agent"])
         self.log.publish(row, content, appended=held is not None)
@@ -177,14 +184,6 @@ class EventPublisher:
         self._closed = True
         for end_stream in list(self._on_close):
             end_stream()
-
-    def _without_words(self, event: dict[str, Any]) -> dict[str, Any]:
-        """What may be stored of an event; the rest stays in memory for a while."""
-        key = f"{self._process}-{next(self._numbers)}"
-        self._unstored[key] = event
-        if len(self._unstored) > MAX_UNSTORED:
-            self._unstored.popitem(last=False)
-        return {**{name: value for name, value in event.items() if name not in _PRIVATE}, "caller": "", "unkept": key}
 
 
 class CallEvents:
