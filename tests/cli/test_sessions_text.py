@@ -27,7 +27,14 @@ def test_hostile_names_do_not_steer_the_terminal() -> None:
     said = {"speaker": "caller", "text": HOSTILE, "at": "", "unheard": HOSTILE}
     step = {"remote": {"state": "refused", "at": "", "reason": HOSTILE}}
     event = {"event": "turn", "at": CALL["started_at"], "speaker": "caller", "text": HOSTILE}
-    more = {"transcript": [said], "timings": [], "receipt": {"block": HOSTILE}, "steps": step, "timeline": [event]}
+    more = {
+        "summary": HOSTILE,
+        "transcript": [said],
+        "timings": [],
+        "receipt": {"block": HOSTILE},
+        "steps": step,
+        "timeline": [event],
+    }
     for text in (as_text(*call_list([CALL])), as_text(*call_details({**CALL, **more}))):
         assert "[2Jcaller" in text
         assert not set("\x1b\r\u202e") & set(text)
