@@ -197,7 +197,7 @@ class Config:
             allowed=AllowList(settings.allowed_callers),
             verifier=TelnyxVerifier(settings.telnyx_public_key) if settings.telnyx_public_key else None,
             engine=engine,
-            writer=_summarizer(settings),
+            writer=make_summarizer(settings),
             admin_token=admin_token(settings),
             tool_modules=load_modules(agents),
             text_agents=_text_agents(settings, agents),
@@ -207,11 +207,25 @@ class Config:
         )
 
 
-def _summarizer(settings: Settings) -> Summarizer:
+def agent_rules(agents: AgentDirectory) -> dict[str, AgentRules]:
+    """What finalization needs of each agent."""
+    return {
+        agent.name: AgentRules(
+            timezone=agent.timezone,
+            state_keys=agent.repeat_caller.state_keys,
+            counts_repeat_callers=agent.repeat_caller.analytics_enabled,
+            new_person_after=agent.repeat_caller.new_person_after,
+        )
+        for agent in agents
+    }
+
+
+def make_summarizer(settings: Settings, *, provider: str = "", model: str = "") -> Summarizer:
+    """For these settings, or for another provider and model than they name."""
     missing = "prompts/summary.md is missing; it says how the language model writes a summary"
     return build_writer(
-        provider=settings.summary_provider,
-        model=settings.summary_model,
+        provider=provider or settings.summary_provider,
+        model=model if provider else settings.summary_model,
         anthropic_api_key=settings.anthropic_api_key,
         anthropic_base_url=settings.anthropic_base_url,
         xai_api_key=settings.xai_api_key,
@@ -268,7 +282,7 @@ async def open_resources(config: Config, sharing: Sharing, stack: contextlib.Asy
     http = await stack.enter_async_context(httpx.AsyncClient())
     # A connection pool of its own: requests to carriers must not wait while a store hangs.
     store_http = await stack.enter_async_context(httpx.AsyncClient()) if settings.remem_api_url else http
-    embedder = _embedder(settings)
+    embedder = make_embedder(settings)
     stores = await open_stores(settings.data_dir, settings.database_url, embedder=embedder)
     stack.push_async_callback(stores.close)
     stack.push_async_callback(config.writer.close)
@@ -288,7 +302,7 @@ async def open_resources(config: Config, sharing: Sharing, stack: contextlib.Asy
     return Resources(http, embedder, stores, remem, recordings, archive, log, sharing, call_events, levels)
 
 
-def _embedder(settings: Settings) -> Embedder | None:
+def make_embedder(settings: Settings) -> Embedder | None:
     if not settings.memory_vectors:
         return None
     if extras.is_installed("vectors"):
@@ -383,7 +397,7 @@ async def start_services(config: Config, resources: Resources, stack: contextlib
 
 
 def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> FinalizationWorker:
-    agents, store, sharing, embedder = config.agents, resources.store, resources.sharing, resources.embedder
+    store, sharing, embedder = resources.store, resources.sharing, resources.embedder
     alive = sharing.cluster.is_alive if sharing.shares_disk else never_alive
     table = JobTable(resources.stores.local, sharing.cluster.node, alive)
     embed = embedder.embed if embedder is not None else None
@@ -393,15 +407,7 @@ def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> Finaliza
         remem=resources.remem,
         summarizer=config.writer,
         archive=resources.archive,
-        agents={
-            agent.name: AgentRules(
-                timezone=agent.timezone,
-                state_keys=agent.repeat_caller.state_keys,
-                counts_repeat_callers=agent.repeat_caller.analytics_enabled,
-                new_person_after=agent.repeat_caller.new_person_after,
-            )
-            for agent in agents
-        },
+        agents=agent_rules(config.agents),
         is_erased=eraser.is_erased,
     )
     return FinalizationWorker(steps, table, sharing.jobs, resources.call_events, eraser.clear_away)

@@ -94,6 +94,7 @@ async def expire_memory(facts: FactStore, topics: PinnedTopicStore, retention: R
         try:
             limits = retention.limits(datetime.now(UTC))
             expired = sum([await facts.expire(*limit) + await topics.expire(*limit) for limit in limits])
+            await facts.delete_old_undo(datetime.now(UTC))
             if expired:
                 _log.info("old facts deleted", extra={"statements": expired})
         except StoreError as error:

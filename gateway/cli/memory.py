@@ -15,13 +15,18 @@ import httpx
 import orjson
 
 from gateway import settings
-from gateway.agents import DEFAULT_AGENT
+from gateway.agents import DEFAULT_AGENT, AgentDirectory
 from gateway.cli import memory_text, terminal
 from gateway.cluster.open import open_shared_erasure
 from gateway.errors import SettingsError
+from gateway.finalization.archive import Archive
+from gateway.finalization.job_table import JobTable
+from gateway.finalization.steps import CallMemory, FinalizationSteps
 from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.calls_table import CallsTable, FinishedCall
 from gateway.history.erasure import DataLocations, Eraser, ErasureResult
+from gateway.history.queries import CallHistory
+from gateway.history.rebuild import MemoryRebuild, RebuiltCall
 from gateway.history.report import CallerReport, MemoryReports
 from gateway.history.stores import Stores, open_stores, store_path
 from gateway.memory.pinned_topics import PinnedTopicStore
@@ -76,15 +81,16 @@ class _Context:
             raise SettingsError(f"no single call matches {self.options.session}; `gateway memory show` lists calls")
         return found
 
-    async def confirmed(self, question: str) -> bool:
+    async def confirmed(self, question: str, *, can_undo: bool = False) -> bool:
         """Ask a person at a terminal; a script has decided already."""
         if self.options.yes or not sys.stdin.isatty():
             return True
-        print(f"{question} This can't be undone. [y/N] ", end="", file=sys.stderr, flush=True)
+        warning = "" if can_undo else " This can't be undone."
+        print(f"{question}{warning} [y/N] ", end="", file=sys.stderr, flush=True)
         answer = await asyncio.to_thread(sys.stdin.readline)
         if answer.strip().lower() in ("y", "yes"):
             return True
-        print("nothing was deleted", file=sys.stderr)
+        print(f"nothing was {'changed' if can_undo else 'deleted'}", file=sys.stderr)
         return False
 
 
@@ -98,8 +104,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             action.add_argument(plain.lower(), metavar=plain, help=_MEANINGS[argument], **optional)
         action.add_argument("--agent", default="", metavar="NAME", help="only for this agent")
         action.add_argument("--json", action="store_true", help="print JSON")
-        if act in (_revert, _forget):
+        if act in (_revert, _forget, _rebuild):
             action.add_argument("--yes", action="store_true", help="do not ask for confirmation")
+        if act is _rebuild:
+            action.add_argument("--all", action="store_true", help="all callers")
+            action.add_argument("--model", default="", help="extractive, anthropic, xai, or such as anthropic/MODEL")
+            action.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
+            action.add_argument("--undo", action="store_true", help="restore what the last rebuild replaced")
         if act is _pin:
             action.add_argument("--about", default="", metavar="TEXT", help="description")
             action.add_argument("--status", default="", metavar="TEXT", help="current status")
@@ -245,6 +256,73 @@ async def _agent(context: _Context) -> str:
     return given or names[0]
 
 
+# Rebuilding
+
+
+async def _rebuild(context: _Context) -> int:
+    given = context.options
+    if bool(given.caller) == given.all:
+        raise SettingsError("name a caller, or use --all for all of them")
+    known = await MemoryReports(context.store).callers(given.agent)
+    callers = sorted({one.caller for one in known}) if given.all else [_caller(given.caller)]
+    async with _memory_rebuild(context) as rebuild:
+        if given.undo:
+            restored = sum([await rebuild.undo(caller, given.agent) for caller in callers])
+            if not restored:
+                raise SettingsError("there is no rebuild of the last 30 days to undo")
+            context.show({"restored": restored}, [f"restored {terminal.count(restored, 'call')}"])
+            return 0
+        planned: list[RebuiltCall] = []
+        for number, caller in enumerate(callers, 1):
+            with terminal.progress(f"reading the calls of caller {number} of {len(callers)}"):
+                planned += [call async for call in rebuild.plan(caller, given.agent)]
+        if not planned:
+            _unknown_caller()
+        context.show([call.as_json() for call in planned], memory_text.rebuilt(planned))
+        changed = [call for call in planned if call.is_changed]
+        size = terminal.count(len(changed), "call")
+        if given.dry_run or not changed:
+            return 0
+        if not await context.confirmed(f"Apply to {size}?", can_undo=True):
+            return 1
+        with terminal.progress("storing"):
+            await rebuild.apply(changed)
+    print(f"{size} rebuilt; --undo restores them within 30 days", file=sys.stderr)
+    return 0
+
+
+@contextlib.asynccontextmanager
+async def _memory_rebuild(context: _Context) -> AsyncIterator[MemoryRebuild]:
+    from gateway.app import agent_rules, make_embedder, make_summarizer  # imports the whole application
+
+    given, stores = context.settings, context.stores
+    provider, _, model = context.options.model.partition("/")
+    if provider not in ("", "extractive", "anthropic", "xai"):
+        raise SettingsError(f"--model is {provider!r}; use extractive, anthropic or xai, or such as anthropic/MODEL")
+    if provider in ("anthropic", "xai") and not getattr(given, f"{provider}_api_key"):
+        raise SettingsError(f"--model {provider} needs {provider.upper()}_API_KEY")
+    embedder, archive_dir = make_embedder(given), given.voice_session_archive_dir
+    summarizer = make_summarizer(given, provider=provider, model=model)
+    try:
+        async with httpx.AsyncClient() as http, context.eraser() as eraser:
+            topics = PinnedTopicStore(stores.memory, embed=embedder.embed if embedder else None)
+            steps = FinalizationSteps(
+                memory=CallMemory(stores.memory, topics),
+                jobs=JobTable(stores.local),
+                remem=connect_remem(given.remem_api_url, given.remem_api_key, http),
+                summarizer=summarizer,
+                archive=Archive(archive_dir, retention_days=0),
+                agents=agent_rules(AgentDirectory(given.agents, given.folder)),
+                is_erased=eraser.is_erased,
+            )
+            history = CallHistory(stores, data_dir=given.data_dir, archive_dir=archive_dir)
+            yield MemoryRebuild(steps, history, given.record_dir)
+    finally:
+        await summarizer.close()
+        if embedder is not None:
+            embedder.close()
+
+
 # Erasure
 
 
@@ -300,6 +378,7 @@ def _unknown_caller() -> NoReturn:
 
 _MEANINGS: Final = {
     "CALLER": "a phone number in E.164, like +12025550143",
+    "[CALLER]": "a phone number in E.164, like +12025550143",
     "SESSION": "a session id, or its first characters",
     "[SESSION]": "a session id, or its first characters (default: the last call)",
     "TITLE": "the topic's title, a few words",
@@ -315,6 +394,7 @@ _ACTIONS: Final[dict[str, tuple[Callable[[_Context], Awaitable[int]], str, tuple
     "unpin": (_unpin, "unpin a topic", ("CALLER", "TITLE")),
     "revert": (_revert, "undo everything learned from one call", ("SESSION",)),
     "forget": (_forget, "delete everything about a caller", ("CALLER",)),
+    "rebuild": (_rebuild, "derive summaries, facts and topics again from what is kept of calls", ("[CALLER]",)),
     "export": (_export, "everything about a caller, as one JSON document", ("CALLER",)),
     "audit": (_audit, "facts, topics and state that a person should review", ()),
     "stats": (_stats, "how much is known and used, without phone numbers", ()),

@@ -10,6 +10,7 @@ from rich.text import Text
 from gateway.cli.terminal import count, line, minute, one_line, short_id, table
 from gateway.history.calls_table import FinishedCall
 from gateway.history.erasure import ErasureResult
+from gateway.history.rebuild import RebuiltCall
 from gateway.history.report import AuditFinding, CallerReport, CallerSummary, MemoryChange, MemoryStats
 from gateway.memory.documents import Document
 from gateway.memory.pinned_topics import PinnedTopic
@@ -139,6 +140,20 @@ def stats(known: MemoryStats) -> Iterator[RenderableType]:
             *((f"callers with {key}", str(number)) for key, number in known.state_keys.items()),
         ]
     )
+
+
+def rebuilt(calls: Sequence[RebuiltCall]) -> Iterator[RenderableType]:
+    """The difference of each call that changes, then the calls that stay as they are."""
+    styles = {"+": "green", "-": "red", "@": "dim"}
+    for call in calls:
+        if call.is_changed:
+            yield line(f"{call.session.started_at.astimezone():%Y-%m-%d %H:%M}  {call.session.id}", "bold")
+            yield from (line(text, styles.get(text[:1], "")) for text in call.diff[2:])
+            yield ""
+        elif call.problem:
+            yield line(f"{call.session.id} stays as it is: {call.problem}", "dim")
+    if not any(call.is_changed for call in calls):
+        yield f"nothing to change in {count(len(calls), 'call')}"
 
 
 def deleted(result: ErasureResult) -> Iterator[RenderableType]:

@@ -110,7 +110,7 @@ class FinalizationSteps:
     async def write_document(self, job: FinalizationJob) -> None:
         """Summary and document in our own store. By a language model, or by rules if none answers in time."""
         if job.summary is None:
-            job.summary = await self._summarize(job, self.summarizer.write)
+            job.summary = await self._summarize(job.session, self.summarizer.write)
             if await self.is_cancelled(job):  # that took a while
                 return
             await self.jobs.save(job)
@@ -121,6 +121,10 @@ class FinalizationSteps:
                 document = await self.memory.documents.replace(document.id, new.content, title=new.title)
             job.document_id, job.version = document.id, job.version + 1
             await self.jobs.save(job)
+
+    async def summarize(self, session: VoiceSession) -> CallSummary:
+        """A summary by the language model, or by rules if none is configured. Raises LlmError."""
+        return await self._summarize(session, self.summarizer.ask if self.summarizer.has_llm else self.summarizer.write)
 
     async def learn_facts(self, job: FinalizationJob) -> None:
         """The caller's facts. Those of a better summary replace them."""
@@ -168,7 +172,7 @@ class FinalizationSteps:
         """Have a language model rewrite the summary and replace the document. Raises LlmError."""
         if not self.upgrade_due(job):
             return
-        summary = await self._summarize(job, self.summarizer.ask)
+        summary = await self.summarize(job.session)
         new = self._document(job, summary)
         await self.jobs.save(job)  # raises if another node runs the job by now
         await self.memory.documents.replace(job.document_id, new.content, title=new.title)
@@ -212,12 +216,11 @@ class FinalizationSteps:
         job.remote_version = version
         await self.jobs.save(job)
 
-    async def _summarize(self, job: FinalizationJob, write: Callable[..., Awaitable[CallSummary]]) -> CallSummary:
+    async def _summarize(self, session: VoiceSession, write: Callable[..., Awaitable[CallSummary]]) -> CallSummary:
         """
         `recited` is what the agent was given of the caller, or may have looked up: repeating it teaches nothing new.
         With the topics of earlier calls, this call's topics get the same names.
         """
-        session = job.session
         known = await self.memory.facts.known(session.agent, session.caller, 1000)
         recited = [session.receipt.get("block", ""), *(fact.text for fact in known if fact.session_id != session.id)]
         topics = await self.memory.topics.topics(session.agent, session.caller)

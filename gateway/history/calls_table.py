@@ -190,6 +190,10 @@ class CallsTable:
 
         await self._store.run(work)
 
+    async def set_summary_by(self, session_id: str, summary_by: str) -> None:
+        statement = "UPDATE finished_calls SET summary_by = ? WHERE session_id = ?"
+        await self._store.run(lambda connection: connection.execute(statement, (summary_by, session_id)).rowcount)
+
     async def forget(self, *, caller: str, agent: str = "") -> list[str]:
         """Delete a caller's calls, with one agent or all. Returns the session ids."""
 

@@ -9,7 +9,7 @@ from gateway.memory.database import Connection
 from gateway.memory.documents import NewDocument
 from gateway.memory.fact_relations import StatementReading, relation
 from gateway.memory.identity import same_person
-from gateway.memory.memory_log import CallerScope, EntryKey, LogChange, LogEntry, MemoryLog, NewEntry
+from gateway.memory.memory_log import CallerScope, EntryKey, LogChange, LogEntry, MemoryLog, NewEntry, delete_undo
 from gateway.memory.summary_parser import SESSION_PREFIX
 from gateway.session import VoiceSession
 
@@ -156,7 +156,7 @@ class FactStore(MemoryLog[ActiveFact]):
         for fact in facts:
             person = next((speakers[turn] for turn in fact.turns if turn < len(speakers)), "")
             entries.append(NewEntry(asdict(fact) | ({"person": person} if person else {})))
-        return await self._replace_session(session, entries, now)
+        return await self.replace_session(session, entries, now)
 
     async def correct(self, agent: str, caller: str, fact_id: str, text: str, *, by: str, now: datetime) -> bool:
         """
@@ -170,6 +170,7 @@ class FactStore(MemoryLog[ActiveFact]):
             kind = next((fact.type for fact in self._stored(connection, scope, _fact) if fact.id == fact_id), "")
             delete = "DELETE FROM documents WHERE id = ? AND source = ? AND tags = ?"
             connection.execute(delete, (fact_id, *scope.documents))
+            delete_undo(connection, caller, agent)
             if kind and text:
                 correction = {"text": text, "type": kind, "confidence": 1.0, "turns": ()}
                 self._append(connection, scope, by, now, [NewEntry(correction)], now)

@@ -37,6 +37,13 @@ SCHEMA: Final = (
     "CREATE INDEX IF NOT EXISTS documents_of_pins ON documents (tags) WHERE source = 'pinned-topic'",
     # Outlives the session's entries, so that a late retry can't bring back what was reverted or forgotten.
     "CREATE TABLE IF NOT EXISTS reverted_sessions (session_id TEXT PRIMARY KEY) WITHOUT ROWID",
+    # What the last rebuild of a caller's memory replaced, compressed. Deleting anything of theirs deletes it too.
+    """CREATE TABLE IF NOT EXISTS rebuild_undo (
+        agent TEXT NOT NULL,
+        caller TEXT NOT NULL,
+        at TEXT NOT NULL,
+        content BLOB NOT NULL,
+        PRIMARY KEY (agent, caller)) WITHOUT ROWID""",
     # Until November 2026 facts and pinned topics had a log each.
     Migration(
         "memory_log",
@@ -56,6 +63,8 @@ SCHEMA: Final = (
 )
 
 
+UNDO_DAYS: Final = 30
+"""How long a rebuild of a caller's memory can be undone."""
 EntryKey = tuple[str, int]
 """The session id and the position in the session."""
 
@@ -176,6 +185,7 @@ class MemoryLog(ABC, Generic[Item]):
             count = self._delete_session(connection, session_id)
             for scope in scopes:
                 self._rebuild(connection, scope)
+                delete_undo(connection, scope.caller, scope.agent)
             return count
 
         return await self._store.run(work)
@@ -186,6 +196,7 @@ class MemoryLog(ABC, Generic[Item]):
         def work(connection: Connection) -> None:
             for scope in self._scopes(connection, "document_id = ?", document_id):
                 self._rebuild(connection, scope)
+                delete_undo(connection, scope.caller, scope.agent)
 
         await self._store.run(work)
 
@@ -202,6 +213,7 @@ class MemoryLog(ABC, Generic[Item]):
                 values,
             )
             connection.execute(f"DELETE FROM documents WHERE source = ? AND {tagged}", (self.source, *tokens))
+            delete_undo(connection, caller, agent)
             return connection.execute(f"DELETE FROM memory_entries WHERE {condition}", values).rowcount
 
         return await self._store.run(work)
@@ -220,7 +232,7 @@ class MemoryLog(ABC, Generic[Item]):
         # One transaction per caller, so that live calls that read memory do not wait long.
         return sum([await self._store.run(partial(work, scope=scope)) for scope in found if of(scope.agent)])
 
-    async def _replace_session(self, session: VoiceSession, entries: Sequence[NewEntry], now: datetime) -> bool:
+    async def replace_session(self, session: VoiceSession, entries: Sequence[NewEntry], now: datetime) -> bool:
         """
         Make these the entries of a session. Returns whether that changed anything.
 
@@ -242,6 +254,25 @@ class MemoryLog(ABC, Generic[Item]):
             return True
 
         return await self._store.run(work)
+
+    async def delete_old_undo(self, now: datetime) -> None:
+        """Delete the copies of rebuilds that can no longer be undone."""
+        before = ((now - timedelta(days=UNDO_DAYS)).isoformat(),)
+        statement = "DELETE FROM rebuild_undo WHERE at < ?"
+        await self._store.run(lambda connection: connection.execute(statement, before).rowcount)
+
+    async def session_entries(self, session_id: str) -> list[NewEntry]:
+        """What a session contributed, in its order."""
+        query = (
+            "SELECT content, model, vector FROM memory_entries WHERE session_id = ? AND source = ? ORDER BY position"
+        )
+        rows = await self._store.look(
+            lambda connection: connection.execute(query, (session_id, self.source)).fetchall()
+        )
+        return [
+            NewEntry(orjson.loads(content), b64decode(vector) if model == MODEL else b"")
+            for content, model, vector in rows
+        ]
 
     # In a transaction
 
@@ -368,12 +399,7 @@ class Retention:
         if document.source == "voice-call" and document.source_id.startswith(SESSION_PREFIX):
             oldest = self.oldest_call(now)
             return oldest is None or document.created_at >= oldest
-        last_said_at = document.metadata.get("last_said_at")
-        if document.source not in ("caller-fact", "pinned-topic") or last_said_at is None:
-            return True
-        oldest = self.oldest(agent, now)
-        in_time = oldest is None or datetime.fromisoformat(last_said_at) >= oldest
-        return in_time and not document.metadata.get("superseded_by")
+        return is_current(document, self.oldest(agent, now))
 
     def oldest(self, agent: str, now: datetime) -> datetime | None:
         """The time before which statements no longer count; None without a limit."""
@@ -385,6 +411,20 @@ class Retention:
         own = [(now - timedelta(days=days), agent.__eq__) for agent, days in self.by_agent.items() if days]
         general = [(now - timedelta(days=self.days), lambda agent: agent not in self.by_agent)] if self.days else []
         return [*own, *general]
+
+
+def is_current(document: Document, not_before: datetime | None = None) -> bool:
+    """Whether a fact or topic counts: not if it is superseded, or was last said earlier. Other documents do."""
+    last_said_at = document.metadata.get("last_said_at")
+    if document.source not in ("caller-fact", "pinned-topic") or last_said_at is None:
+        return True
+    in_time = not_before is None or datetime.fromisoformat(last_said_at) >= not_before
+    return in_time and not document.metadata.get("superseded_by")
+
+
+def delete_undo(connection: Connection, caller: str, agent: str | None) -> None:
+    """Delete the copy that the last rebuild of a caller's memory made, with one agent or all."""
+    connection.execute("DELETE FROM rebuild_undo WHERE caller = ? AND coalesce(agent = ?, true)", (caller, agent))
 
 
 def json_text(value: object) -> str:

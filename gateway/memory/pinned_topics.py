@@ -307,7 +307,7 @@ class PinnedTopicStore(MemoryLog[Topic]):
         Other topics of the same session, from a better summary, replace its first ones.
         """
         entries = [NewEntry(asdict(topic), await self._vector(topic.title)) for topic in topics]
-        return await self._replace_session(session, entries, now)
+        return await self.replace_session(session, entries, now)
 
     # Operators
 

@@ -67,6 +67,13 @@ def read_call(document: Document) -> PastCall | None:
     )
 
 
+def name_from_earlier_call(document: Document) -> str:
+    """The name in a document's header that was not given in its call; empty without one."""
+    return (
+        _caller(_header(document.content).get("Caller", ""))[0] if document.metadata.get(NAME_FROM_EARLIER_CALL) else ""
+    )
+
+
 def belongs_to(document: Document, agent: str, caller: str) -> bool | None:
     """
     Whether a document belongs to this caller with this agent; None if it does not say.

@@ -266,3 +266,32 @@ async def test_pinning_needs_an_agent_where_there_are_several(gateway: Stage, me
     code, _, err = await memory("pin", CALLER, "Orlando sale")
     assert (code, err) == (2, "gateway: a topic is pinned for one agent; add --agent, one of leo, maya\n")
     assert (await memory("pin", CALLER, "Orlando sale", "--agent", "leo"))[0] == 0
+
+
+async def test_rebuild_shows_applies_and_undoes(gateway: Stage, memory: Run, tmp_path: Path):
+    [transcript] = [path for path in (tmp_path / "archive").iterdir() if "Quibble" in path.read_text()]
+    transcript.write_text(transcript.read_text().replace("Ana Quibble", "Ana Quibble and I live in Leeds"))
+    (tmp_path / "data" / "call-log.db").unlink()  # past its retention
+    code, out, _ = await memory("rebuild", CALLER, "--dry-run", "--model", "extractive")
+    assert code == 0 and "+Fact: Lives in Leeds" in out
+    assert "Leeds" not in (await memory("show", CALLER))[1]
+    code, _, err = await memory("rebuild", CALLER, "--yes")
+    assert (code, "rebuilt; --undo restores" in err) == (0, True)
+    assert "Leeds" in (await memory("show", CALLER))[1]
+    assert (await memory("rebuild", "--all", "--undo"))[:2] == (0, "restored 1 call\n")
+    assert "Leeds" not in (await memory("show", CALLER))[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "name a caller, or use --all"),
+        ((CALLER, "--model", "gpt"), "--model is 'gpt'; use extractive, anthropic or xai"),
+        ((CALLER, "--model", "xai/grok-4"), "--model xai needs XAI_API_KEY"),
+        ((CALLER, "--undo"), "there is no rebuild"),
+        ((UNKNOWN,), "nothing is known about this caller"),
+    ],
+)
+async def test_rebuild_mistakes_are_one_line(gateway: Stage, memory: Run, arguments: tuple[str, ...], complaint: str):
+    code, _, err = await memory("rebuild", *arguments)
+    assert (code, err.count("\n")) == (2, 1) and complaint in err
