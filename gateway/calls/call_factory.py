@@ -65,62 +65,56 @@ class NoMemoryServices:
         return NoMemory()
 
 
+@dataclass(frozen=True)
 class AgentMemory:
     """The MemorySource of one call."""
 
+    services: MemoryServices
+    agent: Agent
+    access: MemoryAccess
+
     can_erase = True
 
-    def __init__(self, services: MemoryServices, agent: Agent, access: MemoryAccess) -> None:
-        self._services = services
-        self._agent = agent
-        self._access = access
-
     def load(self, caller: str) -> MemoryLoader | None:
-        may_rise = self._agent.trust.pin is not None
-        if not caller or not (may_rise or self._access.allows(TrustLevel.NAME)):
+        may_rise = self.agent.trust.pin is not None
+        if not caller or not (may_rise or self.access.allows(TrustLevel.NAME)):
             return None
-        return MemoryLoader(self._services.recall, agent=self._agent.name, caller=caller, limit=self._services.limit)
+        return MemoryLoader(self.services.recall, agent=self.agent.name, caller=caller, limit=self.services.limit)
 
     async def erase(self, caller: str) -> None:
-        await self._services.forget(self._agent.name, caller)
+        await self.services.forget(self.agent.name, caller)
 
 
+@dataclass(frozen=True)
 class CallFactory:
     """Prepares calls while the phone rings, makes them when their media arrives, and logs them."""
 
-    def __init__(
-        self,
-        engine: EngineConfig,
-        agent_llms: ResponderFactory,
-        tool_loader: ToolLoader,
-        memory: MemoryServices | NoMemoryServices,
-        recordings: RecordingDirectory,
-        publisher: EventPublisher,
-        timeouts: LiveCallTimeouts,
-    ) -> None:
-        self._engine = engine
-        self._agent_llms = agent_llms
-        self._tool_loader = tool_loader
-        self._memory = memory
-        self._recordings = recordings
-        self._timeouts = timeouts
-        self.publisher = publisher
-        self.log = memory.log
+    engine: EngineConfig
+    agent_llms: ResponderFactory
+    tool_loader: ToolLoader
+    memory: MemoryServices | NoMemoryServices
+    recordings: RecordingDirectory
+    publisher: EventPublisher
+    timeouts: LiveCallTimeouts
+
+    @property
+    def log(self) -> CallLog | NoCallLog:
+        return self.memory.log
 
     @property
     def has_engine(self) -> bool:
-        return self._engine.is_set_up
+        return self.engine.is_set_up
 
     @property
     def has_memory(self) -> bool:
-        return self._memory.remembers
+        return self.memory.remembers
 
     # While the phone rings
 
     def prepare(self, call: ManagedCall) -> None:
         """Begin to load what the call will need: memory, and the agent's functions."""
-        call.tools = self._tool_loader.load(call.agent, call.access)
-        call.access.open(self._memory.source(call.agent, call.access))
+        call.tools = self.tool_loader.load(call.agent, call.access)
+        call.access.open(self.memory.source(call.agent, call.access))
 
     def session(self, call: ManagedCall) -> VoiceSession | None:
         """For a caller who will be remembered; another's call gets one when it is answered."""
@@ -129,7 +123,7 @@ class CallFactory:
     # With its media
 
     async def load_tools(self, call: ManagedCall) -> CallTools:
-        return await self._tool_loader.load(call.agent, call.access)
+        return await self.tool_loader.load(call.agent, call.access)
 
     def make(
         self, call: ManagedCall, tools: CallTools, stream: MediaStream, control: CallControl, cluster: Cluster
@@ -141,25 +135,25 @@ class CallFactory:
         self.open_log(session, call)
         recorder: CallRecorder = NoRecorder()
         if not session.off_record:
-            recorder = call.recorder or self._recordings.record(session.uuid)
+            recorder = call.recorder or self.recordings.record(session.uuid)
         if recorder is not call.recorder:
             known = {"remembers": self.has_memory, "functions": tools.function_names}
             recorder.note("call", call.recording_header(session) | known)
         is_ours = functools.partial(cluster.is_ours_now, call.key)
-        llm = self._agent_llms.open(call.agent, call.caller, call.media_url, call.access)
+        llm = self.agent_llms.open(call.agent, call.caller, call.media_url, call.access)
         media = Call(
             session,
             CallAgent(call.agent, tools, llm.endpoint if llm is not None else None),
             stream,
             CallLeg(control, call.key[1], call.called, call.media_url, is_ours),
-            self._engine,
+            self.engine,
             call.access,
             CallRecords(self.call_events(call, cluster.share_entry), recorder),
-            self._timeouts,
+            self.timeouts,
         )
         if llm is not None:
-            call.access.subscribe(functools.partial(self._agent_llms.memory_changed, llm, call.agent))
-            media.on_over = functools.partial(self._agent_llms.close, llm)
+            call.access.subscribe(functools.partial(self.agent_llms.memory_changed, llm, call.agent))
+            media.on_over = functools.partial(self.agent_llms.close, llm)
             llm.responder.observe_latency(media.latency)
             llm.responder.override_replies(media.reply_to)
         return media

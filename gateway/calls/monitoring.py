@@ -40,28 +40,22 @@ class CallMonitor:
 
     def __init__(self) -> None:
         self._meter: LevelMeter | None = None
-        self._taps: tuple[AudioTap, ...] = ()
+        self._listeners: tuple[AudioTap | LevelMeter, ...] = ()
 
     # Called by the call
 
     def caller_audio(self, audio: bytes) -> None:
-        if self._meter is not None:
-            self._meter.caller_audio(audio)
-        for tap in self._taps:
-            tap.caller_audio(audio)
+        for listener in self._listeners:
+            listener.caller_audio(audio)
 
     def agent_audio(self, audio: bytes, now: float) -> None:
-        if self._meter is not None:
-            self._meter.agent_audio(audio, now)
-        for tap in self._taps:
-            tap.agent_audio(audio)
+        for listener in self._listeners:
+            listener.agent_audio(audio, now)
 
     def clear(self) -> None:
         """Drop agent audio that was sent and not yet played."""
-        if self._meter is not None:
-            self._meter.clear()
-        for tap in self._taps:
-            tap.clear()
+        for listener in self._listeners:
+            listener.clear()
 
     # Called by watchers
 
@@ -69,20 +63,22 @@ class CallMonitor:
         """Peak levels of caller and agent since the previous call. The first call starts measuring."""
         if self._meter is None:
             self._meter = LevelMeter()
+            self._listeners += (self._meter,)
         return self._meter.read(now)
 
     def stop_measuring(self) -> None:
+        self._listeners = tuple(listener for listener in self._listeners if listener is not self._meter)
         self._meter = None
 
     @contextlib.contextmanager
     def tapped(self) -> Iterator["AudioTap"]:
         """Listen in while the block runs."""
         tap = AudioTap()
-        self._taps = (*self._taps, tap)
+        self._listeners += (tap,)
         try:
             yield tap
         finally:
-            self._taps = tuple(other for other in self._taps if other is not tap)
+            self._listeners = tuple(listener for listener in self._listeners if listener is not tap)
 
 
 class AudioTap:
@@ -97,7 +93,7 @@ class AudioTap:
         if len(self._caller) > LATEST_BYTES:
             del self._caller[:-LATEST_BYTES]
 
-    def agent_audio(self, audio: bytes) -> None:
+    def agent_audio(self, audio: bytes, now: float) -> None:
         if len(self._agent) < _LONGEST_ANSWER:
             self._agent += audio
 

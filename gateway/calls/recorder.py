@@ -121,30 +121,20 @@ class RecordingDirectory:
             recorder, line = self._lines.get()
             if recorder is self._stop:
                 break
-            if line is None:
-                _close(files.pop(recorder, None))
-                if recorder.discarded:
-                    recorder.path.unlink(missing_ok=True)
-            elif recorder not in broken and not recorder.discarded:
+            if line is not None and recorder not in broken and not recorder.discarded:
                 try:
-                    _write(files, recorder, line)
+                    if recorder not in files:
+                        files[recorder] = os.open(recorder.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+                    os.write(files[recorder], _as_json(line))
                 except (OSError, TypeError, ValueError, RecursionError) as error:
                     broken.add(recorder)  # an incomplete recording can't be replayed
-                    _close(files.pop(recorder, None))
                     _log.error("recording given up", extra={"file": recorder.path.name, "error": str(error)})
+            if recorder in files and (line is None or recorder in broken):
+                os.close(files.pop(recorder))
+            if line is None and recorder.discarded:
+                recorder.path.unlink(missing_ok=True)
         for file in files.values():
-            _close(file)
-
-
-def _write(files: dict[FileRecorder, int], recorder: FileRecorder, line: _Line) -> None:
-    if recorder not in files:
-        files[recorder] = os.open(recorder.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.write(files[recorder], _as_json(line))
-
-
-def _close(file: int | None) -> None:
-    if file is not None:
-        os.close(file)
+            os.close(file)
 
 
 def _as_json(line: _Line) -> bytes:

@@ -9,6 +9,7 @@ import enum
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from gateway import logs
@@ -39,47 +40,40 @@ class RecoveryStep(enum.Enum):
     """No stream can be had: end the call."""
 
 
+@dataclass(frozen=True)
 class StreamRecovery:
     """Decides about the calls of one node; their owner carries out each RecoveryStep."""
 
-    def __init__(
-        self,
-        table: CallTable,
-        controls: Mapping[str, CallControl],
-        calls: CallFactory,
-        cluster: Cluster,
-        timeouts: CallTimeouts,
-    ) -> None:
-        self._table = table
-        self._controls = controls
-        self._calls = calls
-        self._cluster = cluster
-        self._timeouts = timeouts
+    table: CallTable
+    controls: Mapping[str, CallControl]
+    calls: CallFactory
+    cluster: Cluster
+    timeouts: CallTimeouts
 
     def stream_lost(self, call: ManagedCall) -> RecoveryStep:
         """The call has no media from now on."""
         self._wait_for_stream(call, CallState.RECONNECTING)
         if call.attempt >= MAX_ATTEMPTS:
             return RecoveryStep.GIVE_UP
-        if not self._controls[call.key[0]].asks_to_resume:
+        if not self.controls[call.key[0]].asks_to_resume:
             return RecoveryStep.RESTART
-        call.liveness_check_at = _now() + self._timeouts.liveness_check
+        call.liveness_check_at = _now() + self.timeouts.liveness_check
         return RecoveryStep.WAIT
 
     def transfer_started(self, call: ManagedCall) -> None:
         """The carrier calls the transfer target, and will report whether it answers."""
         self._wait_for_stream(call, CallState.TRANSFERRING)
         if call.session is not None:  # a restarted gateway must know that this call is not to be hung up
-            self._calls.open_log(call.session, call)
+            self.calls.open_log(call.session, call)
 
     async def renew(self, call: ManagedCall) -> bool:
         """Open a token for the next stream. False if the call has ended, or has one already."""
-        if not self._table.manages(call) or not call.awaits_stream:
+        if not self.table.manages(call) or not call.awaits_stream:
             return False
         logs.set_call(call.session_id)
-        call.renew_token(_now() + self._timeouts.token)
-        self._calls.prepare(call)
-        call.token_is_shared = await self._cluster.publish_token(call.record(self._cluster.node))
+        call.renew_token(_now() + self.timeouts.token)
+        self.calls.prepare(call)
+        call.token_is_shared = await self.cluster.publish_token(call.record(self.cluster.node))
         _log.info("call goes on", extra={"carrier": call.key[0], "attempt": call.attempt})
         return True
 
@@ -87,11 +81,11 @@ class StreamRecovery:
         """Ask the carrier for a new stream, if the caller is still there."""
         logs.set_call(call.session_id)
         carrier, call_id = call.key
-        control = self._controls[carrier]
-        await asyncio.sleep(self._timeouts.hangup_grace)
+        control = self.controls[carrier]
+        await asyncio.sleep(self.timeouts.hangup_grace)
         if await control.is_alive(call_id) is False:
             return RecoveryStep.CALLER_GONE
-        if not await self._cluster.is_ours_now(call.key):
+        if not await self.cluster.is_ours_now(call.key):
             return RecoveryStep.OWNED_ELSEWHERE
         if not await self.renew(call):
             return RecoveryStep.WAIT
@@ -99,14 +93,14 @@ class StreamRecovery:
             await control.restart_stream(call_id, stream_url=call.stream_url, replaces=not call.may_be_elsewhere)
         except CarrierRefused as error:
             _log.warning("no new stream", extra={"carrier": carrier, "reason": str(error)})
-            if not self._table.manages(call) or call.state is not CallState.RECONNECTING:
+            if not self.table.manages(call) or call.state is not CallState.RECONNECTING:
                 return RecoveryStep.WAIT
             if not (call.may_be_elsewhere and isinstance(error, StreamInUse)):
                 return RecoveryStep.GIVE_UP
             # The stream may belong to another node, which still talks to the caller.
             call.attempt = 0
             call.close_token()
-            call.deadline = _now() + self._timeouts.reconnect
+            call.deadline = _now() + self.timeouts.reconnect
         return RecoveryStep.WAIT
 
     async def check_alive(self, call: ManagedCall) -> RecoveryStep:
@@ -115,13 +109,13 @@ class StreamRecovery:
 
         No webhook may ever report that they left: it came while the gateway was down, or the hangup broke the stream.
         """
-        alive = await self._controls[call.key[0]].is_alive(call.key[1])
-        if not self._table.manages(call) or not call.awaits_stream:
+        alive = await self.controls[call.key[0]].is_alive(call.key[1])
+        if not self.table.manages(call) or not call.awaits_stream:
             return RecoveryStep.WAIT
         if alive is False:
             return RecoveryStep.CALLER_GONE
         if alive is None and not call.may_be_elsewhere:
-            call.deadline = min(call.deadline, _now() + self._timeouts.liveness_unknown)
+            call.deadline = min(call.deadline, _now() + self.timeouts.liveness_unknown)
         return RecoveryStep.WAIT
 
     async def expire(self, call: ManagedCall) -> RecoveryStep:
@@ -132,11 +126,11 @@ class StreamRecovery:
         still talk to the caller.
         """
         call.deadline = math.inf
-        if (call.token_is_shared or call.attempt) and not await self._cluster.is_ours(call.key):
+        if (call.token_is_shared or call.attempt) and not await self.cluster.is_ours(call.key):
             return RecoveryStep.OWNED_ELSEWHERE
-        control = self._controls[call.key[0]]
+        control = self.controls[call.key[0]]
         gone = call.may_be_elsewhere and await control.is_alive(call.key[1]) is False
-        if not self._table.manages(call) or call.deadline != math.inf or call.state is CallState.ACTIVE:
+        if not self.table.manages(call) or call.deadline != math.inf or call.state is CallState.ACTIVE:
             return RecoveryStep.WAIT  # it went on while we asked
         if gone:
             return RecoveryStep.CALLER_GONE
@@ -145,14 +139,14 @@ class StreamRecovery:
         if not control.asks_to_resume:
             return self.stream_lost(call)
         call.close_token()
-        call.deadline = _now() + self._timeouts.reconnect
+        call.deadline = _now() + self.timeouts.reconnect
         return RecoveryStep.WAIT
 
     def _wait_for_stream(self, call: ManagedCall, state: CallState) -> None:
         call.change_state(state)
         call.close_token()
-        call.deadline = _now() + self._timeouts.reconnect
-        self._cluster.stream_lost(call.record(self._cluster.node), call.session)
+        call.deadline = _now() + self.timeouts.reconnect
+        self.cluster.stream_lost(call.record(self.cluster.node), call.session)
 
 
 def _now() -> float:

@@ -168,10 +168,7 @@ class Transcript:
         turns = self.so_far
         is_open = len(turns) > len(self.turns) and not self._session.off_record
         kept = [turn for turn in turns if turn.kept]
-        return [
-            *rows_of_turns(kept, open_answer=self._number if is_open else None),
-            *rows_beside_turns(self._session),
-        ]
+        return [*rows_of_turns(kept, open_answer=self._number if is_open else None), *rows_beside_turns(self._session)]
 
     # The answer that is being spoken
 

@@ -134,7 +134,7 @@ async def test_nodes_see_each_others_levels(tmp_path: Path) -> None:
 
 def test_tap_follows_playout():
     tap = AudioTap()
-    tap.agent_audio(b"\x01" * 300)
+    tap.agent_audio(b"\x01" * 300, 0.0)
     tap.caller_audio(b"\x02" * 100)
     assert tap.take(200) == (b"\x02" * 100 + b"\xff" * 100, b"\x01" * 200)
     tap.clear()
