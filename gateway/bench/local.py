@@ -22,9 +22,8 @@ from gateway.settings import Secret
 from gateway.simulate.softphone import phone_line
 from gateway.simulate.synthetic_caller import ScriptedCaller, line_noise, pico
 from gateway.simulate.word_error import WordError, total, word_error
-from gateway.speech.models import Models
+from gateway.speech.models import Models, VoiceActivityDetector
 from gateway.speech.stt_stream import SpeechEnded, SttStream, TranscribeRequest
-from gateway.speech.vad import VoiceActivityDetector
 
 TURNS: Final = 12
 """Turns of the single call."""

@@ -6,10 +6,10 @@ import sys
 from functools import partial
 from typing import Final
 
+from gateway import extras
 from gateway.bench import results, runner
 from gateway.bench.processes import COMPARISONS, LOCAL_CALLS, SOCKETS
 from gateway.errors import SettingsError
-from gateway.speech import model_files
 
 DESCRIPTION: Final = (
     "Run simulated calls against a temporary gateway on one core: calls sustained, added delay, CPU per call."
@@ -39,8 +39,8 @@ def run(options: argparse.Namespace) -> int:
     """Return 1 if frames or answers were lost or no load was sustained."""
     measure = partial(runner.measure, seconds=options.seconds)
     if options.engine:
-        if not model_files.are_installed():
-            raise SettingsError(f"the local engine is not installed; run: {model_files.INSTALL}")
+        if not extras.is_installed("local"):
+            raise SettingsError(f"the local engine is not installed; run: {extras.how_to_install('local')}")
         from gateway.bench import local  # numpy; not needed by the server
 
         local_found = local.measure(options.calls or LOCAL_CALLS, progress=_progress)

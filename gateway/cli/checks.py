@@ -19,6 +19,7 @@ import httpx
 import websockets.asyncio.client
 import websockets.exceptions
 
+from gateway import extras
 from gateway.agents import AgentDirectory
 from gateway.cluster.open import check_redis_url
 from gateway.engines.registry import SET_UP_ENGINE
@@ -26,7 +27,6 @@ from gateway.errors import GatewayError
 from gateway.history import traces
 from gateway.history.stores import store_path
 from gateway.settings import Secret, Settings, is_url
-from gateway.speech import model_files
 from gateway.speech.config import SpeechConfig
 from gateway.telephony.number_setup import webhook_urls
 from gateway.telephony.phone_numbers import AllowList
@@ -235,7 +235,7 @@ async def _engine(settings: Settings, net: _Net) -> list[CheckResult]:
 
 async def _local_engine(settings: Settings, net: _Net) -> list[CheckResult]:
     """Its packages and models, and the speech servers that replace them."""
-    if not model_files.are_installed():
+    if not extras.is_installed("local"):
         return [CheckResult("engine", CheckState.WRONG, "no voice engine; calls are rejected", SET_UP_ENGINE)]
     from gateway.speech.models import Models  # imports numpy
 

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from gateway import logs
+from gateway import extras, logs
 from gateway.cli.replay import speed
 from gateway.cli.terminal import make_console
 from gateway.replay.harness import ReplayHarness, replay_harness
@@ -34,7 +34,6 @@ from gateway.simulate.frames import JsonFrame
 from gateway.simulate.gateway_under_test import GatewayAddress, GatewayApi, own_gateway
 from gateway.simulate.softphone import phone_line
 from gateway.simulate.word_error import WordError, word_error
-from gateway.speech import model_files
 
 DESCRIPTION: Final = (
     "Start a real gateway, phone it twice with a synthetic voice, and show what it heard, stored and remembered. Needs "
@@ -77,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.reconfigure(errors="replace")  # a terminal without box characters still shows the words
     page = Page(make_console(sys.stdout, width=WIDTH))
     page.line("Voice Gateway demo", "bold")
-    if options.recorded or not model_files.are_installed():
+    if options.recorded or not extras.is_installed("local"):
         default = 8.0 if sys.stdout.isatty() else 0.0
         return asyncio.run(_play_recorded(page, default if options.speed is None else options.speed))
     return asyncio.run(_speak(page, options.speed or 3.0))  # the models need time of their own

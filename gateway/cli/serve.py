@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import uvicorn
 
-from gateway import logs, metrics, settings
+from gateway import extras, logs, metrics, settings
 from gateway.app import create_app
 from gateway.calls.manager import CallManager
 from gateway.cluster import supervisor
@@ -26,7 +26,6 @@ from gateway.finalization.job_table import JobTable
 from gateway.history.stores import open_stores
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.settings import Secret, Settings, admin_token
-from gateway.speech import model_files
 from gateway.websocket import picows, portable
 from gateway.websocket.interface import Connector
 from gateway.websocket.port_mux import PortablePortMux, PortMux
@@ -206,7 +205,7 @@ def _announce(loaded: Settings, listener: socket.socket, count: int) -> None:
     several = {"workers": count} if count > 1 else {}
     _log.info("gateway starts", extra={"url": f"http://{host}:{port}", "engine": loaded.engine, **several})
     _show_login(host, port, admin_token(loaded))
-    if loaded.engine == "local" and not model_files.are_installed():
+    if loaded.engine == "local" and not extras.is_installed("local"):
         _log.warning("no voice engine, every call will be refused", extra={"to_do": SET_UP_ENGINE})
     if not loaded.twilio_auth_token and not loaded.telnyx_api_key:
         _log.warning("no carrier is set up; set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or the TELNYX_ ones")

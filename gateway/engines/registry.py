@@ -14,8 +14,8 @@ from gateway.engines.interface import NoEngine, VoiceEngine
 from gateway.engines.local import LocalEngine
 from gateway.engines.speech_worker import SpeechWorkerClient, SpeechWorkerTimeouts
 from gateway.errors import SettingsError
+from gateway.extras import how_to_install, is_installed
 from gateway.settings import Settings
-from gateway.speech import model_files
 from gateway.speech.config import SpeechConfig
 from gateway.websocket.interface import Connector, tls_context
 
@@ -30,7 +30,7 @@ def make_engine(settings: Settings, connect: Connector, engines: Mapping[str, Ma
     return engines[settings.engine](settings, connect)
 
 
-SET_UP_ENGINE: Final = f"set DEEPGRAM_API_KEY, or run: {model_files.INSTALL}"
+SET_UP_ENGINE: Final = f"set DEEPGRAM_API_KEY, or run: {how_to_install('local')}"
 """What to do where no engine is set up."""
 
 
@@ -43,9 +43,9 @@ def _deepgram(settings: Settings, connect: Connector) -> VoiceEngine:
 
 def _local(settings: Settings, connect: Connector) -> VoiceEngine:
     SpeechConfig.read(settings.local_recogniser, settings.local_voice)
-    if not model_files.are_installed():
+    if not is_installed("local"):
         if settings.voice_engine:
-            raise SettingsError(f"VOICE_ENGINE is local but its packages are missing; run: {model_files.INSTALL}")
+            raise SettingsError(f"VOICE_ENGINE is local but its packages are missing; run: {how_to_install('local')}")
         return NoEngine()
     key = settings.local_speech_api_key
     environ = {

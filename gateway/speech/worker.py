@@ -5,33 +5,28 @@ The gateway starts it as `python -m gateway.speech.worker` and talks to it throu
 recognition streams; transcription and synthesis run in a thread pool. The process ends when its stdin closes.
 """
 
+import contextlib
 import os
 import queue
 import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import BinaryIO, Final
+from typing import Final
+
+import httpx
 
 from gateway.errors import GatewayError
 from gateway.speech.config import DEFAULT_RECOGNISER, DEFAULT_VOICE, SpeechConfig
-from gateway.speech.models import Models
+from gateway.speech.models import Models, VoiceActivityDetector
 from gateway.speech.protocol import MessageKind, SpeechMessage, SpeechReader
 from gateway.speech.stt_stream import SpeechEnded, SpeechStarted, SttEvent, SttStream, TranscribeRequest
-from gateway.speech.vad import VoiceActivityDetector
 
 _CHUNK_BYTES: Final = 8000
 """Audio is sent in chunks of a second, so that other calls do not wait behind a long text."""
 _MAX_THREADS: Final = 4
 _REMOTE_THREADS: Final = 16
 """With models behind a URL threads mostly wait; a slow server must not hold up every call."""
-
-ENVIRONMENT: Final = {
-    "LOCAL_RECOGNISER": DEFAULT_RECOGNISER,
-    "LOCAL_VOICE": DEFAULT_VOICE,
-    "LOCAL_SPEECH_API_KEY": "",
-}
-"""The settings of this process, with their defaults."""
 
 
 class SpeechWorker:
@@ -119,8 +114,8 @@ class SpeechWorker:
 
 def _problem(model: str, error: Exception) -> bytes:
     """For the log. An error's text may quote the caller; its HTTP status does not."""
-    status = getattr(error, "code", None)
-    return f"{model} failed: {type(error).__name__}{f' {status}' if isinstance(status, int) else ''}".encode()
+    status = f" {error.response.status_code}" if isinstance(error, httpx.HTTPStatusError) else ""
+    return f"{model} failed: {type(error).__name__}{status}".encode()
 
 
 def main() -> None:
@@ -133,29 +128,28 @@ def main() -> None:
         with writing:
             out.write(message.encoded())
 
-    recogniser, voice, api_key = (os.environ.get(name, default) for name, default in ENVIRONMENT.items())
+    recogniser = os.environ.get("LOCAL_RECOGNISER", DEFAULT_RECOGNISER)
+    voice = os.environ.get("LOCAL_VOICE", DEFAULT_VOICE)
     try:
-        models = Models.load(SpeechConfig.read(recogniser, voice), api_key)
+        models = Models.load(SpeechConfig.read(recogniser, voice), os.environ.get("LOCAL_SPEECH_API_KEY", ""))
     except Exception as error:  # whatever a library raises: a restart would fail in the same way
         reason = str(error) if isinstance(error, GatewayError | ImportError) else f"no models: {type(error).__name__}"
         send(SpeechMessage(MessageKind.UNUSABLE, body=reason.encode()))
         return
     worker = SpeechWorker(models, send)
-    threading.Thread(target=_read, args=(sys.stdin.buffer, worker), daemon=True).start()
+
+    def read() -> None:
+        reader = SpeechReader()
+        while data := os.read(sys.stdin.fileno(), 65536):
+            for message in reader.feed(data):
+                worker.receive(message)
+        worker.receive(None)
+
+    threading.Thread(target=read, daemon=True).start()
     send(SpeechMessage(MessageKind.READY))
-    try:
+    with contextlib.suppress(BrokenPipeError):
         worker.run()
-    except BrokenPipeError:
-        pass
     os._exit(0)  # does not wait for models that still compute
-
-
-def _read(stdin: BinaryIO, worker: SpeechWorker) -> None:
-    reader = SpeechReader()
-    while data := os.read(stdin.fileno(), 65536):
-        for message in reader.feed(data):
-            worker.receive(message)
-    worker.receive(None)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from gateway.speech.dtmf_filter import DtmfFilter
 from gateway.speech.samples import RATE, decode, encode
+from gateway.speech.stt_stream import DtmfFilter
 
 ROWS, COLUMNS = (697, 770, 852, 941), (1209, 1336, 1477, 1633)
 AT = np.arange(256) / RATE

@@ -5,7 +5,7 @@ import pytest
 
 from gateway.errors import EngineRefused
 from gateway.extras import how_to_install
-from gateway.speech import model_files
+from gateway.speech.models import read_model_file
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def package(tmp_path, monkeypatch):
 
 def test_verified_file_is_read(package):
     digest = hashlib.sha256(b"weights").hexdigest()
-    assert model_files.read_verified("some_models", "model.onnx", digest) == b"weights"
+    assert read_model_file("some_models", "model.onnx", digest) == b"weights"
 
 
 def test_altered_file_is_refused(package):
@@ -29,12 +29,12 @@ def test_altered_file_is_refused(package):
         EngineRefused,
         match="model.onnx of some_models is not the file it should be; delete .venv and run: scripts/install",
     ):
-        model_files.read_verified("some_models", "model.onnx", "0" * 64)
+        read_model_file("some_models", "model.onnx", "0" * 64)
 
 
 def test_missing_file_is_refused(package):
     with pytest.raises(EngineRefused, match="some_models has no other.onnx"):
-        model_files.read_verified("some_models", "other.onnx", "0" * 64)
+        read_model_file("some_models", "other.onnx", "0" * 64)
 
 
 def test_missing_package_is_named():
@@ -42,4 +42,4 @@ def test_missing_package_is_named():
         EngineRefused,
         match=re.escape(f"no_such_package is not installed; run: {how_to_install('local')}"),
     ):
-        model_files.folder_of("no_such_package")
+        read_model_file("no_such_package", "model.onnx", "0" * 64)

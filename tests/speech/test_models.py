@@ -3,9 +3,9 @@
 import io
 import re
 import sys
-import urllib.error
 import wave
 
+import httpx
 import numpy as np
 import pytest
 
@@ -52,7 +52,7 @@ def test_wav_file_is_accepted(server):
 
 
 def test_wrong_key_is_an_error(server):
-    with pytest.raises(urllib.error.HTTPError):
+    with pytest.raises(httpx.HTTPStatusError):
         RemoteRecogniser(server.url, "whisper-1", "wrong").transcribe(np.zeros(800, np.float32))
 
 

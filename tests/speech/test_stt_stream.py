@@ -5,9 +5,9 @@ import pytest
 
 from gateway.audio import SILENCE_BYTE
 from gateway.simulate.synthetic_caller import line_noise, pico
+from gateway.speech.models import VoiceActivityDetector
 from gateway.speech.samples import RATE, encode
 from gateway.speech.stt_stream import SpeechEnded, SpeechStarted, SttStream, TranscribeRequest
-from gateway.speech.vad import VoiceActivityDetector
 
 QUIET = b"".join(line_noise(100))  # two seconds
 

@@ -83,7 +83,7 @@ def test_failed_recognition_is_reported(process):
     send(process, MessageKind.AUDIO, body=QUIET + pico("Is anybody there?") + QUIET)
     assert [received(process).kind, received(process)] == [
         MessageKind.SPEECH_STARTED,
-        SpeechMessage(MessageKind.FAILED, 1, body=b"recogniser failed: URLError"),
+        SpeechMessage(MessageKind.FAILED, 1, body=b"recogniser failed: ConnectError"),
     ]
     assert received(process) == SpeechMessage(MessageKind.SPEECH_ENDED, 1)
 
@@ -93,7 +93,7 @@ def test_failed_synthesis_is_reported(process):
         process._models = replace(process._models, voice=RemoteVoice(server.url, "tts-1", "alloy", "wrong"))
         send(process, MessageKind.OPEN)
         send(process, MessageKind.SAY, number=1, body=b"Hello.")
-        assert received(process) == SpeechMessage(MessageKind.FAILED, 1, body=b"voice failed: HTTPError 401")
+        assert received(process) == SpeechMessage(MessageKind.FAILED, 1, body=b"voice failed: HTTPStatusError 401")
         assert received(process) == SpeechMessage(MessageKind.SPOKEN, 1, 1)
 
 
