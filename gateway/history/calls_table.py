@@ -5,11 +5,13 @@ Words spoken are not in it. Each filter has an index, so that a page is found wi
 agent was given is kept beside it: with those texts in its rows the statistics of 10,000 calls took ten times as long.
 """
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
+from itertools import pairwise
 from math import isnan, nan
+from operator import itemgetter
 from struct import iter_unpack, pack
 from typing import Any, Final
 
@@ -29,6 +31,8 @@ NEWEST_FIRST: Final = "ORDER BY started_at DESC, session_id DESC LIMIT ?"
 _FACTS_OF_CALLERS: Final = """SELECT DISTINCT caller, documents.id, metadata FROM memory_entries
     JOIN documents ON documents.id = memory_entries.document_id
     WHERE memory_entries.source = 'caller-fact' AND caller IN ({marks})"""
+_SCANNED_CALLS: Final = 1000
+"""For more calls than this, SQLite reads the table in half the time that it takes to find each through an index."""
 _LATENCY: Final = f"<{len(STAGES)}f"
 """One turn in the column `latencies`: a 32-bit float for each of STAGES, NaN for one that was not reached."""
 
@@ -126,12 +130,10 @@ class CallerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class LatencyBucket:
-    """The calls of one time step with one outcome. `with_memory`: those whose agent was given something."""
+class TimeStep:
+    """The calls of one time step. `with_memory`: those whose agent was given something."""
 
-    step: int
-    outcome: str
-    calls: int
+    outcomes: Counter[str]
     seconds: float
     with_memory: int
     latencies: bytes
@@ -279,23 +281,17 @@ class CallsTable:
 
     # Latency
 
-    async def latency_buckets(self, starts: Sequence[str], wanted: CallRowFilter = EVERY_CALL) -> list[LatencyBucket]:
-        """The calls since the first of these times, by time step and outcome. Each step begins at one of them."""
-        where, values = replace(wanted, since=starts[0]).where()
+    async def time_steps(self, starts: Sequence[str], wanted: CallRowFilter = EVERY_CALL) -> list[TimeStep]:
+        """The calls since the first of these times. Each step begins at one of them."""
+        where, values = wanted.where()
+        if await self.count(wanted) > _SCANNED_CALLS:
+            where = where.replace("started_at >= ?", "started_at || '' >= ?")  # an expression has no index
         query = f"SELECT started_at, outcome, seconds, memory_items, latencies FROM finished_calls WHERE {where}"
 
-        def work(connection: Connection) -> list[LatencyBucket]:
-            grouped: dict[tuple[int, str], list[tuple[float, int, bytes]]] = {}
-            for started_at, outcome, seconds, memory_items, latencies in connection.execute(query, values):
-                key = bisect_right(starts, started_at) - 1, outcome
-                grouped.setdefault(key, []).append((seconds, memory_items, latencies))
-            buckets = []
-            for (step, outcome), calls in sorted(grouped.items()):
-                seconds, memory_items, latencies = zip(*calls, strict=True)
-                with_memory = sum(items > 0 for items in memory_items)
-                totals = len(calls), sum(seconds), with_memory, b"".join(latencies)
-                buckets.append(LatencyBucket(step, outcome, *totals))
-            return buckets
+        def work(connection: Connection) -> list[TimeStep]:
+            rows = sorted(connection.execute(query, values).fetchall(), key=itemgetter(0))
+            edges = [bisect_left(rows, start, key=itemgetter(0)) for start in starts]
+            return [_time_step(rows[first:last]) for first, last in pairwise([*edges, len(rows)])]
 
         return await self._store.look(work)
 
@@ -306,16 +302,20 @@ class CallsTable:
         return await self._store.look(lambda connection: connection.execute(query, values).fetchall())
 
 
-def stage_seconds(buckets: Iterable[LatencyBucket], stage: str) -> Any:
+def _time_step(rows: Sequence[tuple[Any, ...]]) -> TimeStep:
+    _, outcomes, seconds, memory_items, latencies = zip(*rows, strict=True) if rows else ((), (), (), (), ())
+    return TimeStep(Counter(outcomes), sum(seconds), sum(items > 0 for items in memory_items), b"".join(latencies))
+
+
+def stage_seconds(latencies: bytes, stage: str) -> Any:
     """A numpy array: the seconds of every answer that reached this stage."""
     import numpy as np  # takes long to import, and most gateways show no statistics
 
-    every = np.frombuffer(b"".join(bucket.latencies for bucket in buckets), "<f4").reshape(-1, len(STAGES))
-    seconds = every[:, STAGES.index(stage)]
+    seconds = np.frombuffer(latencies, "<f4")[STAGES.index(stage) :: len(STAGES)]
     return seconds[~np.isnan(seconds)]
 
 
-def percentiles(buckets: Iterable[LatencyBucket], stage: str, ranks: Sequence[float]) -> list[float]:
+def percentiles(seconds: Any, ranks: Sequence[int]) -> list[float]:
     """
     For each rank, the smallest value that this percentage of answers does not exceed. Empty without answers.
 
@@ -323,9 +323,11 @@ def percentiles(buckets: Iterable[LatencyBucket], stage: str, ranks: Sequence[fl
     """
     import numpy as np
 
-    seconds = stage_seconds(buckets, stage)
-    found = np.percentile(seconds, ranks, method="inverted_cdf") if seconds.size else ()
-    return [max(_seconds(value), 0.0) for value in found]
+    if not seconds.size:
+        return []
+    # numpy.percentile takes ten times as long for a few answers.
+    places = [max(-(-rank * seconds.size // 100), 1) - 1 for rank in ranks]
+    return [max(_seconds(value), 0.0) for value in np.partition(seconds, places)[places]]
 
 
 def finished_call(session: VoiceSession, *, document_id: str, summary_by: str) -> FinishedCall:

@@ -23,7 +23,7 @@ from gateway.history.calls_table import (
     CallRowFilter,
     CallsTable,
     FinishedCall,
-    LatencyBucket,
+    TimeStep,
     finished_call,
     percentiles,
     stage_seconds,
@@ -126,12 +126,12 @@ class CallHistory:
         end = datetime.fromisoformat(wanted.before or now)
         width = max(end - begin, timedelta(seconds=1)) / TIME_STEPS
         starts = [(begin + step * width).isoformat() for step in range(TIME_STEPS)]
-        buckets = await self._table.latency_buckets(starts, chosen)
-        stages = await asyncio.to_thread(lambda: {stage: _stage(stage, buckets) for stage in STAGES})
+        steps = await self._table.time_steps(starts, chosen)
+        stages = await asyncio.to_thread(lambda: {stage: _stage(stage, steps) for stage in STAGES})
         return {
             "since": begin.isoformat(),
             "before": end.isoformat(),
-            "calls": sum(bucket.calls for bucket in buckets),
+            "calls": sum(step.outcomes.total() for step in steps),
             "turns": max(figures["turns"] for figures in stages.values()),
             "stages": stages,
         }
@@ -192,12 +192,13 @@ def _transcript(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _stage(stage: str, buckets: Sequence[LatencyBucket]) -> dict[str, Any]:
+def _stage(stage: str, steps: Sequence[TimeStep]) -> dict[str, Any]:
     """Figures of one stage. `course` has the median of each time step, None if there were no answers."""
-    found = percentiles(buckets, stage, list(_RANKS.values()))
-    steps = [[bucket for bucket in buckets if bucket.step == step] for step in range(TIME_STEPS)]
+    every = stage_seconds(b"".join(step.latencies for step in steps), stage)
+    found = percentiles(every, list(_RANKS.values()))
+    medians = [percentiles(stage_seconds(step.latencies, stage), [50]) for step in steps]
     return {
-        "turns": int(stage_seconds(buckets, stage).size),
+        "turns": int(every.size),
         **(dict(zip(_RANKS, found, strict=True)) if found else dict.fromkeys(_RANKS)),
-        "course": [next(iter(percentiles(step, stage, [50])), None) for step in steps],
+        "course": [median[0] if median else None for median in medians],
     }

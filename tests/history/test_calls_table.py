@@ -138,12 +138,13 @@ async def test_latencies_are_grouped_by_time_step(store):
     await a_call(store, day=1, timings=[{"first_frame": 123.0}], receipt={"items": [{}]})
     await a_call(store, day=1)
     starts = [(START + timedelta(days=day)).isoformat() for day in range(3)]
-    buckets = await CallsTable(store).latency_buckets(starts)
-    assert [(bucket.step, bucket.calls, bucket.with_memory) for bucket in buckets] == [(0, 1, 0), (1, 2, 1)]
-    assert sorted(stage_seconds(buckets, "first_frame").round(2).tolist()) == pytest.approx([-0.2, 0.84, 123.0])
-    assert stage_seconds(buckets, "transcript").size == 0
-    assert percentiles(buckets, "first_frame", [0, 50, 100]) == [0.0, 0.84, 123.0]
-    assert percentiles(buckets, "transcript", [50]) == []
+    steps = await CallsTable(store).time_steps(starts)
+    assert [(step.outcomes.total(), step.with_memory) for step in steps] == [(1, 0), (2, 1), (0, 0)]
+    latencies = b"".join(step.latencies for step in steps)
+    first_frame, transcript = stage_seconds(latencies, "first_frame"), stage_seconds(latencies, "transcript")
+    assert sorted(first_frame.round(2).tolist()) == pytest.approx([-0.2, 0.84, 123.0])
+    assert percentiles(first_frame, [0, 50, 100]) == [0.0, 0.84, 123.0]
+    assert transcript.size == 0 and percentiles(transcript, [50]) == []
 
 
 async def test_returning_callers_are_counted(store):

@@ -12,13 +12,13 @@ _STEPS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 2
 
 def element(name: str, *children: str, **attributes: object) -> Markup:
     """One element. In attribute names a trailing underscore is dropped and others become dashes."""
-    given = Markup("").join(
-        Markup(' {}="{}"').format(key.rstrip("_").replace("_", "-"), _text(value))
+    given = [
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
         for key, value in attributes.items()
         if value is not None
-    )
-    inner = Markup("").join(escape(cleaned(child)) for child in children)
-    return Markup("<{name}{given}>{inner}</{name}>").format(name=Markup(name), given=given, inner=inner)
+    ]
+    inner = [escape(cleaned(child)) for child in children]
+    return Markup(f"<{name}{''.join(given)}>{''.join(inner)}</{name}>")
 
 
 def picture(width: float, height: float, label: str, *children: str, class_: str, stretched: bool = False) -> Markup:

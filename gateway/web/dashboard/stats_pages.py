@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from gateway.finalization.job_table import JobTable
-from gateway.history.calls_table import CallsTable, LatencyBucket, percentiles
+from gateway.history.calls_table import CallRowFilter, CallsTable, TimeStep, percentiles, stage_seconds
 from gateway.history.stores import Stores
 from gateway.session import EndReason
 from gateway.web.dashboard import charts
@@ -111,41 +111,39 @@ class StatsQuery:
 
     async def of(self, period: Period) -> CallStats:
         first = self._now().astimezone(UTC) - period.length
-        begins = [(first + step * period.step).isoformat() for step in range(period.steps)]
-        measured = await self._rows.latency_buckets(begins)
-        callers, returning = await self._rows.callers_since(first.isoformat())
-        return await asyncio.to_thread(_stats, measured, period, first, callers, returning)
+        starts = [first + step * period.step for step in range(period.steps)]
+        begins = [start.isoformat() for start in starts]
+        steps = await self._rows.time_steps(begins, CallRowFilter(since=begins[0]))
+        callers, returning = await self._rows.callers_since(begins[0])
+        stages, buckets = await asyncio.to_thread(_measure, starts, steps)
+        outcomes = sum((step.outcomes for step in steps), Counter[str]())
+        return CallStats(
+            period=period,
+            calls=outcomes.total(),
+            callers=callers,
+            returning=returning,
+            with_memory=sum(step.with_memory for step in steps),
+            seconds=sum(step.seconds for step in steps),
+            outcomes=outcomes.most_common(),
+            failed=sum(bucket.failed for bucket in buckets),
+            stages=stages,
+            buckets=buckets,
+        )
 
 
-def _stats(
-    measured: Sequence[LatencyBucket], period: Period, first: datetime, callers: int, returning: int
-) -> CallStats:
-    outcomes: Counter[str] = Counter()
-    for some in measured:
-        outcomes[some.outcome] += some.calls
-    steps = range(period.steps)
-    return CallStats(
-        period=period,
-        calls=outcomes.total(),
-        callers=callers,
-        returning=returning,
-        with_memory=sum(some.with_memory for some in measured),
-        seconds=sum(some.seconds for some in measured),
-        outcomes=outcomes.most_common(),
-        failed=_failed(measured),
-        stages=[(name, percentiles(measured, stage, _RANKS)) for stage, name in STAGE_NAMES.items()],
-        buckets=[_bucket(first + step * period.step, [m for m in measured if m.step == step]) for step in steps],
-    )
-
-
-def _bucket(start: datetime, measured: Sequence[LatencyBucket]) -> Bucket:
-    answers = percentiles(measured, "first_frame", _RANKS)
-    median, p95 = (answers[0], answers[2]) if answers else (None, None)
-    return Bucket(start, sum(some.calls for some in measured), _failed(measured), median, p95)
-
-
-def _failed(measured: Sequence[LatencyBucket]) -> int:
-    return sum(some.calls for some in measured if some.outcome in FAILURES)
+def _measure(
+    starts: Sequence[datetime], steps: Sequence[TimeStep]
+) -> tuple[list[tuple[str, list[float]]], list[Bucket]]:
+    """The percentiles of each stage, and the figures of each step."""
+    latencies = b"".join(step.latencies for step in steps)
+    stages = [(name, percentiles(stage_seconds(latencies, stage), _RANKS)) for stage, name in STAGE_NAMES.items()]
+    buckets = []
+    for start, step in zip(starts, steps, strict=True):
+        failed = sum(calls for outcome, calls in step.outcomes.items() if outcome in FAILURES)
+        answers = percentiles(stage_seconds(step.latencies, "first_frame"), _RANKS)
+        median, p95 = (answers[0], answers[2]) if answers else (None, None)
+        buckets.append(Bucket(start, step.outcomes.total(), failed, median, p95))
+    return stages, buckets
 
 
 # Plots
