@@ -1,7 +1,8 @@
 """What a recorded call found in the gateway's store and what it stored there."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import datetime
 from typing import Any
 
 from gateway.finalization.document import call_document
@@ -50,61 +51,35 @@ def stored_document(past_call: PastCall, header: CallHeader) -> dict[str, Any]:
         written_by="",
     )
     document = call_document(session, summary, None)
-    return {
-        "title": document.title,
-        "content": document.content,
-        "source": document.source,
-        "source_id": document.source_id,
-        "tags": list(document.tags),
-        "metadata": document.metadata,
-        "created_at": session.started_at.isoformat(),
-    }
+    return {**asdict(document), "tags": list(document.tags), "created_at": session.started_at.isoformat()}
 
 
 def _fact_document(fact: Fact, header: CallHeader) -> dict[str, Any]:
-    return {
-        "content": fact.text,
-        "source": facts.SOURCE,
-        "source_id": fact.id,
-        "tags": _tags(facts.SOURCE, header),
-        "created_at": fact.said_at.isoformat(),
-        "metadata": {
-            "session": fact.session_id,
-            "type": fact.type,
-            "confidence": fact.confidence,
-            "turns": fact.turns,
-            "last_said_at": fact.last_said_at.isoformat(),
-            "instead_of": fact.instead_of,
-            "person": fact.person,
-        },
-    }
+    fields = asdict(fact)
+    metadata = {name: fields[name] for name in ("type", "confidence", "turns", "instead_of", "person")}
+    metadata |= {"session": fact.session_id, "last_said_at": fact.last_said_at.isoformat()}
+    return _document(facts.SOURCE, fact.id, fact.text, fact.said_at, metadata, header)
 
 
 def _pin_document(pin: PinnedTopic, header: CallHeader) -> dict[str, Any]:
-    events = [
+    fields = asdict(pin)
+    metadata = {name: fields[name] for name in ("title", "about", "status", "open_items", "state", "calls", "turns")}
+    history = [
         {"state": event.state, "text": event.text, "session": event.session_id, "at": event.at.isoformat()}
         for event in pin.history
     ]
+    metadata |= {"session": pin.session_id, "last_said_at": pin.last_said_at.isoformat(), "history": history}
+    return _document(pinned_topics.SOURCE, pin.id, pin.title, pin.since, metadata, header)
+
+
+def _document(
+    source: str, source_id: str, content: str, created_at: datetime, metadata: dict[str, Any], header: CallHeader
+) -> dict[str, Any]:
     return {
-        "content": pin.title,
-        "source": pinned_topics.SOURCE,
-        "source_id": pin.id,
-        "tags": _tags(pinned_topics.SOURCE, header),
-        "created_at": pin.since.isoformat(),
-        "metadata": {
-            "title": pin.title,
-            "about": pin.about,
-            "status": pin.status,
-            "open_items": pin.open_items,
-            "state": pin.state,
-            "history": events,
-            "calls": pin.calls,
-            "session": pin.session_id,
-            "turns": pin.turns,
-            "last_said_at": pin.last_said_at.isoformat(),
-        },
+        "content": content,
+        "source": source,
+        "source_id": source_id,
+        "tags": [source, f"agent:{header.agent['name']}", f"caller:{header.caller}"],
+        "created_at": created_at.isoformat(),
+        "metadata": metadata,
     }
-
-
-def _tags(source: str, header: CallHeader) -> list[str]:
-    return [source, f"agent:{header.agent['name']}", f"caller:{header.caller}"]

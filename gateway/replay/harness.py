@@ -38,9 +38,6 @@ _CARRIERS: Final[dict[str, type[SimulatedTwilio] | type[SimulatedTelnyx]]] = {
 }
 
 
-# A temporary gateway
-
-
 @dataclass(frozen=True)
 class ReplayHarness:
     """A gateway with simulated peers. Plays recorded calls one after the other."""
@@ -95,7 +92,13 @@ async def replay_harness(recording: Recording) -> AsyncIterator[ReplayHarness]:
             **carrier.settings(services_url),
             **llm.settings(services_url),
             **remem.settings(services_url),
-            **_agent_settings(recording, folder),
+            data_dir=folder / "data",
+            voice_session_archive_dir=folder / "archive",
+            voice_session_enabled=recording.header.remembers,
+            voice_session_context_limit=max(3, len((recording.late_memory or recording.memory).calls)),
+            allowed_callers=frozenset({recording.header.caller or "*"}),
+            agents={str(recording.header.agent["name"]): _agent_table(recording.header.agent, folder)},
+            folder=folder,
             deepgram_api_key=Secret("replay"),
             deepgram_agent_url=engine.url,
             gateway_admin_token=admin_token,
@@ -122,18 +125,6 @@ def _late_store(recording: Recording, engine: SimulatedEngine) -> SimulatedRemem
     return SimulatedRemem(documents, ready)
 
 
-def _agent_settings(recording: Recording, folder: Path) -> dict[str, Any]:
-    return {
-        "data_dir": folder / "data",
-        "voice_session_archive_dir": folder / "archive",
-        "voice_session_enabled": recording.header.remembers,
-        "voice_session_context_limit": max(3, len((recording.late_memory or recording.memory).calls)),
-        "allowed_callers": frozenset({recording.header.caller or "*"}),
-        "agents": {str(recording.header.agent["name"]): _agent_table(recording.header.agent, folder)},
-        "folder": folder,
-    }
-
-
 def _agent_table(agent: Fields, folder: Path) -> dict[str, Any]:
     """The recorded agent as a table of gateway.toml; its prompt becomes a file."""
     prompt = folder / "prompt.md"
@@ -158,12 +149,6 @@ class CallerAudio:
     marks: int
     clears: int
 
-    @classmethod
-    def of(cls, frames: list[ReceivedFrame]) -> "CallerAudio":
-        audio = (frame.content.audio for frame in frames if isinstance(frame.content, AudioFrame))
-        events = [frame.content.fields.get("event") for frame in frames if isinstance(frame.content, JsonFrame)]
-        return cls(seconds_of(sum(map(len, audio))), events.count("mark"), events.count("clear"))
-
 
 @dataclass(frozen=True)
 class RunningGateway:
@@ -187,7 +172,10 @@ class RunningGateway:
                 await self._speak(recording, carrier, call, speed)
             finally:
                 await call.close()
-            return CallerAudio.of(call.sink.frames)
+        contents = [frame.content for frame in call.sink.frames]
+        audio_bytes = sum(len(content.audio) for content in contents if isinstance(content, AudioFrame))
+        events = [content.fields.get("event") for content in contents if isinstance(content, JsonFrame)]
+        return CallerAudio(seconds_of(audio_bytes), events.count("mark"), events.count("clear"))
 
     def _twilio(self, recording: Recording, http: httpx.AsyncClient) -> SimulatedTwilio:
         if recording.header.carrier == "telnyx":

@@ -92,9 +92,13 @@ class Player:
             await self._finish(call)
         finally:
             await call.close()
+        to_carrier, to_engine = (
+            tuple(replace(frame, at=frame.at - self._began) for frame in sink.frames)
+            for sink in (call.sink, self._engine.sink)
+        )
         return Outcome(
-            to_carrier=self._since_start(call.sink.frames),
-            to_engine=self._since_start(self._engine.sink.frames),
+            to_carrier=to_carrier,
+            to_engine=to_engine,
             silent_frames=self._engine.sink.silent_frames,
             gateway_hung_up=self._gateway_hung_up,
             seconds=asyncio.get_running_loop().time() - self._began,
@@ -116,8 +120,6 @@ class Player:
                 await self._engine.disconnect(refusal=losses[frame.line])
                 self._awaits_engine = True
 
-    # What a peer sends
-
     async def _send(self, frame: RecordedFrame, call: CarrierCall) -> None:
         sender: CarrierCall | SimulatedEngine = call if frame.peer == "carrier" else self._engine
         if self._last_sender is not None and self._last_sender is not sender:
@@ -138,8 +140,6 @@ class Player:
                 await asyncio.wait_for(call.ended.wait(), self._timeout)
         self._gateway_hung_up = call.ended.is_set()
 
-    # What a peer receives
-
     async def _wait_for(self, frame: RecordedFrame, call: CarrierCall) -> None:
         expected = self._expected[frame.peer]
         if isinstance(frame.content, AudioChecksum):
@@ -154,8 +154,6 @@ class Player:
             messages=expected.messages, audio_bytes=expected.audio_bytes, timeout=self._timeout
         )
 
-    # The end
-
     async def _finish(self, call: CarrierCall) -> None:
         """End the call as recorded, including the carrier's status callback."""
         if any(frame.direction == "from" and _is(frame, "event", "stop") for frame in self._recording.frames):
@@ -164,9 +162,6 @@ class Player:
             await self._note_end(call)
         if self._recording.end_reason not in (*GATEWAY_ENDS, EndReason.STREAM_LOST):
             await self._carrier.hang_up(call, self._gateway)
-
-    def _since_start(self, frames: list[ReceivedFrame]) -> tuple[ReceivedFrame, ...]:
-        return tuple(replace(frame, at=frame.at - self._began) for frame in frames)
 
 
 def _losses(recording: Recording) -> dict[int, int]:

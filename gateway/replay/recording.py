@@ -21,12 +21,13 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import orjson
+from pydantic import TypeAdapter
 
 from gateway.calls.recorder import FORMAT
 from gateway.errors import RecordingError
 from gateway.finalization.summary.call_summary import CallSummary
 from gateway.memory.facts import Fact
-from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicEvent
+from gateway.memory.pinned_topics import PinnedTopic
 from gateway.memory.summary_parser import PastCall
 from gateway.session import EndReason, VoiceSession
 from gateway.simulate.frames import AudioFrame, Frame, JsonFrame, TextFrame
@@ -34,10 +35,6 @@ from gateway.simulate.frames import AudioFrame, Frame, JsonFrame, TextFrame
 Peer = Literal["carrier", "engine"]
 Direction = Literal["from", "to"]
 Fields = Mapping[str, Any]
-
-PEERS: Final[tuple[Peer, ...]] = ("carrier", "engine")
-CARRIERS: Final = ("twilio", "telnyx", "softphone")
-_TIMES: Final = frozenset({"started_at", "said_at", "last_said_at", "since", "at"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +90,9 @@ class RecordedMemory:
     calls: tuple[PastCall, ...] = ()
     facts: tuple[Fact, ...] = ()
     pins: tuple[PinnedTopic, ...] = ()
+
+
+_MEMORY: Final = TypeAdapter(RecordedMemory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,16 +164,19 @@ def _header(path: Path, content: Any) -> CallHeader:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         found = content.get("format") if isinstance(content, dict) else None
         raise RecordingError(f"{where}: format {found!r} is not known; this gateway plays format {FORMAT}")
-    if content.get("carrier") not in CARRIERS:
+    if content.get("carrier") not in ("twilio", "telnyx", "softphone"):
         raise RecordingError(f"{where}: carrier {content.get('carrier')!r} is not known")
     try:
+        for name in ("name", "prompt", "speak"):
+            if name not in content["agent"]:
+                raise KeyError(f"agent.{name}")
         return CallHeader(
             carrier=content["carrier"],
             caller=_text(content["caller"]),
             called=_text(content["called"]),
             session_id=_text(content["session"]),
             started_at=datetime.fromisoformat(content["started_at"]),
-            agent=_agent(content["agent"]),
+            agent=dict(content["agent"]),
             remembers=bool(content.get("remembers", True)),
             functions=frozenset(map(_text, content.get("functions", ()))),
         )
@@ -185,13 +188,6 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{value!r} is not text")
     return value
-
-
-def _agent(content: Any) -> Fields:
-    for name in ("name", "prompt", "speak"):
-        if name not in content:
-            raise KeyError(f"agent.{name}")
-    return dict(content)
 
 
 def _notes(path: Path, lines: Sequence[tuple[int, Fields]]) -> dict[str, Any]:
@@ -207,30 +203,9 @@ def _notes(path: Path, lines: Sequence[tuple[int, Fields]]) -> dict[str, Any]:
     return notes
 
 
-def _memory(content: list[dict[str, Any]] | dict[str, list[dict[str, Any]]]) -> RecordedMemory:
+def _memory(content: Any) -> RecordedMemory:
     """Older recordings hold a list of past calls only."""
-    kinds = content if isinstance(content, dict) else {"calls": content}
-    return RecordedMemory(
-        calls=tuple(PastCall(**_values(fields)) for fields in kinds["calls"]),
-        facts=tuple(Fact(**_values(fields)) for fields in kinds.get("facts", ())),
-        pins=tuple(_pin(fields) for fields in kinds.get("pins", ())),
-    )
-
-
-def _pin(fields: dict[str, Any]) -> PinnedTopic:
-    history = tuple(PinnedTopicEvent(**_values(event)) for event in fields["history"])
-    return PinnedTopic(**_values(fields) | {"history": history})
-
-
-def _values(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON values as dataclass fields: times parsed, lists as tuples."""
-    return {name: _value(name, value) for name, value in fields.items()}
-
-
-def _value(name: str, value: Any) -> Any:
-    if name in _TIMES:
-        return datetime.fromisoformat(value)
-    return tuple(value) if isinstance(value, list) else value
+    return _MEMORY.validate_python(content if isinstance(content, dict) else {"calls": content})
 
 
 _NOTES: Final[Mapping[str, Callable[[Any], Any]]] = {
@@ -245,7 +220,7 @@ def _frame(path: Path, number: int, fields: Fields) -> RecordedFrame:
     direction: Direction = "from" if "from" in fields else "to"
     peer = fields.get(direction)
     try:
-        if peer not in PEERS:
+        if peer not in ("carrier", "engine"):
             raise ValueError("neither from nor to carrier or engine")
         content = _content(fields)
         if not isinstance(content, _KINDS[direction, peer]):
