@@ -30,7 +30,7 @@ from gateway.calls.state import CallState
 from gateway.calls.stream_recovery import RecoveryStep, StreamRecovery
 from gateway.cluster.directory import CallRecord, NodeCommandKind
 from gateway.cluster.node import Cluster, Reclaim
-from gateway.engines.registry import SET_UP_ENGINE
+from gateway.engines.interface import SET_UP_ENGINE
 from gateway.errors import CarrierRefused, SharedStoreUnavailable
 from gateway.finalization.worker import FinalizationWorker
 from gateway.history.call_log import RecoveredCall

@@ -1,27 +1,82 @@
-"""`gateway doctor`: checks everything that a call needs and says what to fix."""
+"""
+`gateway doctor`: checks everything that a call needs and says what to fix.
+
+Each check finishes within seconds, whatever is wrong, and prints no key.
+"""
 
 import argparse
 import asyncio
+import contextlib
+import enum
 import os
+import shutil
+import sqlite3
+import stat
+import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from email.utils import parsedate_to_datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
 
-import orjson
+import httpx
 from rich.text import Text
 
 from gateway import settings
+from gateway.agents import AgentDirectory
 from gateway.cli import terminal
-from gateway.cli.checks import CheckResult, CheckState, examine
-from gateway.errors import SettingsError
+from gateway.cluster.open import check_redis_url
+from gateway.engines.registry import ENGINES, make_engine
+from gateway.errors import GatewayError, SettingsError, SharedStoreUnavailable
+from gateway.history import traces
+from gateway.history.stores import store_path
+from gateway.settings import Secret, Settings, is_url
+from gateway.speech.config import SpeechConfig
+from gateway.telephony.number_setup import webhook_urls
+from gateway.telephony.phone_numbers import AllowList
+from gateway.telephony.signatures import TelnyxVerifier
+from gateway.websocket import picows
 
 DESCRIPTION: Final = (
     "Check settings, keys, connections, disk and clock. Exit code 0: all good, 1: warnings, 2: something is wrong. "
     "Changes nothing."
 )
+TIMEOUT: Final = 5.0
+LOW_DISK_BYTES: Final = 1 << 30
+FULL_DISK_BYTES: Final = 100 << 20
+MAX_CLOCK_SKEW: Final = 30.0
+"""Telnyx signatures are valid for minutes. A clock that is off by more than this keeps drifting."""
+
+
+class CheckState(enum.StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    WRONG = "wrong"
+
 
 _STYLES: Final = {CheckState.OK: "green", CheckState.WARNING: "yellow", CheckState.WRONG: "red"}
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    check: str
+    state: CheckState
+    found: str
+    todo: str = ""
+
+
+def _ok(check: str, found: str) -> CheckResult:
+    return CheckResult(check, CheckState.OK, found)
+
+
+def _warning(check: str, found: str, todo: str) -> CheckResult:
+    return CheckResult(check, CheckState.WARNING, found, todo)
+
+
+def _wrong(check: str, found: str, todo: str = "") -> CheckResult:
+    return CheckResult(check, CheckState.WRONG, found, todo)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,17 +87,13 @@ def run(options: argparse.Namespace) -> int:
     try:
         loaded = settings.load(os.environ, Path.cwd())
         with terminal.progress("Checking settings, keys and connections"):
-            results = asyncio.run(examine(loaded))
+            results = asyncio.run(_examine(loaded))
     except SettingsError as error:
-        results = [CheckResult("settings", CheckState.WRONG, str(error))]
-    if options.json:
-        rows = [{"check": one.check, "state": one.state, "found": one.found, "todo": one.todo} for one in results]
-        print(orjson.dumps(rows).decode())
-    else:
-        counts = Counter(one.state for one in results)
-        totals = ", ".join(f"{counts[state]} {state}" for state in CheckState)
-        terminal.show(terminal.table(_rows(results)), "", totals)
-    return max(one.state.exit_code for one in results)
+        results = [_wrong("settings", str(error))]
+    counts = Counter(one.state for one in results)
+    totals = ", ".join(f"{counts[state]} {state}" for state in CheckState)
+    terminal.output(options.json, [asdict(one) for one in results], [terminal.table(_rows(results)), "", totals])
+    return max(list(CheckState).index(one.state) for one in results)
 
 
 def _rows(results: Sequence[CheckResult]) -> Iterator[Sequence[terminal.Cell]]:
@@ -50,3 +101,303 @@ def _rows(results: Sequence[CheckResult]) -> Iterator[Sequence[terminal.Cell]]:
         yield Text(one.state, _STYLES[one.state]), one.check, one.found
         if one.todo:
             yield "", "", Text(f"to do: {one.todo}", "bold")
+
+
+async def _examine(settings: Settings) -> list[CheckResult]:
+    """Run all checks, those that need the network concurrently. Results come in the order in which to fix them."""
+    async with httpx.AsyncClient(timeout=TIMEOUT, follow_redirects=False) as http:
+        net = _Net(http)
+        checked = await asyncio.gather(*(check(settings, net) for check in _CHECKS))
+    skew = min(net.skews, default=None)
+    if skew is None:
+        clock = _ok("clock", "no server to compare with")
+    elif skew > MAX_CLOCK_SKEW:
+        clock = _wrong("clock", f"off by {skew:.0f} s", "turn on time synchronisation (NTP)")
+    else:
+        clock = _ok("clock", "accurate")
+    return [*_settings(settings), *_disk(settings), clock, *(one for found in checked for one in found)]
+
+
+def _settings(settings: Settings) -> Iterator[CheckResult]:
+    """Settings, including mistakes that stop the gateway from starting."""
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: f"agents: {', '.join(agent.name for agent in AgentDirectory(settings.agents, settings.folder))}",
+        lambda: AllowList(settings.allowed_callers),
+        lambda: settings.telnyx_public_key and TelnyxVerifier(settings.telnyx_public_key),
+        lambda: check_redis_url(settings),
+        lambda: traces.check(settings),
+    )
+    for check in checks:
+        try:
+            if (words := check()) and isinstance(words, str):
+                yield _ok("settings", words)
+        except GatewayError as error:
+            yield _wrong("settings", str(error))
+    if "*" in settings.allowed_callers:
+        yield _ok("callers", "anyone may call")
+    elif settings.allowed_callers:
+        yield _ok("callers", f"{len(settings.allowed_callers)} allowed")
+    else:
+        rejects = _wrong if _has_carrier(settings) else _warning
+        yield rejects("callers", "all callers are rejected", "set ALLOWED_CALLERS to your number, or to * for anyone")
+
+
+def _has_carrier(settings: Settings) -> bool:
+    return settings.twilio_auth_token is not None or settings.telnyx_api_key is not None
+
+
+# Disk
+
+
+def _disk(settings: Settings) -> Iterator[CheckResult]:
+    yield _folder("DATA_DIR", settings.data_dir)
+    yield _folder("VOICE_SESSION_ARCHIVE_DIR", settings.voice_session_archive_dir)
+    if settings.record_dir is not None:
+        yield _folder("RECORD_DIR", settings.record_dir)
+    yield _embedded_store(store_path(settings.data_dir))
+
+
+def _folder(name: str, path: Path) -> CheckResult:
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        return _wrong(name, f"{there} is not writable", f"set {name} to a writable folder")
+    free = shutil.disk_usage(there).free
+    room = f"{free / (1 << 30):.1f} GB free"
+    if free < FULL_DISK_BYTES:
+        return _wrong(name, f"{path}: {room}", "free up disk space; nothing more can be stored")
+    if free < LOW_DISK_BYTES:
+        return _warning(name, f"{path}: {room}", "free up disk space soon")
+    if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        return _warning(name, f"{path} is readable by other users", f"chmod 700 {path}")
+    return _ok(name, f"{path}: {room}" if path.exists() else f"{path} (not created yet): {room}")
+
+
+def _embedded_store(path: Path) -> CheckResult:
+    if not path.is_file():
+        return _ok("store", "embedded, not created yet")
+    failed = 0
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=TIMEOUT)) as db:
+            problem = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            # A file that only an earlier version has opened has another table, which is renamed at the next start.
+            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'finalization_jobs'").fetchone():
+                failed = int(db.execute("SELECT count(*) FROM finalization_jobs WHERE problem <> ''").fetchone()[0])
+    except sqlite3.Error as error:
+        return _wrong("store", f"{path} is not readable: {error}", "restore it from a backup")
+    if problem != "ok":
+        return _wrong("store", f"{path} is damaged: {problem}", "restore it from a backup")
+    if failed:
+        todo = "see the reason with: gateway sessions; then run: gateway sessions retry"
+        return _warning("store", f"{terminal.count(failed, 'post-call job')} failed", todo)
+    return _ok("store", "embedded, intact")
+
+
+# Servers
+
+
+class _Net:
+    """Sends requests and keeps the clock skew that each response shows."""
+
+    def __init__(self, http: httpx.AsyncClient) -> None:
+        self._http = http
+        self.skews: list[float] = []
+
+    async def answer(self, method: str, url: str, **options: Any) -> httpx.Response | str:
+        """The response, or the name of the error."""
+        try:
+            answer = await self._http.request(method, url, **options)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return type(error).__name__
+        with contextlib.suppress(ValueError, TypeError):
+            date = parsedate_to_datetime(answer.headers.get("Date", ""))
+            self.skews.append(abs(date.timestamp() - time.time()))
+        return answer
+
+    async def check_key(
+        self, check: str, url: str, *, keys: str, address: str, method: str = "GET", **options: Any
+    ) -> CheckResult:
+        """Check that a server answers and accepts the key. `keys` and `address` name the settings."""
+        answer, host = await self.answer(method, url, **options), urlsplit(url).netloc
+        if isinstance(answer, str):
+            return _wrong(check, f"{host} unreachable ({answer})", f"check the network and {address}")
+        status = answer.status_code
+        if status in (401, 403):
+            return _wrong(check, f"{host} rejects the key", f"correct {keys}")
+        if status == 429 or status >= 500:
+            return _warning(check, f"{host} answers {status}", "try again later; the service may be down")
+        if status >= 300:
+            return _wrong(check, f"{host} answers {status}: not this service", f"check {address}")
+        return _ok(check, f"{host} answers and accepts the key")
+
+
+async def _engine(settings: Settings, net: _Net) -> list[CheckResult]:
+    """The engine, and the speech servers that replace the local engine's models."""
+    try:
+        found = [_ok("engine", await make_engine(settings, picows.connect, ENGINES).probe())]
+    except GatewayError as error:
+        return [_wrong("engine", str(error))]
+    if settings.engine == "local":
+        config = SpeechConfig.read(settings.local_recogniser, settings.local_voice)
+        for name, url in {"LOCAL_RECOGNISER": config.recogniser, "LOCAL_VOICE": config.voice}.items():
+            if is_url(url, ("http", "https")):
+                found.append(await _speech_server(name, url, settings.local_speech_api_key, net))
+    return found
+
+
+async def _speech_server(name: str, url: str, key: Secret | None, net: _Net) -> CheckResult:
+    """Such servers share only their audio paths, so any response but 401 and 403 passes."""
+    headers = _bearer(key) if key is not None else {}
+    answer, host = await net.answer("GET", f"{url}/models", headers=headers), urlsplit(url).netloc
+    if isinstance(answer, str):
+        return _wrong(name, f"{host} unreachable ({answer})", f"start it, or correct {name}")
+    if answer.status_code in (401, 403):
+        return _wrong(name, f"{host} rejects the key", "correct LOCAL_SPEECH_API_KEY")
+    return _ok(name, f"{host} answers")
+
+
+async def _carriers(settings: Settings, net: _Net) -> list[CheckResult]:
+    if not _has_carrier(settings):
+        todo = "for a phone number, set TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN, or the TELNYX_ keys"
+        return [_warning("carriers", "none; only the gateway's own phone works", todo)]
+    found = []
+    if (token := settings.twilio_auth_token) is not None:
+        account = f"{settings.twilio_api_url.rstrip('/')}/2010-04-01/Accounts/{quote(settings.twilio_account_sid, '')}"
+        url, auth = f"{account}/IncomingPhoneNumbers.json?PageSize=1", (settings.twilio_account_sid, token.reveal())
+        names = {"keys": "TWILIO_ACCOUNT_SID and TWILIO_AUTH_TOKEN", "address": "TWILIO_API_URL"}
+        found.append(await net.check_key("twilio", url, **names, auth=auth))
+    if (key := settings.telnyx_api_key) is not None:
+        url = f"{settings.telnyx_api_url.rstrip('/')}/phone_numbers"
+        names = {"keys": "TELNYX_API_KEY", "address": "TELNYX_API_URL"}
+        found.append(await net.check_key("telnyx", url, **names, headers=_bearer(key)))
+    return found
+
+
+async def _language_models(settings: Settings, net: _Net) -> list[CheckResult]:
+    """Every provider with a key: for summaries, and as an agent's language model."""
+    found = []
+    if (key := settings.anthropic_api_key) is not None:
+        headers = {"x-api-key": key.reveal(), "anthropic-version": "2023-06-01"}
+        url = f"{settings.anthropic_base_url.rstrip('/')}/v1/models"
+        names = {"keys": "ANTHROPIC_API_KEY", "address": "ANTHROPIC_BASE_URL"}
+        found.append(await net.check_key("anthropic", url, **names, headers=headers))
+    if (key := settings.xai_api_key) is not None:
+        url = f"{settings.xai_api_url.rstrip('/')}/models"
+        names = {"keys": "XAI_API_KEY", "address": "XAI_API_URL"}
+        found.append(await net.check_key("xai", url, **names, headers=_bearer(key)))
+    if settings.openclaw_gateway_url:
+        headers = _bearer(settings.openclaw_gateway_token or Secret(""))
+        url = f"{settings.openclaw_gateway_url.rstrip('/').removesuffix('/v1')}/v1/models"
+        names = {"keys": "OPENCLAW_GATEWAY_TOKEN", "address": "OPENCLAW_GATEWAY_URL"}
+        found.append(await net.check_key("openclaw", url, **names, headers=headers))
+    by_key = "anthropic" if settings.anthropic_api_key else "xai" if settings.xai_api_key else "extractive"
+    provider = settings.summary_provider or by_key
+    if provider != "extractive":
+        found.append(_ok("summaries", f"written by {provider}"))
+    elif settings.summary_provider:
+        found.append(_ok("summaries", "written without a language model"))
+    else:
+        todo = "set ANTHROPIC_API_KEY or XAI_API_KEY, or SUMMARY_PROVIDER=extractive to keep it so"
+        found.append(_warning("summaries", "written without a language model", todo))
+    return found
+
+
+async def _remem(settings: Settings, net: _Net) -> list[CheckResult]:
+    if not settings.remem_api_url:
+        return []
+    headers = {"X-API-Key": settings.remem_api_key.reveal()} if settings.remem_api_key else {}
+    url = f"{settings.remem_api_url.rstrip('/')}/v1/query"
+    question = {"query": "voice call", "text": "voice call", "limit": 1}
+    names = {"keys": "REMEM_API_KEY", "address": "REMEM_API_URL"}
+    return [await net.check_key("remem", url, **names, method="POST", headers=headers, json=question)]
+
+
+async def _redis(settings: Settings, net: _Net) -> list[CheckResult]:
+    if settings.redis_url is None:
+        return []
+    from gateway.cluster import redis_store
+
+    try:
+        check_redis_url(settings)
+    except GatewayError:
+        return []  # reported with the settings
+    shared_store = redis_store.RedisStore(redis_store.connect(settings.redis_url.reveal()))
+    try:
+        await shared_store.get("doctor")
+        return [_ok("redis", "answers")]
+    except SharedStoreUnavailable as error:
+        return [_wrong("redis", f"not usable ({error})", "start Redis, or correct REDIS_URL")]
+    finally:
+        await shared_store.close()
+
+
+async def _postgres(settings: Settings, net: _Net) -> list[CheckResult]:
+    if settings.database_url is None:
+        return []
+    url = settings.database_url.reveal()
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "127.0.0.1", parts.port or 5432
+    except ValueError:  # its text may quote the address, with the password
+        return [_wrong("postgres", "DATABASE_URL has no valid host or port", "correct DATABASE_URL")]
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.close()
+    except (OSError, TimeoutError) as error:
+        what = f"{host}:{port} unreachable ({type(error).__name__})"
+        return [_wrong("postgres", what, "start PostgreSQL, or correct DATABASE_URL")]
+    return [await asyncio.to_thread(_postgres_answers, url, f"{host}:{port}")]
+
+
+def _postgres_answers(url: str, where: str) -> CheckResult:
+    import psycopg  # slow to import
+
+    try:
+        with psycopg.connect(url, connect_timeout=int(TIMEOUT)) as connection:
+            vectors = connection.execute("SELECT 1 FROM pg_available_extensions WHERE name = 'vector'").fetchone()
+    except psycopg.Error as error:  # its text may quote the address, with the password
+        return _wrong("postgres", f"{where} refuses ({type(error).__name__})", "correct DATABASE_URL")
+    if not vectors:
+        return _wrong("postgres", f"{where} has no pgvector", "install pgvector there")
+    return _ok("postgres", f"{where} answers and has pgvector")
+
+
+async def _public(settings: Settings, net: _Net) -> list[CheckResult]:
+    public = settings.public_url
+    if not public:
+        todo = "set PUBLIC_URL to the https address of your tunnel or server"
+        return [_warning("PUBLIC_URL", "not set; taken from the proxy's headers", todo)]
+    found = []
+    if problem := _no_gateway(await net.answer("GET", f"{public.rstrip('/')}/health")):
+        todo = "start the gateway and the tunnel, then run this again"
+        found.append(_wrong("PUBLIC_URL", f"no gateway at {public} ({problem})", todo))
+    else:
+        found.append(_ok("PUBLIC_URL", f"{public} reaches the gateway"))
+    if not public.startswith("https://"):
+        found.append(_wrong("PUBLIC_URL", "is not https", "use https; carriers require TLS for media"))
+    urls = webhook_urls(public)
+    if settings.twilio_auth_token is not None:
+        found.append(_ok("twilio webhook", f"{urls['twilio']}, status {urls['twilio status']}"))
+    if settings.telnyx_api_key is not None:
+        found.append(_ok("telnyx webhook", urls["telnyx"]))
+    return found
+
+
+def _no_gateway(answer: httpx.Response | str) -> str:
+    """Why this response is not from a gateway; empty if it is."""
+    if isinstance(answer, str):
+        return answer
+    if answer.status_code != 200:
+        return str(answer.status_code)
+    try:
+        return "" if answer.json()["status"] == "ok" else "its /health is not ok"
+    except (ValueError, KeyError, TypeError):
+        return "another service answers there"
+
+
+def _bearer(key: Secret) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key.reveal()}"}
+
+
+Check = Callable[[Settings, _Net], Awaitable[Iterable[CheckResult]]]
+_CHECKS: Final[tuple[Check, ...]] = (_engine, _carriers, _language_models, _remem, _redis, _postgres, _public)

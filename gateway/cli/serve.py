@@ -20,7 +20,7 @@ from gateway import extras, logs, metrics, settings
 from gateway.app import create_app
 from gateway.calls.manager import CallManager
 from gateway.cluster import supervisor
-from gateway.engines.registry import SET_UP_ENGINE
+from gateway.engines.interface import SET_UP_ENGINE
 from gateway.errors import SettingsError
 from gateway.finalization.job_table import JobTable
 from gateway.history.stores import open_stores

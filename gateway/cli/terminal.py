@@ -11,8 +11,9 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
+import orjson
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.table import Table
@@ -33,6 +34,14 @@ def show(*parts: RenderableType, soft_wrap: bool = False) -> None:
     else:
         sys.stdout.write(as_text(*parts))
         sys.stdout.flush()
+
+
+def output(as_json: bool, content: Any, text: Iterable[RenderableType]) -> None:
+    """Print the content as JSON, or the text for a person."""
+    if as_json:
+        print(orjson.dumps(content, default=str).decode())
+    else:
+        show(*text)
 
 
 def as_text(*parts: RenderableType) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlsplit
 
 from gateway.engines.deepgram_codec import DeepgramCodec
 from gateway.engines.interface import (
@@ -17,7 +18,7 @@ from gateway.engines.interface import (
 )
 from gateway.errors import EngineError, EngineRefused, EngineUnavailable, RemoteProtocolError
 from gateway.settings import Secret
-from gateway.websocket.interface import NORMAL, Connector, Socket
+from gateway.websocket.interface import NORMAL, Connector, Socket, SocketOwner
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 
@@ -47,22 +48,43 @@ class DeepgramEngine:
 
     async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
         session = DeepgramSession(events)
-        headers = {"Authorization": f"Token {self._api_key.reveal()}"}
         try:
-            await self._connect(
-                self._url, headers, session, max_bytes=MAX_MESSAGE_BYTES, timeout=self._timeouts.connect
-            )
+            await self._open(session)
             await session.start(load_settings, welcome_seconds=self._timeouts.welcome)
         except BaseException:
             session.close()
             raise
         return session
 
+    async def probe(self) -> str:
+        host = urlsplit(self._url).netloc
+        try:
+            (await self._open(_ProbeOwner())).close()
+        except EngineRefused:
+            raise EngineRefused(f"{host} rejects the key; correct DEEPGRAM_API_KEY") from None
+        except EngineUnavailable as error:
+            raise EngineUnavailable(f"{host}: {error}; check the network and DEEPGRAM_AGENT_URL") from None
+        return f"{host} answers and accepts the key"
+
+    async def _open(self, owner: SocketOwner) -> Socket:
+        headers = {"Authorization": f"Token {self._api_key.reveal()}"}
+        timeout = self._timeouts.connect
+        return await self._connect(self._url, headers, owner, max_bytes=MAX_MESSAGE_BYTES, timeout=timeout)
+
     def health(self) -> dict[str, str]:
         return {"engine": self.name}
 
     async def run(self) -> None:
         """There is no background work."""
+
+
+class _ProbeOwner:
+    """Ignores what arrives on a socket that is closed at once."""
+
+    def on_open(self, socket: Socket) -> None: ...
+    def on_text(self, data: bytes) -> None: ...
+    def on_binary(self, data: bytes) -> None: ...
+    def on_closed(self, code: int) -> None: ...
 
 
 class DeepgramSession:

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Protocol
 
 from gateway.agents import Agent
 from gateway.errors import EngineError, EngineRefused
+from gateway.extras import how_to_install
 from gateway.llm.chat import LlmEndpoint
 from gateway.metrics import ADDED_DELAY
 
@@ -292,11 +293,23 @@ class VoiceEngine(Protocol):
     def is_ready(self) -> bool:
         """False while it starts."""
 
+    async def probe(self) -> str:
+        """
+        Check for `gateway doctor` that calls can be taken. Returns what was found.
+
+        Raises GatewayError, with what to correct.
+        """
+        ...
+
     def health(self) -> dict[str, str]:
         """Fields for /health."""
 
     async def run(self) -> None:
         """Background work for all sessions, until cancelled. May return at once."""
+
+
+SET_UP_ENGINE: Final = f"set DEEPGRAM_API_KEY, or run: {how_to_install('local')}"
+"""What to do where no engine is set up."""
 
 
 class NoEngine:
@@ -308,6 +321,9 @@ class NoEngine:
 
     async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
         raise EngineRefused("no voice engine is set up")
+
+    async def probe(self) -> str:
+        raise EngineRefused(f"no voice engine, so calls are rejected; {SET_UP_ENGINE}")
 
     def health(self) -> dict[str, str]:
         return {"engine": self.name}

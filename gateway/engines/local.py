@@ -64,6 +64,10 @@ class LocalEngine:
         """True also when the models can't be loaded: that is reported by `health`."""
         return self._worker.has_started
 
+    async def probe(self) -> str:
+        await self._worker.check_models()
+        return "local, models intact"
+
     def health(self) -> dict[str, str]:
         problem = {"engine_problem": self._worker.refusal} if self._worker.refusal else {}
         return {"engine": self.name, "engine_state": self._worker.state, **problem}

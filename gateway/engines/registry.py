@@ -30,10 +30,6 @@ def make_engine(settings: Settings, connect: Connector, engines: Mapping[str, Ma
     return engines[settings.engine](settings, connect)
 
 
-SET_UP_ENGINE: Final = f"set DEEPGRAM_API_KEY, or run: {how_to_install('local')}"
-"""What to do where no engine is set up."""
-
-
 def _deepgram(settings: Settings, connect: Connector) -> VoiceEngine:
     if settings.deepgram_api_key is None:
         raise SettingsError("VOICE_ENGINE is deepgram but DEEPGRAM_API_KEY is not set")

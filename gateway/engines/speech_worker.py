@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gateway.errors import EngineRefused, EngineUnavailable
+from gateway.speech.config import SpeechConfig
 from gateway.speech.protocol import MessageKind, SpeechMessage, SpeechReader
 
 _log = logging.getLogger(__name__)
@@ -94,6 +95,13 @@ class SpeechWorkerClient:
         self._ready = asyncio.Event()
         self.refusal = ""
         """Why the models can't be loaded; empty while that is not known to be so."""
+
+    async def check_models(self) -> None:
+        """Load the models in this process, which takes seconds. Raises GatewayError."""
+        from gateway.speech.models import Models  # imports numpy
+
+        config = SpeechConfig.read(self._environ["LOCAL_RECOGNISER"], self._environ["LOCAL_VOICE"])
+        await asyncio.to_thread(Models.load, config)
 
     async def run(self) -> None:
         """Keep the process alive until cancelled. One that can't load its models is not restarted."""

@@ -30,6 +30,9 @@ class EchoEngine:
     async def connect(self, load_settings: LoadSettings, events: EngineEvents) -> EngineSession:
         return EchoSession(await load_settings(), events)
 
+    async def probe(self) -> str:
+        return "echoes"
+
     def health(self) -> dict[str, str]:
         return {"engine": self.name}
 

@@ -114,7 +114,7 @@ async def test_missing_local_engine_is_told(doctor: Any, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "moonshine_voice", None)  # as if it were not installed
     _, found = await doctor()
     todo = f"set DEEPGRAM_API_KEY, or run: {how_to_install('local')}"
-    assert found["engine"] == ("wrong", f"no voice engine; calls are rejected {todo}")
+    assert found["engine"] == ("wrong", f"no voice engine, so calls are rejected; {todo}")
 
 
 async def test_nothing_there_is_told_in_seconds(doctor: Any) -> None:
