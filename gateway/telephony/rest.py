@@ -102,10 +102,13 @@ class _RestApi:
             except httpx.HTTPError as error:
                 refusal = CarrierRefused(self.carrier, command, 0, type(error).__name__, retryable=True)
             else:
-                body = _body(response)
+                try:
+                    body = response.json()
+                except ValueError:
+                    body = {}
                 code, status = error_code(body), response.status_code
                 if response.is_success or ended & {code, str(status)}:
-                    return body
+                    return body if isinstance(body, dict) else {}
                 refusal = CarrierRefused(self.carrier, command, status, code, retryable=status == 429 or status >= 500)
             if not refusal.retryable or pause is None:
                 break
@@ -308,11 +311,3 @@ def error_code(body: Any) -> str:
         return str(body["code"] if "code" in body else body["errors"][0]["code"])
     except (KeyError, IndexError, TypeError):
         return ""
-
-
-def _body(response: httpx.Response) -> dict[str, Any]:
-    try:
-        answer = response.json()
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}

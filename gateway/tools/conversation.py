@@ -101,18 +101,13 @@ class Conversation:
     """One call, as its tools see it. Created on the event loop, safe to use from any thread."""
 
     def __init__(
-        self,
-        session: VoiceSession,
-        host: ConversationHost,
-        *,
-        memory: Mapping[str, Value] | None = None,
+        self, session: VoiceSession, host: ConversationHost, *, memory: Mapping[str, Value] | None = None
     ) -> None:
         self.memory = Memory(memory)
         self.state = State(session)
         """Text, numbers, true and false, or flat objects of these."""
-        self.log = CallLogger(
-            logging.getLogger("gateway.functions"), {"call": session.uuid[:8], "agent": session.agent}
-        )
+        fields = {"call": session.uuid[:8], "agent": session.agent}
+        self.log = CallLogger(logging.getLogger("gateway.functions"), fields)
         """A logger that adds the call's id. Do not log what was said."""
         self._session = session
         self._host = host
@@ -139,7 +134,13 @@ class Conversation:
     @property
     def transcript(self) -> tuple[tuple[str, str], ...]:
         """The turns so far: ("caller" or "agent", text). Of the agent's answers, what the caller heard."""
-        return tuple((str(turn.speaker), turn.text) for turn in self._ask(self._host.turns))
+        if threading.get_ident() == self._loop_thread:
+            turns = self._host.turns()
+        else:
+            answer: concurrent.futures.Future[Sequence[Turn]] = concurrent.futures.Future()
+            self._loop.call_soon_threadsafe(lambda: answer.set_result(self._host.turns()))
+            turns = answer.result(timeout=ANSWER_SECONDS)
+        return tuple((str(turn.speaker), turn.text) for turn in turns)
 
     # What a function can do
 
@@ -178,13 +179,6 @@ class Conversation:
 
         with contextlib.suppress(RuntimeError):  # the loop has ended, with all calls
             self._loop.call_soon_threadsafe(happen)
-
-    def _ask(self, question: Callable[[], Sequence[Turn]]) -> Sequence[Turn]:
-        if threading.get_ident() == self._loop_thread:
-            return question()
-        answer: concurrent.futures.Future[Sequence[Turn]] = concurrent.futures.Future()
-        self._loop.call_soon_threadsafe(lambda: answer.set_result(question()))
-        return answer.result(timeout=ANSWER_SECONDS)
 
 
 def _kept(value: Value) -> Kept:

@@ -59,6 +59,10 @@ class ToolTimeouts:
     end_function: float = 10.0
 
 
+LoadMemory = Callable[[], Awaitable[Mapping[str, Value] | None]]
+"""Reads the state again, of the caller as known now. None as its result: the store does not answer."""
+
+
 @dataclass(frozen=True)
 class CallTools:
     """The tools of an agent in one call, and the state that earlier calls have kept for them."""
@@ -69,8 +73,7 @@ class CallTools:
     builtins: tuple[Builtin, ...] = ()
     personas: Mapping[str, str] = field(default_factory=dict)
     """Rendered personas that the agent's prompt refers to, by name."""
-    load_memory: Callable[[], Awaitable[Mapping[str, Value] | None]] | None = None
-    """Reads `memory` again, of the caller as known now. None as its result: the store does not answer."""
+    load_memory: LoadMemory | None = None
     timeouts: ToolTimeouts = ToolTimeouts()
 
     @property
@@ -214,14 +217,13 @@ class ToolExecutor:
     # The caller's state
 
     def _refresh_memory(self) -> None:
-        if self._load_memory is not None:
-            self._tasks.create_task(self._reload_memory(), name="state")
+        async def reload(load: LoadMemory) -> None:
+            values = await load()
+            if values is not None and load is self._load_memory:
+                self._conv.memory.replace(values)
 
-    async def _reload_memory(self) -> None:
-        load = self._load_memory
-        values = await load() if load is not None else None
-        if values is not None and load is self._load_memory:
-            self._conv.memory.replace(values)
+        if self._load_memory is not None:
+            self._tasks.create_task(reload(self._load_memory), name="state")
 
     def _keep_state(self) -> None:
         """Copy to the session what tools have set, without what they set off the record."""

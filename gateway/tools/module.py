@@ -6,6 +6,7 @@ that names file, line and function.
 """
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import math
@@ -178,15 +179,10 @@ def _run(path: Path) -> types.ModuleType:
         exec(code, vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[module.__name__]
-        raise SettingsError(f"{path.name}, line {_line(str(path), error)}: {_cause(error)}") from None
+        # The texts of these come from Python; any other may quote a secret.
+        text = f": {_first_line(error)}" if isinstance(error, ImportError | NameError) else ""
+        raise SettingsError(f"{path.name}, line {_line(str(path), error)}: {type(error).__name__}{text}") from None
     return module
-
-
-def _cause(error: BaseException) -> str:
-    # The texts of these come from Python; any other may quote a secret.
-    if isinstance(error, ImportError | NameError):
-        return f"{type(error).__name__}: {_first_line(error)}"
-    return type(error).__name__
 
 
 def _first_line(error: BaseException) -> str:
@@ -213,10 +209,10 @@ def _tool(name: str, function: Callable[..., Any], path: Path) -> Tool:
     try:
         return _described_tool(name, function)
     except SettingsError as error:
-        raise SettingsError(f"{_where(path, function)}, {name}: {error}") from None
+        problem = str(error)
     except Exception as error:  # the edge to user code: type hints, decorators
         problem = f"its type hints can't be understood ({type(error).__name__})"
-        raise SettingsError(f"{_where(path, function)}, {name}: {problem}") from None
+    raise SettingsError(f"{_where(path, function)}, {name}: {problem}")
 
 
 def _where(path: Path, function: Callable[..., Any]) -> str:
@@ -226,25 +222,32 @@ def _where(path: Path, function: Callable[..., Any]) -> str:
 def _described_tool(name: str, function: Callable[..., Any]) -> Tool:
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise SettingsError("it yields; return one value instead")
+    seconds = vars(function).get("timeout", DEFAULT_TIMEOUT)
+    if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        raise SettingsError("its timeout is not a number of seconds")
     hints = _hints(function)
     parameters = inspect.signature(function).parameters
     conversation = next((key for key in parameters if hints.get(key) is Conversation), None)
     if conversation is None and "conv" in parameters and "conv" not in hints:
         conversation = "conv"
+    for key, parameter in parameters.items():
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise SettingsError(f"an agent can't pass {parameter}; give each argument a name")
+        if key != conversation and key not in hints:
+            raise SettingsError(f"{key} has no type hint; write it like {key}: str")
+    description, texts = inspect.getdoc(function) or "", {}
+    with contextlib.suppress(docstring_parser.ParseError):
+        parsed = docstring_parser.parse(description)
+        description, texts = parsed.description or "", {item.arg_name: item.description for item in parsed.params}
     arguments = {key: parameter for key, parameter in parameters.items() if key != conversation}
-    for parameter in parameters.values():
-        _check(parameter, hints, conversation)
-    description, texts = _docstring(function)
     schema = FunctionSchema.of(
         name,
         description or name.replace("_", " "),
-        {key: described(hints[key], texts.get(key, "")) for key in arguments},
-        defaults={
-            key: parameter.default for key, parameter in arguments.items() if parameter.default is not parameter.empty
-        },
+        {key: described(hints[key], texts.get(key) or "") for key in arguments},
+        defaults={key: given.default for key, given in arguments.items() if given.default is not given.empty},
         speculative=bool(vars(function).get("speculative", False)),
     )
-    return Tool(function, schema, _timeout(function), conversation)
+    return Tool(function, schema, float(seconds), conversation)
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
@@ -256,27 +259,3 @@ def _hints(function: Callable[..., Any]) -> dict[str, Any]:
         raise SettingsError(f"a type hint names {error.name}, which is not defined") from None
     except (SyntaxError, TypeError, AttributeError):
         raise SettingsError("a type hint can't be understood") from None
-
-
-def _check(parameter: inspect.Parameter, hints: Mapping[str, Any], conversation: str | None) -> None:
-    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-        raise SettingsError(f"an agent can't pass {parameter}; give each argument a name")
-    if parameter.name != conversation and parameter.name not in hints:
-        raise SettingsError(f"{parameter.name} has no type hint; write it like {parameter.name}: str")
-
-
-def _docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """The description, and the descriptions of parameters."""
-    text = inspect.getdoc(function) or ""
-    try:
-        parsed = docstring_parser.parse(text)
-    except docstring_parser.ParseError:
-        return text, {}
-    return parsed.description or "", {item.arg_name: item.description or "" for item in parsed.params}
-
-
-def _timeout(function: Callable[..., Any]) -> float:
-    seconds = vars(function).get("timeout", DEFAULT_TIMEOUT)
-    if not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise SettingsError("its timeout is not a number of seconds")
-    return float(seconds)

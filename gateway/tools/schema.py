@@ -65,8 +65,9 @@ class FunctionSchema:
         try:
             given = self._arguments.validate_json(text.strip() or "{}")
         except ValidationError as error:
-            problems = error.errors(include_url=False, include_input=False, include_context=False)
-            raise ArgumentsRefused("; ".join(map(_words, problems[:MOST_PROBLEMS]))) from None
+            problems = error.errors(include_url=False, include_input=False, include_context=False)[:MOST_PROBLEMS]
+            texts = [": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in problems]
+            raise ArgumentsRefused("; ".join(texts)) from None
         return {**self.defaults, **given}
 
 
@@ -126,11 +127,7 @@ class _PlainJsonSchema(GenerateJsonSchema):
 
 
 def _inlined(node: Any, definitions: Mapping[str, Any]) -> Any:
-    """
-    Resolve every `$ref`: not all language models follow them.
-
-    Raises KeyError for a recursive type.
-    """
+    """Resolve every `$ref`: not all language models follow them. Raises KeyError for a recursive type."""
     match node:
         case {"$defs": inner, **rest}:
             return _inlined(rest, inner)
@@ -145,11 +142,6 @@ def _inlined(node: Any, definitions: Mapping[str, Any]) -> Any:
     return node
 
 
-def _words(problem: Any) -> str:
-    place = ".".join(str(part) for part in problem["loc"])
-    return f"{place}: {problem['msg']}" if place else str(problem["msg"])
-
-
 # Results
 
 
@@ -157,20 +149,14 @@ def as_content(result: object) -> str:
     """A tool's result as text for the agent: strings as they are, anything else as JSON, cut off if too long."""
     if result is None:
         return "done"
-    text = result if isinstance(result, str) else _json(result)
+    text = result if isinstance(result, str) else ""
+    # Encoded piece by piece, so that other threads can run in between.
+    for piece in () if isinstance(result, str) else _Encoder(ensure_ascii=False).iterencode(result):
+        text += piece
+        if len(text) > MOST_RESULT_CHARACTERS:
+            break
     cut = text[:MOST_RESULT_CHARACTERS] + (_CUT if len(text) > MOST_RESULT_CHARACTERS else "")
     return cut.encode(errors="replace").decode()  # half a surrogate pair can't be sent
-
-
-def _json(value: object) -> str:
-    """JSON up to the limit, encoded piece by piece so that other threads can run in between."""
-    pieces, size = [], 0
-    for piece in _Encoder(ensure_ascii=False).iterencode(value):
-        pieces.append(piece)
-        size += len(piece)
-        if size > MOST_RESULT_CHARACTERS:
-            break
-    return "".join(pieces)
 
 
 class _Encoder(json.JSONEncoder):

@@ -63,9 +63,9 @@ class ToolThread(Generic[T]):
         """Abandon the work. A coroutine is cancelled; other code is interrupted after the grace period."""
         self.result.cancel()
         self._given_up = True
-        if self._own_loop is not None:
+        if (loop := self._own_loop) is not None:
             with contextlib.suppress(RuntimeError):  # it has just ended
-                self._own_loop.call_soon_threadsafe(_cancel_tasks, self._own_loop)
+                loop.call_soon_threadsafe(lambda: [task.cancel() for task in asyncio.all_tasks(loop)])
         self._home.call_later(break_off_after, self._break_off)
 
     def _break_off(self) -> None:
@@ -129,11 +129,6 @@ class ToolThreads:
         except asyncio.CancelledError:
             worker.give_up(break_off_after=self._break_off_after)
             raise
-
-
-def _cancel_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    for task in asyncio.all_tasks(loop):
-        task.cancel()
 
 
 def _log_lost_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

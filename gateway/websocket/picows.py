@@ -85,7 +85,8 @@ class PicowsSocket(WSListener):
             self._owner.on_binary(frame.get_payload_as_bytes())
         elif kind == WSMsgType.CLOSE:
             if not transport.is_close_frame_sent:
-                self._close_code = _number(frame.get_close_code()) or NO_STATUS
+                code: Any = frame.get_close_code()  # a plain number for codes outside picows's enumeration
+                self._close_code = int(code) or NO_STATUS
                 transport.send_close(WSCloseCode.OK)
             transport.disconnect()
         elif kind in (WSMsgType.TEXT, WSMsgType.BINARY, WSMsgType.CONTINUATION):
@@ -139,11 +140,6 @@ async def connect(
         raise EngineUnavailable(f"the engine can't be reached: {type(error).__name__}") from None
     assert isinstance(listener, PicowsSocket)
     return listener
-
-
-def _number(code: Any) -> int:
-    """picows gives a plain number for codes outside its enumeration."""
-    return int(code)
 
 
 def server_protocol(upgrade: UpgradeHandler, *, max_bytes: int) -> asyncio.BufferedProtocol:
