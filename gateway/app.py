@@ -283,7 +283,10 @@ async def open_resources(config: Config, sharing: Sharing, stack: contextlib.Asy
     # A connection pool of its own: requests to carriers must not wait while a store hangs.
     store_http = await stack.enter_async_context(httpx.AsyncClient()) if settings.remem_api_url else http
     embedder = make_embedder(settings)
-    stores = await open_stores(settings.data_dir, settings.database_url, embedder=embedder)
+    half_life_days = settings.memory_half_life_days
+    stores = await open_stores(
+        settings.data_dir, settings.database_url, embedder=embedder, half_life_days=half_life_days
+    )
     stack.push_async_callback(stores.close)
     stack.push_async_callback(config.writer.close)
     recordings = RecordingDirectory(settings.record_dir)

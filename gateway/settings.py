@@ -154,6 +154,9 @@ class Settings(BaseModel):
     voice_session_retention_days: WholeNumber = Field(7, description="days until raw transcripts are deleted; 0: never")
 
     memory_vectors: bool = Field(True, description="false: memory is searched by words alone, which saves 250 MB")
+    memory_half_life_days: WholeNumber = Field(
+        30, description="days after which a memory counts half as much as a new one; 0: age does not count"
+    )
     memory_retention_days: WholeNumber = Field(90, description="days until facts expire and are deleted; 0: never")
 
     gateway_admin_token: Key = Field(None, description="unset: made at first start, kept under DATA_DIR")

@@ -28,7 +28,7 @@ from gateway.history.call_log import FILE_NAME, INSERT_ROW, Row, open_call_log
 from gateway.memory import memory_log, personas, state
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.sqlite import SqliteStore
-from gateway.memory.store import MemoryStore
+from gateway.memory.store import HALF_LIFE_DAYS, MemoryStore
 from gateway.settings import Secret
 
 _MEMORY: Final = (calls_table, archived_calls, memory_log, state, personas, erasure)
@@ -52,23 +52,32 @@ def store_path(data_dir: Path) -> Path:
     return data_dir / "gateway.db"
 
 
-async def open_local_store(data_dir: Path, *, embedder: Embedder | None = None) -> SqliteStore:
+async def open_local_store(
+    data_dir: Path, *, embedder: Embedder | None = None, half_life_days: int = HALF_LIFE_DAYS
+) -> SqliteStore:
     """Open the file, creating it if needed; searched by meaning with an embedder. Raises StoreUnavailable."""
     await asyncio.to_thread(migrate_call_log, data_dir)
     schema = (*job_table.SCHEMA, *MEMORY_SCHEMA)
-    return await SqliteStore.open(store_path(data_dir), schema=schema, embedder=embedder)
+    return await SqliteStore.open(store_path(data_dir), schema=schema, embedder=embedder, half_life_days=half_life_days)
 
 
-async def open_stores(data_dir: Path, database_url: Secret | None, *, embedder: Embedder | None = None) -> Stores:
+async def open_stores(
+    data_dir: Path,
+    database_url: Secret | None,
+    *,
+    embedder: Embedder | None = None,
+    half_life_days: int = HALF_LIFE_DAYS,
+) -> Stores:
     """Open both. A shared database need not be reachable yet."""
     if database_url is None:
-        store = await open_local_store(data_dir, embedder=embedder)
+        store = await open_local_store(data_dir, embedder=embedder, half_life_days=half_life_days)
         return Stores(store, store)
     extras.require("postgres", "DATABASE_URL is set")
     from gateway.memory.postgres import PostgresStore  # the driver takes long to import, and one node needs none
 
     local = await open_local_store(data_dir)
-    return Stores(PostgresStore(database_url.reveal(), schema=MEMORY_SCHEMA, embedder=embedder), local)
+    url = database_url.reveal()
+    return Stores(PostgresStore(url, schema=MEMORY_SCHEMA, embedder=embedder, half_life_days=half_life_days), local)
 
 
 # Files of earlier versions

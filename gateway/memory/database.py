@@ -78,7 +78,7 @@ class Connection(Protocol):
 
 
 MemberRow = Sequence[Any]
-"""A document's tags, key, number of characters, metadata, time of creation, and vectors or None."""
+"""A document's tags, key, id, number of characters, metadata, time of creation, and vectors or None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -314,7 +314,7 @@ class PostgresIndex:
 
     def __init__(self, *, vectors: bool) -> None:
         self._vectors = vectors
-        columns = "d.tags, d.key, length(d.content), d.metadata, d.created_at"
+        columns = "d.tags, d.key, d.id, length(d.content), d.metadata, d.created_at"
         self._members = f"SELECT {columns}, {_OWN_VECTORS if vectors else 'NULL'} FROM documents d"
 
     # Search

@@ -23,6 +23,7 @@ RECENT: Final = 0.015
 
 _MEANING: Final = 1.5  # the weight of nearness relative to words
 _UNREAD: Final = 0.6  # the cosine that a document without vectors is taken to have, if it contains all words
+_UNRELATED: Final = 0.5  # a close match has about four times as much, which is worth two half-lives
 _NEIGHBOUR: Final = 0.4  # the weight of a word in the document before or after, of the same call
 _CALL: Final = 0.23  # the share of a call's best score in those of its documents: an answer is rarely one sentence
 _OVERVIEW: Final = 0.5  # the same for a long document, such as a summary: it is about the whole call
@@ -63,6 +64,11 @@ def coverage(
 def fused(words: float, nearness: float | None) -> float:
     """The score by words and by meaning; without vectors, a document is as near as its words suggest."""
     return words + _MEANING * (_UNREAD * words if nearness is None else nearness)
+
+
+def related(words: float, nearness: float | None) -> float:
+    """The score of a document that may be useful, though not asked for: an unrelated one has the least, not nothing."""
+    return _UNRELATED + max(fused(words, nearness), 0)
 
 
 def lifted(scores: Sequence[float], calls: Sequence[Hashable], *, long: Sequence[bool]) -> list[float]:

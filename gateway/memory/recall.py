@@ -54,6 +54,7 @@ _NAME_FOOT: Final = "</caller_name>"
 _MOST_NAME_CHARACTERS: Final = 60
 MOST_FACTS: Final = 10
 _ALL_FACTS: Final = 1000
+_LAST_CALLS: Final = 3  # they show what the next call may be about
 _MOST_TOPICS: Final = 5
 _PAST_EVENTS: Final = 3
 _MORE: Final = 10  # extra results, to replace hidden ones
@@ -81,10 +82,25 @@ class Recall:
 
     async def known_facts(self, agent: str, caller: str) -> list[Fact]:
         """
-        The current facts about all people on the number, last said first. Raises StoreUnavailable.
+        The current facts about all people on the number, by recency-weighted similarity. Raises StoreUnavailable.
 
-        Includes the notes of text agents about the caller.
+        First comes what is near to the last calls and the pinned topics; the older a fact, the less that counts.
         """
+        facts = await self._all_facts(agent, caller)
+        if len(facts) < 2:
+            return facts
+        scope = (f"agent:{agent}", f"caller:{caller}")
+        topics = await self.pinned_topics(agent, caller)
+        calls = await self._own.newest(tags=("voice-session", *scope), limit=_LAST_CALLS)
+        texts = [text for topic in topics for text in (topic.title, topic.about, topic.status, *topic.open_items)]
+        for call in filter(None, map(read_call, calls)):
+            texts += [call.context, *call.action_items, *call.decisions, *call.topics]
+        subjects = {topic.id for topic in topics} | {call.id for call in calls}
+        weights = await self._own.related(subjects, "\n".join(texts), tags=scope)
+        return sorted(facts, key=lambda fact: weights.get(fact.id, 0), reverse=True)
+
+    async def _all_facts(self, agent: str, caller: str) -> list[Fact]:
+        """Facts, and the notes of text agents, last said first."""
         oldest = self._oldest(agent)
         facts = await self._facts.known(agent, caller, _ALL_FACTS, not_before=oldest)
         noted = await newest_notes(self._own, agent, caller, MOST_FACTS)
@@ -137,7 +153,7 @@ class Recall:
         """
         tags = (f"agent:{agent}", f"caller:{caller}")
         hits = await self._own.query(text, limit=limit + _MORE, tags=tags)
-        person = person or only_person([fact.person for fact in await self.known_facts(agent, caller)])
+        person = person or only_person([fact.person for fact in await self._all_facts(agent, caller)])
         now = datetime.now(UTC)
         found = [
             hit

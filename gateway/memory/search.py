@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _MOST_WORDS: Final = 64
 _MOST_QUERY_CHARACTERS: Final = 2000  # Remem's own clients cut here
 _MOST_CACHED: Final = 20_000  # documents in cached scopes, about 30 MB of vectors
-_DAY: Final = 86_400.0
 _COMMON_WORD: Final = 0.1  # the weight of a stop word or a punctuation mark in a question; the rarest word has 1
 
 SHORT_TEXT: Final = 240
@@ -75,22 +74,26 @@ class _Member:
     """A document of a scope."""
 
     key: int
+    id: str
     tags: frozenset[str]
     size: int
     call: Hashable
     """The call that it is about."""
     created_at: str
-    last_said_at: str
+    last_said_on: date
     vectors: bytes | None
 
     @classmethod
     def read(cls, row: MemberRow) -> "_Member":
-        tags, key, size, metadata, created_at, vectors = row
+        tags, key, document_id, size, metadata, created_at, vectors = row
         known = orjson.loads(metadata)
-        call, said_at = known.get("call_id") or known.get("session_id"), known.get("last_said_at")
+        call = known.get("call_id") or known.get("session_id")
         call = call.removeprefix(SESSION_PREFIX) if isinstance(call, str) else key
-        said_at = said_at if isinstance(said_at, str) and said_at > created_at else created_at
-        return cls(key, frozenset(orjson.loads(tags)), size, call, created_at, said_at, vectors)
+        try:
+            last_said_on = date.fromisoformat(str(known.get("last_said_at", created_at))[:10])
+        except ValueError:  # clients of the document API store what they like
+            last_said_on = date.fromisoformat(created_at[:10])
+        return cls(key, document_id, frozenset(orjson.loads(tags)), size, call, created_at, last_said_on, vectors)
 
 
 class SearchScope:
@@ -109,9 +112,10 @@ class SearchScope:
                 self.beside.setdefault(left.key, []).append(right.key)
                 self.beside.setdefault(right.key, []).append(left.key)
         self.without_vectors = [member.key for member in self.members if not member.vectors]
-        days = [datetime.fromisoformat(member.last_said_at).timestamp() / _DAY for member in self.members]
+        self._embedded = [member.key for member in self.members if member.vectors]
+        days = [member.last_said_on.toordinal() for member in self.members]
         # The age counts from the newest document: after a long silence, the last call is still the most recent one.
-        self._recent = [ranking.RECENT * ranking.freshness(max(days) - day, half_life_days) for day in days]
+        self._freshness = [ranking.freshness(max(days) - day, half_life_days) for day in days]
 
     @cached_property
     def space(self) -> "VectorSpace":
@@ -121,7 +125,7 @@ class SearchScope:
 
     def ranked(self, words: "WordMatches", question: Question, tags: Iterable[str]) -> list[Match]:
         """The documents with all of `tags`, best first; among equals the newest."""
-        embedded = [member.key for member in self.members if member.vectors]
+        embedded = self._embedded
         near: dict[int, tuple[float, int]] = {}
         if question.reading is not None and embedded:
             nearest = self.space.nearest(question.reading.pooled(words.weigh))
@@ -135,11 +139,12 @@ class SearchScope:
         lifted = ranking.lifted(fused, calls, long=[size > SHORT_TEXT for size in self.sizes.values()])
         scores = dict(zip(self.sizes, lifted, strict=True))
         if asked is None:
-            scores = {key: score + recent for (key, score), recent in zip(scores.items(), self._recent, strict=True)}
+            for key, freshness in zip(self.sizes, self._freshness, strict=True):
+                scores[key] += ranking.RECENT * freshness
         shown = [member for member in self.members if member.tags.issuperset(tags)]
         best = max(shown, key=lambda member: scores[member.key], default=None)
         if best is not None and best.key in near:
-            alike = self.space.like(embedded.index(best.key), near[best.key][1])
+            alike = self.space.like(embedded.index(best.key), part=near[best.key][1])
             for key, cosine in zip(embedded, alike, strict=True):
                 scores[key] += ranking.LIKE_BEST * cosine
         matches = {
@@ -148,6 +153,20 @@ class SearchScope:
             for cosine, part in [near.get(member.key, (0, None))]
         }
         return sorted(matches.values(), key=lambda match: (not match.found, -scores[match.key]))
+
+    def related(self, words: "WordMatches", ids: Collection[str]) -> dict[str, float]:
+        """How near each document is to some of them and to the words of a text, weighted by its age; by id."""
+        alike: dict[int, float] = {}
+        for place, member in enumerate(member for member in self.members if member.vectors):
+            if member.id in ids:
+                for key, cosine in zip(self._embedded, self.space.like(place), strict=True):
+                    alike[key] = max(alike.get(key, 0), cosine)
+        covered = [0 if member.id in ids else words.covered.get(member.key, 0) for member in self.members]
+        most = max(covered, default=0) or 1
+        return {
+            member.id: freshness * ranking.related(share / most, alike.get(member.key))
+            for member, share, freshness in zip(self.members, covered, self._freshness, strict=True)
+        }
 
 
 class SearchScopes:

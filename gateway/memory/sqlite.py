@@ -82,7 +82,7 @@ _SCHEMA: Final = (
     END""",
 )
 
-_MEMBER: Final = "d.tags, d.key, length(d.content), d.metadata, d.created_at, v.vectors"
+_MEMBER: Final = "d.tags, d.key, d.id, length(d.content), d.metadata, d.created_at, v.vectors"
 _WITH_VECTORS: Final = "JOIN documents d ON d.key = w.key LEFT JOIN document_vectors v ON v.key = d.key AND v.model = ?"
 
 

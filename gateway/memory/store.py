@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import ClassVar, Final, TypeVar
 
@@ -161,6 +161,22 @@ class MemoryStore(ABC):
                 raise DocumentNotFound(document_id)
 
         await self.run(work)
+
+    async def related(self, ids: Collection[str], text: str, *, tags: Sequence[str]) -> dict[str, float]:
+        """
+        How near each document with every one of `tags` is to some of them and to a text, weighted by its age; by id.
+
+        Empty for a wide scope. Needs no model: the documents are compared by their vectors, the text by its words.
+        """
+
+        def work(connection: Connection) -> dict[str, float]:
+            scope = self._scopes.get(connection, tuple(tags))
+            if scope is None:
+                return {}
+            words = search.look_up(connection, self.index, scope, search.Question(text))
+            return scope.related(words, ids)
+
+        return await self.ask(work)
 
     async def newest(self, *, tags: Sequence[str], limit: int) -> list[Document]:
         return await self.look(lambda connection: self._newest(connection, tuple(tags), limit))

@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 
 from gateway.errors import StoreUnavailable
 from gateway.memory.documents import NewDocument
+from gateway.memory.facts import CallerFact, FactStore
 from gateway.memory.memory_log import SCHEMA, Retention
 from gateway.memory.pinned_topics import PinnedTopic, PinnedTopicEvent, PinnedTopicStore
 from gateway.memory.recall import Recall, merged, render, render_known, render_topics
 from gateway.memory.remem_client import NoRemem, RememClient
 from gateway.memory.summary_parser import PastCall
 from gateway.settings import Secret
+from tests.calls.aftermath import a_session
 from tests.fakes.remem import FakeRemem, Fault
 
 NOW = datetime(2026, 2, 9, 10, 0, tzinfo=UTC)
@@ -100,6 +102,50 @@ async def test_remote_failure_is_raised(own):
     async with FakeRemem(always=Fault.BROKEN) as remem, httpx.AsyncClient() as http:
         with pytest.raises(StoreUnavailable):
             await Recall(own, RememClient(remem.url, Secret("vlt_demo"), http), 3).remote_calls("maya", ANA)
+
+
+# Which facts come first
+
+
+async def learn(store, days_ago, *texts):
+    moment = NOW - timedelta(days=days_ago)
+    facts = [CallerFact(text, "need", 0.9, (0,)) for text in texts]
+    await FactStore(store).learn(a_session(started_at=moment, caller=ANA), facts, moment)
+
+
+async def facts_first(store):
+    return [fact.text for fact in await Recall(store, NoRemem(), 3).known_facts("maya", ANA)]
+
+
+async def test_facts_near_the_last_call_come_first(own):
+    await learn(own, 30, "Has a season ticket")
+    await learn(own, 20, "Needs descaler for the kettle")
+    await learn(own, 10, "Plays the violin")
+    content = call_text("voice-session:3") + "### Context for Next Call\nThe kettle needs repair."
+    await own.create(NewDocument("", content, "voice-call", tags_of(), NOW))
+    assert await facts_first(own) == ["Needs descaler for the kettle", "Plays the violin", "Has a season ticket"]
+
+
+async def test_facts_near_a_pinned_topic_come_first(own):
+    await learn(own, 2, "Offers the house in Orlando")
+    await learn(own, 1, "Plays the violin")
+    assert await facts_first(own) == ["Plays the violin", "Offers the house in Orlando"]
+    await PinnedTopicStore(own).pin("maya", ANA, "Orlando sale", now=NOW)
+    assert await facts_first(own) == ["Offers the house in Orlando", "Plays the violin"]
+
+
+@pytest.mark.parametrize(("days", "first"), [(20, "Needs descaler for the kettle"), (200, "Plays the violin")])
+async def test_age_outweighs_nearness_in_the_end(own, days, first):
+    await learn(own, days, "Needs descaler for the kettle")
+    await learn(own, 1, "Plays the violin")
+    await PinnedTopicStore(own).pin("maya", ANA, "Kettle", now=NOW)
+    assert (await facts_first(own))[0] == first
+
+
+async def test_without_calls_and_topics_the_last_said_comes_first(own):
+    for days, text in ((3, "Likes tea"), (1, "Plays the violin"), (2, "Has a season ticket")):
+        await learn(own, days, text)
+    assert await facts_first(own) == ["Plays the violin", "Has a season ticket", "Likes tea"]
 
 
 def test_own_text_wins_in_merging():

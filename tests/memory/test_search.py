@@ -1,7 +1,7 @@
 """Searching by words and by meaning, in a store with an embedder."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -99,6 +99,40 @@ async def test_call_of_the_day_comes_first(store):
         await keep(store, "They spoke of the kettle.", created_at=datetime(2023, 5, day, tzinfo=UTC))
     hits = await store.query("What about the kettle on May 8, 2023?", limit=3, tags=ANA)
     assert [hit.document.created_at.day for hit in hits] == [8, 5, 20]
+
+
+async def test_newer_of_equal_matches_comes_first(store):
+    for day in (3, 1, 2):
+        await keep(store, KETTLE, created_at=datetime(2026, 1, day, tzinfo=UTC))
+    await keep(store, KETTLE, created_at=datetime(2025, 9, 1, tzinfo=UTC), metadata={"last_said_at": "2026-01-20"})
+    await keep(store, KETTLE, created_at=datetime(2025, 1, 1, tzinfo=UTC), metadata={"last_said_at": "whenever"})
+    hits = await store.query("kettle", limit=5, tags=ANA)
+    assert [hit.document.created_at.strftime("%m-%d") for hit in hits] == ["09-01", "01-03", "01-02", "01-01", "01-01"]
+
+
+async def test_better_match_wins_over_a_newer_one(store):
+    subjects = ["kettle", "train", "puppy", "garden", "violin", "invoice", "dentist", "passport"]
+    texts = [f"She asked about the {subject}, which is new." for subject in subjects]
+    for age, text in enumerate(texts):
+        await keep(store, text, created_at=NOW - timedelta(days=100 * age))
+    await embedded(store)
+    found = [await store.query(f"What about the {subject}?", limit=1, tags=ANA) for subject in subjects]
+    assert [hits[0].document.content for hits in found] == texts
+
+
+async def test_related_documents_share_no_word(store):
+    puppy, kettle, vet = await keep(store, PUPPY, KETTLE, "The dog was at the vet.", created_at=NOW)
+    await embedded(store)
+    weights = await store.related({vet.id}, "", tags=ANA)
+    assert weights[puppy.id] > 1.5 * weights[kettle.id]
+
+
+async def test_older_document_is_related_less(store):
+    old, new = [
+        (await keep(store, "Her kettle is blue.", created_at=NOW - timedelta(days=days)))[0] for days in (30, 0)
+    ]
+    weights = await store.related((), "kettle", tags=ANA)
+    assert weights[new.id] == pytest.approx(2 * weights[old.id])
 
 
 async def test_documents_like_the_best_one_come_next(store):

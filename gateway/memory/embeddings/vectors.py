@@ -57,10 +57,12 @@ class VectorSpace:
         each = np.split(cosines, self._firsts[1:])
         return [(float(own.max()), int(own.argmax())) for own in each]
 
-    def like(self, document: int, part: int) -> list[float]:
-        """For each document, the cosine between its nearest part and this part of one of them."""
-        cosines = self._vectors @ self._vectors[self._firsts[document] + part]
-        nearest: list[float] = np.maximum.reduceat(cosines, self._firsts).tolist()
+    def like(self, document: int, *, part: int | None = None) -> list[float]:
+        """For each document, the largest cosine between its parts and those of one of them, or a given part of it."""
+        bounds = [*self._firsts, len(self._vectors)]
+        parts = self._vectors[bounds[document] : bounds[document + 1]]
+        cosines = self._vectors @ (parts if part is None else parts[part : part + 1]).T
+        nearest: list[float] = np.maximum.reduceat(cosines.max(axis=1), self._firsts).tolist()
         return nearest
 
 
