@@ -35,6 +35,7 @@ from gateway.errors import SettingsError
 from gateway.finalization.archive import Archive
 from gateway.finalization.job import NoJobQueue
 from gateway.finalization.job_table import JobTable, never_alive
+from gateway.finalization.remote_copies import RemoteCopies
 from gateway.finalization.steps import AgentRules, CallMemory, FinalizationSteps
 from gateway.finalization.summary.summarizer import Summarizer, build_writer
 from gateway.finalization.worker import FinalizationWorker
@@ -473,6 +474,8 @@ def _background_jobs(config: Config, resources: Resources, services: Services) -
     yield maintenance.delete_old_transcripts(resources.archive)
     yield maintenance.delete_old_events(resources.log, config.settings.voice_session_retention_days)
     yield maintenance.expire_memory(FactStore(store), PinnedTopicStore(store), config.retention)
+    if resources.remem is not None:
+        yield RemoteCopies(store, resources.remem).run()
     yield maintenance.archive_old_calls(ArchivedCalls(store), config.retention)
     yield maintenance.finish_erasures(services.eraser)
     yield maintenance.preload(config.writer)

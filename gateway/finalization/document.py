@@ -81,7 +81,7 @@ def call_document(
         *_section("Topics Discussed", summary.topics),
         *_section("Key Decisions", summary.decisions),
         *_section("Action Items", summary.action_items),
-        *_section("Important Facts", tuple(dict.fromkeys([*summary.facts, *learned]))),
+        *_section("Important Facts", summary.facts),
         *["", "### Context for Next Call", *([summary.context] if summary.context else [])],
     ]
     metadata: dict[str, Any] = {
@@ -97,13 +97,23 @@ def call_document(
         metadata[NAME_FROM_EARLIER_CALL] = True
     return NewDocument(
         title=title,
-        content="\n".join(lines) + "\n",
+        content=add_facts("\n".join(lines) + "\n", learned),
         source=SOURCE,
         tags=("voice-session", "deepclaw", "phone-call", f"agent:{session.agent}", f"caller:{session.caller}"),
         created_at=session.started_at,
         metadata=metadata,
         source_id=session.id,
     )
+
+
+def add_facts(content: str, facts: Sequence[str]) -> str:
+    """A call's document with these among its important facts, those that are there already once."""
+    lines = content.splitlines()
+    end = lines.index("### Important Facts") + 1
+    while end < len(lines) and lines[end].startswith("- "):
+        end += 1
+    new = [line for line in dict.fromkeys(f"- {fact}" for fact in facts) if line not in lines]
+    return "\n".join([*lines[:end], *new, *lines[end:]]) + "\n"
 
 
 def _section(heading: str, items: Sequence[str]) -> list[str]:

@@ -23,6 +23,7 @@ import orjson
 from gateway.errors import SharedStoreUnavailable, StoreUnavailable
 from gateway.finalization.document import SOURCE as CALL_SOURCE
 from gateway.finalization.job_table import JobTable
+from gateway.finalization.remote_copies import sent_copies
 from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.call_log import FILE_NAME, erase_calls, live_sessions, logged_sessions
 from gateway.history.calls_table import CallsTable, FinishedCall
@@ -196,7 +197,11 @@ class Eraser:
         """
         caller, agent = data.caller, data.agent
         agents = {*data.sessions.values(), agent} - {""}
-        removed, left = await self._delete_remote(data.sessions, [(name, caller) for name in sorted(agents)])
+        copies = await sent_copies(self._store, caller, agent)
+        unknown = [key for key, remote_id in copies.items() if not remote_id]
+        known = set(filter(None, copies.values()))
+        pairs = [(name, caller) for name in sorted(agents)]
+        removed, left = await self._delete_remote([*data.sessions, *unknown], pairs, known)
         await self._store.run(lambda connection: _revert(connection, data.sessions))  # no job writes from here on
         await asyncio.to_thread(_delete_files, data.files)
         logged = await asyncio.to_thread(erase_calls, self._locations.log, [*data.sessions], caller, agent)
@@ -282,6 +287,8 @@ class Eraser:
         documents = connection.execute(f"DELETE FROM documents WHERE {tagged}", tokens).rowcount
         documents += sum([_delete_documents(connection, *session) for session in data.sessions.items()])
         self._store.index.purge(connection)
+        sent = (data.caller, data.agent)
+        connection.execute("DELETE FROM remote_copies WHERE caller = ? AND ? IN ('', agent)", sent)
         tombstone = hashed_caller(data.agent, data.caller, self._secret), datetime.now(UTC).isoformat()
         statement = "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT (caller) DO UPDATE SET at = excluded.at"
         connection.execute(statement, tombstone)
@@ -292,12 +299,18 @@ class Eraser:
         databases = sorted(self._locations.data_dir.glob("*.db"))
         return [path.name for path in databases if not await _scrub(path, self._scrub_timeout)]
 
-    async def _delete_remote(self, sessions: Iterable[str], pairs: Sequence[tuple[str, str]] = ()) -> tuple[int, int]:
-        """Documents of these sessions, and of these (agent, caller) pairs. Returns how many were deleted, and not."""
+    async def _delete_remote(
+        self, sessions: Iterable[str], pairs: Sequence[tuple[str, str]] = (), known: Collection[str] = ()
+    ) -> tuple[int, int]:
+        """
+        Documents of these sessions, of these (agent, caller) pairs, and with these ids.
+
+        Returns how many were deleted, and how many could not be.
+        """
         if self._remem is None:
             return 0, 0
         found = [await self._remem.find_by_session(session_id) for session_id in sessions]
-        ids = {document_id for document_id in found if document_id is not None}
+        ids = {*known, *(document_id for document_id in found if document_id is not None)}
         for agent, caller in pairs:
             ids |= {document.id for document in await self._remem.past_calls(agent, caller, 100, timeout=10)}
         # A server that reports no ids cannot be asked to delete one.

@@ -22,7 +22,7 @@ import orjson
 
 from gateway import extras
 from gateway.errors import StoreUnavailable
-from gateway.finalization import job_table
+from gateway.finalization import job_table, remote_copies
 from gateway.history import archived_calls, calls_table, erasure
 from gateway.history.call_log import FILE_NAME, INSERT_ROW, Row, open_call_log
 from gateway.memory import memory_log, personas, state
@@ -31,7 +31,7 @@ from gateway.memory.sqlite import SqliteStore
 from gateway.memory.store import HALF_LIFE_DAYS, MemoryStore
 from gateway.settings import Secret
 
-_MEMORY: Final = (calls_table, archived_calls, memory_log, state, personas, erasure)
+_MEMORY: Final = (calls_table, archived_calls, memory_log, state, personas, erasure, remote_copies)
 MEMORY_SCHEMA: Final = tuple(statement for module in _MEMORY for statement in module.SCHEMA)
 """All tables that hold data of callers."""
 

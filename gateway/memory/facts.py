@@ -1,6 +1,6 @@
 """Durable facts about callers: what they said of themselves, and the calls that it comes from."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
@@ -222,6 +222,10 @@ class FactStore(MemoryLog[ActiveFact]):
             metadata=metadata | {name: value for name, value in optional.items() if value},
             source_id=item.source_id,
         )
+
+    def _entries_deleted(self, connection: Connection, sessions: Iterable[tuple[str]]) -> None:
+        """The documents of these calls in the remote store, which list their facts, have to be sent again."""
+        connection.executemany("INSERT INTO remote_updates VALUES (?) ON CONFLICT DO NOTHING", sessions)
 
     def _expired(self, entries: Sequence[LogEntry], before: str) -> list[LogEntry]:
         return [entry for entry in entries if entry.started_at < before]

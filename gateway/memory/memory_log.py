@@ -8,7 +8,7 @@ projected item is stored as a document too, so that a search finds it.
 
 from abc import ABC, abstractmethod
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -37,6 +37,8 @@ SCHEMA: Final = (
     "CREATE INDEX IF NOT EXISTS documents_of_pins ON documents (tags) WHERE source = 'pinned-topic'",
     # Outlives the session's entries, so that a late retry can't bring back what was reverted or forgotten.
     "CREATE TABLE IF NOT EXISTS reverted_sessions (session_id TEXT PRIMARY KEY) WITHOUT ROWID",
+    # Calls of which a fact was deleted: their documents in the remote store have to be sent again.
+    "CREATE TABLE IF NOT EXISTS remote_updates (session_id TEXT PRIMARY KEY) WITHOUT ROWID",
     # What the last rebuild of a caller's memory replaced, compressed. Deleting anything of theirs deletes it too.
     """CREATE TABLE IF NOT EXISTS rebuild_undo (
         agent TEXT NOT NULL,
@@ -319,8 +321,12 @@ class MemoryLog(ABC, Generic[Item]):
         )
 
     def _delete(self, connection: Connection, keys: Sequence[EntryKey]) -> None:
+        self._entries_deleted(connection, {(session_id,) for session_id, _ in keys})
         statement = "DELETE FROM memory_entries WHERE source = ? AND session_id = ? AND position = ?"
         connection.executemany(statement, [(self.source, *key) for key in keys])
+
+    def _entries_deleted(self, connection: Connection, sessions: Iterable[tuple[str]]) -> None:
+        """Called in the transaction that deletes some entries of these sessions."""
 
     def _delete_session(self, connection: Connection, session_id: str) -> int:
         statement = "DELETE FROM memory_entries WHERE session_id = ? AND source = ?"
@@ -329,11 +335,12 @@ class MemoryLog(ABC, Generic[Item]):
     def _rebuild(self, connection: Connection, scope: CallerScope) -> tuple[Sequence[Item], dict[str, str]]:
         """Update the documents to match the log. Returns the items, and the ids of their documents by source id."""
         # A document that was deleted must not come back: the entries behind it go too.
-        connection.execute(
-            """DELETE FROM memory_entries WHERE source = ? AND agent = ? AND caller = ? AND document_id <> ''
-                AND document_id NOT IN (SELECT id FROM documents WHERE source = ? AND tags = ?)""",
-            (*scope.columns, *scope.documents),
-        )
+        gone = """memory_entries WHERE source = ? AND agent = ? AND caller = ? AND document_id <> ''
+            AND document_id NOT IN (SELECT id FROM documents WHERE source = ? AND tags = ?)"""
+        columns = (*scope.columns, *scope.documents)
+        if sessions := connection.execute(f"SELECT DISTINCT session_id FROM {gone}", columns).fetchall():
+            self._entries_deleted(connection, sessions)
+            connection.execute(f"DELETE FROM {gone}", columns)
         items, _ = self._project(self._entries(connection, scope))
         now = datetime.now(UTC)
         ids: dict[str, str] = {}

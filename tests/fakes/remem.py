@@ -81,6 +81,8 @@ class FakeRemem:
     takes_bearer_alone: bool = True
     namespaces: tuple[str, ...] = ("default",)
     honours_idempotency: bool = True
+    deletes: bool = False
+    """No known client of the maker deletes, so a server may not know how."""
     indexing_delay: float = 0.0
     tags_must_be_text: bool = False
     sources_must_be_known: bool = False
@@ -210,6 +212,9 @@ class FakeRemem:
                 return self._query(request.body)
             case "PUT", ["v1", "documents", id_] if self.face != "current" and id_ in self.documents:
                 return self._update(self.documents[id_], request.body)
+            case "DELETE", ["v1", "documents", id_] if self.deletes and id_ in self.documents:
+                del self.documents[id_]
+                return Response(204)
             case "GET", ["v1", "documents", id_] if id_ in self.documents:
                 return as_json(200, self._whole(self.documents[id_]))
             case (("POST" | "PUT"), ["v1", "documents", *_]) if self.face == "current":
