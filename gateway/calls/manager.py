@@ -448,32 +448,25 @@ class CallManager:
                 record = await self._cluster.redeem(key, started, is_local=known is not None)
                 if record is None:
                     return None
-                if self._table.has_ended(key):
-                    await self._ended_before_media(record)
+                is_ours = record.node == self._cluster.node
+                if self._table.has_ended(key):  # the carrier reported the end while the media came here: it ends here
+                    if is_ours:
+                        self._cluster.forget_call(key)
+                    else:
+                        self.take_over(replace(record, state=CallState.ENDED), await self._cluster.session_of(record))
                     return None
-                if record.node != self._cluster.node:
-                    return await self._move_here(record)
-        call = self._table.get(key)
-        if call is None or not call.spend_token(started.token, started.account_id, self._now()):
+                if not is_ours:  # it rang at another node
+                    call = ManagedCall.from_record(record, await self._cluster.session_of(record), self._agents)
+                    call.attach_media()
+                    self._calls.prepare(call)
+                    self._calls.take_over(call)
+                    self._table.add(call)
+                    return call
+        own = self._table.get(key)
+        if own is None or not own.spend_token(started.token, started.account_id, self._now()):
             return None
         self._cluster.media_attached(key)
-        return call
-
-    async def _ended_before_media(self, record: CallRecord) -> None:
-        """The carrier reported the end of the call while its media came here: it ends here."""
-        if record.node == self._cluster.node:
-            self._cluster.forget_call(record.key)
-        else:
-            self.take_over(replace(record, state=CallState.ENDED), await self._cluster.session_of(record))
-
-    async def _move_here(self, record: CallRecord) -> ManagedCall:
-        """Media of a call that rang at another node came to this one."""
-        call = ManagedCall.from_record(record, await self._cluster.session_of(record), self._agents)
-        call.attach_media()
-        self._calls.prepare(call)
-        self._calls.take_over(call)
-        self._table.add(call)
-        return call
+        return own
 
     def _identify(self, call: ManagedCall, parameters: Mapping[str, str]) -> None:
         """The first stream of a call may carry the identity of the caller."""

@@ -19,6 +19,7 @@ from gateway.calls.monitoring import CallMonitor
 from gateway.calls.playout import MARK_BYTES
 from gateway.calls.transcript import Transcript
 from gateway.calls.turn_latency import TurnLatencyTracker
+from gateway.telephony.media_stream import MediaStream
 
 APOLOGY_TEXT: Final = "I'm sorry, I can't continue this call right now. Please call again a little later. Goodbye."
 
@@ -39,17 +40,6 @@ class SpeechTimeouts:
     """A reply that the engine does not request within this time is injected."""
 
 
-class AudioOut(Protocol):
-    """The media stream, towards the caller."""
-
-    def send_audio(self, audio: bytes) -> None: ...
-    def send_mark(self, name: str) -> None: ...
-    def send_clear(self) -> None: ...
-    def finish_audio(self) -> None: ...
-    def play_filler(self, audio: bytes) -> None: ...
-    def stop_filler(self) -> None: ...
-
-
 class Say(Protocol):
     def __call__(self, text: str, *, interrupt: bool = False) -> None:
         """Have the engine say this: after its current answer, or with `interrupt` instead of it."""
@@ -60,7 +50,7 @@ class SpeechOutput:
 
     def __init__(
         self,
-        carrier: AudioOut,
+        carrier: MediaStream,
         transcript: Transcript,
         monitor: CallMonitor,
         latency: TurnLatencyTracker,

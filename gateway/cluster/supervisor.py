@@ -133,7 +133,9 @@ class Supervisor:
             died_young = died_young + 1 if clock() - started < self._timeouts.young else 0
             pause = self._timeouts.pause_after(died_young)
             _log.error("a worker died, another one is started", extra={"exit_code": code, "in_seconds": pause})
-            await self._wait_for_stop(pause)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._stopping.wait()
         self._first_ready.set()
 
     async def _run_worker(self) -> int:
@@ -170,8 +172,3 @@ class Supervisor:
             self._processes[process] = True
             self._first_ready.set()
         asyncio.get_running_loop().remove_reader(ours)
-
-    async def _wait_for_stop(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
