@@ -189,7 +189,9 @@ class Config:
         traces.check(settings)
         agents = AgentDirectory(settings.agents, settings.folder)
         own_retention = {agent.name: agent.retention_days for agent in agents if agent.retention_days is not None}
-        engine, accounts = make_engine(settings, connect, engines), _accounts(settings)
+        engine = make_engine(settings, connect, engines)
+        account_names = [field.name for field in fields(LlmAccounts) if field.name != "keys"]  # those of the settings
+        accounts = LlmAccounts(**{name: getattr(settings, name) for name in account_names}, keys=settings.agent_keys)
         return cls(
             settings=settings,
             timeouts=timeouts,
@@ -233,12 +235,6 @@ def make_summarizer(settings: Settings, *, provider: str = "", model: str = "") 
         xai_api_url=settings.xai_api_url,
         instructions=find_text("prompts/summary.md", settings.folder, missing=missing),
     )
-
-
-def _accounts(settings: Settings) -> LlmAccounts:
-    """Its fields have the names of the settings."""
-    names = [field.name for field in fields(LlmAccounts) if field.name != "keys"]
-    return LlmAccounts(**{name: getattr(settings, name) for name in names}, keys=settings.agent_keys)
 
 
 def _text_agents(settings: Settings, agents: AgentDirectory) -> "dict[str, OpenClawUpstream]":

@@ -109,15 +109,12 @@ class LogWriter(logging.Handler):
             if isinstance(item, threading.Event):
                 item.set()
                 continue
-            self._write(item)
+            with contextlib.suppress(OSError, ValueError):  # the stream is closed
+                self._stream.write(item + "\n")
+                self._stream.flush()
             if self._dropped and self._lines.qsize() < MOST_WAITING // 2:
                 dropped, self._dropped = self._dropped, 0
                 _log.warning("log was not read, lines dropped", extra={"lines": dropped})
-
-    def _write(self, line: str) -> None:
-        with contextlib.suppress(OSError, ValueError):  # the stream is closed
-            self._stream.write(line + "\n")
-            self._stream.flush()
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

@@ -37,9 +37,7 @@ class EndReason(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """
-    One final utterance. `text` is what the other side heard; `unheard` is the rest of an interrupted answer.
-    """
+    """One final utterance. `text` is what the other side heard; `unheard` is the rest of an interrupted answer."""
 
     speaker: Speaker
     text: str

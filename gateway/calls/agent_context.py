@@ -156,7 +156,13 @@ class AgentContext:
         now, earlier = self._now(), self._earlier_receipt
         name, level = self._name_alone(), str(self._access.level)
         block = "\n".join(filter(None, [name, _block(self._topics, self._facts, calls, now)]))
-        items = [self._name_item(name, now)] if name else []
+        items: list[dict[str, Any]] = []
+        if name:
+            by_calls = [(call.session_id, call.started_at) for call in self._calls if call.caller_name]
+            facts = self._memory.facts if self._memory is not None else []
+            by_facts = [(fact.session_id, fact.said_at) for fact in facts if fact.person]
+            session_id, at = next(iter(by_calls + by_facts), ("", now))
+            items.append({"kind": "name", "text": self._name, **_source(session_id, at, now, name)})
         for topic in self._topics:
             if stands_in(block, topic.title):
                 line, text = render_topics([topic], now=now), f"{topic.title} ({topic.state})"
@@ -198,13 +204,6 @@ class AgentContext:
     def _name_alone(self) -> str:
         """The name as a line of its own, at levels without facts; it is one of the facts otherwise."""
         return "" if self._access.allows(TrustLevel.EVERYTHING) else render_name(self._name)
-
-    def _name_item(self, text: str, now: datetime) -> dict[str, Any]:
-        by_calls = [(call.session_id, call.started_at) for call in self._calls if call.caller_name]
-        facts = self._memory.facts if self._memory is not None else []
-        by_facts = [(fact.session_id, fact.said_at) for fact in facts if fact.person]
-        session_id, at = next(iter(by_calls + by_facts), ("", now))
-        return {"kind": "name", "text": self._name, **_source(session_id, at, now, text)}
 
     def _now(self) -> datetime:
         return datetime.now().astimezone(self._agent.timezone)

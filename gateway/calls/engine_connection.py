@@ -213,8 +213,12 @@ class EngineConnection:
         self._heard_at = self._filled_at = self._loop.time()
         if self.ready and self.session is not None:
             self.session.send_audio(audio)
-        else:
-            self._buffer(audio)
+        else:  # keep the newest seconds
+            seconds = self._timeouts.reconnect_audio if self._was_ready else self._timeouts.early_audio
+            self._early.append(audio)
+            self._early_bytes += len(audio)
+            while self._early_bytes > seconds * BYTES_PER_SECOND:
+                self._early_bytes -= len(self._early.popleft())
 
     async def flush(self, seconds: float) -> bool:
         """Wait up to `seconds` for buffered audio to reach the engine. Returns whether it is connected."""
@@ -271,11 +275,3 @@ class EngineConnection:
             for _ in range(frames):
                 self.session.send_silence(SILENCE_FRAME)
             self._filled_at += frames * len(SILENCE_FRAME) / BYTES_PER_SECOND
-
-    def _buffer(self, audio: bytes) -> None:
-        """Keep the newest seconds."""
-        seconds = self._timeouts.reconnect_audio if self._was_ready else self._timeouts.early_audio
-        self._early.append(audio)
-        self._early_bytes += len(audio)
-        while self._early_bytes > seconds * BYTES_PER_SECOND:
-            self._early_bytes -= len(self._early.popleft())

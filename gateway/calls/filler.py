@@ -95,9 +95,23 @@ class Filler:
     def tick(self, now: float) -> None:
         """Called several times a second."""
         if self._state is _WAITING and now >= self._due:
-            self._begin(now)
-        if self._state is _PLAYING:
-            self._play_more(now)
+            if phrase := next(self._phrases, ""):
+                self._state = _SAYING
+                self._unsaid = phrase
+                self._say(phrase)
+            elif self._sound:
+                self._state = _PLAYING
+                self._played = 0
+                self._queued_until, self._ends = now, now + self._longest
+        if self._state is _PLAYING:  # stay slightly ahead of playout; a carrier that has run dry continues from now
+            self._queued_until = max(self._queued_until, now)
+            wanted = min(now + QUEUED_SECONDS, self._ends) - self._queued_until
+            frames = int(wanted * BYTES_PER_SECOND / FRAME_BYTES)
+            if frames > 0:
+                size, start = frames * FRAME_BYTES, self._played % len(self._sound)
+                self._played += size
+                self._queued_until += seconds_of(size)
+                self._play((self._sound[start:] + self._sound * (size // len(self._sound) + 1))[:size])
 
     # From the engine
 
@@ -121,24 +135,3 @@ class Filler:
         """The agent has finished an utterance, or the engine has refused our phrase."""
         if self.saying:
             self._state = _QUIET
-
-    def _begin(self, now: float) -> None:
-        if phrase := next(self._phrases, ""):
-            self._state = _SAYING
-            self._unsaid = phrase
-            self._say(phrase)
-        elif self._sound:
-            self._state = _PLAYING
-            self._played = 0
-            self._queued_until, self._ends = now, now + self._longest
-
-    def _play_more(self, now: float) -> None:
-        """Stay slightly ahead of playout. A carrier that has run dry continues from now."""
-        self._queued_until = max(self._queued_until, now)
-        wanted = min(now + QUEUED_SECONDS, self._ends) - self._queued_until
-        frames = int(wanted * BYTES_PER_SECOND / FRAME_BYTES)
-        if frames > 0:
-            size, start = frames * FRAME_BYTES, self._played % len(self._sound)
-            self._played += size
-            self._queued_until += seconds_of(size)
-            self._play((self._sound[start:] + self._sound * (size // len(self._sound) + 1))[:size])

@@ -177,16 +177,12 @@ class LevelMeters:
         if self.wanted:
             self._measuring = True
             levels = [(session_id, *call.levels(now)) for session_id, call in calls]
-            self.show([{"session": id_, "caller": caller, "agent": agent} for id_, caller, agent in levels])
+            self._own = [{"session": id_, "caller": caller, "agent": agent} for id_, caller, agent in levels]
         elif self._measuring:
             self._measuring = False
-            self.show([])
+            self._own = []
             for _, call in calls:
                 call.stop_measuring()
-
-    def show(self, levels: list[dict[str, Any]]) -> None:
-        """Publish levels of this node's calls: `session`, `caller` and `agent` for each."""
-        self._own = levels
 
     @property
     def all(self) -> list[dict[str, Any]]:
@@ -205,21 +201,18 @@ class LevelMeters:
         """Exchange levels with other nodes until cancelled."""
         while True:
             try:
-                await self._exchange()
+                if self._watchers:
+                    await self._shared_store.put(_WANTED, self._node.encode(), WANTED_SECONDS)
+                    others = [node for node in self._nodes() if node != self._node]
+                    found = [await self._shared_store.get(_key(node)) for node in others]
+                    self._others = [level for stored in found if stored for level in orjson.loads(stored)]
+                wanted_by = await self._shared_store.get(_WANTED)
+                self._wanted_elsewhere = wanted_by is not None and wanted_by.decode() != self._node
+                if self._wanted_elsewhere:
+                    await self._shared_store.put(_key(self._node), orjson.dumps(self._own), STALE_SECONDS)
             except SharedStoreUnavailable:
                 self._wanted_elsewhere, self._others = False, []
             await asyncio.sleep(SHOW_SECONDS if self.wanted else ASK_SECONDS)
-
-    async def _exchange(self) -> None:
-        if self._watchers:
-            await self._shared_store.put(_WANTED, self._node.encode(), WANTED_SECONDS)
-            others = [node for node in self._nodes() if node != self._node]
-            found = [await self._shared_store.get(_key(node)) for node in others]
-            self._others = [level for stored in found if stored for level in orjson.loads(stored)]
-        wanted_by = await self._shared_store.get(_WANTED)
-        self._wanted_elsewhere = wanted_by is not None and wanted_by.decode() != self._node
-        if self._wanted_elsewhere:
-            await self._shared_store.put(_key(self._node), orjson.dumps(self._own), STALE_SECONDS)
 
 
 def _key(node: str) -> str:

@@ -147,7 +147,10 @@ def _as_json(line: _Line) -> bytes:
         record |= {direction: "engine", **audio}
     else:
         record |= {direction: peer, **_frame(direction, content)}
-    return orjson.dumps(record, default=_plain) + b"\n"
+    return (
+        orjson.dumps(record, default=lambda value: sorted(value) if isinstance(value, frozenset) else str(value))
+        + b"\n"
+    )
 
 
 def _frame(direction: str, data: bytes) -> dict[str, Any]:

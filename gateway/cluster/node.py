@@ -398,6 +398,12 @@ class ClusterNode(Cluster):
         return calls.has_media(key) and await self.directory.adopt(key, record.node, state=CallState.ACTIVE) is not None
 
     async def _take_over(self, calls: LocalCalls) -> None:
+        """
+        Take over the calls of silent nodes.
+
+        A silent node may be dead, or cut off from us and still talking to the caller. The carrier reports lost media
+        and ended calls, and is asked whether this call has ended.
+        """
         for key, node in await self.directory.orphans():
             record = await self.directory.find(key)
             if record is None or record.node == self.node:  # a takeover was interrupted
@@ -405,27 +411,20 @@ class ClusterNode(Cluster):
                     calls.take_over(*adopted)
                 else:
                     await self.directory.remove_from(node, key)
-            elif record.node == node or not await self.directory.alive(record.node):
-                await self._take_over_one(calls, record)
-
-    async def _take_over_one(self, calls: LocalCalls, record: CallRecord) -> None:
-        """
-        Take over a call of a silent node.
-
-        That node may be dead, or cut off from us and still talking to the caller. The carrier reports lost media and
-        ended calls, and is asked whether this call has ended.
-        """
-        if record.state is not CallState.ENDED:
-            if not await self.directory.is_new_event(f"look {record.key}", self._timeouts.takeover_check):
-                return
-            if await calls.may_be_alive(record):
-                return
-        if adopted := await self._adopt(record.key, record.node):
-            session = adopted[1]
-            call = {"call": call_name(session.id)} if session is not None else {}
-            _log.warning("a call's node is silent, and its call taken over", extra={**call, "carrier": record.key[0]})
-            WATCHDOG.labels("node silent").inc()
-            calls.take_over(*adopted)
+                continue
+            if record.node != node and await self.directory.alive(record.node):
+                continue
+            if record.state is not CallState.ENDED:
+                if not await self.directory.is_new_event(f"look {key}", self._timeouts.takeover_check):
+                    continue
+                if await calls.may_be_alive(record):
+                    continue
+            if adopted := await self._adopt(key, record.node):
+                session = adopted[1]
+                call = {"call": call_name(session.id)} if session is not None else {}
+                _log.warning("a call's node is silent, and its call taken over", extra={**call, "carrier": key[0]})
+                WATCHDOG.labels("node silent").inc()
+                calls.take_over(*adopted)
 
     async def _adopt(
         self, key: CallKey, former: str, *, released: bool = False

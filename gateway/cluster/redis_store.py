@@ -126,21 +126,17 @@ class RedisStore:
         return {member.decode() for member in await self._client.smembers(PREFIX + name)}
 
     @foreign_errors
-    async def append(self, name: str, values: Sequence[bytes], seconds: float) -> None:
+    async def append(self, name: str, values: Sequence[bytes], seconds: float, *, replace: bool = False) -> None:
         async with self._client.pipeline(transaction=True) as pipeline:
+            if replace:
+                pipeline.delete(PREFIX + name)
             if values:
                 pipeline.rpush(PREFIX + name, *values)
             pipeline.pexpire(PREFIX + name, _milliseconds(seconds))
             await pipeline.execute()
 
-    @foreign_errors
     async def rewrite(self, name: str, values: Sequence[bytes], seconds: float) -> None:
-        async with self._client.pipeline(transaction=True) as pipeline:
-            pipeline.delete(PREFIX + name)
-            if values:
-                pipeline.rpush(PREFIX + name, *values)
-                pipeline.pexpire(PREFIX + name, _milliseconds(seconds))
-            await pipeline.execute()
+        await self.append(name, values, seconds, replace=True)
 
     @foreign_errors
     async def items(self, name: str) -> list[bytes]:

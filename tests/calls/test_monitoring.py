@@ -120,11 +120,10 @@ async def test_nodes_see_each_others_levels(tmp_path: Path) -> None:
     shared_store = FakeSharedStore()
     first, second = [LevelMeters(shared_store, node=name, nodes=lambda: ["a", "b"]) for name in ("a", "b")]
     running = [asyncio.create_task(levels.run()) for levels in (first, second)]
-    shown = [{"session": "s", "caller": 0.5, "agent": 0.0}]
     async with first.watched():
         await until(lambda: second.wanted)
-        second.show(shown)
-        await until(lambda: first.all == shown)
+        second.measure([("s", MeteredCall())], 1.0)
+        await until(lambda: first.all == [{"session": "s", "caller": 0.5, "agent": 0.25}])
     await until(lambda: not second.wanted)
     for task in running:
         task.cancel()
