@@ -21,10 +21,10 @@ from gateway.memory.store import MemoryStore
 MemoryType = Literal["identity", "preference", "philosophy", "constraint", "context", "interest"]
 
 MOST_MEMORIES: Final = 1000
-"""The default limit of `load`."""
+"""The default limit of `load`, per persona."""
 MOST_CONTENT_CHARACTERS: Final = 4000
 MOST_FACTS: Final = 100
-"""Of one memory."""
+"""Of one memory, and of its tags."""
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS persona_memories (
@@ -36,6 +36,8 @@ SCHEMA: Final = (
         facts TEXT NOT NULL,
         at TEXT NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS persona_memories_by_persona ON persona_memories (persona, number)",
+    # Most memories have none.
+    "CREATE TABLE IF NOT EXISTS persona_tags (id TEXT PRIMARY KEY, tags TEXT NOT NULL) WITHOUT ROWID",
 )
 
 _FIELDS: Final = "id, persona, memory_type, content, facts, at"
@@ -58,16 +60,21 @@ class PersonaFact:
     confidence: float | None = None
     source: str = ""
 
+    def __str__(self) -> str:
+        return f"{self.subject} {self.predicate}: {self.value}"
+
 
 @dataclass(frozen=True, slots=True)
 class PersonaMemory:
-    """One memory of a persona. `facts` are those that the content sums up; most memories have none."""
+    """One memory of a persona. `facts` are those that the content sums up or begins; most memories have none."""
 
     id: str
     persona: str
     memory_type: MemoryType
     content: str
     facts: tuple[PersonaFact, ...]
+    tags: tuple[str, ...]
+    """Besides the type."""
     created_at: datetime
 
     @property
@@ -96,43 +103,54 @@ class PersonaStore:
         self._now = now
 
     async def create(
-        self, persona: str, memory_type: MemoryType, content: str = "", facts: Sequence[PersonaFact] = ()
+        self,
+        persona: str,
+        memory_type: MemoryType,
+        content: str,
+        facts: Sequence[PersonaFact] = (),
+        tags: Sequence[str] = (),
     ) -> PersonaMemory:
-        """Add a memory to a persona, which need not exist yet. Without content, the facts become the content."""
+        """Add a memory to a persona, which need not exist yet."""
         _check_name(persona)
-        if len(facts) > MOST_FACTS:
-            raise ValueError(f"a memory holds at most {MOST_FACTS} facts; create several")
-        text = content.strip() or "; ".join(f"{fact.subject} {fact.predicate} {fact.value}" for fact in facts)
+        if len(facts) > MOST_FACTS or len(tags) > MOST_FACTS:
+            raise ValueError(f"a memory holds at most {MOST_FACTS} facts and {MOST_FACTS} tags; create several")
+        text = content.strip()
         if not text:
-            raise ValueError("a memory needs content or facts")
+            raise ValueError("a memory needs content")
         if len(text) > MOST_CONTENT_CHARACTERS:
             raise ValueError(f"a memory has at most {MOST_CONTENT_CHARACTERS} characters; create several")
-        memory = PersonaMemory(
-            f"mem_{uuid.uuid4().hex}", persona, memory_type, text, tuple(facts), self._now().astimezone(UTC)
-        )
+        own = tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip() not in ("", memory_type)))
+        id_, now = f"mem_{uuid.uuid4().hex}", self._now().astimezone(UTC)
+        memory = PersonaMemory(id_, persona, memory_type, text, tuple(facts), own, now)
         await self._store.run(lambda connection: _insert(connection, memory))
         return memory
 
     async def load(self, names: Collection[str], *, limit: int = MOST_MEMORIES) -> list[PersonaMemory]:
         """
-        The memories of these personas, by name in the given order, then by time. Unknown personas have none.
+        The last `limit` memories of each of these personas, in the given order, the newest first.
 
-        Beyond `limit`, the older memories of the last names are left out.
+        Unknown personas have none.
         """
         for name in names:
             _check_name(name)
         return await self._load(names, limit)
 
     async def personas(self) -> list[Persona]:
-        """All personas, by name."""
-        statement = "SELECT persona, count(*), max(at) FROM persona_memories GROUP BY persona ORDER BY persona"
+        """All personas, the last updated first."""
+        statement = """SELECT persona, count(*), max(at) AS updated FROM persona_memories
+            GROUP BY persona ORDER BY updated DESC, persona"""
         rows = await self._store.look(lambda connection: connection.execute(statement).fetchall())
         return [Persona(name, count, datetime.fromisoformat(at)) for name, count, at in rows]
 
     async def delete(self, persona: str) -> int:
         """Delete a persona. Returns how many memories it had."""
-        statement = "DELETE FROM persona_memories WHERE persona = ?"
-        return await self._store.run(lambda connection: connection.execute(statement, (persona,)).rowcount)
+
+        def work(connection: Connection) -> int:
+            tags = "DELETE FROM persona_tags WHERE id IN (SELECT id FROM persona_memories WHERE persona = ?)"
+            connection.execute(tags, (persona,))
+            return connection.execute("DELETE FROM persona_memories WHERE persona = ?", (persona,)).rowcount
+
+        return await self._store.run(work)
 
     async def render(self, names: Collection[str], *, budget_tokens: int = 400) -> dict[str, str]:
         """Each persona as text for a prompt. An unknown one is empty, and logged."""
@@ -146,10 +164,7 @@ class PersonaStore:
 
     async def _load(self, names: Collection[str], limit: int) -> list[PersonaMemory]:
         def work(connection: Connection) -> list[PersonaMemory]:
-            found: list[PersonaMemory] = []
-            for name in dict.fromkeys(names):
-                found += _newest(connection, name, limit - len(found))
-            return found
+            return [memory for name in dict.fromkeys(names) for memory in _newest(connection, name, limit)]
 
         return await self._store.look(work)
 
@@ -160,7 +175,7 @@ def domain_of(persona: str) -> str:
 
 def render(memories: Sequence[PersonaMemory], *, budget_tokens: int) -> str:
     """
-    A persona as text for a prompt: one line for each memory that fits, without duplicates.
+    A persona as text for a prompt: one line for each memory and fact that fits, without duplicates.
 
     Identity and constraints come before what only adds colour, newer before older. Empty if nothing fits.
     """
@@ -173,9 +188,10 @@ def render(memories: Sequence[PersonaMemory], *, budget_tokens: int) -> str:
     )
     foot = "</persona>"
     room = budget_tokens * _CHARACTERS_PER_TOKEN - len(head) - len(foot) - 1
-    ordered = [memory for kind in _ORDER for memory in reversed(memories) if memory.memory_type == kind]
+    ordered = [memory for kind in _ORDER for memory in memories if memory.memory_type == kind]
+    texts = [(memory, text) for memory in ordered for text in (memory.content, *map(str, memory.facts))]
     lines: list[str] = []
-    for line in dict.fromkeys(f"{memory.memory_type}: {_plain(memory.content)}" for memory in ordered):
+    for line in dict.fromkeys(f"{memory.memory_type}: {_plain(text)}" for memory, text in texts):
         if len(line) < room:
             lines.append(line)
             room -= len(line) + 1
@@ -197,6 +213,8 @@ def _check_name(name: str) -> None:
 
 
 def _insert(connection: Connection, memory: PersonaMemory) -> None:
+    if memory.tags:
+        connection.execute("INSERT INTO persona_tags VALUES (?, ?)", (memory.id, orjson.dumps(memory.tags).decode()))
     connection.execute(
         f"INSERT INTO persona_memories ({_FIELDS}) VALUES (?, ?, ?, ?, ?, ?)",
         (
@@ -211,12 +229,15 @@ def _insert(connection: Connection, memory: PersonaMemory) -> None:
 
 
 def _newest(connection: Connection, persona: str, limit: int) -> list[PersonaMemory]:
-    """The last `limit` memories of a persona, the oldest first."""
-    statement = f"SELECT {_FIELDS} FROM persona_memories WHERE persona = ? ORDER BY number DESC LIMIT ?"
-    rows = connection.execute(statement, (persona, limit)).fetchall()
-    return [_memory(*row) for row in reversed(rows)]
+    """The last `limit` memories of a persona, the newest first."""
+    statement = f"""SELECT {_FIELDS}, tags FROM persona_memories LEFT JOIN persona_tags USING (id)
+        WHERE persona = ? ORDER BY number DESC LIMIT ?"""
+    return [_memory(*row) for row in connection.execute(statement, (persona, limit)).fetchall()]
 
 
-def _memory(id: str, persona: str, memory_type: MemoryType, content: str, facts: str, at: str) -> PersonaMemory:
+def _memory(
+    id: str, persona: str, memory_type: MemoryType, content: str, facts: str, at: str, tags: str | None
+) -> PersonaMemory:
     read = tuple(PersonaFact(**fact) for fact in orjson.loads(facts))
-    return PersonaMemory(id, persona, memory_type, content, read, datetime.fromisoformat(at))
+    kept = tuple(orjson.loads(tags or "[]"))
+    return PersonaMemory(id, persona, memory_type, content, read, kept, datetime.fromisoformat(at))

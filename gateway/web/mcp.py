@@ -10,7 +10,8 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, Protocol
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NotRequired, Protocol, get_args
 
 import orjson
 from pydantic import Field
@@ -39,7 +40,6 @@ PATH: Final = "/mcp"
 MAX_BODY_BYTES: Final = 1_000_000
 
 _CHARACTERS_PER_TOKEN: Final = 4
-_ALIASES: Final = ("content", "memory_type")  # fields with the value of another one
 
 Answer = dict[str, Any]
 
@@ -211,11 +211,12 @@ PERSONA: Final = FunctionSchema.of(
         ],
         "names": Annotated[list[str], "load: several personas, in this order"],
         "format": Annotated[Literal["compact", "prose", "both"], "load: one line per memory, or objects"],
-        "limit": Annotated[int, Field(ge=1, description="load: the maximum number of memories")],
-        "memory_type": Annotated[MemoryType, "create: the kind of memory"],
-        "content": Annotated[str, "create: the memory, in one sentence"],
+        "limit": Annotated[int, Field(ge=1, description="load: the maximum number of memories per persona")],
+        "memory_type": Annotated[MemoryType, "create: the kind of memory; required"],
+        "content": Annotated[str, "create: the memory, in one sentence; with facts a summary of them; required"],
+        "tags": Annotated[list[str], "create: more tags"],
         "facts": Annotated[
-            list[ToolStatement], "create: the same as a list of statements; conf is from 0 to 1, src is the source"
+            list[ToolStatement], "create: several statements at once; conf is from 0 to 1, src is the source"
         ],
     },
     defaults={
@@ -223,8 +224,9 @@ PERSONA: Final = FunctionSchema.of(
         "names": [],
         "format": "compact",
         "limit": MOST_MEMORIES,
-        "memory_type": "context",
+        "memory_type": None,
         "content": "",
+        "tags": [],
         "facts": [],
     },
 )
@@ -241,15 +243,16 @@ class _PersonaTool:
         names: list[str],
         format: str,
         limit: int,
-        memory_type: MemoryType,
+        memory_type: MemoryType | None,
         content: str,
+        tags: list[str],
         facts: list[ToolStatement],
     ) -> Answer:
         match action:
             case "load":
                 return await self._load([persona_name, *names] if persona_name else names, format, limit)
             case "create":
-                return await self._create(persona_name, memory_type, content, facts)
+                return await self._create(persona_name, memory_type, content, facts, tags)
         return await self._list()
 
     async def _list(self) -> Answer:
@@ -259,7 +262,7 @@ class _PersonaTool:
                     "name": persona.name,
                     "domain": domain_of(persona.name),
                     "memory_count": persona.memory_count,
-                    "last_updated": wire_time(persona.last_updated),
+                    "last_updated": _timestamp(persona.last_updated),
                 }
                 for persona in await self._personas.personas()
             ]
@@ -271,17 +274,22 @@ class _PersonaTool:
         memories = await self._personas.load(names, limit=limit)
         compact, prose = [_compact(memory) for memory in memories], [_prose(memory) for memory in memories]
         both = [{**whole, "compact": line} for whole, line in zip(prose, compact, strict=True)]
+        estimate = _token_estimate(prose, compact)
         return {
             "personas": list(dict.fromkeys(names)),
             "memory_count": len(memories),
-            "token_estimate": _token_estimate(prose, compact),
+            "token_estimate": {"prose": estimate["prose"]} if format == "prose" else estimate,
             "memories": {"compact": compact, "prose": prose, "both": both}[format],
         }
 
-    async def _create(self, name: str, memory_type: MemoryType, content: str, facts: list[ToolStatement]) -> Answer:
+    async def _create(
+        self, name: str, memory_type: MemoryType | None, content: str, facts: list[ToolStatement], tags: list[str]
+    ) -> Answer:
         if not name:
             raise ValueError("persona_name is missing; the memory belongs to a persona")
-        memory = await self._personas.create(name, memory_type, content, [_fact(given) for given in facts])
+        if memory_type is None:
+            raise ValueError(f"memory_type is missing; it is one of {', '.join(get_args(MemoryType))}")
+        memory = await self._personas.create(name, memory_type, content, [_fact(given) for given in facts], tags)
         return {
             "success": True,
             "memory_id": memory.id,
@@ -298,23 +306,26 @@ def _fact(given: ToolStatement) -> PersonaFact:
 
 
 def _compact(memory: PersonaMemory) -> str:
-    content = " ".join(memory.content.split())
+    facts = f" ({'; '.join(map(str, memory.facts))})" if memory.facts else ""
+    content = " ".join(f"{memory.content}{facts}".split())
     return f"[{memory.memory_type}] {content} | {memory.domain} | {memory.created_at:%Y-%m-%d}"
 
 
 def _prose(memory: PersonaMemory) -> Answer:
     whole: Answer = {
         "id": memory.id,
-        "timestamp": wire_time(memory.created_at),
+        "timestamp": _timestamp(memory.created_at),
         "observation": memory.content,
-        "content": memory.content,  # the name in other descriptions of this tool
         "domain": memory.domain,
         "task_type": memory.memory_type,
-        "memory_type": memory.memory_type,
-        "outcome": "unknown",  # a field of task memories, which share this format
-        "tags": ["persona", memory.memory_type],
+        "outcome": "success",  # a field of task memories, which share this format
+        "tags": [memory.memory_type, *memory.tags],
     }
     return whole | {"facts": [_prose_fact(fact) for fact in memory.facts]} if memory.facts else whole
+
+
+def _timestamp(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _prose_fact(fact: PersonaFact) -> Answer:
@@ -324,8 +335,7 @@ def _prose_fact(fact: PersonaFact) -> Answer:
 
 
 def _token_estimate(prose: list[Answer], compact: list[str]) -> Answer:
-    once = ({name: value for name, value in memory.items() if name not in _ALIASES} for memory in prose)
-    whole, short = _tokens(orjson.dumps(memory).decode() for memory in once), _tokens(compact)
+    whole, short = _tokens(orjson.dumps(memory).decode() for memory in prose), _tokens(compact)
     return {"prose": whole, "compact": short, "savings": f"{max(whole - short, 0) * 100 // max(whole, 1)}%"}
 
 

@@ -20,7 +20,7 @@ async def book(ground):
 
 
 def memory(content, memory_type="identity", persona="maya"):
-    return PersonaMemory("mem_1", persona, memory_type, content, (), NOON)
+    return PersonaMemory("mem_1", persona, memory_type, content, (), (), NOON)
 
 
 def contents(memories):
@@ -32,40 +32,33 @@ def contents(memories):
 
 async def test_memory_comes_back_as_it_was(book):
     facts = [PersonaFact("maya", "speaks", "Basque", 0.9, "interview"), PersonaFact("maya", "languages", 3)]
-    created = await book.create("maya", "identity", "  Speaks three languages,\nBasque too. ", facts)
+    created = await book.create("maya", "identity", "  Speaks three languages,\nBasque too. ", facts, ["languages"])
     assert created.id.startswith("mem_")
     assert (created.content, created.created_at) == ("Speaks three languages,\nBasque too.", NOON)
     assert await book.load(["maya"]) == [created]
 
 
-async def test_facts_alone_are_the_content(book):
-    created = await book.create(
-        "maya", "identity", facts=[PersonaFact("maya", "is", "a baker"), PersonaFact("shop", "opens", 8)]
-    )
-    assert created.content == "maya is a baker; shop opens 8"
-
-
 async def test_personas_come_in_the_order_of_names(book):
+    """The newest memory of each comes first."""
     for persona, content in [("maya", "one"), ("acme", "two"), ("maya", "three"), ("otto", "four")]:
         await book.create(persona, "context", content)
-    assert contents(await book.load(["otto", "maya", "otto"])) == ["four", "one", "three"]
+    assert contents(await book.load(["otto", "maya", "otto"])) == ["four", "three", "one"]
     assert await book.load(["nobody"]) == []
 
 
-async def test_limit_leaves_out_the_oldest(book):
+async def test_limit_leaves_out_the_oldest_of_each(book):
     for content in ("one", "two", "three"):
         await book.create("maya", "context", content)
     await book.create("acme", "context", "four")
-    assert contents(await book.load(["maya", "acme"], limit=2)) == ["two", "three"]
-    assert contents(await book.load(["acme", "maya"], limit=2)) == ["four", "three"]
+    assert contents(await book.load(["maya", "acme"], limit=2)) == ["three", "two", "four"]
 
 
-async def test_personas_are_listed_by_name(book):
+async def test_newest_persona_is_listed_first(book):
     for persona in ("maya", "acme", "maya"):
         await book.create(persona, "context", "x")
     assert await book.personas() == [
-        Persona("acme", 1, NOON + timedelta(days=1)),
         Persona("maya", 2, NOON + timedelta(days=2)),
+        Persona("acme", 1, NOON + timedelta(days=1)),
     ]
 
 
@@ -87,9 +80,9 @@ async def test_other_names_are_refused(book, name):
 @pytest.mark.parametrize(
     "content, facts, problem",
     [
-        (" \n", 0, "a memory needs content or facts"),
+        (" \n", 1, "a memory needs content"),
         ("x" * 4001, 0, "a memory has at most 4000 characters; create several"),
-        ("x", 101, "a memory holds at most 100 facts; create several"),
+        ("x", 101, "a memory holds at most 100 facts and 100 tags; create several"),
     ],
 )
 async def test_what_can_not_be_kept_is_refused(book, content, facts, problem):
@@ -112,6 +105,23 @@ async def test_prompt_text_is_quoted_data(book):
         '\n<persona name="maya">\nidentity: Lives in Ulm.\nidentity: Runs the shop.'
         "\nconstraint: Never promises delivery dates.\ninterest: Grows roses.\n</persona>"
     }
+
+
+async def test_facts_are_in_the_prompt(book):
+    facts = [PersonaFact("Acme", "industry", "SaaS"), PersonaFact("Acme", "founded", "2019", 0.9, "website")]
+    await book.create("acme", "context", "Acme company profile", facts)
+    assert (await book.render(["acme"]))["acme"].splitlines()[2:-1] == [
+        "context: Acme company profile",
+        "context: Acme industry: SaaS",
+        "context: Acme founded: 2019",
+    ]
+
+
+async def test_deleted_persona_leaves_no_tags(book):
+    await book.create("maya", "context", "x", tags=["shop"])
+    await book.delete("maya")
+    query = "SELECT count(*) FROM persona_tags"
+    assert await book._store.look(lambda connection: tuple(connection.execute(query).fetchone())) == (0,)
 
 
 async def test_unknown_persona_is_empty_and_logged_once(book, caplog):

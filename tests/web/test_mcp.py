@@ -217,16 +217,38 @@ async def test_create_answers_what_was_kept(url):
 
 async def test_batch_of_facts_is_one_memory(url):
     facts = [
-        {"subj": "jordan", "pred": "works_at", "val": "Acme", "conf": 0.9, "src": "chat"},
-        {"subj": "jordan", "pred": "floor", "val": 3},
+        {"subj": "Acme Corp", "pred": "industry", "val": "SaaS"},
+        {"subj": "Acme Corp", "pred": "founded", "val": "2019", "conf": 0.9, "src": "website"},
     ]
+    given = {"persona_name": "acme-corp", "memory_type": "context", "content": "Acme Corp company profile"}
     async with connected(url) as client:
-        answer = await call(client, "persona", action="create", persona_name="jordan", facts=facts, content=None)
-        loaded = await call(client, "persona", action="load", persona_name="jordan", format="prose")
+        answer = await call(client, "persona", action="create", **given, facts=facts)
+        prose = await call(client, "persona", action="load", persona_name="acme-corp", format="prose")
+        compact = await call(client, "persona", action="load", persona_name="acme-corp")
     assert (answer["memory_type"], answer["has_facts"], answer["fact_count"]) == ("context", True, 2)
-    (memory,) = loaded["memories"]
+    (memory,) = prose["memories"]
     assert (memory["id"], memory["facts"]) == (answer["memory_id"], facts)
-    assert memory["observation"] == "jordan works_at Acme; jordan floor 3"
+    assert memory["observation"] == "Acme Corp company profile"
+    assert compact["memories"] == [
+        "[context] Acme Corp company profile (Acme Corp industry: SaaS; Acme Corp founded: 2019)"
+        " | persona:acme-corp | 2026-03-14"
+    ]
+
+
+async def test_tags_are_added_to_the_type(url):
+    given = {"persona_name": "jordan", "memory_type": "preference", "content": "Prefers concise responses"}
+    async with connected(url) as client:
+        await call(client, "persona", action="create", **given, tags=["communication", "preference", " "])
+        prose = await call(client, "persona", action="load", persona_name="jordan", format="prose")
+    assert prose["memories"][0]["tags"] == ["preference", "communication"]
+
+
+async def test_limit_is_per_persona(url):
+    async with connected(url) as client:
+        for persona, content in [("acme", "one"), ("jordan", "two"), ("acme", "three"), ("jordan", "four")]:
+            await create(client, persona, "context", content)
+        answer = await call(client, "persona", action="load", names=["acme", "jordan"], limit=1)
+    assert [line.partition(" | ")[0] for line in answer["memories"]] == ["[context] three", "[context] four"]
 
 
 async def test_load_is_compact(url):
@@ -241,8 +263,8 @@ async def test_load_is_compact(url):
         "memory_count": 3,
         "memories": [
             "[context] Sells kettles. | persona:acme | 2026-03-15",
-            "[identity] Full name is Jordan Example. | persona:jordan | 2026-03-14",
             "[constraint] Never called before nine. | persona:jordan | 2026-03-16",
+            "[identity] Full name is Jordan Example. | persona:jordan | 2026-03-14",
         ],
     }
     assert estimate["compact"] == 48  # 190 characters
@@ -258,19 +280,18 @@ async def test_load_as_prose_or_both(url):
         both = await call(client, "persona", action="load", persona_name="jordan", format="both")
     whole = {
         "id": memory_id,
-        "timestamp": "2026-03-14T12:00:00Z",
+        "timestamp": "2026-03-14T12:00:00.000Z",
         "observation": "Full name is Jordan Example.",
-        "content": "Full name is Jordan Example.",
         "domain": "persona:jordan",
         "task_type": "identity",
-        "memory_type": "identity",
-        "outcome": "unknown",
-        "tags": ["persona", "identity"],
+        "outcome": "success",
+        "tags": ["identity"],
     }
     compact = "[identity] Full name is Jordan Example. | persona:jordan | 2026-03-14"
     assert prose["memories"] == [whole]
     assert both["memories"] == [whole | {"compact": compact}]
-    assert both["token_estimate"] == prose["token_estimate"]
+    assert prose["token_estimate"] == {"prose": both["token_estimate"]["prose"]}
+    assert sorted(both["token_estimate"]) == ["compact", "prose", "savings"]
 
 
 async def test_unknown_persona_is_empty(url):
@@ -289,8 +310,8 @@ async def test_personas_are_listed(url):
             await create(client, persona, "context", "x")
         answer = await call(client, "persona", action="list")
     assert answer["personas"] == [
-        {"name": "acme", "domain": "persona:acme", "memory_count": 1, "last_updated": "2026-03-15T12:00:00Z"},
-        {"name": "maya", "domain": "persona:maya", "memory_count": 2, "last_updated": "2026-03-16T12:00:00Z"},
+        {"name": "maya", "domain": "persona:maya", "memory_count": 2, "last_updated": "2026-03-16T12:00:00.000Z"},
+        {"name": "acme", "domain": "persona:acme", "memory_count": 1, "last_updated": "2026-03-15T12:00:00.000Z"},
     ]
 
 
@@ -307,8 +328,12 @@ NAME = "a persona's name is up to 64 lower case letters a to z, digits, hyphens 
         ({"action": "load", "names": ["maya"], "limit": 0}, "limit: Input should be greater than or equal to 1"),
         ({"action": "load", "name": "maya"}, "name: Extra inputs are not permitted"),
         ({"action": "create", "content": "x"}, "persona_name is missing; the memory belongs to a persona"),
-        ({"action": "create", "persona_name": "no body", "content": "x"}, NAME),
-        ({"action": "create", "persona_name": "maya"}, "a memory needs content or facts"),
+        ({"action": "create", "persona_name": "no body", "memory_type": "context", "content": "x"}, NAME),
+        ({"action": "create", "persona_name": "maya", "memory_type": "context"}, "a memory needs content"),
+        (
+            {"action": "create", "persona_name": "maya", "content": "x"},
+            "memory_type is missing; it is one of identity, preference, philosophy, constraint, context, interest",
+        ),
         (
             {"action": "create", "persona_name": "maya", "facts": [{"subj": "a", "pred": "b", "val": 1, "conf": 2}]},
             "facts.0.conf: Input should be less than or equal to 1",
