@@ -7,7 +7,7 @@ from gateway.errors import StoreRefused, StoreUnavailable
 from gateway.memory.documents import NewDocument
 from gateway.memory.remem_client import RememClient
 from gateway.settings import Secret
-from tests.fakes.remem import FakeRemem, Fault, Response, as_json
+from tests.fakes.remem import FakeRemem, Fault
 
 SESSION = "voice-session:3f2a9c1e-0b7d-4a56-9a35-0c8f6d1b2e77"
 ANA, BEN = "+12025550101", "+12025550102"
@@ -142,22 +142,8 @@ async def test_refused_replace_is_raised(remem, client):
     assert (str(raised.value), raised.value.status) == ("remem answered 401", 401)
 
 
-class DeletingRemem(FakeRemem):
-    """One that deletes documents, or says that it never does."""
-
-    deletes = True
-
-    def _route(self, request):
-        if request.method != "DELETE":
-            return super()._route(request)
-        if not self.deletes:
-            return as_json(405, {"detail": "Method Not Allowed"})
-        gone = self.documents.pop(request.path.rpartition("/")[2], None)
-        return Response(204) if gone else as_json(404, {"detail": "Not Found"})
-
-
 async def test_delete_says_whether_it_did():
-    async with DeletingRemem() as remem, httpx.AsyncClient() as http:
+    async with FakeRemem(deletes=True) as remem, httpx.AsyncClient() as http:
         client = RememClient(remem.url, Secret(remem.api_key), http)
         document_id = await client.store(call_document())
         assert await client.delete(document_id) is True
