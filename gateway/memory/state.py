@@ -7,12 +7,13 @@ removing one session's entries leaves the state as it would be without that sess
 
 import math
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Final
+from datetime import datetime
+from typing import Any, Final, TypeGuard
 
 import orjson
 
 from gateway.memory.database import Connection
+from gateway.memory.documents import time_text
 from gateway.memory.store import MemoryStore
 
 Scalar = str | int | float | bool
@@ -26,20 +27,13 @@ MOST_VALUE_CHARACTERS: Final = 4000
 
 SCHEMA: Final = (
     """CREATE TABLE IF NOT EXISTS caller_state_log (
-        number INTEGER PRIMARY KEY,
-        agent TEXT NOT NULL,
-        caller TEXT NOT NULL,
-        key TEXT NOT NULL,
-        value TEXT NOT NULL,
-        session_id TEXT NOT NULL,
-        at TEXT NOT NULL)""",
+        number INTEGER PRIMARY KEY, agent TEXT NOT NULL, caller TEXT NOT NULL, key TEXT NOT NULL,
+        value TEXT NOT NULL, session_id TEXT NOT NULL, at TEXT NOT NULL)""",
     "CREATE INDEX IF NOT EXISTS caller_state_by_caller ON caller_state_log (agent, caller, key, at)",
     "CREATE INDEX IF NOT EXISTS caller_state_by_session ON caller_state_log (session_id)",
     # Outlives the session's entries, so that a late retry can't bring back what was reverted or forgotten.
     """CREATE TABLE IF NOT EXISTS caller_state_saves (
-        session_id TEXT NOT NULL,
-        agent TEXT NOT NULL,
-        PRIMARY KEY (session_id, agent)) WITHOUT ROWID""",
+        session_id TEXT NOT NULL, agent TEXT NOT NULL, PRIMARY KEY (session_id, agent)) WITHOUT ROWID""",
 )
 
 
@@ -64,10 +58,11 @@ class CallerStateStore:
         `check_value` rejects, and for too many keys.
         """
         texts = {key: _json(check_value(key, value)) for key, value in values.items()}
-        at = now.astimezone(UTC).isoformat(timespec="microseconds")  # one width, so that text order is time order
+        at = time_text(now)
 
         def work(connection: Connection) -> None:
-            if not _is_first_save(connection, session_id, agent):
+            first = "INSERT INTO caller_state_saves (session_id, agent) VALUES (?, ?) ON CONFLICT DO NOTHING"
+            if not connection.execute(first, (session_id, agent)).rowcount:
                 return
             current = _current(connection, agent, caller)
             if len(current.keys() | texts.keys()) > MOST_KEYS:
@@ -81,52 +76,49 @@ class CallerStateStore:
 
     async def drop(self, agent: str, caller: str, key: str) -> int:
         """Delete a key and its history. Returns how many entries there were."""
-        statement = "DELETE FROM caller_state_log WHERE agent = ? AND caller = ? AND key = ?"
-        return await self._store.run(lambda connection: connection.execute(statement, (agent, caller, key)).rowcount)
+        return await self._delete(agent=agent, caller=caller, key=key)
 
     async def forget(self, agent: str, caller: str) -> int:
         """Delete a caller's state and its history. Returns how many entries there were."""
-        statement = "DELETE FROM caller_state_log WHERE agent = ? AND caller = ?"
-        return await self._store.run(lambda connection: connection.execute(statement, (agent, caller)).rowcount)
+        return await self._delete(agent=agent, caller=caller)
 
     async def revert(self, session_id: str) -> int:
         """Delete a session's entries; earlier values count again. Returns how many entries there were."""
-        statement = "DELETE FROM caller_state_log WHERE session_id = ?"
-        return await self._store.run(lambda connection: connection.execute(statement, (session_id,)).rowcount)
+        return await self._delete(session_id=session_id)
+
+    async def _delete(self, **columns: str) -> int:
+        condition = " AND ".join(f"{column} = :{column}" for column in columns)
+        statement = f"DELETE FROM caller_state_log WHERE {condition}"
+        return await self._store.run(lambda connection: connection.execute(statement, columns).rowcount)
 
 
 def check_value(key: object, value: object) -> Value:
     """The value, if it and its key can be stored. Raises ValueError, in one sentence that quotes neither."""
-    _check_key(key)
+    parts: dict[Any, Any] = dict(value) if isinstance(value, dict) else {}
+    for name in (key, *parts):
+        if not isinstance(name, str) or not 1 <= len(name) <= MOST_KEY_CHARACTERS:
+            raise ValueError(f"a state key must be text of 1 to {MOST_KEY_CHARACTERS} characters")
+        _json(name)
+    if not all(map(_is_scalar, parts.values())):
+        raise ValueError("a dictionary in a state value may hold only text, finite numbers, true and false")
     if isinstance(value, dict):
-        for name, part in value.items():
-            _check_key(name)
-            _check_scalar(part, "a dictionary in a state value may hold only text, finite numbers, true and false")
-        checked: Value = dict(value)
+        checked: Value = parts
+    elif _is_scalar(value):
+        checked = value
     else:
-        checked = _check_scalar(
-            value, "a state value must be text, a finite number, true, false, or a flat dictionary of these"
-        )
+        raise ValueError("a state value must be text, a finite number, true, false, or a flat dictionary of these")
     if len(_json(checked)) > MOST_VALUE_CHARACTERS:
         raise ValueError(f"a state value may have at most {MOST_VALUE_CHARACTERS} characters as JSON")
     return checked
 
 
+def _is_scalar(value: object) -> TypeGuard[Scalar]:
+    return isinstance(value, Scalar) and not (isinstance(value, float) and not math.isfinite(value))
+
+
 def listed(values: Mapping[str, Value], keys: frozenset[str] | None) -> dict[str, Value]:
     """The values whose keys are listed; without a list, all of them."""
     return {key: value for key, value in values.items() if keys is None or key in keys}
-
-
-def _check_key(key: object) -> None:
-    if not isinstance(key, str) or not 1 <= len(key) <= MOST_KEY_CHARACTERS:
-        raise ValueError(f"a state key must be text of 1 to {MOST_KEY_CHARACTERS} characters")
-    _json(key)
-
-
-def _check_scalar(value: object, problem: str) -> Scalar:
-    if not isinstance(value, Scalar) or isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(problem)
-    return value
 
 
 def _json(value: Value) -> str:
@@ -135,11 +127,6 @@ def _json(value: Value) -> str:
     except orjson.JSONEncodeError:
         # The cause may quote the value.
         raise ValueError("a state value must be Unicode text and numbers of at most 64 bits") from None
-
-
-def _is_first_save(connection: Connection, session_id: str, agent: str) -> bool:
-    statement = "INSERT INTO caller_state_saves (session_id, agent) VALUES (?, ?) ON CONFLICT DO NOTHING"
-    return connection.execute(statement, (session_id, agent)).rowcount == 1
 
 
 def _current(connection: Connection, agent: str, caller: str) -> dict[str, str]:
