@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import orjson
 
@@ -73,14 +73,13 @@ EntryKey = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """One row of the log. `document_id` is empty until the entry is part of a stored document."""
+    """One row of the log."""
 
     session_id: str
     position: int
     started_at: str
     content: Mapping[str, Any]
     vector: bytes
-    document_id: str
     logged_at: str
 
     @property
@@ -117,17 +116,12 @@ Item = TypeVar("Item", bound=Projected)
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, slots=True)
-class CallerScope:
+class CallerScope(NamedTuple):
     """One caller with one agent, for one kind of memory."""
 
     source: str
     agent: str
     caller: str
-
-    @property
-    def columns(self) -> tuple[str, str, str]:
-        return self.source, self.agent, self.caller
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -288,16 +282,14 @@ class MemoryLog(ABC, Generic[Item]):
     def _entries(self, connection: Connection, scope: CallerScope) -> list[LogEntry]:
         """All entries in the order of the calls, not in the order in which the calls were finalized."""
         rows = connection.execute(
-            """SELECT session_id, position, started_at, content, model, vector, document_id, logged_at
+            """SELECT session_id, position, started_at, content, model, vector, logged_at
                 FROM memory_entries WHERE source = ? AND agent = ? AND caller = ?
                 ORDER BY started_at, session_id, position""",
-            scope.columns,
+            scope,
         )
         return [
-            LogEntry(
-                id_, position, started_at, orjson.loads(content), b64decode(vector) if model == MODEL else b"", *rest
-            )
-            for id_, position, started_at, content, model, vector, *rest in rows.fetchall()
+            LogEntry(*key, orjson.loads(content), b64decode(vector) if model == MODEL else b"", logged_at)
+            for *key, content, model, vector, logged_at in rows.fetchall()
         ]
 
     def _append(
@@ -314,7 +306,7 @@ class MemoryLog(ABC, Generic[Item]):
                     (source, agent, caller, session_id, position, started_at, content, model, vector, logged_at)
                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
             [
-                (*scope.columns, session_id, position, time_text(started_at), json_text(entry.content))
+                (*scope, session_id, position, time_text(started_at), json_text(entry.content))
                 + (MODEL if entry.vector else "", b64encode(entry.vector).decode(), time_text(now))
                 for position, entry in enumerate(entries)
             ],
@@ -337,7 +329,7 @@ class MemoryLog(ABC, Generic[Item]):
         # A document that was deleted must not come back: the entries behind it go too.
         gone = """memory_entries WHERE source = ? AND agent = ? AND caller = ? AND document_id <> ''
             AND document_id NOT IN (SELECT id FROM documents WHERE source = ? AND tags = ?)"""
-        columns = (*scope.columns, *scope.documents)
+        columns = (*scope, *scope.documents)
         if sessions := connection.execute(f"SELECT DISTINCT session_id FROM {gone}", columns).fetchall():
             self._entries_deleted(connection, sessions)
             connection.execute(f"DELETE FROM {gone}", columns)
@@ -367,7 +359,7 @@ class MemoryLog(ABC, Generic[Item]):
         connection.execute(
             """DELETE FROM documents WHERE source = ? AND tags = ? AND source_id <> '' AND id NOT IN (
                 SELECT document_id FROM memory_entries WHERE source = ? AND agent = ? AND caller = ?)""",
-            (*scope.documents, *scope.columns),
+            (*scope.documents, *scope),
         )
         return items, ids
 

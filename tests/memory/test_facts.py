@@ -84,7 +84,7 @@ def projected(*statements):
     days = [f"2026-02-0{number}" for number in range(1, 9)]
     return project(
         [
-            LogEntry(f"s{number}", 0, days[number], _content(text, confidence), b"", "", days[number])
+            LogEntry(f"s{number}", 0, days[number], _content(text, confidence), b"", days[number])
             for number, (text, confidence) in enumerate(statements)
         ]
     )

@@ -367,13 +367,13 @@ async def test_topics_of_other_callers_stay_hidden(ground, calls):
 
 def mention(call, title="Orlando sale", day=0, **given):
     moment = (NOON + timedelta(days=day)).isoformat()
-    return LogEntry(f"voice-session:{call}", 0, moment, asdict(TopicNote(title, **given)), b"", "", moment)
+    return LogEntry(f"voice-session:{call}", 0, moment, asdict(TopicNote(title, **given)), b"", moment)
 
 
 def manual(title="Orlando sale", day=0, unpins=False):
     moment = (NOON + timedelta(days=day)).isoformat()
     content = {"title": title, "by_hand": True} | ({"unpins": True} if unpins else {})
-    return LogEntry(f"by-hand:{day}", 0, moment, content, b"", "", moment)
+    return LogEntry(f"by-hand:{day}", 0, moment, content, b"", moment)
 
 
 def topics(*mentions):
