@@ -8,9 +8,8 @@ while they can change it. So the result does not depend on the chunks, and the t
 
 import html
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, auto
 from functools import cached_property, lru_cache
 from typing import Final
 
@@ -109,7 +108,6 @@ _URL_POINTS: Final = r".,;:!?'\")*_~"
 _URL_REST: Final = re.compile(rf"[{_URL_POINTS}]*[^\s{_URL_POINTS}<>\]|`]+")
 _UNFINISHED_URL: Final = re.compile(rf"[{_URL_POINTS}]*\Z")
 _URL_START: Final = re.compile(_URL)
-_COMMENT_END: Final = re.compile("-->")
 
 
 @dataclass(frozen=True)
@@ -198,17 +196,6 @@ def spoken(text: str, rules: LanguageRules) -> str:
     return speech.feed(text) + speech.finish()
 
 
-class _Place(Enum):
-    """What the filter is reading."""
-
-    LINE_START = auto()
-    LINE = auto()
-    URL = auto()
-    """After the host, in the part that is not spoken."""
-    LEFT_OUT = auto()
-    """In code, hidden reasoning or a comment."""
-
-
 class SpokenText:
     """The filter for one text. Feed it chunks as they arrive; each call returns what can be spoken so far."""
 
@@ -219,15 +206,15 @@ class SpokenText:
         self._text = ""
         self._position = 0
         self._complete = False
-        self._place = _Place.LINE_START
-        self._resume_at = _COMMENT_END
+        self._step: Callable[[], bool] = self._start_line
+        self._resume_at = re.compile("")
         self._in_item = False
         self._in_emphasis = False
         self._in_formula = False
 
     def feed(self, chunk: str) -> str:
         self._text += chunk
-        while self._position < len(self._text) and self._advance():
+        while self._position < len(self._text) and self._step():
             pass
         done = max(0, self._position - 2)
         self._text = self._text[done:]
@@ -241,25 +228,14 @@ class SpokenText:
         self._speech.finish()
         return text + self._speech.take()
 
-    # One step each; false if it has to wait for more text
-
-    def _advance(self) -> bool:
-        match self._place:
-            case _Place.LINE:
-                return self._read_line()
-            case _Place.LINE_START:
-                return self._start_line()
-            case _Place.URL:
-                return self._skip_url()
-            case _Place.LEFT_OUT:
-                return self._leave_out()
+    # Steps, by what is being read; each returns false if it has to wait for more text
 
     def _start_line(self) -> bool:
         if self._waits(_UNFINISHED_BLOCK):
             return False
         block = self._match(_BLOCK)
         if block is None:
-            self._place = _Place.LINE
+            self._step = self._read_line
             return True
         self._position = block.end()
         if block.lastgroup in ("number", "fence", "item"):
@@ -270,10 +246,11 @@ class SpokenText:
                 self._speech.say("" if self._in_item else block[0])
             case "number":
                 self._speech.say(f"{block[0][:-1]}.")
-                self._place = _Place.LINE
+                self._step = self._read_line
             case "fence":
                 self._speech.say(self._rules.code_left_out)
-                self._leave_out_until(_fence_end(block[0][:50]))
+                mark, length = block[0][0], min(len(block[0]), 50)
+                self._leave_out_until(rf"\n[ \t>]{{0,50}}{mark}{{{length},60}}[ \t]{{0,50}}(?=\n)")
         return True
 
     def _read_line(self) -> bool:
@@ -292,21 +269,23 @@ class SpokenText:
         return True
 
     def _skip_url(self) -> bool:
+        """After the host of a URL comes the part that is not spoken."""
         if self._waits(_UNFINISHED_URL):
             return False
         if rest := self._match(_URL_REST):
             self._position = rest.end()
         else:
-            self._place = _Place.LINE
+            self._step = self._read_line
         return True
 
     def _leave_out(self) -> bool:
+        """Skip code, hidden reasoning or a comment."""
         end = self._resume_at.search(self._text, self._position)
         if end is None:
             self._position = max(self._position, len(self._text) - WINDOW)
             return False
         self._position = end.end()
-        self._place = _Place.LINE
+        self._step = self._read_line
         return True
 
     def _waits(self, unfinished: re.Pattern[str]) -> bool:
@@ -317,9 +296,9 @@ class SpokenText:
     def _match(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         return pattern.match(self._text, self._position, self._position + WINDOW)
 
-    def _leave_out_until(self, end: re.Pattern[str]) -> None:
-        self._resume_at = end
-        self._place = _Place.LEFT_OUT
+    def _leave_out_until(self, end: str) -> None:
+        self._resume_at = re.compile(end)  # `re` caches it
+        self._step = self._leave_out
 
     # Words and symbols of the language
 
@@ -352,7 +331,7 @@ class SpokenText:
     def _say_host(self, host: str, after: str) -> None:
         self._speech.say(self._rules.spoken_host(host))
         if after in ("/", "?", "#", ":"):
-            self._place = _Place.URL
+            self._step = self._skip_url
 
     def _say_mailbox(self, box: str, host: str) -> None:
         if self._rules.at:
@@ -371,14 +350,14 @@ class SpokenText:
                 bold = construct.string.endswith(("**", "__"), 0, construct.start())
                 self._speech.end_line(full_stop=self._in_item or bold)
                 self._in_item = self._in_emphasis = self._in_formula = False
-                self._place = _Place.LINE_START
+                self._step = self._start_line
             case "entity":
                 self._say_entity(construct)
             case "tag":
                 self._pass_tag(construct)
             case "comment":
                 self._speech.leave_out()
-                self._leave_out_until(_COMMENT_END)
+                self._leave_out_until("-->")
             case "link" if construct["box"]:
                 self._say_mailbox(construct["box"], construct["box_host"])
             case "link":
@@ -423,7 +402,7 @@ class SpokenText:
         else:
             self._speech.leave_out()
         if name.rpartition(":")[2] in _HIDDEN_TAGS and not tag[0].startswith("</") and not tag[0].endswith("/>"):
-            self._leave_out_until(_tag_end(name))
+            self._leave_out_until(rf"(?i)</{name}[ \t]{{0,50}}>")
 
     # Marks: their meaning depends on both sides. One without a case is not spoken.
 
@@ -496,16 +475,6 @@ class SpokenText:
             self._in_formula = not self._in_formula
         else:
             self._speech.say(dollar[0])
-
-
-@lru_cache(maxsize=64)
-def _fence_end(fence: str) -> re.Pattern[str]:
-    return re.compile(rf"\n[ \t>]{{0,50}}{fence[0]}{{{len(fence)},60}}[ \t]{{0,50}}(?=\n)")
-
-
-@lru_cache(maxsize=64)
-def _tag_end(name: str) -> re.Pattern[str]:
-    return re.compile(rf"</{name}[ \t]{{0,50}}>", re.IGNORECASE)
 
 
 def _after(token: re.Match[str]) -> str:
