@@ -79,14 +79,8 @@ class Connection(Protocol):
 
 MemberRow = Sequence[Any]
 """A document's tags, key, id, number of characters, metadata, time of creation, and vectors or None."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unembedded:
-    """A document without vectors."""
-
-    key: int
-    content: str
+Unembedded = tuple[int, str]
+"""The key and the content of a document without vectors."""
 
 
 class Index(Protocol):

@@ -392,24 +392,20 @@ class PostgresIndex:
     def missing_vectors(self, connection: Connection, wanted: Sequence[int], limit: int) -> list[Unembedded]:
         statement = "SELECT key, content FROM documents WHERE embedded_by = ''"
         rows = connection.execute(f"{statement} AND key = ANY(?) LIMIT ?", (list(wanted), limit)).fetchall()
-        rows = rows or connection.execute(f"{statement} ORDER BY key DESC LIMIT ?", (limit,)).fetchall()
-        return [Unembedded(key, content) for key, content in rows]
+        return rows or connection.execute(f"{statement} ORDER BY key DESC LIMIT ?", (limit,)).fetchall()
 
     def keep_vectors(self, connection: Connection, made: Iterable[tuple[Unembedded, bytes]]) -> None:
-        for document, vectors in made:
-            kept = connection.execute(
-                "UPDATE documents SET embedded_by = ? WHERE key = ? AND content = ?",
-                (MODEL, document.key, document.content),
-            )
-            if kept.rowcount:
-                connection.execute("DELETE FROM document_vectors WHERE key = ?", (document.key,))
+        keep = "UPDATE documents SET embedded_by = ? WHERE key = ? AND content = ?"
+        for (key, content), vectors in made:
+            if connection.execute(keep, (MODEL, key, content)).rowcount:
+                connection.execute("DELETE FROM document_vectors WHERE key = ?", (key,))
                 numbers = array.array("f", vectors)
                 if sys.byteorder == "big":
                     numbers.byteswap()
                 each = [numbers[first : first + _DIMENSIONS] for first in range(0, len(numbers), _DIMENSIONS)]
                 connection.executemany(
                     "INSERT INTO document_vectors VALUES (?, ?, ?::vector)",
-                    [(document.key, part, str(vector.tolist())) for part, vector in enumerate(each)],
+                    [(key, part, str(vector.tolist())) for part, vector in enumerate(each)],
                 )
 
 

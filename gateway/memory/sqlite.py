@@ -18,15 +18,7 @@ import orjson
 
 from gateway.errors import StoreUnavailable
 from gateway.memory import documents
-from gateway.memory.database import (
-    MOST_CANDIDATES,
-    NARROW_SCOPE,
-    Connection,
-    MemberRow,
-    Migration,
-    Schema,
-    Unembedded,
-)
+from gateway.memory.database import MOST_CANDIDATES, NARROW_SCOPE, Connection, MemberRow, Schema, Unembedded
 from gateway.memory.documents import carries, token
 from gateway.memory.embeddings.embedder import MODEL, Embedder
 from gateway.memory.store import EMBED_AFTER, HALF_LIFE_DAYS, MemoryStore, utc_now
@@ -38,9 +30,7 @@ T = TypeVar("T")
 
 _SCHEMA: Final = (
     *documents.SCHEMA,
-    """CREATE TABLE IF NOT EXISTS document_tags (
-        tag TEXT PRIMARY KEY,
-        documents INTEGER NOT NULL) WITHOUT ROWID""",
+    "CREATE TABLE IF NOT EXISTS document_tags (tag TEXT PRIMARY KEY, documents INTEGER NOT NULL) WITHOUT ROWID",
     """CREATE VIRTUAL TABLE IF NOT EXISTS document_words USING fts5(
         title, content, scope, content='documents', content_rowid='key', tokenize='porter unicode61')""",
     # FTS5 documentation, 4.4.3: triggers keep an external content table's index up to date.
@@ -66,9 +56,7 @@ _SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS unembedded_documents AS SELECT key FROM documents",
     "CREATE UNIQUE INDEX IF NOT EXISTS unembedded_by_key ON unembedded_documents (key)",
     """CREATE TABLE IF NOT EXISTS document_vectors (
-        key INTEGER PRIMARY KEY,
-        model TEXT NOT NULL,
-        vectors BLOB NOT NULL)""",
+        key INTEGER PRIMARY KEY, model TEXT NOT NULL, vectors BLOB NOT NULL)""",
     """CREATE TRIGGER IF NOT EXISTS vectors_missing AFTER INSERT ON documents BEGIN
         INSERT OR IGNORE INTO unembedded_documents VALUES (new.key);
     END""",
@@ -196,22 +184,17 @@ def _connect(path: Path, schema: Schema) -> sqlite3.Connection:
         for step in schema:
             if isinstance(step, str):
                 connection.execute(step)
-            else:
-                _migrate(connection, step)
+                continue
+            exists = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (step.table,)
+            if connection.execute(*exists).fetchone():
+                with connection:
+                    connection.execute("BEGIN IMMEDIATE")
+                    if connection.execute(*exists).fetchone():  # another process may have been faster
+                        step.apply(connection)
     except sqlite3.Error:
         connection.close()
         raise
     return connection
-
-
-def _migrate(connection: sqlite3.Connection, migration: Migration) -> None:
-    query = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
-    if not connection.execute(query, (migration.table,)).fetchone():
-        return
-    with connection:
-        connection.execute("BEGIN IMMEDIATE")
-        if connection.execute(query, (migration.table,)).fetchone():  # another process may have been faster
-            migration.apply(connection)
 
 
 class SqliteIndex:
@@ -276,8 +259,8 @@ class SqliteIndex:
 
     def renew_vectors(self, connection: Connection) -> None:
         """Only the oldest row is checked: it is renewed last."""
-        row = connection.execute("SELECT model FROM document_vectors ORDER BY key LIMIT 1").fetchone()
-        if row is not None and row[0] != MODEL:
+        oldest = connection.execute("SELECT model FROM document_vectors ORDER BY key LIMIT 1").fetchone()
+        if oldest and oldest != (MODEL,):
             connection.execute(
                 "INSERT OR IGNORE INTO unembedded_documents SELECT key FROM document_vectors WHERE model <> ?", (MODEL,)
             )
@@ -288,17 +271,13 @@ class SqliteIndex:
             f"{statement} WHERE u.key IN (SELECT value FROM json_each(?)) LIMIT ?",
             (orjson.dumps(wanted).decode(), limit),
         ).fetchall()
-        rows = rows or connection.execute(f"{statement} ORDER BY u.key DESC LIMIT ?", (limit,)).fetchall()
-        return [Unembedded(key, content) for key, content in rows]
+        return rows or connection.execute(f"{statement} ORDER BY u.key DESC LIMIT ?", (limit,)).fetchall()
 
     def keep_vectors(self, connection: Connection, made: Iterable[tuple[Unembedded, bytes]]) -> None:
-        for document, vectors in made:
-            kept = connection.execute(
-                "INSERT OR REPLACE INTO document_vectors SELECT key, ?, ? FROM documents WHERE key = ? AND content = ?",
-                (MODEL, vectors, document.key, document.content),
-            )
-            if kept.rowcount:
-                connection.execute("DELETE FROM unembedded_documents WHERE key = ?", (document.key,))
+        keep = "INSERT OR REPLACE INTO document_vectors SELECT key, ?, ? FROM documents WHERE key = ? AND content = ?"
+        for (key, content), vectors in made:
+            if connection.execute(keep, (MODEL, vectors, key, content)).rowcount:
+                connection.execute("DELETE FROM unembedded_documents WHERE key = ?", (key,))
 
 
 def _rarest(connection: Connection, tags: tuple[str, ...]) -> tuple[str, int]:

@@ -262,11 +262,11 @@ class MemoryStore(ABC):
                     await self._lacks_vectors.wait()
             return True
         made: list[tuple[Unembedded, bytes]] = []
-        for document in documents:
-            embedded = await embedder.embed(parts(document.content))
+        for key, content in documents:
+            embedded = await embedder.embed(parts(content))
             if embedded is None:
                 return False
-            made.append((document, embedded))
+            made.append(((key, content), embedded))
         await self.run(lambda connection: self.index.keep_vectors(connection, made))
         return True
 
