@@ -234,20 +234,19 @@ def _vacuum(raw: Raw) -> None:
 
 def _tables_holding(raw: Raw, words: Sequence[str]) -> list[str]:
     patterns = ["%" + re.sub(r"([%_\\])", r"\\\1", word) + "%" for word in words]
-    return [f"the table {table}" for table in _own_tables(raw) if _holds(raw, table, patterns)]
-
-
-def _holds(raw: Raw, table: str, patterns: Sequence[str]) -> bool:
-    rows = raw.execute(
-        """SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(quote_ident(%s)) AND attnum > 0
-            AND NOT attisdropped AND atttypid IN ('text'::regtype, 'tsvector'::regtype)""",
-        (table,),
-    )
-    columns = [sql.SQL("{}::text ILIKE ANY(%s)").format(sql.Identifier(name)) for (name,) in rows]
-    if not columns:
-        return False
-    query = sql.SQL("SELECT 1 FROM {} WHERE {} LIMIT 1").format(sql.Identifier(table), sql.SQL(" OR ").join(columns))
-    return bool(raw.execute(query, [list(patterns)] * len(columns)).fetchone())
+    found = []
+    for table in _own_tables(raw):
+        rows = raw.execute(
+            """SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(quote_ident(%s)) AND attnum > 0
+                AND NOT attisdropped AND atttypid IN ('text'::regtype, 'tsvector'::regtype)""",
+            (table,),
+        )
+        columns = [sql.SQL("{}::text ILIKE ANY(%s)").format(sql.Identifier(name)) for (name,) in rows]
+        holds = sql.SQL(" OR ").join(columns) if columns else sql.SQL("false")
+        query = sql.SQL("SELECT 1 FROM {} WHERE {} LIMIT 1").format(sql.Identifier(table), holds)
+        if raw.execute(query, [patterns] * len(columns)).fetchone():
+            found.append(f"the table {table}")
+    return found
 
 
 # The index

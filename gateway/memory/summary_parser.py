@@ -13,8 +13,9 @@ from typing import Final
 from gateway.memory.documents import Document
 
 SESSION_PREFIX: Final = "voice-session:"
+NAME_FROM_EARLIER_CALL: Final = "name_from_earlier_call"
+"""Metadata of a document whose header has a name that was not given in its call."""
 
-_HEADING: Final = "## Voice Call"
 _HEADER: Final = re.compile(r"\*\*(Session|Duration|Caller|Agent):\*\*[ \t]*(.*?)[ \t]*(?=\*\*\w+:\*\*|#{2,}|\n|$)")
 _SECTION: Final = re.compile(
     r"#{2,4}[ \t]*(Topics Discussed|Key Decisions|Action Items|Important Facts|Context for Next Call)[ \t]*:?",
@@ -22,10 +23,6 @@ _SECTION: Final = re.compile(
 )
 _NAME_AND_NUMBER: Final = re.compile(r"(.*?)\s*\(([^()]*)\)")
 _BULLET: Final = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
-NAME_FROM_EARLIER_CALL: Final = "name_from_earlier_call"
-"""Metadata of a document whose header has a name that was not given in its call."""
-_DONE: Final = re.compile(r"\[x\]", re.IGNORECASE)
-_OPEN: Final = re.compile(r"^\[ ?\]\s*")
 _NOTHING: Final = frozenset({"", "-", "none", "n/a", "nothing", "(none)"})
 
 
@@ -52,7 +49,8 @@ def read_call(document: Document) -> PastCall | None:
     if not session_id.startswith(SESSION_PREFIX):
         return None
     name, number = _caller(header.get("Caller", ""))
-    sections = _sections(document.content)
+    _, *parts = _SECTION.split(document.content)
+    sections = {title.lower(): body for title, body in zip(parts[::2], parts[1::2], strict=True)}
     return PastCall(
         session_id=session_id,
         started_at=document.created_at,
@@ -91,7 +89,7 @@ def belongs_to(document: Document, agent: str, caller: str) -> bool | None:
 def _header(content: str) -> dict[str, str]:
     """The `**Name:** value` entries between the heading and the first section; the first entry of a name counts."""
     text = content.lstrip()
-    if not text.startswith(_HEADING):
+    if not text.startswith("## Voice Call"):
         return {}
     section = _SECTION.search(text)
     lines = _HEADER.findall(text[: section.start()] if section else text)
@@ -104,19 +102,11 @@ def _caller(text: str) -> tuple[str, str]:
     return ("", text) if text.startswith("+") else (text, "")
 
 
-def _sections(content: str) -> dict[str, str]:
-    _, *parts = _SECTION.split(content)
-    return {name.lower(): body for name, body in zip(parts[::2], parts[1::2], strict=True)}
-
-
 def _items(body: str) -> tuple[str, ...]:
     """The items of a section, without those that are ticked off or say that there are none."""
-    points = (_BULLET.sub("", line).strip() for line in body.splitlines())
-    return tuple(_OPEN.sub("", point) for point in points if not _DONE.match(point) and not _is_nothing(point))
-
-
-def _is_nothing(point: str) -> bool:
-    return point.rstrip(".").lower() in _NOTHING
+    points = [_BULLET.sub("", line).strip() for line in body.splitlines()]
+    left = [point for point in points if not point.startswith(("[x]", "[X]"))]
+    return tuple(re.sub(r"^\[ ?\]\s*", "", point) for point in left if point.rstrip(".").lower() not in _NOTHING)
 
 
 def _tagged(document: Document, prefix: str) -> str:
