@@ -106,17 +106,13 @@ def wire_time(time: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """
-    An ISO 8601 time as UTC; one without an offset is taken as UTC. Raises ValueError.
-
-    The first and the last year are refused: programs write them for "no time", and not every time zone can show them.
-    """
+    """An ISO 8601 time as UTC; one without an offset is taken as UTC. Raises ValueError."""
     try:
         time = datetime.fromisoformat(text)
         time = time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     except (ValueError, OverflowError):
         raise ValueError("not an ISO 8601 time") from None
-    if time.year in (MINYEAR, MAXYEAR):
+    if time.year in (MINYEAR, MAXYEAR):  # programs write them for "no time", and not every time zone can show them
         raise ValueError("not an ISO 8601 time that a clock can show")
     return time
 

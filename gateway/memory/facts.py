@@ -62,11 +62,7 @@ class Fact:
 
 @dataclass(slots=True)
 class ActiveFact:
-    """
-    A fact under construction.
-
-    `first` is the entry that introduced it, `reading` the fullest statement, `keys` those of all its entries.
-    """
+    """A fact under construction: `first` introduced it, `reading` is its fullest statement."""
 
     first: LogEntry
     reading: StatementReading
@@ -182,11 +178,7 @@ class FactStore(MemoryLog[ActiveFact]):
     async def known(
         self, agent: str, caller: str, limit: int, *, not_before: datetime | None = None, superseded: bool = False
     ) -> list[Fact]:
-        """
-        The facts about a caller, last said first, those of one call by confidence.
-
-        Leaves out what was last said before `not_before`, and superseded facts unless requested.
-        """
+        """The facts about a caller since `not_before`, last said first, those of one call by confidence."""
         scope = self._scope(agent, caller)
         facts = await self._store.look(lambda connection: self._stored(connection, scope, _fact))
         in_time = [fact for fact in facts if not_before is None or fact.last_said_at >= not_before]

@@ -89,8 +89,7 @@ class RepeatCallerSettings:
     identifier_source: Annotated[IdentifierSource | None, BeforeValidator(_source)] = None
     """None: the caller's number, which is also used when the source has no value."""
     new_person_after: Annotated[
-        float,
-        _must(lambda value: type(value) in (int, float) and value > 0, "be a number of seconds"),
+        float, _must(lambda value: type(value) in (int, float) and value > 0, "be a number of seconds")
     ] = LONG_SILENCE
     """Seconds without speech after which a new name belongs to another person."""
 

@@ -134,11 +134,7 @@ class CallerScope(NamedTuple):
 
 
 class MemoryLog(ABC, Generic[Item]):
-    """
-    The log of one kind of memory and its projection, in a store that was opened with SCHEMA. Raises StoreUnavailable.
-
-    A subclass computes items from entries and describes the document of each item.
-    """
+    """The log of one kind of memory and its projection, in a store opened with SCHEMA. Raises StoreUnavailable."""
 
     source: ClassVar[str]
     """The source of the documents, which also names the kind of memory."""
@@ -152,11 +148,7 @@ class MemoryLog(ABC, Generic[Item]):
 
     @abstractmethod
     def _document(self, item: Item, scope: CallerScope, ids: Mapping[str, str]) -> NewDocument | None:
-        """
-        The item's document, or None where it has none yet. Pure.
-
-        `ids` holds the ids of the other items' documents by their source id, as far as these are stored already.
-        """
+        """The item's document, or None if it has none yet. `ids` are those of stored documents, by source id. Pure."""
 
     @abstractmethod
     def _expired(self, entries: Sequence[LogEntry], before: str) -> list[LogEntry]:
@@ -229,11 +221,7 @@ class MemoryLog(ABC, Generic[Item]):
         return sum([await self._store.run(partial(work, scope=scope)) for scope in found if of(scope.agent)])
 
     async def replace_session(self, session: VoiceSession, entries: Sequence[NewEntry], now: datetime) -> bool:
-        """
-        Make these the entries of a session. Returns whether that changed anything.
-
-        The same entries again change nothing, and a session that was reverted or forgotten stays without any.
-        """
+        """Make these the entries of a session, unless it was reverted or forgotten. Returns if anything changed."""
         scope = self._scope(session.agent, session.caller)
 
         def work(connection: Connection) -> bool:

@@ -92,11 +92,7 @@ class Persona:
 
 
 class PersonaStore:
-    """
-    All personas, in a store that was opened with SCHEMA.
-
-    Raises StoreUnavailable, and ValueError, in one sentence, for an invalid name or memory.
-    """
+    """All personas. Raises StoreUnavailable, and ValueError, in one sentence, for an invalid name or memory."""
 
     def __init__(self, store: MemoryStore, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._store = store

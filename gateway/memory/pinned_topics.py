@@ -199,11 +199,8 @@ class Topic:
         return "; ".join(filter(None, parts))
 
     def is_named(self, name: TopicName) -> bool:
-        """
-        Whether the name is similar to the current or the first one.
-
-        Not to any of its names: a vague one would join topics that do not belong together.
-        """
+        """Whether the name is similar to the current or the first one."""
+        # Not to any of its names: a vague one would join topics that do not belong together.
         return self.name.is_same(name) or self.first_name is not self.name and self.first_name.is_same(name)
 
     def add(self, mention: LogEntry, name: TopicName) -> str:
@@ -301,11 +298,7 @@ class PinnedTopicStore(MemoryLog[Topic]):
         self._embed = embed
 
     async def note(self, session: VoiceSession, topics: Sequence[TopicNote], now: datetime) -> bool:
-        """
-        Store what a session said about topics. Returns whether that changed anything.
-
-        Other topics of the same session, from a better summary, replace its first ones.
-        """
+        """Store what a session said about topics, replacing what it said before. Returns whether anything changed."""
         entries = [NewEntry(asdict(topic), await self._vector(topic.title)) for topic in topics]
         return await self.replace_session(session, entries, now)
 
@@ -353,11 +346,7 @@ class PinnedTopicStore(MemoryLog[Topic]):
         return await self._store.run(work)
 
     async def unpin(self, agent: str, caller: str, which: str, *, now: datetime | None = None) -> bool:
-        """
-        Unpin a topic, by its title or the id of its document. Returns whether one was pinned.
-
-        Later calls do not pin it again; an operator can.
-        """
+        """Unpin a topic, by title or document id, until an operator pins it again. Returns whether one was pinned."""
         scope, moment = self._checked_scope(agent, caller), now or datetime.now(UTC)
 
         def work(connection: Connection) -> bool:

@@ -163,11 +163,7 @@ def _native(statement: str | Migration) -> str | Migration:
 
 
 def _prepare(raw: Raw, tables: Schema, *, vectors: bool) -> None:
-    """
-    Create missing tables. One node does it while others wait; a stored mark saves later starts from locking tables.
-
-    Raises StoreUnavailable if the database is unsuitable.
-    """
+    """Create missing tables. Raises StoreUnavailable if the database is unsuitable."""
     encoding, collations = raw.execute(
         "SELECT current_setting('server_encoding'), count(*) FROM pg_collation WHERE collname = 'pg_c_utf8'"
     ).fetchone() or ("", 0)
@@ -182,6 +178,7 @@ def _prepare(raw: Raw, tables: Schema, *, vectors: bool) -> None:
 
 
 def _make(raw: Raw, schema: Schema) -> None:
+    # One node creates the tables while others wait; the mark saves later starts from locking them.
     mark = hashlib.blake2b("\n".join(map(str, schema)).encode(), digest_size=16).hexdigest()
     if _is_made(raw, mark):
         return

@@ -64,11 +64,8 @@ class RememClient:
             return _id(await self._create(new))
 
     async def replace(self, document_id: str, new: NewDocument, *, timeout: float = AFTER_CALL) -> str:
-        """
-        Replace the document. Returns its id.
-
-        A server without updates keeps the old text: creating the document again could make a second one.
-        """
+        """Replace the document. Returns its id."""
+        # A server without updates keeps the old text: creating the document again could make a second one.
         if not document_id or self._ingests:
             return document_id
         async with _translated_errors(timeout, writes=True):
@@ -122,11 +119,7 @@ class RememClient:
     # Reading
 
     async def find_by_session(self, session_id: str, *, timeout: float = AFTER_CALL) -> str | None:
-        """
-        The id of the session's document (empty if the server sends none), or None if there is no document.
-
-        Raises StoreUnavailable for an answer without results.
-        """
+        """The id of the session's document, empty if the server sends none; None if there is no document."""
         async with _translated_errors(timeout, writes=False):
             found = await self._query(session_id, limit=_MOST_READ)
             if found is None:

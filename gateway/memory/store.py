@@ -49,11 +49,7 @@ def utc_now() -> datetime:
 
 
 class MemoryStore(ABC):
-    """
-    A DocumentStore in a database that other tables share; `close` it.
-
-    With an embedder, which the store then owns and closes, documents are also found by meaning.
-    """
+    """A DocumentStore in a database that other tables share; `close` it, which closes the embedder too."""
 
     def __init__(
         self,

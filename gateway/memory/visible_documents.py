@@ -70,11 +70,7 @@ class VisibleDocuments:
 
 
 class CallerNotes:
-    """
-    The memory of callers, for text agents, which store notes in it.
-
-    An empty caller or agent stands for all. Raises StoreError.
-    """
+    """The memory of callers, for text agents, and their notes in it. An empty caller or agent stands for all."""
 
     def __init__(self, store: DocumentStore, forget: Callable[[str, str], Awaitable[int]]) -> None:
         self._store = store

@@ -72,14 +72,11 @@ class VoiceCommands:
         self._asked_at = 0.0
 
     def heard(self, text: str, now: float) -> VoiceCommand | None:
-        """
-        The command in one turn of the caller, or None.
-
-        Only the next turn can confirm a command: a later yes answers something else.
-        """
+        """The command in one turn of the caller, or None."""
         spoken = _spoken(text)
         if self._phrases.filler.fullmatch(spoken):
             return None
+        # Only the next turn can confirm a command: a later yes answers something else.
         asked, self._asked = self._asked, None
         if asked is not None and now - self._asked_at <= CONFIRM_SECONDS:
             if self._phrases.yes.fullmatch(spoken):
@@ -158,11 +155,7 @@ def _load(language: str, name: str) -> _Phrases:
 
 
 def _any_of(phrases: Iterable[str]) -> str:
-    """
-    Phrases of the file as a regular expression, every word followed by a space.
-
-    In a phrase, [words] are optional and (one|another) is a choice.
-    """
+    """Phrases as a pattern, each word followed by a space; [words] are optional, (one|another) is a choice."""
     syntax = {"[": "(?:", "]": ")?", "(": "(?:", ")": ")", "|": "|"}
     parts = re.findall(r"[][()|]|[^][()|]+", "|".join(phrases))
     return "".join(syntax.get(part) or _spoken(part) for part in parts)
