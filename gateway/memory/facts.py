@@ -224,16 +224,7 @@ class FactStore(MemoryLog[ActiveFact]):
 
 
 def _fact(document_id: str, content: str, created_at: datetime, metadata: dict[str, Any]) -> Fact:
-    return Fact(
-        id=document_id,
-        text=content,
-        type=metadata["type"],
-        confidence=metadata["confidence"],
-        session_id=metadata["session"],
-        turns=tuple(metadata["turns"]),
-        said_at=created_at,
-        last_said_at=datetime.fromisoformat(metadata["last_said_at"]),
-        superseded_by=metadata.get("superseded_by", ""),
-        instead_of=metadata.get("instead_of", ""),
-        person=metadata.get("person", ""),
-    )
+    times = created_at, datetime.fromisoformat(metadata["last_said_at"])
+    first_said = metadata["session"], tuple(metadata["turns"])
+    optional = {name: metadata.get(name, "") for name in ("superseded_by", "instead_of", "person")}
+    return Fact(document_id, content, metadata["type"], metadata["confidence"], *first_said, *times, **optional)

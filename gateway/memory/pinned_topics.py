@@ -464,20 +464,16 @@ def _as_pinned(topic: Topic, document_id: str) -> PinnedTopic:
 
 
 def _from_document(document_id: str, content: str, created_at: datetime, metadata: dict[str, Any]) -> PinnedTopic:
+    history = [
+        PinnedTopicEvent(event["state"], event["text"], event["session"], datetime.fromisoformat(event["at"]))
+        for event in metadata["history"]
+    ]
     return PinnedTopic(
         id=document_id,
-        title=metadata["title"],
-        about=metadata["about"],
-        status=metadata["status"],
-        open_items=tuple(metadata["open_items"]),
-        state=metadata["state"],
-        history=tuple(
-            PinnedTopicEvent(event["state"], event["text"], event["session"], datetime.fromisoformat(event["at"]))
-            for event in metadata["history"]
-        ),
-        calls=metadata["calls"],
+        **{name: metadata[name] for name in ("title", "about", "status", "state", "calls")},
+        **{name: tuple(metadata[name]) for name in ("open_items", "turns")},
+        history=tuple(history),
         session_id=metadata["session"],
-        turns=tuple(metadata["turns"]),
         since=created_at,
         last_said_at=datetime.fromisoformat(metadata["last_said_at"]),
     )
