@@ -41,10 +41,7 @@ SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS remote_updates (session_id TEXT PRIMARY KEY) WITHOUT ROWID",
     # What the last rebuild of a caller's memory replaced, compressed. Deleting anything of theirs deletes it too.
     """CREATE TABLE IF NOT EXISTS rebuild_undo (
-        agent TEXT NOT NULL,
-        caller TEXT NOT NULL,
-        at TEXT NOT NULL,
-        content BLOB NOT NULL,
+        agent TEXT NOT NULL, caller TEXT NOT NULL, at TEXT NOT NULL, content BLOB NOT NULL,
         PRIMARY KEY (agent, caller)) WITHOUT ROWID""",
     # Until November 2026 facts and pinned topics had a log each.
     Migration(
@@ -247,16 +244,11 @@ class MemoryLog(ABC, Generic[Item]):
 
     async def session_entries(self, session_id: str) -> list[NewEntry]:
         """What a session contributed, in its order."""
-        query = (
-            "SELECT content, model, vector FROM memory_entries WHERE session_id = ? AND source = ? ORDER BY position"
-        )
-        rows = await self._store.look(
-            lambda connection: connection.execute(query, (session_id, self.source)).fetchall()
-        )
-        return [
-            NewEntry(orjson.loads(content), b64decode(vector) if model == MODEL else b"")
-            for content, model, vector in rows
-        ]
+        columns = "content, model, vector"
+        query = f"SELECT {columns} FROM memory_entries WHERE session_id = ? AND source = ? ORDER BY position"
+        values = session_id, self.source
+        rows = await self._store.look(lambda connection: connection.execute(query, values).fetchall())
+        return [NewEntry(orjson.loads(content), _comparable(model, vector)) for content, model, vector in rows]
 
     # In a transaction
 
@@ -276,8 +268,8 @@ class MemoryLog(ABC, Generic[Item]):
             scope,
         )
         return [
-            LogEntry(*key, orjson.loads(content), b64decode(vector) if model == MODEL else b"", logged_at)
-            for *key, content, model, vector, logged_at in rows.fetchall()
+            LogEntry(session_id, position, started_at, orjson.loads(content), _comparable(model, vector), logged_at)
+            for session_id, position, started_at, content, model, vector, logged_at in rows.fetchall()
         ]
 
     def _append(
@@ -416,6 +408,11 @@ def delete_undo(connection: Connection, caller: str, agent: str | None) -> None:
 
 def json_text(value: object) -> str:
     return orjson.dumps(value).decode()
+
+
+def _comparable(model: str, vector: str) -> bytes:
+    """The stored vector; empty if another model made it."""
+    return b64decode(vector) if model == MODEL else b""
 
 
 def _is_reverted(connection: Connection, session_id: str) -> bool:

@@ -471,7 +471,8 @@ def _from_document(document_id: str, content: str, created_at: datetime, metadat
     return PinnedTopic(
         id=document_id,
         **{name: metadata[name] for name in ("title", "about", "status", "state", "calls")},
-        **{name: tuple(metadata[name]) for name in ("open_items", "turns")},
+        open_items=tuple(metadata["open_items"]),
+        turns=tuple(metadata["turns"]),
         history=tuple(history),
         session_id=metadata["session"],
         since=created_at,
