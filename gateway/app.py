@@ -339,47 +339,16 @@ class Services:
 
 async def start_services(config: Config, resources: Resources, stack: contextlib.AsyncExitStack) -> Services:
     """Start everything that calls need, then resume the calls and jobs of the last run. `stack` stops it."""
-    settings, sharing = config.settings, resources.sharing
-    eraser = Eraser(
-        resources.stores,
-        DataLocations.of(settings),
-        resources.remem,
-        config.admin_token,
-        sharing.traces,
-        scrub_timeout=config.timeouts.erase_elsewhere,
-    )
+    settings, timeouts, sharing, remem = config.settings, config.timeouts, resources.sharing, resources.remem
+    locations, token = DataLocations.of(settings), config.admin_token
+    eraser = Eraser(resources.stores, locations, remem, token, sharing.traces, scrub_timeout=timeouts.erase_elsewhere)
     finalizer = _finalizer(config, resources, eraser)
-    stack.push_async_callback(finalizer.close, seconds=config.timeouts.finalization_close)
-    memory: MemoryServices | None = None
-    if settings.voice_session_enabled:
-        limit = settings.voice_session_context_limit
-        recall = Recall(resources.store, resources.remem or NoRemem(), limit, config.retention)
-        memory = MemoryServices(recall, limit, resources.log, eraser.erase_caller)
-    tool_loader = await _tool_loader(config, resources, memory, stack)
-    agent_llms = ResponderFactory(
-        {agent.name: agent for agent in config.agents},
-        config.agent_llms,
-        config.admin_token,
-        public_url=settings.public_url,
-        search=memory.recall.search if memory is not None else None,
-        bearers=sharing.cluster,
-    )
-    stack.push_async_callback(agent_llm.close, config.agent_llms)
+    stack.push_async_callback(finalizer.close, seconds=timeouts.finalization_close)
+    calls = await _call_factory(config, resources, eraser, stack)
     await stack.enter_async_context(running(config.engine.run()))
     controls = _call_controls(settings, resources.http)
-    calls = CallFactory(
-        EngineConfig(config.engine, config.timeouts.engine),
-        agent_llms,
-        tool_loader,
-        memory or NoMemoryServices(),
-        resources.recordings,
-        resources.call_events,
-        config.timeouts.live_calls,
-    )
-    manager = CallManager(
-        config.agents, config.allowed, controls, calls, finalizer, sharing.cluster, config.timeouts.calls
-    )
-    services = Services(manager, finalizer, eraser, agent_llms, controls, config.engine)
+    manager = CallManager(config.agents, config.allowed, controls, calls, finalizer, sharing.cluster, timeouts.calls)
+    services = Services(manager, finalizer, eraser, calls.agent_llms, controls, config.engine)
     await stack.enter_async_context(running(sharing.cluster.listen(manager, lambda: services.counts)))
     stack.push_async_callback(manager.close)
     for job in _background_jobs(config, resources, services):
@@ -411,6 +380,35 @@ def _finalizer(config: Config, resources: Resources, eraser: Eraser) -> Finaliza
         is_erased=eraser.is_erased,
     )
     return FinalizationWorker(steps, table, sharing.jobs, resources.call_events, eraser.clear_away)
+
+
+async def _call_factory(
+    config: Config, resources: Resources, eraser: Eraser, stack: contextlib.AsyncExitStack
+) -> CallFactory:
+    settings, timeouts, cluster = config.settings, config.timeouts, resources.sharing.cluster
+    memory: MemoryServices | None = None
+    if settings.voice_session_enabled:
+        limit = settings.voice_session_context_limit
+        recall = Recall(resources.store, resources.remem or NoRemem(), limit, config.retention)
+        memory = MemoryServices(recall, limit, resources.log, eraser.erase_caller)
+    agent_llms = ResponderFactory(
+        {agent.name: agent for agent in config.agents},
+        config.agent_llms,
+        config.admin_token,
+        public_url=settings.public_url,
+        search=memory.recall.search if memory is not None else None,
+        bearers=cluster,
+    )
+    stack.push_async_callback(agent_llm.close, config.agent_llms)
+    return CallFactory(
+        EngineConfig(config.engine, timeouts.engine),
+        agent_llms,
+        await _tool_loader(config, resources, memory, stack),
+        memory or NoMemoryServices(),
+        resources.recordings,
+        resources.call_events,
+        timeouts.live_calls,
+    )
 
 
 async def _tool_loader(
