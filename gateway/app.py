@@ -47,10 +47,9 @@ from gateway.history.live_events import EventPublisher, keep_local
 from gateway.history.queries import CallHistory
 from gateway.history.stores import Stores, open_stores
 from gateway.llm import agent_llm
-from gateway.llm.agent_llm import AgentLlm, LlmAccounts, build_agent_llms
+from gateway.llm.agent_llm import RECALL_SECONDS, AgentLlm, LlmAccounts, build_agent_llms
 from gateway.llm.responder import hashed_caller
 from gateway.llm.responder_factory import ResponderFactory
-from gateway.llm.turn_recall import RECALL_SECONDS
 from gateway.maintenance import running
 from gateway.memory.embeddings.embedder import Embedder
 from gateway.memory.facts import FactStore

@@ -18,10 +18,11 @@ from gateway.errors import SettingsError
 from gateway.llm.anthropic import AnthropicUpstream
 from gateway.llm.chat import Upstream
 from gateway.llm.scripted import ScriptedUpstream
-from gateway.llm.turn_recall import RECALL_SECONDS
 from gateway.settings import Secret, is_url, read_table
 from gateway.text.spoken_text import load_rules, spoken
 
+RECALL_SECONDS: Final = 0.05
+"""The longest that an answer waits for memory."""
 WARM_SECONDS: Final = 30.0  # servers and firewalls drop connections that are idle for a minute
 LOOK_SECONDS: Final = 1.0
 """How soon connections are opened for a new call after an idle time: before its greeting has ended."""
@@ -76,19 +77,22 @@ def build_agent_llms(
 
     For an engine without a model, an agent without entries gets the first provider with a key, else the script.
     """
+    # In the same order as for summaries.
+    default = "anthropic" if accounts.anthropic_api_key else "xai" if accounts.xai_api_key else _SCRIPT
     shared: dict[bytes, Upstream] = {}
     agent_llms: dict[str, AgentLlm] = {}
     for agent in agents:
         where = f"gateway.toml, [agents.{agent.name}]: brain"
-        entries = agent.brain or (() if engine_has_llm else (_default_entry(accounts),))
-        for entry in entries:
-            if _key(entry) not in shared:
-                shared[_key(entry)] = _upstream(entry, accounts, where)
+        entries = agent.brain or (() if engine_has_llm else (default,))
+        keys = [orjson.dumps(entry, option=orjson.OPT_SORT_KEYS) for entry in entries]
+        for key, entry in zip(keys, entries, strict=True):
+            if key not in shared:
+                shared[key] = _upstream(entry, accounts, where)
         if entries:
             spoken("Hello.", load_rules(agent.language))  # its patterns are compiled now, not in the first call
             is_script = entries == (_SCRIPT,)
             agent_llms[agent.name] = AgentLlm(
-                upstreams=tuple(shared[_key(entry)] for entry in entries),
+                upstreams=tuple(shared[key] for key in keys),
                 first_token_seconds=agent.first_token_seconds,
                 one_moment=agent.one_moment,
                 sorry=agent.no_answer,
@@ -108,23 +112,23 @@ async def keep_warm(
     look: float = LOOK_SECONDS,
 ) -> None:
     """Open a connection to every upstream, and keep one open while there are calls. Runs until cancelled."""
+
+    async def keep_one(upstream: Upstream) -> None:
+        wanted = True
+        while True:
+            if wanted:
+                await upstream.warm()
+            await asyncio.sleep(every if wanted else look)
+            wanted = live()
+
     async with asyncio.TaskGroup() as tasks:
         for upstream in _upstreams(agent_llms):
-            tasks.create_task(_keep_one_warm(upstream, live, every, look))
+            tasks.create_task(keep_one(upstream))
 
 
 async def close(agent_llms: Mapping[str, AgentLlm]) -> None:
     for upstream in _upstreams(agent_llms):
         await upstream.close()
-
-
-async def _keep_one_warm(upstream: Upstream, live: Callable[[], bool], every: float, look: float) -> None:
-    wanted = True
-    while True:
-        if wanted:
-            await upstream.warm()
-        await asyncio.sleep(every if wanted else look)
-        wanted = live()
 
 
 def _upstreams(agent_llms: Mapping[str, AgentLlm]) -> Iterable[Upstream]:
@@ -134,34 +138,24 @@ def _upstreams(agent_llms: Mapping[str, AgentLlm]) -> Iterable[Upstream]:
 # Entries
 
 
-def _default_entry(accounts: LlmAccounts) -> str:
-    """In the same order as for summaries."""
-    if accounts.anthropic_api_key:
-        return "anthropic"
-    return "xai" if accounts.xai_api_key else _SCRIPT
-
-
-def _key(entry: str | Mapping[str, Any]) -> bytes:
-    return orjson.dumps(entry, option=orjson.OPT_SORT_KEYS)
-
-
 def _upstream(entry: str | Mapping[str, Any], accounts: LlmAccounts, where: str) -> Upstream:
     """Chat completions are imported here: aiohttp takes a tenth of a second, and few gateways need it."""
     if not isinstance(entry, str):
         return _compatible(entry, accounts.keys, where)
     provider, _, model = (part.strip() for part in entry.partition("/"))
+    entry_at = f"{where} {entry!r}"
     match provider:
         case "anthropic":
-            key = _needed(accounts.anthropic_api_key, "ANTHROPIC_API_KEY", f"{where} {entry!r}")
+            key = _needed(accounts.anthropic_api_key, "ANTHROPIC_API_KEY", entry_at)
             return AnthropicUpstream(accounts.anthropic_base_url, model, key)
         case "xai":
-            key = _needed(accounts.xai_api_key, "XAI_API_KEY", f"{where} {entry!r}")
+            key = _needed(accounts.xai_api_key, "XAI_API_KEY", entry_at)
             from gateway.llm.openai import xai_upstream
 
             return xai_upstream(accounts.xai_api_url, model, key, options={})
         case "openclaw":
-            url = _needed(accounts.openclaw_gateway_url, "OPENCLAW_GATEWAY_URL", f"{where} {entry!r}")
-            token = _needed(accounts.openclaw_gateway_token, "OPENCLAW_GATEWAY_TOKEN", f"{where} {entry!r}")
+            url = _needed(accounts.openclaw_gateway_url, "OPENCLAW_GATEWAY_URL", entry_at)
+            token = _needed(accounts.openclaw_gateway_token, "OPENCLAW_GATEWAY_TOKEN", entry_at)
             from gateway.llm.openclaw import OpenClawUpstream
 
             return OpenClawUpstream(url, model, token)

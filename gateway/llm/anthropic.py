@@ -24,6 +24,8 @@ from gateway.llm.chat import (
     Finished,
     FinishReason,
     Message,
+    SseParser,
+    SseRecord,
     TextDelta,
     ToolCallDelta,
     Usage,
@@ -31,7 +33,6 @@ from gateway.llm.chat import (
     whole_answer,
 )
 from gateway.llm.completions_codec import read_json
-from gateway.llm.sse import SseParser, SseRecord
 from gateway.settings import Secret
 
 if TYPE_CHECKING:
@@ -149,21 +150,21 @@ def _message_params(request: ChatRequest, model: str) -> dict[str, Any]:
         "messages": _turns(request.messages),
         "thinking": {"type": "disabled"},  # Haiku thinks by default, while the caller waits
     }
-    if system := _system(request):
+    prompt = "\n\n".join(
+        text for message in request.messages if message["role"] == "system" and (text := message["content"])
+    )
+    # The prompt, cached up to its end, then the memory of this turn.
+    if system := [*({**block, **_CACHED} for block in _text_blocks(prompt)), *_text_blocks(request.memory)]:
         params["system"] = system
     if request.tools:
         *others, last = map(_tool, request.tools)
         params["tools"] = [*others, {**last, **_CACHED}]
-        if request.tool_choice is not None:
-            params["tool_choice"] = _tool_choice(request.tool_choice)
+        match request.tool_choice:
+            case {"function": {"name": name}}:
+                params["tool_choice"] = {"type": "tool", "name": name}
+            case str(choice):
+                params["tool_choice"] = {"type": {"required": "any", "none": "none"}.get(choice, "auto")}
     return params
-
-
-def _system(request: ChatRequest) -> list[dict[str, Any]]:
-    """The prompt, cached up to its end, then the memory of this turn."""
-    prompts = [message["content"] for message in request.messages if message["role"] == "system"]
-    prompt = "\n\n".join(filter(None, prompts))
-    return [*({**block, **_CACHED} for block in _text_blocks(prompt)), *_text_blocks(request.memory)]
 
 
 def _text_blocks(text: str | None) -> list[dict[str, Any]]:
@@ -178,18 +179,6 @@ def _tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": function["name"], **description, "input_schema": schema}
 
 
-def _tool_choice(choice: str | Mapping[str, Any]) -> dict[str, Any]:
-    match choice:
-        case {"function": {"name": name}}:
-            return {"type": "tool", "name": name}
-        case "required":
-            return {"type": "any"}
-        case "none":
-            return {"type": "none"}
-        case _:
-            return {"type": "auto"}
-
-
 def _turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """
     The conversation as alternating turns; the first and the last are the user's.
@@ -197,43 +186,40 @@ def _turns(messages: Sequence[Message]) -> list[dict[str, Any]]:
     Anthropic requires every tool call to be followed by its result. A cancelled call has none and gets an error.
     """
     turns: list[dict[str, Any]] = []
+
+    def add(role: str, blocks: list[dict[str, Any]]) -> None:
+        if blocks and turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += blocks
+        elif blocks:
+            turns.append({"role": role, "content": blocks})
+
     results = {message["tool_call_id"]: message["content"] for message in messages if message["role"] == "tool"}
     for message in messages:
-        calls = message.get("tool_calls", ())
         if message["role"] in ("user", "assistant"):
-            _add(turns, message["role"], [*_text_blocks(message["content"]), *map(_tool_use, calls)])
-            _add(turns, "user", [_tool_result(call["id"], results) for call in calls])
+            calls = message.get("tool_calls", ())
+            add(message["role"], [*_text_blocks(message["content"]), *map(_tool_use, calls)])
+            add("user", [_tool_result(call["id"], results) for call in calls])
     if not turns or turns[0]["role"] == "assistant":
         turns.insert(0, {"role": "user", "content": _text_blocks(LISTENING)})
     if turns[-1]["role"] == "assistant":
-        _add(turns, "user", _text_blocks(LISTENING))
+        add("user", _text_blocks(LISTENING))
     return turns
 
 
-def _add(turns: list[dict[str, Any]], role: str, blocks: list[dict[str, Any]]) -> None:
-    if blocks and turns and turns[-1]["role"] == role:
-        turns[-1]["content"] += blocks
-    elif blocks:
-        turns.append({"role": role, "content": blocks})
-
-
 def _tool_use(call: Mapping[str, Any]) -> dict[str, Any]:
+    """With its arguments as an object, which Anthropic requires; anything else is wrapped in one."""
     function = call["function"]
-    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": _input(function["arguments"])}
+    try:
+        given = read_json(function["arguments"] or "{}")
+    except ValueError:
+        given = function["arguments"]
+    given = given if isinstance(given, dict) else {"arguments": given}
+    return {"type": "tool_use", "id": call["id"], "name": function["name"], "input": given}
 
 
 def _tool_result(call_id: str, results: Mapping[str, str]) -> dict[str, Any]:
     found = {"content": results[call_id]} if call_id in results else {"content": "no result", "is_error": True}
     return {"type": "tool_result", "tool_use_id": call_id, **found}
-
-
-def _input(arguments: str) -> dict[str, Any]:
-    """Arguments as an object, which Anthropic requires; anything else is wrapped in one."""
-    try:
-        given = read_json(arguments or "{}")
-    except ValueError:
-        given = arguments
-    return given if isinstance(given, dict) else {"arguments": given}
 
 
 # In
@@ -248,7 +234,13 @@ class _AnthropicStream:
         self._usage = Usage(0, 0, 0)
 
     def receive(self, record: SseRecord) -> Iterator[ChatEvent]:
-        match _parse(record):
+        try:
+            event: Any = read_json(record.data)
+        except ValueError:
+            raise LlmUnavailable("anthropic sent something that is not JSON") from None
+        if record.event == "error":
+            event = {"type": "error"}
+        match event:
             case {"type": "content_block_delta", "delta": {"type": "text_delta", "text": str(text)}} if text:
                 yield TextDelta(text)
             case {"type": "content_block_delta", "delta": {"partial_json": str(arguments)}} if arguments:
@@ -260,36 +252,22 @@ class _AnthropicStream:
             case {"type": "content_block_stop"} if self._call_is_bare:
                 self._call_is_bare = False
                 yield ToolCallDelta(self._calls - 1, "", "", "{}")
-            case {"type": "message_start", "message": {"usage": {**usage}}}:
+            case {"type": "message_start", "message": {"usage": dict(usage)}}:
                 self._note(usage)
             case {"type": "message_delta", "delta": {"stop_reason": str(reason)}, **more}:
                 self._note(more.get("usage"))
                 yield self._usage
                 yield Finished(_REASONS.get(reason, "stop"))
+            case {"type": "error"}:
+                raise LlmUnavailable("anthropic reported an error in its answer")
 
     def _note(self, usage: Any) -> None:
         """Update the counts, which are cumulative and spread over several events."""
-        match usage:
-            case {"input_tokens": int(fresh)}:
-                cached = _count(usage, "cache_read_input_tokens")
-                prompt = fresh + cached + _count(usage, "cache_creation_input_tokens")
-                self._usage = replace(self._usage, prompt_tokens=prompt, cached_tokens=cached)
-        match usage:
-            case {"output_tokens": int(completion)}:
-                self._usage = replace(self._usage, completion_tokens=completion)
-
-
-def _count(usage: Mapping[str, Any], name: str) -> int:
-    count = usage.get(name)
-    return count if isinstance(count, int) else 0
-
-
-def _parse(record: SseRecord) -> Any:
-    try:
-        event = read_json(record.data)
-    except ValueError:
-        raise LlmUnavailable("anthropic sent something that is not JSON") from None
-    match record.event, event:
-        case ("error", _) | (_, {"type": "error"}):
-            raise LlmUnavailable("anthropic reported an error in its answer")
-    return event
+        given = usage if isinstance(usage, dict) else {}
+        counts = {name: value for name, value in given.items() if isinstance(value, int)}
+        if "input_tokens" in counts:
+            cached = counts.get("cache_read_input_tokens", 0)
+            prompt = counts["input_tokens"] + cached + counts.get("cache_creation_input_tokens", 0)
+            self._usage = replace(self._usage, prompt_tokens=prompt, cached_tokens=cached)
+        completion = counts.get("output_tokens", self._usage.completion_tokens)
+        self._usage = replace(self._usage, completion_tokens=completion)

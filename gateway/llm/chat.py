@@ -1,5 +1,5 @@
 """
-Requests to language models and the events of their answers, the same for every provider. No I/O.
+Requests to language models and the events of their answers, the same for every provider, and server-sent events.
 
 An answer consists of TextDelta and ToolCallDelta, possibly Usage, and Finished as the last event. An answer that ends
 without Finished raises LlmUnavailable or LlmRefused.
@@ -9,8 +9,8 @@ import asyncio
 import math
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from dataclasses import astuple, dataclass, field
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from gateway.errors import LlmError, LlmRefused, LlmUnavailable
 
@@ -19,6 +19,7 @@ TOKEN_TIMEOUT: Final = 5.0  # between two tokens; how long to wait for the first
 LONGEST_SILENCE: Final = 60.0  # the longest that any caller waits for the first token
 KEEP_ALIVE: Final = 60.0  # of an idle connection: people think for longer than the usual five seconds
 LINGER: Final = 0.2  # from the last event to the end of the response
+MAX_RECORD_BYTES: Final = 1 << 20  # records have a few hundred bytes; a longer one is an error of the server
 UNBUFFERED: Final = {"Accept-Encoding": "identity"}  # servers buffer what they compress
 
 # Request timeout, conflict, rate limit. From 500 on it is the provider's fault; Anthropic's 529 is an overload.
@@ -67,6 +68,9 @@ class Usage:
     completion_tokens: int
     cached_tokens: int
 
+    def plus(self, other: "Usage") -> "Usage":
+        return Usage(*map(sum, zip(astuple(self), astuple(other), strict=True)))
+
 
 @dataclass(frozen=True, slots=True)
 class Finished:
@@ -82,7 +86,6 @@ class Upstream(Protocol):
     """A language model that answers for an agent."""
 
     name: str
-    model: str
 
     def answer(self, request: ChatRequest, caller_key: str) -> AsyncGenerator[ChatEvent, None]:
         """
@@ -160,15 +163,64 @@ async def whole_answer(
 def error_for_status(provider: str, status: int, retry_after: str | None) -> LlmError:
     """The error for a response that is not 2xx; `retry_after` is the header as sent."""
     message = f"{provider} answered {status}"
-    if status in _RETRYABLE or status >= 500:
-        return LlmUnavailable(message, retry_after=_seconds(retry_after))
-    return LlmRefused(message)
-
-
-def _seconds(header: str | None) -> float | None:
-    """The seconds in a Retry-After header. Its other form, a date, depends on two clocks and is ignored."""
+    if status not in _RETRYABLE and status < 500:
+        return LlmRefused(message)
     try:
-        seconds = float(header or "")
-    except ValueError:
-        return None
-    return seconds if math.isfinite(seconds) and seconds >= 0 else None
+        seconds = float(retry_after or "")
+    except ValueError:  # its other form, a date, depends on two clocks and is ignored
+        seconds = -1.0
+    return LlmUnavailable(message, retry_after=seconds if math.isfinite(seconds) and seconds >= 0 else None)
+
+
+# Server-sent events
+
+
+class SseRecord(NamedTuple):
+    """One event: its name ("" for none) and its data, UTF-8 as received."""
+
+    event: str
+    data: bytes
+
+
+class SseParser:
+    """
+    Parses one response: `feed` returns the records that the new bytes complete.
+
+    Lines end in LF or CRLF (the standard also allows CR alone, which no server sends). Comments and unknown fields are
+    skipped. A record without its closing blank line is dropped, as the standard says.
+    """
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self._event = ""
+        self._data: list[bytes] = []
+        self._line: list[bytes] = []  # pieces of an unfinished line
+        self._size = 0  # of the record so far
+
+    def feed(self, data: bytes) -> list[SseRecord]:
+        """Raises LlmUnavailable for a record that is too long."""
+        *ends, rest = data.split(b"\n")
+        records = []
+        for end in ends:
+            self._hold(end)
+            line = b"".join(self._line).removesuffix(b"\r")
+            self._line.clear()
+            name, _, value = line.partition(b":")
+            if name == b"data":
+                self._data.append(value.removeprefix(b" "))
+            elif name == b"event":
+                self._event = value.removeprefix(b" ").decode(errors="replace")
+            elif not line:
+                record = SseRecord(self._event, b"\n".join(self._data))
+                self._event, self._size = "", 0
+                self._data.clear()
+                if record.data:
+                    records.append(record)
+        self._hold(rest)
+        return records
+
+    def _hold(self, piece: bytes) -> None:
+        self._size += len(piece)
+        if self._size > MAX_RECORD_BYTES:
+            raise LlmUnavailable(f"{self._peer} sent a record of more than {MAX_RECORD_BYTES} bytes")
+        self._line.append(piece)

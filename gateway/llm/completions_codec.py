@@ -61,14 +61,20 @@ def read_request(body: bytes) -> CompletionRequest:
     except ValueError:
         raise MalformedChatRequest("the body is not JSON") from None
     _demand(isinstance(fields, dict), "the body must be a JSON object")
-    messages = fields.get("messages")
+    messages, tools = fields.get("messages"), fields.get("tools")
     _demand(isinstance(messages, list) and messages, "messages must be a list with at least one message")
+    _demand(tools is None or isinstance(tools, list), "tools must be a list")
+    newer, older = fields.get("max_completion_tokens"), fields.get("max_tokens")
+    limit = older if newer is None else newer
+    _demand(limit is None or (type(limit) is int and limit > 0), "max_tokens must be a whole number above 0")
+    temperature = fields.get("temperature")
+    _demand(temperature is None or type(temperature) in (int, float), "temperature must be a number")
     request = ChatRequest(
-        tuple(_message(number, message) for number, message in enumerate(messages)),
-        tools=_tools(fields.get("tools")),
+        tuple(_message(f"messages[{number}]", message) for number, message in enumerate(messages)),
+        tools=tuple(tool for tool in tools or () if _is_function(tool)),
         tool_choice=_tool_choice(fields.get("tool_choice")),
-        max_tokens=_max_tokens(fields),
-        temperature=_temperature(fields.get("temperature")),
+        max_tokens=limit,
+        temperature=temperature,
     )
     options = fields.get("stream_options")
     with_usage = isinstance(options, dict) and options.get("include_usage") is True
@@ -80,37 +86,28 @@ def _demand(holds: object, problem: str) -> None:
         raise MalformedChatRequest(problem)
 
 
-def _message(number: int, given: Any) -> Message:
-    where = f"messages[{number}]"
+def _message(where: str, given: Any) -> Message:
     _demand(isinstance(given, dict), f"{where} must be an object")
-    role = given.get("role")
+    role, calls = given.get("role"), given.get("tool_calls")
     _demand(isinstance(role, str) and role in _ROLES, f"{where}.role must be one of {', '.join(_ROLES)}")
     message: dict[str, Any] = {"role": _ROLES[role], "content": _text(where, given.get("content"))}
     if role == "tool":
         _demand(isinstance(given.get("tool_call_id"), str), f"{where}.tool_call_id must be text")
         message["tool_call_id"] = given["tool_call_id"]
-    elif role == "assistant" and given.get("tool_calls"):
-        _demand(isinstance(given["tool_calls"], list), f"{where}.tool_calls must be a list")
-        message["tool_calls"] = [_tool_call(where, call) for call in given["tool_calls"]]
+    elif role == "assistant" and calls:
+        _demand(isinstance(calls, list), f"{where}.tool_calls must be a list")
+        message["tool_calls"] = [_tool_call(where, call) for call in calls]
         message["content"] = message["content"] or None
     return message
 
 
 def _text(where: str, content: Any) -> str:
     """The text of a message, without parts that are not text."""
-    match content:
-        case None:
-            return ""
-        case str():
-            return content
-        case list():
-            return "".join(part["text"] for part in content if _is_text(part))
-        case _:
-            raise MalformedChatRequest(f"{where}.content must be text, a list of parts or null")
-
-
-def _is_text(part: Any) -> bool:
-    return isinstance(part, dict) and isinstance(part.get("text"), str)
+    if isinstance(content, list):
+        texts = [part.get("text") for part in content if isinstance(part, dict)]
+        return "".join(text for text in texts if isinstance(text, str))
+    _demand(content is None or isinstance(content, str), f"{where}.content must be text, a list of parts or null")
+    return content or ""
 
 
 def _tool_call(where: str, call: Any) -> Message:
@@ -129,19 +126,15 @@ def arguments_of(given: Any) -> str:
     return write_json(given).decode() if given else ""
 
 
-def _tools(tools: Any) -> tuple[Mapping[str, Any], ...]:
-    """The functions among the tools; other kinds belong to a provider."""
-    _demand(tools is None or isinstance(tools, list), "tools must be a list")
-    functions = []
-    for tool in tools or ():
-        match tool:
-            case {"type": "function", "function": {"name": str()}}:
-                functions.append(tool)
-            case {"type": str(kind)} if kind != "function":
-                pass
-            case _:
-                raise MalformedChatRequest("tools must be functions with a name")
-    return tuple(functions)
+def _is_function(tool: Any) -> bool:
+    """Other kinds of tools belong to a provider."""
+    match tool:
+        case {"type": "function", "function": {"name": str()}}:
+            return True
+        case {"type": str(kind)} if kind != "function":
+            return False
+        case _:
+            raise MalformedChatRequest("tools must be functions with a name")
 
 
 def _tool_choice(choice: Any) -> str | Mapping[str, Any] | None:
@@ -152,27 +145,6 @@ def _tool_choice(choice: Any) -> str | Mapping[str, Any] | None:
             return {"type": "function", "function": {"name": name}}
         case _:
             return None  # an unknown kind: the model chooses
-
-
-def _max_tokens(fields: Mapping[str, Any]) -> int | None:
-    newer = fields.get("max_completion_tokens")
-    match fields.get("max_tokens") if newer is None else newer:
-        case None:
-            return None
-        case int(limit) if limit > 0 and limit is not True:
-            return limit
-        case _:
-            raise MalformedChatRequest("max_tokens must be a whole number above 0")
-
-
-def _temperature(temperature: Any) -> float | None:
-    match temperature:
-        case bool():
-            raise MalformedChatRequest("temperature must be a number")
-        case None | int() | float():
-            return temperature
-        case _:
-            raise MalformedChatRequest("temperature must be a number")
 
 
 # Out
@@ -200,8 +172,9 @@ class ChunkWriter:
         match event:
             case TextDelta(text):
                 return self._chunk({"content": text})
-            case ToolCallDelta():
-                return self._chunk({"tool_calls": [_fragment(event)]})
+            case ToolCallDelta(index, call_id):
+                call = _tool_call_of(event) if call_id else {"function": {"arguments": event.arguments}}
+                return self._chunk({"tool_calls": [{"index": index, **call}]})
             case Finished(reason) if not self._finished:
                 return self._finish(reason)
             case Usage() if self._with_usage:
@@ -247,13 +220,6 @@ def completion(events: Iterable[ChatEvent], model: str) -> bytes:
 
 def _head(kind: str, model: str) -> dict[str, Any]:
     return {"id": f"chatcmpl-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": model}
-
-
-def _fragment(delta: ToolCallDelta) -> dict[str, Any]:
-    return {
-        "index": delta.index,
-        **(_tool_call_of(delta) if delta.id else {"function": {"arguments": delta.arguments}}),
-    }
 
 
 def _tool_call_of(delta: ToolCallDelta) -> dict[str, Any]:

@@ -7,8 +7,9 @@ includes reasoning (`reasoning_content`), which must not be spoken.
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -25,6 +26,8 @@ from gateway.llm.chat import (
     Finished,
     FinishReason,
     Message,
+    SseParser,
+    SseRecord,
     TextDelta,
     ToolCallDelta,
     Usage,
@@ -32,7 +35,6 @@ from gateway.llm.chat import (
     whole_answer,
 )
 from gateway.llm.completions_codec import arguments_of, read_json, write_json
-from gateway.llm.sse import SseParser, SseRecord
 from gateway.settings import Secret
 
 XAI_MODEL: Final = "grok-4.3"
@@ -47,7 +49,95 @@ _REASONS: Final[Mapping[str, FinishReason]] = {
 }
 
 
-class OpenAiUpstream:
+class CompletionsClient:
+    """
+    A client of one server's chat completions, with persistent connections.
+
+    This is the only use of aiohttp; other HTTP requests use httpx. With 100 concurrent answers, reading one takes 3 ms
+    of CPU in aiohttp, 9 ms in httpx2 and 60 ms in httpx, on the event loop that carries the audio
+    (`scripts/llm_bench`).
+    """
+
+    def __init__(self, name: str, base_url: str, api_key: Secret | None) -> None:
+        self.name = name
+        self._base_url = base_url.rstrip("/")
+        key = {"Authorization": f"Bearer {api_key.reveal()}"} if api_key else {}
+        self._headers = {**UNBUFFERED, **key}
+        self._session: aiohttp.ClientSession | None = None  # made on first use: it needs a running loop
+
+    async def stream(
+        self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[ChatEvent, None]:
+        """The events of one answer. It is incomplete if Finished is not among them."""
+        answer, records = _OpenAiStream(self.name), SseParser(self.name)
+        clock = asyncio.get_running_loop().time
+        try:
+            with self._foreign_errors():
+                async with self._post(body, headers or {}) as response, asyncio.timeout(None) as end:
+                    async for data in response.content.iter_any():
+                        for record in records.feed(data):
+                            for event in answer.receive(record):
+                                yield event
+                        if answer.is_complete:
+                            end.reschedule(clock() + END_SECONDS)
+        except LlmUnavailable:
+            if not answer.is_complete:
+                raise
+        for event in answer.end():
+            yield event
+
+    async def warm(self) -> None:
+        # Any response leaves an open connection. With the key: some servers rate-limit requests without one.
+        with suppress(LlmError), self._foreign_errors():
+            async with self._http.head(f"{self._base_url}/models", headers=self._headers):
+                pass
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def _post(
+        self, body: Mapping[str, Any], headers: Mapping[str, str], **options: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The response to a request that was accepted. Leaving it before its end closes its connection."""
+        url = f"{self._base_url}/chat/completions"
+        headers = {**self._headers, "Content-Type": "application/json", **headers}
+        request = partial(
+            self._http.post, url, data=write_json(body), headers=headers, allow_redirects=False, **options
+        )
+        try:
+            response = await request()
+        except (aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError):
+            # The server was just closing an idle connection, so it has not seen the request.
+            response = await request()
+        async with response:
+            if not 200 <= response.status < 300:
+                raise error_for_status(self.name, response.status, response.headers.get("retry-after"))
+            yield response
+
+    @property
+    def _http(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
+                timeout=aiohttp.ClientTimeout(connect=CONNECT_TIMEOUT, sock_read=LONGEST_SILENCE),
+                cookie_jar=aiohttp.DummyCookieJar(),  # callers must not share cookies
+            )
+        return self._session
+
+    @contextmanager
+    def _foreign_errors(self) -> Iterator[None]:
+        """Translate aiohttp's errors; without their cause, which may hold the request and the key."""
+        try:
+            yield
+        except TimeoutError:
+            raise LlmUnavailable(f"{self.name} did not answer in time") from None
+        except aiohttp.ClientError as error:
+            raise LlmUnavailable(f"{self.name} can't be reached: {type(error).__name__}") from None
+
+
+class OpenAiUpstream(CompletionsClient):
     """A model with a chat completions API. `options`, such as `reasoning_effort`, are added to every request."""
 
     def __init__(
@@ -60,22 +150,15 @@ class OpenAiUpstream:
         options: Mapping[str, Any],
         token_timeout: float = TOKEN_TIMEOUT,
     ) -> None:
-        self.name = name
+        super().__init__(name, base_url, api_key)
         self.model = model
         self._options = options
         self._token_timeout = token_timeout
-        self._server = CompletionsServer(name, base_url, api_key)
 
     def answer(self, request: ChatRequest, caller_key: str) -> AsyncGenerator[ChatEvent, None]:
         body = completion_body(request, with_memory(request.messages, request.memory))
-        events = self._server.stream({**body, **self._options, "model": self.model})
+        events = self.stream({**body, **self._options, "model": self.model})
         return whole_answer(self.name, events, self._token_timeout)
-
-    async def warm(self) -> None:
-        await self._server.warm()
-
-    async def close(self) -> None:
-        await self._server.close()
 
 
 def xai_upstream(base_url: str, model: str, api_key: Secret, *, options: Mapping[str, Any]) -> OpenAiUpstream:
@@ -106,109 +189,6 @@ def completion_body(request: ChatRequest, messages: list[Message]) -> dict[str, 
     return body | {name: value for name, value in asked.items() if value is not None}
 
 
-class CompletionsServer:
-    """
-    A client of one server's chat completions, with persistent connections.
-
-    This is the only use of aiohttp; other HTTP requests use httpx. With 100 concurrent answers, reading one takes 3 ms
-    of CPU in aiohttp, 9 ms in httpx2 and 60 ms in httpx, on the event loop that carries the audio
-    (`scripts/llm_bench`).
-    """
-
-    def __init__(self, name: str, base_url: str, api_key: Secret | None) -> None:
-        self._name = name
-        self._base_url = base_url.rstrip("/")
-        self._api_key = api_key
-        self._session: aiohttp.ClientSession | None = None  # made on first use: it needs a running loop
-
-    async def stream(
-        self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
-    ) -> AsyncGenerator[ChatEvent, None]:
-        """The events of one answer. It is incomplete if Finished is not among them."""
-        url = f"{self._base_url}/chat/completions"
-        headers = {**self._headers(), "Content-Type": "application/json", **(headers or {})}
-        answer, records = _OpenAiStream(self._name), SseParser(self._name)
-        clock = asyncio.get_running_loop().time
-        try:
-            # Leaving a response before its end closes its connection.
-            with self._foreign_errors():
-                async with await self._post(url, write_json(body), headers) as response, asyncio.timeout(None) as end:
-                    if not 200 <= response.status < 300:
-                        raise error_for_status(self._name, response.status, response.headers.get("retry-after"))
-                    async for data in response.content.iter_any():
-                        for record in records.feed(data):
-                            for event in answer.receive(record):
-                                yield event
-                        if answer.is_complete:
-                            end.reschedule(clock() + END_SECONDS)
-        except LlmUnavailable:
-            if not answer.is_complete:
-                raise
-        for event in answer.end():
-            yield event
-
-    async def hand_over(self, body: Mapping[str, Any], headers: Mapping[str, str], *, seconds: float) -> None:
-        """
-        Request an answer, discard it, and stay connected until it is complete: closing would cancel it.
-
-        Raises LlmError until the server has accepted the request; later failures are ignored.
-        """
-        with self._foreign_errors():
-            response = await self._post(
-                f"{self._base_url}/chat/completions",
-                write_json(body),
-                {**self._headers(), "Content-Type": "application/json", **headers},
-                timeout=aiohttp.ClientTimeout(total=seconds, connect=CONNECT_TIMEOUT),
-            )
-        async with response:
-            if not 200 <= response.status < 300:
-                raise error_for_status(self._name, response.status, response.headers.get("retry-after"))
-            with suppress(LlmError), self._foreign_errors():
-                async for _ in response.content.iter_any():
-                    pass
-
-    async def _post(self, url: str, body: bytes, headers: Mapping[str, str], **options: Any) -> aiohttp.ClientResponse:
-        try:
-            return await self._http.post(url, data=body, headers=headers, allow_redirects=False, **options)
-        except (aiohttp.ServerDisconnectedError, aiohttp.ClientConnectionResetError):
-            # The server was just closing an idle connection, so it has not seen the request.
-            return await self._http.post(url, data=body, headers=headers, allow_redirects=False, **options)
-
-    async def warm(self) -> None:
-        # Any response leaves an open connection. With the key: some servers rate-limit requests without one.
-        with suppress(LlmError), self._foreign_errors():
-            async with self._http.head(f"{self._base_url}/models", headers=self._headers()):
-                pass
-
-    async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-
-    @property
-    def _http(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
-                timeout=aiohttp.ClientTimeout(connect=CONNECT_TIMEOUT, sock_read=LONGEST_SILENCE),
-                cookie_jar=aiohttp.DummyCookieJar(),  # callers must not share cookies
-            )
-        return self._session
-
-    def _headers(self) -> dict[str, str]:
-        key = {"Authorization": f"Bearer {self._api_key.reveal()}"} if self._api_key else {}
-        return {**UNBUFFERED, **key}
-
-    @contextmanager
-    def _foreign_errors(self) -> Iterator[None]:
-        """Translate aiohttp's errors; without their cause, which may hold the request and the key."""
-        try:
-            yield
-        except TimeoutError:
-            raise LlmUnavailable(f"{self._name} did not answer in time") from None
-        except aiohttp.ClientError as error:
-            raise LlmUnavailable(f"{self._name} can't be reached: {type(error).__name__}") from None
-
-
 class _OpenAiStream:
     """The state of one streamed answer: records in, events out."""
 
@@ -229,37 +209,33 @@ class _OpenAiStream:
         if record.data == b"[DONE]":
             yield from self._finish()
             return
-        chunk = self._parse(record)
-        match chunk.get("choices"):
-            case [dict(choice), *_]:
-                yield from self._receive_choice(choice)
-        if chunk.get("usage"):
-            self._usage = _usage_of(chunk["usage"])
-
-    def end(self) -> Iterator[ChatEvent]:
-        """The response has ended. Some servers send no end mark; the finish reason is enough."""
-        if self._reason:
-            yield from self._finish()
-
-    def _parse(self, record: SseRecord) -> dict[str, Any]:
         try:
             chunk = read_json(record.data)
         except ValueError:
             raise LlmUnavailable(f"{self._name} sent something that is not JSON") from None
         if not isinstance(chunk, dict) or chunk.get("error") or record.event == "error":
             raise LlmUnavailable(f"{self._name} reported an error in its answer")
-        return chunk
+        match chunk.get("choices"):
+            case [{"delta": {**delta}}, *_]:
+                text, calls = delta.get("content"), delta.get("tool_calls")
+                if text and isinstance(text, str):
+                    yield TextDelta(text)
+                if isinstance(calls, list):
+                    yield from (self._receive_call(call) for call in calls if isinstance(call, dict))
+        match chunk.get("choices"):
+            case [{"finish_reason": str(reason)}, *_] if reason:
+                self._reason = reason
+        match chunk.get("usage"):
+            case {"prompt_tokens": int(prompt), "total_tokens": int(total), **more}:
+                details = more.get("prompt_tokens_details")
+                cached = details.get("cached_tokens") if isinstance(details, dict) else 0
+                # All but the prompt counts as answer: xAI leaves reasoning out of completion_tokens.
+                self._usage = Usage(prompt, total - prompt, cached if isinstance(cached, int) else 0)
 
-    def _receive_choice(self, choice: dict[str, Any]) -> Iterator[ChatEvent]:
-        delta, reason = choice.get("delta"), choice.get("finish_reason")
-        if isinstance(delta, dict):
-            text, calls = delta.get("content"), delta.get("tool_calls")
-            if text and isinstance(text, str):
-                yield TextDelta(text)
-            if isinstance(calls, list):
-                yield from (self._receive_call(call) for call in calls if isinstance(call, dict))
-        if reason and isinstance(reason, str):
-            self._reason = reason
+    def end(self) -> Iterator[ChatEvent]:
+        """The response has ended. Some servers send no end mark; the finish reason is enough."""
+        if self._reason:
+            yield from self._finish()
 
     def _receive_call(self, call: dict[str, Any]) -> ToolCallDelta:
         """A tool call or a fragment of one. Some servers number them, some repeat the id, some do neither."""
@@ -280,20 +256,3 @@ class _OpenAiStream:
             yield self._usage
         reason = _REASONS.get(self._reason, "stop")
         yield Finished("tool_calls" if self._calls and reason == "stop" else reason)
-
-
-def _usage_of(usage: Any) -> Usage | None:
-    """Token counts. All but the prompt counts as answer: xAI leaves reasoning out of completion_tokens."""
-    match usage:
-        case {"prompt_tokens": int(prompt), "total_tokens": int(total)}:
-            return Usage(prompt, total - prompt, _cached_tokens(usage))
-        case _:
-            return None
-
-
-def _cached_tokens(usage: Any) -> int:
-    match usage:
-        case {"prompt_tokens_details": {"cached_tokens": int(cached)}}:
-            return cached
-        case _:
-            return 0

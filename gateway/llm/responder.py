@@ -17,8 +17,8 @@ from dataclasses import replace
 from math import inf
 from typing import Any, Final, Literal, Protocol
 
-from gateway.errors import LlmError, LlmRefused
-from gateway.llm.agent_llm import AgentLlm
+from gateway.errors import LlmError, LlmRefused, StoreError
+from gateway.llm.agent_llm import RECALL_SECONDS, AgentLlm
 from gateway.llm.chat import (
     LONGEST_SILENCE,
     ChatEvent,
@@ -29,8 +29,8 @@ from gateway.llm.chat import (
     Upstream,
     Usage,
 )
-from gateway.llm.turn_recall import NO_RECALL, TurnRecaller
 from gateway.logs import current_call, set_call
+from gateway.memory.recall import render_known
 from gateway.settings import Secret
 from gateway.text.plain_text import SpokenLine
 from gateway.text.redaction import redact_lines
@@ -38,6 +38,8 @@ from gateway.text.spoken_text import LanguageRules, SpokenText, load_rules
 
 KEPT_SECONDS: Final = 1.0
 """How long a complete answer is used for equal requests."""
+SEARCH_SECONDS: Final = 5.0
+BUDGET_TOKENS: Final = 250
 
 _SPEAKERS: Final[Mapping[str, Literal["caller", "agent"]]] = {"user": "caller", "assistant": "agent"}
 
@@ -67,6 +69,23 @@ async def _no_reply(said: str) -> str:
     return ""
 
 
+Search = Callable[[str], Awaitable[list[str]]]
+"""Returns memory that fits these words, the best first. May raise StoreError."""
+
+
+class NoRecall:
+    """For a call that uses no memory."""
+
+    async def about(self, said: str) -> str:
+        return ""
+
+    def forget(self) -> None: ...
+    def close(self) -> None: ...
+
+
+NO_RECALL: Final = NoRecall()
+
+
 def hashed_caller(agent: str, caller: str, secret: Secret) -> str:
     """An opaque identifier of agent and caller, for providers that store conversations; "" for an unknown caller."""
     if not caller:
@@ -83,7 +102,7 @@ class Responder:
         caller_key: str,
         llm: AgentLlm,
         *,
-        memory: TurnRecaller = NO_RECALL,
+        memory: "TurnRecall | NoRecall" = NO_RECALL,
         longest_silence: float = LONGEST_SILENCE,
         kept_seconds: float = KEPT_SECONDS,
     ) -> None:
@@ -111,7 +130,13 @@ class Responder:
 
         Close it to drop it. Equal requests share one answer; it is cancelled when the last of them is dropped.
         """
-        return self._answer_to(request).read()
+        oldest = time.monotonic() - self._kept_seconds
+        self._answers = [answer for answer in self._answers if answer.ended_at > oldest]
+        equal = [answer for answer in self._answers if answer.request == request and not answer.is_dropped]
+        if not equal:
+            equal = [_SharedAnswer(request, lambda put: self._respond(request, put))]
+            self._answers += equal
+        return equal[0].read()
 
     def observe_latency(self, observer: LatencyObserver) -> None:
         self._observer = observer
@@ -129,24 +154,17 @@ class Responder:
             answer.cancel()
         self._memory.close()
 
-    def _answer_to(self, request: ChatRequest) -> "_SharedAnswer":
-        oldest = time.monotonic() - self._kept_seconds
-        self._answers = [answer for answer in self._answers if answer.ended_at > oldest]
-        for answer in self._answers:
-            if answer.request == request and not answer.is_dropped:
-                return answer
-        self._answers.append(_SharedAnswer(request, lambda put: self._respond(request, put)))
-        return self._answers[-1]
-
     async def _respond(self, request: ChatRequest, put: Put) -> None:
         def pass_on(event: ChatEvent) -> None:
             if isinstance(event, Usage):
-                self.usage = _sum(self.usage, event)
+                self.usage = self.usage.plus(event)
             put(event)
 
         if self._call:  # the engine's request arrives on a connection of its own
             set_call(self._call)
-        if reply := await self._reply(request):
+        users = [message["content"] for message in request.messages if message["role"] == "user"]
+        last_words = (users[-1] if users else "") or ""
+        if request.messages[-1]["role"] == "user" and (reply := await self._reply_to(last_words)):
             put(TextDelta(reply))
             return
         self._observer.llm_request(time.monotonic())
@@ -154,7 +172,7 @@ class Responder:
         try:
             # Off the event loop: a long conversation takes some milliseconds.
             sent = await asyncio.to_thread(_redacted, request) if self._llm.redacts else request
-            await race.run(replace(sent, memory=await self._memory_for(request)))
+            await race.run(replace(sent, memory=await self._memory_about(last_words)))
         except Exception:
             # The edge of a request: the caller gets an apology instead.
             _log.exception("answer failed", extra={"agent": self.agent})
@@ -163,18 +181,13 @@ class Responder:
         elif race.broke_off:
             put(TextDelta(f"{race.stop} {self._llm.sorry}"))
 
-    async def _reply(self, request: ChatRequest) -> str:
-        if request.messages[-1]["role"] != "user":
-            return ""
-        return await self._reply_to(_last_words(request))
-
-    async def _memory_for(self, request: ChatRequest) -> str:
+    async def _memory_about(self, said: str) -> str:
         try:
-            return await self._memory.about(_last_words(request))
+            return await self._memory.about(said)
         except Exception as error:
             # The edge of a request: answer without memory.
             _log.warning("memory could not be searched", extra={"error": type(error).__name__}, exc_info=True)
-            return request.memory
+            return ""
 
 
 class _SharedAnswer:
@@ -205,17 +218,13 @@ class _SharedAnswer:
                     return
         finally:
             self._readers -= 1
-            if not self._readers and not self._is_complete:
+            if not self._readers and self.ended_at == inf:
                 self.cancel()  # a complete one may go on reading its response, to keep the connection
 
     def cancel(self) -> None:
         self.is_dropped = True
         if self._making is not None:
             self._making.cancel()
-
-    @property
-    def _is_complete(self) -> bool:
-        return self.ended_at < inf
 
     def _put(self, event: ChatEvent) -> None:
         self._events.append(event)
@@ -224,7 +233,7 @@ class _SharedAnswer:
             self.ended_at = time.monotonic()
 
     def _end(self) -> None:
-        if not self._is_complete:
+        if self.ended_at == inf:
             self._put(Finished("stop"))
 
 
@@ -251,29 +260,29 @@ class _FallbackRace:
         self._patience = asyncio.timeout(longest_silence)
 
     async def run(self, request: ChatRequest) -> None:
+        """Ask the next upstream when one fails or is slow; a slow one may still be the first to answer."""
         patience = min(len(self._llm.upstreams), 2) * self._llm.first_token_seconds  # the first two have had their time
         one_moment = asyncio.get_running_loop().call_later(patience, self._say_one_moment)
         try:
             with suppress(TimeoutError):
                 async with self._patience, asyncio.TaskGroup() as tasks:
-                    await self._ask_in_turn(tasks, request)
+                    for upstream in self._llm.upstreams:
+                        self._attempts.append(tasks.create_task(self._ask(upstream, request)))
+                        await self._wait_for_news(upstream)
+                        if self._winner is not None:
+                            await asyncio.wait({self._winner})
+                        if self._winner is not None:
+                            break
         finally:
             one_moment.cancel()
 
-    async def _ask_in_turn(self, tasks: asyncio.TaskGroup, request: ChatRequest) -> None:
-        """Ask the next upstream when one fails or is slow; a slow one may still be the first to answer."""
-        for upstream in self._llm.upstreams:
-            self._attempts.append(tasks.create_task(self._ask(upstream, request)))
-            self._news.clear()
-            try:
-                async with asyncio.timeout(self._llm.first_token_seconds):
-                    await self._news.wait()
-            except TimeoutError:
-                _log.warning("language model is slow", extra={"upstream": upstream.name})
-            if self._winner is not None:
-                await asyncio.wait({self._winner})
-            if self._winner is not None:
-                return
+    async def _wait_for_news(self, upstream: Upstream) -> None:
+        self._news.clear()
+        try:
+            async with asyncio.timeout(self._llm.first_token_seconds):
+                await self._news.wait()
+        except TimeoutError:
+            _log.warning("language model is slow", extra={"upstream": upstream.name})
 
     async def _ask(self, upstream: Upstream, request: ChatRequest) -> None:
         answer = _SpokenAnswer(self._rules, known=frozenset(tool["function"]["name"] for tool in request.tools))
@@ -385,14 +394,50 @@ def _redacted(request: ChatRequest) -> ChatRequest:
     return replace(request, messages=tuple(messages))
 
 
-def _last_words(request: ChatRequest) -> str:
-    said = (message["content"] for message in reversed(request.messages) if message["role"] == "user")
-    return next(said, None) or ""
+# Memory
 
 
-def _sum(one: Usage, other: Usage) -> Usage:
-    return Usage(
-        one.prompt_tokens + other.prompt_tokens,
-        one.completion_tokens + other.completion_tokens,
-        one.cached_tokens + other.cached_tokens,
-    )
+class TurnRecall:
+    """
+    Searches memory once per turn of one call. A result that is too late for one request serves the turn's next one.
+
+    Owns one task; `close` cancels it.
+    """
+
+    def __init__(self, search: Search, *, budget_tokens: int = BUDGET_TOKENS, seconds: float = RECALL_SECONDS) -> None:
+        self._search = search
+        self._budget_tokens = budget_tokens
+        self._seconds = seconds
+        self._said = ""
+        self._search_task: asyncio.Task[str] | None = None
+
+    async def about(self, said: str) -> str:
+        """Quoted text for a prompt; empty if nothing was found, or not yet."""
+        if not said.strip():
+            return ""
+        if self._search_task is None or said != self._said:
+            self.close()
+            self._said = said
+            self._search_task = asyncio.get_running_loop().create_task(self._run_search(said), name="turn memory")
+        task = self._search_task
+        if not task.done():
+            await asyncio.wait({task}, timeout=self._seconds)
+        return task.result() if task.done() and not task.cancelled() else ""
+
+    def forget(self) -> None:
+        """Drop what was found: it must not be used any more, not even for the same question."""
+        self.close()
+        self._search_task = None
+
+    def close(self) -> None:
+        if self._search_task is not None:
+            self._search_task.cancel()
+
+    async def _run_search(self, said: str) -> str:
+        try:
+            async with asyncio.timeout(SEARCH_SECONDS):
+                known = await self._search(said)
+        except (StoreError, TimeoutError) as error:
+            _log.warning("memory could not be searched", extra={"error": type(error).__name__})
+            return ""
+        return render_known(known, budget_tokens=self._budget_tokens)

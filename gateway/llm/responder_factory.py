@@ -1,7 +1,10 @@
-"""A responder and an endpoint for each call of an agent with its own language model."""
+"""A responder for each call of an agent with its own language model, and the token by which the engine reaches it."""
 
+import hashlib
 import ipaddress
-from collections.abc import Awaitable, Mapping
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -9,13 +12,13 @@ from urllib.parse import urlsplit
 from gateway.agents import Agent, wants_memory
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.chat import LlmEndpoint
-from gateway.llm.endpoint_tokens import EndpointTokens, digest_of
-from gateway.llm.responder import Responder, hashed_caller
-from gateway.llm.turn_recall import NO_RECALL, Search, TurnRecall, TurnRecaller
+from gateway.llm.responder import NO_RECALL, NoRecall, Responder, TurnRecall, hashed_caller
 from gateway.memory.access import AccessChange, MemoryAccess, TrustLevel
 from gateway.settings import Secret
 
 PATH: Final = "/v1/chat/completions"
+MOST_GUESTS: Final = 1000
+"""Responders for calls of other nodes; the least recently used one is closed first."""
 
 
 class RankedSearch(Protocol):
@@ -30,6 +33,61 @@ class BearerDirectory(Protocol):
     def share_bearer(self, digest: str, agent: str, caller: str, tier: int) -> None: ...
     def withdraw_bearer(self, digest: str) -> None: ...
     async def find_bearer(self, digest: str) -> tuple[str, str, int] | None: ...
+
+
+Elsewhere = Callable[[str], Awaitable[Responder | None]]
+"""Makes a responder for another node's call, by the digest of its bearer token; None if there is no such call."""
+
+
+class EndpointTokens:
+    """
+    Bearer tokens for the chat completions endpoint: one per call, valid until the call ends.
+
+    Stores, shares and looks up digests only, so that timing reveals nothing about a token.
+    """
+
+    def __init__(self, elsewhere: Elsewhere) -> None:
+        self._elsewhere = elsewhere
+        self._responders: dict[str, Responder] = {}
+        self._guests: OrderedDict[str, Responder] = OrderedDict()
+
+    def open(self, responder: Responder) -> str:
+        """A bearer token for one call. It is a secret."""
+        bearer = secrets.token_urlsafe(32)
+        self._responders[digest_of(bearer)] = responder
+        return bearer
+
+    def close(self, bearer: str) -> None:
+        """End the call's answers and invalidate its token. May be repeated."""
+        if responder := self._responders.pop(digest_of(bearer), None):
+            responder.close()
+
+    async def find(self, bearer: str) -> Responder | None:
+        digest = digest_of(bearer)
+        if digest in self._responders or not bearer:
+            return self._responders.get(digest)
+        return self._guest(digest, await self._elsewhere(digest))
+
+    def _guest(self, digest: str, found: Responder | None) -> Responder | None:
+        """
+        One responder for all requests of a call, since equal requests share their answer; None once the call has ended.
+
+        Replaced when the call turns out to be another caller's.
+        """
+        known = self._guests.pop(digest, None)
+        if known is not None and (found is None or found.caller_key != known.caller_key):
+            known.close()
+            known = None
+        if found is not None:
+            self._guests[digest] = known or found
+        if len(self._guests) > MOST_GUESTS:
+            self._guests.popitem(last=False)[1].close()
+        return self._guests.get(digest)
+
+
+def digest_of(bearer: str) -> str:
+    """The form of a token that may be stored and shared."""
+    return hashlib.sha256(bearer.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -63,7 +121,7 @@ class ResponderFactory:
         self._secret = secret
         self._search = search
         self._bearers = bearers
-        self.endpoint_tokens = EndpointTokens(elsewhere=self._of_another_node)
+        self.endpoint_tokens = EndpointTokens(self._of_another_node)
 
     def open(self, agent: Agent, caller: str, media_url: str, access: MemoryAccess) -> CallLlm | None:
         """None for an agent that uses the engine's model. The engine reaches us at the host that the carrier uses."""
@@ -98,10 +156,16 @@ class ResponderFactory:
         if llm is None:
             return None
         search = self._search
-        memory: TurnRecaller = NO_RECALL
+        memory: TurnRecall | NoRecall = NO_RECALL
         is_known = caller or agent.repeat_caller.may_be_known_later
         if search is not None and is_known and wants_memory(agent.prompt):
-            memory = TurnRecall(_allowed(search, agent.name, access), seconds=llm.recall_seconds)
+
+            async def look(said: str) -> list[str]:
+                if not access.caller or not access.allows(TrustLevel.EVERYTHING):
+                    return []
+                return await search(agent.name, access.caller, said, person=access.person)
+
+            memory = TurnRecall(look, seconds=llm.recall_seconds)
         return Responder(agent.name, hashed_caller(agent.name, caller, self._secret), llm, memory=memory)
 
     async def _of_another_node(self, digest: str) -> Responder | None:
@@ -117,12 +181,3 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _allowed(search: RankedSearch, agent: str, access: MemoryAccess) -> Search:
-    async def look(said: str) -> list[str]:
-        if not access.caller or not access.allows(TrustLevel.EVERYTHING):
-            return []
-        return await search(agent, access.caller, said, person=access.person)
-
-    return look

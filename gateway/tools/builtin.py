@@ -212,7 +212,7 @@ def openclaw_agent(upstream: OpenClawUpstream, caller_key: str) -> Delegate:
 
     async def deliver(task: DelegatedTask) -> None:
         try:
-            await upstream.hand_over(f"A {task.kind} from a phone call: {task.text}", caller_key)
+            await upstream.delegate(f"A {task.kind} from a phone call: {task.text}", caller_key)
         except LlmError as error:
             raise DelegationFailed(str(error)) from None
 

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.llm.chat import ChatEvent
 from gateway.llm.completions_codec import ChunkWriter, MalformedChatRequest, completion, read_request
-from gateway.llm.endpoint_tokens import EndpointTokens
+from gateway.llm.responder_factory import EndpointTokens
 from gateway.web.request import bearer_token, read_body
 
 MAX_BODY_BYTES: Final = 2_000_000

@@ -1,8 +1,12 @@
 import pytest
 
 from gateway.llm.agent_llm import AgentLlm
-from gateway.llm.endpoint_tokens import MOST_GUESTS, EndpointTokens, digest_of
 from gateway.llm.responder import Responder
+from gateway.llm.responder_factory import MOST_GUESTS, EndpointTokens, digest_of
+
+
+async def nowhere(digest):
+    return None
 
 
 def responder():
@@ -10,14 +14,14 @@ def responder():
 
 
 async def test_each_call_has_its_bearer():
-    endpoint_tokens, first, second = EndpointTokens(), responder(), responder()
+    endpoint_tokens, first, second = EndpointTokens(nowhere), responder(), responder()
     of_first, of_second = endpoint_tokens.open(first), endpoint_tokens.open(second)
     assert await endpoint_tokens.find(of_first) is first
     assert await endpoint_tokens.find(of_second) is second
 
 
 async def test_bearer_dies_with_its_call():
-    endpoint_tokens, other = EndpointTokens(), responder()
+    endpoint_tokens, other = EndpointTokens(nowhere), responder()
     bearer, others = endpoint_tokens.open(responder()), endpoint_tokens.open(other)
     endpoint_tokens.close(bearer)
     endpoint_tokens.close(bearer)
@@ -27,12 +31,12 @@ async def test_bearer_dies_with_its_call():
 
 @pytest.mark.parametrize("change", [lambda bearer: "", lambda bearer: bearer[:-1], lambda bearer: bearer + "é"])
 async def test_other_bearer_opens_nothing(change):
-    endpoint_tokens = EndpointTokens()
+    endpoint_tokens = EndpointTokens(nowhere)
     assert await endpoint_tokens.find(change(endpoint_tokens.open(responder()))) is None
 
 
 async def test_bearer_is_not_kept():
-    endpoint_tokens = EndpointTokens()
+    endpoint_tokens = EndpointTokens(nowhere)
     bearer = endpoint_tokens.open(responder())
     assert len(bearer) == 43
     assert bearer not in repr(vars(endpoint_tokens))

@@ -51,14 +51,13 @@ async def test_unknown_caller_has_no_session(llm, upstream):
 @pytest.mark.parametrize("path", ["", "/", "/v1", "/v1/"])
 async def test_openclaw_gets_the_session_key(path):
     async with FakeLlm(profile="openclaw-new") as llm:
-        upstream = OpenClawUpstream(llm.url + path, "", Secret("test-key"), llm_model="xai/grok-4.3")
+        upstream = OpenClawUpstream(llm.url + path, "", Secret("test-key"))
         await ask(upstream, caller_key="caller-1")
         await upstream.close()
     given = {name: value for name, value in llm.requests[0].headers.items() if name.startswith("x-openclaw-")}
     assert given == {
         "x-openclaw-agent-id": "main",
         "x-openclaw-message-channel": "phone",
-        "x-openclaw-model": "xai/grok-4.3",
         "x-openclaw-session-key": "agent:main:voice:caller-1",
     }
     assert llm.requests[0].body["model"] == upstream.model == "openclaw/main"

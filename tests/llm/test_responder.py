@@ -8,8 +8,7 @@ from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.anthropic import AnthropicUpstream
 from gateway.llm.chat import ChatRequest, Finished, TextDelta, ToolCallDelta, Usage
 from gateway.llm.openai import OpenAiUpstream
-from gateway.llm.responder import Responder, hashed_caller
-from gateway.llm.turn_recall import TurnRecall
+from gateway.llm.responder import Responder, TurnRecall, hashed_caller
 from gateway.settings import Secret
 from tests.fakes.llm import FakeLlm
 from tests.fakes.llm_script import Answer, Pace, ToolCall

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import LlmUnavailable
-from gateway.llm.sse import MAX_BYTES, SseParser, SseRecord
+from gateway.llm.chat import MAX_RECORD_BYTES as MAX_BYTES
+from gateway.llm.chat import SseParser, SseRecord
 
 STREAM = (
     ": hello\r\n"

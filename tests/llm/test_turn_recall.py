@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.llm.turn_recall import TurnRecall
+from gateway.llm.responder import TurnRecall
 
 LONG = 10.0
 

@@ -13,10 +13,9 @@ from starlette.applications import Starlette
 
 from gateway.llm.agent_llm import AgentLlm
 from gateway.llm.anthropic import AnthropicUpstream
-from gateway.llm.endpoint_tokens import EndpointTokens
 from gateway.llm.openai import OpenAiUpstream
-from gateway.llm.responder import Responder
-from gateway.llm.turn_recall import NO_RECALL, TurnRecall
+from gateway.llm.responder import NO_RECALL, Responder, TurnRecall
+from gateway.llm.responder_factory import EndpointTokens
 from gateway.settings import Secret
 from gateway.web.chat_completions import MAX_BODY_BYTES, routes
 from tests.fakes.deepgram_exchange import Exchange, shortened
@@ -78,7 +77,10 @@ class Proxy:
 
 @pytest.fixture
 async def proxy():
-    endpoint_tokens = EndpointTokens()
+    async def nowhere(digest: str) -> None:
+        return None
+
+    endpoint_tokens = EndpointTokens(nowhere)
     app = Starlette(routes=routes(endpoint_tokens))
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, ws="none", log_config=None, access_log=False, lifespan="off"))
