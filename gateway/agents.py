@@ -1,5 +1,6 @@
 """The agents: which number reaches which agent, how each of them listens, thinks and speaks, and their prompts."""
 
+import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields
@@ -280,6 +281,9 @@ def _read_agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
     }
     if "voice" in given:
         given["speak"] = given.pop("voice")
+    beside = [(folder / str(given[key])).parent / "memory.json" for key in ("prompt", "functions") if given.get(key)]
+    for path in (folder / "gateway.json", *beside):
+        given |= _read_memory(_json_memory(path), f"{path.name}: memory")
     given |= _read_memory(given.pop("memory", {}), f"{where}: memory")
     try:
         return _ADAPTER.validate_python(given, context={"folder": folder, "where": where})
@@ -287,6 +291,19 @@ def _read_agent(name: str, table: Mapping[str, Any], folder: Path) -> Agent:
         key, problem = first_problem(error)
         shown = {"speak": "voice", "retention_days": "memory.retention_days"}.get(key, key)
         raise SettingsError(f"{where}: {shown}{problem}") from None
+
+
+def _json_memory(path: Path) -> Any:
+    """The `memory` object of a JSON file, which takes the place of the table in gateway.toml."""
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise SettingsError(f"{path.name} can't be read: {error}") from None
+    if not isinstance(content, dict) or [*content] != ["memory"]:
+        raise SettingsError(f"{path.name} must be an object with the key memory")
+    return content["memory"]
 
 
 def _read_memory(table: Any, where: str) -> dict[str, Any]:

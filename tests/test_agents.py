@@ -1,9 +1,11 @@
+import json
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from gateway.agents import DEFAULT_AGENT, AgentDirectory
 from gateway.errors import SettingsError
+from gateway.memory.identity import IdentifierSource
 
 MAYA, TOM = "+12025550100", "+12025550101"
 LONG_NAME = "x" * 300  # longer than a file's name may be
@@ -184,3 +186,65 @@ def test_mistake_says_what_to_write(folder, table, message):
 @pytest.mark.parametrize("name", ["Maya", "-maya", "may a", "", "m" * 65])
 def test_name_must_be_plain(folder, name):
     assert problem(folder, name) == "an agent's name is lower-case letters, digits, - and _"
+
+
+# Memory as JSON
+
+JSON = {
+    "memory": {
+        "repeat_caller": {
+            "analytics_enabled": True,
+            "state_keys": ["booking_day", "cheese_type"],
+            "identifier_blacklist": ["+447777"],
+        }
+    }
+}
+
+
+def test_gateway_json_is_for_all_agents(folder):
+    (folder / "gateway.json").write_text(json.dumps(JSON))
+    for one in AgentDirectory({"maya": {}, "tom": {}}, folder):
+        assert one.repeat_caller.analytics_enabled
+        assert one.repeat_caller.state_keys == {"booking_day", "cheese_type"}
+        assert one.repeat_caller.identifier_blacklist == ("+447777",)
+
+
+@pytest.mark.parametrize("place", ["prompts", "agents/maya"])
+def test_memory_json_is_for_the_agent_beside_it(folder, place):
+    (folder / "agents" / "maya").mkdir(parents=True)
+    (folder / "agents" / "maya" / "functions.py").touch()
+    (folder / "gateway.json").write_text(json.dumps(JSON))
+    own = {"memory": {"repeat_caller": {"identifier_source": "sip_header:X-Customer-Id"}}}
+    (folder / place / "memory.json").write_text(json.dumps(own))
+    tables = {"maya": {"functions": "agents/maya/functions.py"}, "tom": {"prompt": "tom.md"}}
+    (folder / "tom.md").write_text("You are Tom.")
+    maya, tom = AgentDirectory(tables, folder)
+    assert (maya.repeat_caller.identifier_source, maya.repeat_caller.state_keys) == (
+        IdentifierSource("sip_header", "x-customer-id"),
+        frozenset(),
+    )
+    assert tom.repeat_caller.state_keys == {"booking_day", "cheese_type"}
+
+
+def test_table_in_gateway_toml_wins(folder):
+    (folder / "gateway.json").write_text(json.dumps({"memory": {**JSON["memory"], "retention_days": 7}}))
+    maya = agent(folder, memory={"repeat_caller": {"state_keys": ["size"]}})
+    assert (maya.repeat_caller.state_keys, maya.retention_days) == ({"size"}, 7)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ('{"memory": }', "gateway.json can't be read: Expecting value: line 1 column 12 (char 11)"),
+        ("[]", "gateway.json must be an object with the key memory"),
+        ('{"memory": {}, "x": 1}', "gateway.json must be an object with the key memory"),
+        ('{"memory": {"x": 1}}', "gateway.json: memory: unknown key x; known are repeat_caller, retention_days, trust"),
+        (
+            '{"memory": {"repeat_caller": {"state_keys": "x"}}}',
+            "gateway.json: memory.repeat_caller.state_keys must be a list of names",
+        ),
+    ],
+)
+def test_mistake_in_json_is_one_sentence(folder, text, message):
+    (folder / "gateway.json").write_text(text)
+    assert problem(folder) == message

@@ -37,6 +37,10 @@ SCHEMA: Final = (
 )
 
 
+class StateRefused(ValueError):
+    """A key or value that cannot be kept. The text is one sentence that quotes neither."""
+
+
 class CallerStateStore:
     """The state that agents keep about callers, in a store that was opened with SCHEMA. Raises StoreUnavailable."""
 
@@ -93,22 +97,22 @@ class CallerStateStore:
 
 
 def check_value(key: object, value: object) -> Value:
-    """The value, if it and its key can be stored. Raises ValueError, in one sentence that quotes neither."""
+    """The value, if it and its key can be stored. Raises StateRefused."""
     parts: dict[Any, Any] = dict(value) if isinstance(value, dict) else {}
     for name in (key, *parts):
         if not isinstance(name, str) or not 1 <= len(name) <= MOST_KEY_CHARACTERS:
-            raise ValueError(f"a state key must be text of 1 to {MOST_KEY_CHARACTERS} characters")
+            raise StateRefused(f"a state key must be text of 1 to {MOST_KEY_CHARACTERS} characters")
         _json(name)
     if not all(map(_is_scalar, parts.values())):
-        raise ValueError("a dictionary in a state value may hold only text, finite numbers, true and false")
+        raise StateRefused("a dictionary in a state value may hold only text, finite numbers, true and false")
     if isinstance(value, dict):
         checked: Value = parts
     elif _is_scalar(value):
         checked = value
     else:
-        raise ValueError("a state value must be text, a finite number, true, false, or a flat dictionary of these")
+        raise StateRefused("a state value must be text, a finite number, true, false, or a flat dictionary of these")
     if len(_json(checked)) > MOST_VALUE_CHARACTERS:
-        raise ValueError(f"a state value may have at most {MOST_VALUE_CHARACTERS} characters as JSON")
+        raise StateRefused(f"a state value may have at most {MOST_VALUE_CHARACTERS} characters as JSON")
     return checked
 
 
@@ -126,7 +130,7 @@ def _json(value: Value) -> str:
         return orjson.dumps(value).decode()
     except orjson.JSONEncodeError:
         # The cause may quote the value.
-        raise ValueError("a state value must be Unicode text and numbers of at most 64 bits") from None
+        raise StateRefused("a state value must be Unicode text and numbers of at most 64 bits") from None
 
 
 def _current(connection: Connection, agent: str, caller: str) -> dict[str, str]:

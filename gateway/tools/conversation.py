@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Final, Protocol
 
 from gateway.logs import CallLogger
-from gateway.memory.state import MOST_KEYS, Scalar, Value, check_value
+from gateway.memory.state import MOST_KEYS, Scalar, StateRefused, Value, check_value
 from gateway.session import Turn, VoiceSession
 from gateway.telephony.phone_numbers import transfer_target
 
@@ -71,7 +71,7 @@ class Memory(Mapping[str, Kept]):
 
 class State(Memory, MutableMapping[str, Kept]):
     """
-    State that this call leaves behind. Raises ValueError for a value that can't be kept, see `check_value`.
+    State that this call leaves behind. Raises StateRefused, a ValueError, for a value that cannot be kept.
 
     Values set while the caller is off the record are available in this call and are not kept.
     """
@@ -88,7 +88,7 @@ class State(Memory, MutableMapping[str, Kept]):
 
     def __setitem__(self, key: str, value: Kept) -> None:
         if len(self._values) >= MOST_KEYS and key not in self._values:
-            raise ValueError(f"a call keeps at most {MOST_KEYS} state keys")
+            raise StateRefused(f"a call keeps at most {MOST_KEYS} state keys")
         self._values[key] = _kept(check_value(key, dict(value) if isinstance(value, Mapping) else value))
         (self._off_record.add if self._session.off_record else self._off_record.discard)(key)
 

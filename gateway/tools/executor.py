@@ -21,7 +21,7 @@ from gateway.engines.interface import AgentFunction, FunctionCall
 from gateway.errors import StoreError
 from gateway.memory.access import AccessChange, MemoryAccess, TrustLevel
 from gateway.memory.personas import PersonaStore
-from gateway.memory.state import Value
+from gateway.memory.state import StateRefused, Value
 from gateway.metrics import FUNCTIONS
 from gateway.session import Turn, VoiceSession
 from gateway.tools.builtin import END_CALL, NAMES, Builtin, BuiltinSource, transfer_schema
@@ -308,7 +308,12 @@ class ToolExecutor:
                 return f"{name} does not work at the moment; tell the caller"
         if isinstance(function, Tool):
             fields["line"] = function.line_of(cause)
-        self._conv.log.warning("function failed", extra=fields)
+        if isinstance(cause, StateRefused):  # its text quotes neither key nor value
+            del fields["error"]
+            fields["reason"] = str(cause)
+            self._conv.log.warning("function set a state value that cannot be kept", extra=fields)
+        else:
+            self._conv.log.warning("function failed", extra=fields)
         return f"{name} failed; tell the caller that it did not work"
 
     # Builtins that act on the call itself

@@ -174,6 +174,7 @@ def _run(path: Path) -> types.ModuleType:
         raise SettingsError(f"{path.name}, line {getattr(error, 'lineno', 0) or 1}: {_first_line(error)}") from None
     module = types.ModuleType(f"{path.stem}@{uuid.uuid4().hex}")  # can't clash with an importable module
     module.__file__ = str(path)
+    vars(module)["Conversation"] = Conversation  # a type hint needs no import
     sys.modules[module.__name__] = module  # dataclasses and pydantic look up a class's module there
     try:
         exec(code, vars(module))
@@ -251,10 +252,8 @@ def _described_tool(name: str, function: Callable[..., Any]) -> Tool:
 
 
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
-    # The file may import Conversation under TYPE_CHECKING only.
-    names = {"Conversation": Conversation, **inspect.unwrap(function).__globals__}
     try:
-        return typing.get_type_hints(function, names, include_extras=True)
+        return typing.get_type_hints(function, inspect.unwrap(function).__globals__, include_extras=True)
     except NameError as error:
         raise SettingsError(f"a type hint names {error.name}, which is not defined") from None
     except (SyntaxError, TypeError, AttributeError):

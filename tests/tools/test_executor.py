@@ -193,6 +193,22 @@ async def test_error_is_explained_and_logged_by_kind(lines, caplog, kind, raised
     assert SECRET not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("[1, 2]", "a state value must be text, a finite number, true, false, or a flat dictionary of these"),
+        ('{"a": {"b": 1}}', "a dictionary in a state value may hold only text, finite numbers, true and false"),
+    ],
+)
+async def test_bad_state_value_is_logged_with_its_reason(lines, caplog, value, reason):
+    line = lines(f"def book(conv):\n    conv.state['cheese'] = {value}")
+    assert error(await line.ask("book")) == "book failed; tell the caller that it did not work"
+    (record,) = caplog.records
+    assert record.message == "function set a state value that cannot be kept"
+    assert (record.function, record.line, record.reason) == ("book", 3, reason)
+    assert line.session.state == {}
+
+
 @pytest.mark.parametrize("result", ["object()", "{(1, 2): 3}", "[conv]"])
 async def test_result_that_is_no_json_is_a_failure(lines, result):
     line = lines(f"def odd(conv): return {result}")

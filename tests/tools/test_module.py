@@ -109,6 +109,27 @@ def test_conversation_is_known_by_name_or_hint(write, signature):
     assert box.tools["greet"].conversation in ("conv", "call")
 
 
+EXAMPLES = """
+def start_function(conv: Conversation):
+    cheese = conv.memory.get("cheese_type")
+    if cheese:
+        conv.say(f"You previously picked {cheese}.")
+
+
+def book(conv: Conversation):
+  conv.state["cheese_type"] = "brie"
+"""
+
+
+def test_conversation_needs_no_import(write):
+    module = load_tool_module(write(EXAMPLES))
+    assert (module.start.conversation, list(module.tools), module.tools["book"].conversation) == (
+        "conv",
+        ["book"],
+        "conv",
+    )
+
+
 def test_conv_of_another_type_is_an_argument(write):
     (greet,) = definitions(load_tool_module(write("def greet(conv: str): ...")))
     assert greet.parameters["required"] == ["conv"]
