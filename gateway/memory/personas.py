@@ -161,9 +161,10 @@ class PersonaStore:
             return [row for name in dict.fromkeys(names) for row in connection.execute(query, (name, limit)).fetchall()]
 
         found = []
-        for *columns, facts, at, tags in await self._store.look(work):
-            known = tuple(PersonaFact(**fact) for fact in orjson.loads(facts))
-            found.append(PersonaMemory(*columns, known, tuple(orjson.loads(tags or "[]")), datetime.fromisoformat(at)))
+        for id_, persona, kind, content, facts, at, tags in await self._store.look(work):
+            known, own = (PersonaFact(**fact) for fact in orjson.loads(facts)), orjson.loads(tags or "[]")
+            moment = datetime.fromisoformat(at)
+            found.append(PersonaMemory(id_, persona, kind, content, tuple(known), tuple(own), moment))
         return found
 
 

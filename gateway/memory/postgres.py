@@ -15,8 +15,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, Unpack
 
 from psycopg import Error, OperationalError, errors, sql
 
@@ -24,10 +23,10 @@ from gateway.errors import StoreUnavailable
 from gateway.memory import documents
 from gateway.memory.database import MOST_CANDIDATES, NARROW_SCOPE, Connection, MemberRow, Migration, Schema, Unembedded
 from gateway.memory.documents import carries, token
-from gateway.memory.embeddings.embedder import MODEL, Embedder
+from gateway.memory.embeddings.embedder import MODEL
 from gateway.memory.embeddings.wordpiece import without_accents
 from gateway.memory.postgres_pool import PostgresConnection, PostgresPool, PostgresTimeouts, Raw
-from gateway.memory.store import EMBED_AFTER, HALF_LIFE_DAYS, MemoryStore, utc_now
+from gateway.memory.store import MemoryStore, StoreOptions
 
 if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import Vectors
@@ -61,20 +60,17 @@ class PostgresStore(MemoryStore):
         url: str,
         *,
         schema: Schema = (),
-        now: Callable[[], datetime] = utc_now,
-        embedder: Embedder | None = None,
-        embed_after: float = EMBED_AFTER,
-        half_life_days: int = HALF_LIFE_DAYS,
         timeouts: PostgresTimeouts = PostgresTimeouts(),
+        **options: Unpack[StoreOptions],
     ) -> None:
         tables = [_native(statement) for statement in (*documents.SCHEMA, *schema)]
         self._timeouts = timeouts
-        vectors = embedder is not None
+        vectors = options.get("embedder") is not None
         greeting = "SET hnsw.iterative_scan = strict_order"
         self._pool = PostgresPool(
             url, lambda raw: _prepare(raw, tables, vectors=vectors), greeting, readers=4, writers=2, timeouts=timeouts
         )
-        super().__init__(PostgresIndex(vectors=vectors), now, embedder, embed_after, half_life_days)
+        super().__init__(PostgresIndex(vectors=vectors), **options)
 
     @property
     def is_away(self) -> bool:

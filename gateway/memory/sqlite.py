@@ -9,10 +9,9 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar, Unpack
 
 import orjson
 
@@ -20,8 +19,8 @@ from gateway.errors import StoreUnavailable
 from gateway.memory import documents
 from gateway.memory.database import MOST_CANDIDATES, NARROW_SCOPE, Connection, MemberRow, Schema, Unembedded
 from gateway.memory.documents import carries, token
-from gateway.memory.embeddings.embedder import MODEL, Embedder
-from gateway.memory.store import EMBED_AFTER, HALF_LIFE_DAYS, MemoryStore, utc_now
+from gateway.memory.embeddings.embedder import MODEL
+from gateway.memory.store import MemoryStore, StoreOptions
 
 if TYPE_CHECKING:
     from gateway.memory.embeddings.vectors import Vectors
@@ -90,29 +89,17 @@ class SqliteStore(MemoryStore):
         path: Path,
         connection: sqlite3.Connection,
         thread: ThreadPoolExecutor,
-        now: Callable[[], datetime],
-        embedder: Embedder | None,
-        embed_after: float,
-        half_life_days: int,
+        **options: Unpack[StoreOptions],
     ) -> None:
         self._path = path
         self._connection = connection
         self._thread = thread
         self._query_connection: sqlite3.Connection | None = None
         self._query_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="queries")
-        super().__init__(SqliteIndex(), now, embedder, embed_after, half_life_days)
+        super().__init__(SqliteIndex(), **options)
 
     @classmethod
-    async def open(
-        cls,
-        path: Path,
-        *,
-        schema: Schema = (),
-        now: Callable[[], datetime] = utc_now,
-        embedder: Embedder | None = None,
-        embed_after: float = EMBED_AFTER,
-        half_life_days: int = HALF_LIFE_DAYS,
-    ) -> Self:
+    async def open(cls, path: Path, *, schema: Schema = (), **options: Unpack[StoreOptions]) -> Self:
         """Open the file, creating it and its folder if needed. `schema` is for other tables in it."""
         thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store")
         try:
@@ -121,7 +108,7 @@ class SqliteStore(MemoryStore):
         except (sqlite3.Error, OSError) as error:
             thread.shutdown(wait=False)
             raise StoreUnavailable(f"can't open {path}: {error}") from error
-        return cls(path, connection, thread, now, embedder, embed_after, half_life_days)
+        return cls(path, connection, thread, **options)
 
     async def run(self, work: Callable[[Connection], T]) -> T:
         """Other processes wait until the transaction ends."""

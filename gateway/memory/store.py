@@ -11,21 +11,12 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import ClassVar, Final, TypeVar
+from typing import ClassVar, Final, TypedDict, TypeVar
 
 from gateway.errors import DocumentNotFound, StoreUnavailable
-from gateway.memory import search
+from gateway.memory import documents, search
 from gateway.memory.database import Connection, Index, Unembedded
-from gateway.memory.documents import (
-    Document,
-    Hit,
-    NewDocument,
-    create_document,
-    find_document,
-    find_documents,
-    get_document,
-    time_text,
-)
+from gateway.memory.documents import Document, Hit, NewDocument, time_text
 from gateway.memory.embeddings.embedder import Embedder, PendingReading
 from gateway.memory.search import parts, snippet
 
@@ -33,9 +24,6 @@ T = TypeVar("T")
 
 HALF_LIFE_DAYS: Final = 30
 """The age at which a document counts half as recent."""
-EMBED_AFTER: Final = 2.0
-"""Seconds before the first document is embedded, so that startup is not slowed down."""
-
 _FILL_SCORE: Final = 0.001
 _RETRY_SECONDS: Final = 10.0
 _CHECK_SECONDS: Final = 60.0  # how often to look for documents that another node stored without vectors
@@ -44,8 +32,14 @@ _BATCH: Final = 8  # documents; each is searchable about 50 ms after the batch w
 _log = logging.getLogger(__name__)
 
 
-def utc_now() -> datetime:
-    return datetime.now(UTC)
+class StoreOptions(TypedDict, total=False):
+    """What both databases have in common."""
+
+    now: Callable[[], datetime]
+    embedder: Embedder | None
+    embed_after: float
+    """Seconds before the first document is embedded, so that startup is not slowed down."""
+    half_life_days: int
 
 
 class MemoryStore(ABC):
@@ -54,10 +48,11 @@ class MemoryStore(ABC):
     def __init__(
         self,
         index: Index,
-        now: Callable[[], datetime],
-        embedder: Embedder | None,
-        embed_after: float,
-        half_life_days: int,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        embedder: Embedder | None = None,
+        embed_after: float = 2.0,
+        half_life_days: int = HALF_LIFE_DAYS,
     ) -> None:
         self.index = index
         self._now = now
@@ -127,10 +122,10 @@ class MemoryStore(ABC):
 
     async def create(self, new: NewDocument) -> Document:
         moment = self._now()
-        return await self.run(lambda connection: create_document(connection, new, moment))
+        return await self.run(lambda connection: documents.create_document(connection, new, moment))
 
     async def get(self, document_id: str) -> Document:
-        return await self.look(lambda connection: get_document(connection, document_id))
+        return await self.look(lambda connection: documents.get_document(connection, document_id))
 
     async def replace(self, document_id: str, content: str, *, title: str | None = None) -> Document:
         return await self._edit(document_id, lambda old: content, title)
@@ -142,12 +137,12 @@ class MemoryStore(ABC):
         moment = time_text(self._now())
 
         def work(connection: Connection) -> Document:
-            content = edit(get_document(connection, document_id).content)
+            content = edit(documents.get_document(connection, document_id).content)
             connection.execute(
                 "UPDATE documents SET content = ?, title = coalesce(?, title), updated_at = ? WHERE id = ?",
                 (content, title, moment, document_id),
             )
-            return get_document(connection, document_id)
+            return documents.get_document(connection, document_id)
 
         return await self.run(work)
 
@@ -182,7 +177,7 @@ class MemoryStore(ABC):
         ids = list(source_ids)
 
         def work(connection: Connection) -> list[Document]:
-            found = (find_document(connection, "source_id <> '' AND source_id = ?", id_) for id_ in ids)
+            found = (documents.find_document(connection, "source_id <> '' AND source_id = ?", id_) for id_ in ids)
             return [document for document in found if document]
 
         return await self.look(work)
@@ -224,7 +219,7 @@ class MemoryStore(ABC):
 
     def _newest(self, connection: Connection, tags: tuple[str, ...], limit: int) -> list[Document]:
         keys = self.index.newest(connection, tags, limit)
-        return [document for _, document in find_documents(connection, keys)]
+        return [document for _, document in documents.find_documents(connection, keys)]
 
     # Vectors
 
@@ -251,14 +246,14 @@ class MemoryStore(ABC):
     async def _embed_some(self, embedder: Embedder) -> bool:
         """Embed the next few documents, or wait for some. Returns False without a model."""
         self._lacks_vectors.clear()
-        documents = await self.look(lambda connection: self.index.missing_vectors(connection, self._wanted, _BATCH))
-        if not documents:
+        waiting = await self.look(lambda connection: self.index.missing_vectors(connection, self._wanted, _BATCH))
+        if not waiting:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_CHECK_SECONDS):  # wait_for can swallow a cancellation on 3.11
                     await self._lacks_vectors.wait()
             return True
         made: list[tuple[Unembedded, bytes]] = []
-        for key, content in documents:
+        for key, content in waiting:
             embedded = await embedder.embed(parts(content))
             if embedded is None:
                 return False
@@ -270,7 +265,7 @@ class MemoryStore(ABC):
 def _hits(connection: Connection, matches: Iterable[search.Match], words: Sequence[str]) -> list[Hit]:
     ranked = {match.key: (rank, match) for rank, match in enumerate(matches, 1)}
     hits = []
-    for key, document in find_documents(connection, list(ranked)):
+    for key, document in documents.find_documents(connection, list(ranked)):
         rank, match = ranked[key]
         score = 1 / (60 + rank) if match.found else _FILL_SCORE
         hits.append(Hit(document, snippet(document.content, words, match.part), score))
