@@ -6,17 +6,19 @@ import contextlib
 import os
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import httpx
 import orjson
+from rich.console import RenderableType
 
 from gateway import settings
 from gateway.agents import DEFAULT_AGENT, AgentDirectory
 from gateway.cli import memory_text, terminal
+from gateway.cli.terminal import count
 from gateway.cluster.open import open_shared_erasure
 from gateway.errors import SettingsError
 from gateway.finalization.archive import Archive
@@ -24,19 +26,15 @@ from gateway.finalization.job_table import JobTable
 from gateway.finalization.steps import CallMemory, FinalizationSteps
 from gateway.history.archived_calls import ArchivedCalls
 from gateway.history.calls_table import CallsTable, FinishedCall
-from gateway.history.erasure import DataLocations, Eraser, ErasureResult
+from gateway.history.erasure import DataLocations, Eraser
 from gateway.history.queries import CallHistory
 from gateway.history.rebuild import MemoryRebuild, RebuiltCall
 from gateway.history.report import CallerReport, MemoryReports
 from gateway.history.stores import Stores, open_stores, store_path
 from gateway.memory.pinned_topics import PinnedTopicStore
 from gateway.memory.remem_client import connect_remem
-from gateway.memory.store import MemoryStore
 from gateway.settings import Settings, admin_token
 from gateway.telephony.phone_numbers import e164
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 DESCRIPTION: Final = (
     "Show what is known about callers and where it came from; correct or erase it. Reads DATA_DIR; the gateway may be "
@@ -53,14 +51,17 @@ class _Context:
     stores: Stores
 
     @property
-    def store(self) -> MemoryStore:
-        return self.stores.memory
+    def reports(self) -> MemoryReports:
+        return MemoryReports(self.stores.memory)
 
-    def show(self, content: Any, text: "Iterable[RenderableType]") -> None:
-        if self.options.json:
-            print(orjson.dumps(content, default=str).decode())
-        else:
-            terminal.show(*text)
+    @property
+    def caller(self) -> str:
+        """A phone number in E.164, or another identifier unchanged."""
+        return e164(self.options.caller) or self.options.caller.strip()
+
+    def show(self, content: Any, text: Iterable[RenderableType], exit_code: int = 0) -> int:
+        terminal.output(self.options.json, content, text)
+        return exit_code
 
     @contextlib.asynccontextmanager
     async def eraser(self) -> AsyncIterator[Eraser]:
@@ -70,12 +71,11 @@ class _Context:
             yield Eraser(self.stores, places, remote, secret, shared)
 
     async def report(self) -> CallerReport:
-        report = await MemoryReports(self.store).of(_caller(self.options.caller), self.options.agent)
-        return report or _unknown_caller()
+        return await self.reports.of(self.caller, self.options.agent) or _unknown_caller()
 
     async def call(self) -> FinishedCall:
-        found = await CallsTable(self.store).find(self.options.session)
-        if found is None and (old := await ArchivedCalls(self.store).find(self.options.session)):
+        found = await CallsTable(self.stores.memory).find(self.options.session)
+        if found is None and (old := await ArchivedCalls(self.stores.memory).find(self.options.session)):
             found = old.call
         if found is None or self.options.agent not in ("", found.agent):
             raise SettingsError(f"no single call matches {self.options.session}; `gateway memory show` lists calls")
@@ -99,32 +99,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (act, meaning, arguments) in _ACTIONS.items():
         action = actions.add_parser(name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}.")
         for argument in arguments:
-            optional: dict[str, Any] = {"nargs": "?", "default": ""} if argument.startswith("[") else {}
-            plain = argument.strip("[]")
-            action.add_argument(plain.lower(), metavar=plain, help=_MEANINGS[argument], **optional)
+            keywords = dict(_ARGUMENTS[argument])
+            if not argument.startswith("-"):
+                keywords["metavar"] = argument.strip("[]")
+            action.add_argument(argument.strip("[]").lower(), **keywords)
         action.add_argument("--agent", default="", metavar="NAME", help="only for this agent")
         action.add_argument("--json", action="store_true", help="print JSON")
-        if act in (_revert, _forget, _rebuild):
-            action.add_argument("--yes", action="store_true", help="do not ask for confirmation")
-        if act is _rebuild:
-            action.add_argument("--all", action="store_true", help="all callers")
-            action.add_argument("--model", default="", help="extractive, anthropic, xai, or such as anthropic/MODEL")
-            action.add_argument("--dry-run", action="store_true", help="show what would change, and change nothing")
-            action.add_argument("--undo", action="store_true", help="restore what the last rebuild replaced")
-        if act is _pin:
-            action.add_argument("--about", default="", metavar="TEXT", help="description")
-            action.add_argument("--status", default="", metavar="TEXT", help="current status")
-            action.add_argument(
-                "--item", action="append", default=[], metavar="TEXT", help="open item; may be repeated"
-            )
-            action.add_argument("--closed", action="store_true", help="close it: the agent no longer gets it")
-        if act is _forget:
-            action.add_argument(
-                "--verify",
-                nargs="*",
-                metavar="WORD",
-                help="search all files and tables for these words afterwards (default: the caller and known facts)",
-            )
         action.set_defaults(act=act)
 
 
@@ -133,46 +113,40 @@ def run(options: argparse.Namespace) -> int:
     path = store_path(given.data_dir)
     if given.database_url is None and not path.is_file():
         raise SettingsError(f"{path} does not exist; start the gateway once, or set DATA_DIR to its folder")
-    return asyncio.run(_act(options, given))
+
+    async def act() -> int:
+        stores = await open_stores(given.data_dir, given.database_url)
+        try:
+            action: Callable[[_Context], Awaitable[int]] = options.act
+            return await action(_Context(options, given, stores))
+        finally:
+            await stores.close()
+
+    return asyncio.run(act())
 
 
-async def _act(options: argparse.Namespace, given: Settings) -> int:
-    stores = await open_stores(given.data_dir, given.database_url)
-    try:
-        act: Callable[[_Context], Awaitable[int]] = options.act
-        return await act(_Context(options, given, stores))
-    finally:
-        await stores.close()
+def _unknown_caller() -> NoReturn:
+    raise SettingsError("nothing is known about this caller; `gateway memory list` lists known callers")
 
 
 # Reading
 
 
 async def _list(context: _Context) -> int:
-    known = await MemoryReports(context.store).callers(context.options.agent)
-    context.show(known, memory_text.callers(known))
-    return 0
+    known = await context.reports.callers(context.options.agent)
+    return context.show(known, memory_text.callers(known))
 
 
 async def _show(context: _Context) -> int:
     report = await context.report()
-    content = {
-        "caller": report.caller,
-        "pins": report.pins,
-        "facts": report.facts,
-        "notes": report.notes,
-        "state": report.state,
-        "calls": [call.as_json() for call in report.calls[: memory_text.MOST_CALLS]],
-        "reverted": report.reverted,
-    }
-    context.show(content, memory_text.report(report))
-    return 0
+    content = {name: getattr(report, name) for name in ("caller", "pins", "facts", "notes", "state", "reverted")}
+    content["calls"] = [call.as_json() for call in report.calls[: memory_text.MOST_CALLS]]
+    return context.show(content, memory_text.report(report))
 
 
 async def _log(context: _Context) -> int:
     changes = (await context.report()).changes
-    context.show(changes, memory_text.changes(changes))
-    return 0
+    return context.show(changes, memory_text.changes(changes))
 
 
 async def _diff(context: _Context) -> int:
@@ -185,14 +159,12 @@ async def _diff(context: _Context) -> int:
     else:
         session_id = report.calls[0].session_id if report.calls else ""
     changes = [change for change in report.changes if change.session_id == session_id]
-    context.show(changes, memory_text.changes(changes))
-    return 0
+    return context.show(changes, memory_text.changes(changes))
 
 
 async def _explain(context: _Context) -> int:
     call = await context.call()
-    context.show({"session": call.session_id, **call.receipt}, memory_text.context(call))
-    return 0
+    return context.show({"session": call.session_id, **call.receipt}, memory_text.context(call))
 
 
 async def _export(context: _Context) -> int:
@@ -202,16 +174,14 @@ async def _export(context: _Context) -> int:
 
 
 async def _audit(context: _Context) -> int:
-    findings = await MemoryReports(context.store).audit(context.options.agent)
+    findings = await context.reports.audit(context.options.agent)
     counts = dict(Counter(finding.kind for finding in findings))
-    context.show({"counts": counts, "findings": findings}, memory_text.findings(counts, findings))
-    return 0
+    return context.show({"counts": counts, "findings": findings}, memory_text.findings(counts, findings))
 
 
 async def _stats(context: _Context) -> int:
-    figures = await MemoryReports(context.store).stats(context.options.agent)
-    context.show(figures, memory_text.stats(figures))
-    return 0
+    figures = await context.reports.stats(context.options.agent)
+    return context.show(figures, memory_text.stats(figures))
 
 
 # Pinned topics
@@ -219,35 +189,26 @@ async def _stats(context: _Context) -> int:
 
 async def _pin(context: _Context) -> int:
     given = context.options
-    agent, caller = await _agent(context), _caller(given.caller)
+    changes = {"about": given.about, "status": given.status, "open_items": given.item, "closed": given.closed}
+    agent = await _agent(context)
     try:
-        pin = await PinnedTopicStore(context.store).pin(
-            agent,
-            caller,
-            given.title,
-            about=given.about,
-            status=given.status,
-            open_items=given.item,
-            closed=given.closed,
-        )
+        pin = await PinnedTopicStore(context.stores.memory).pin(agent, context.caller, given.title, **changes)
     except ValueError as error:
         raise SettingsError(str(error)) from None
-    context.show(pin, memory_text.topic(pin))
-    return 0
+    return context.show(pin, memory_text.topic(pin))
 
 
 async def _unpin(context: _Context) -> int:
-    agent, caller = await _agent(context), _caller(context.options.caller)
-    if not await PinnedTopicStore(context.store).unpin(agent, caller, context.options.title):
+    agent, title = await _agent(context), context.options.title
+    if not await PinnedTopicStore(context.stores.memory).unpin(agent, context.caller, title):
         raise SettingsError("no pinned topic has this title; `gateway memory show` lists pinned topics")
-    context.show({"unpinned": context.options.title}, ["unpinned"])
-    return 0
+    return context.show({"unpinned": title}, ["unpinned"])
 
 
 async def _agent(context: _Context) -> str:
     """The agent of --agent, or the only one configured."""
     names = list(context.settings.agents) or [DEFAULT_AGENT]
-    known = {one.agent for one in await MemoryReports(context.store).callers()}
+    known = {one.agent for one in await context.reports.callers()}
     given: str = context.options.agent
     if given and given not in known.union(names):
         raise SettingsError(f"no agent is named {given}; use one of {', '.join(sorted(known.union(names)))}")
@@ -263,15 +224,14 @@ async def _rebuild(context: _Context) -> int:
     given = context.options
     if bool(given.caller) == given.all:
         raise SettingsError("name a caller, or use --all for all of them")
-    known = await MemoryReports(context.store).callers(given.agent)
-    callers = sorted({one.caller for one in known}) if given.all else [_caller(given.caller)]
+    known = await context.reports.callers(given.agent)
+    callers = sorted({one.caller for one in known}) if given.all else [context.caller]
     async with _memory_rebuild(context) as rebuild:
         if given.undo:
             restored = sum([await rebuild.undo(caller, given.agent) for caller in callers])
             if not restored:
                 raise SettingsError("there is no rebuild of the last 30 days to undo")
-            context.show({"restored": restored}, [f"restored {terminal.count(restored, 'call')}"])
-            return 0
+            return context.show({"restored": restored}, [f"restored {count(restored, 'call')}"])
         planned: list[RebuiltCall] = []
         for number, caller in enumerate(callers, 1):
             with terminal.progress(f"reading the calls of caller {number} of {len(callers)}"):
@@ -280,7 +240,7 @@ async def _rebuild(context: _Context) -> int:
             _unknown_caller()
         context.show([call.as_json() for call in planned], memory_text.rebuilt(planned))
         changed = [call for call in planned if call.is_changed]
-        size = terminal.count(len(changed), "call")
+        size = count(len(changed), "call")
         if given.dry_run or not changed:
             return 0
         if not await context.confirmed(f"Apply to {size}?", can_undo=True):
@@ -332,25 +292,24 @@ async def _revert(context: _Context) -> int:
         return 1
     async with context.eraser() as eraser:
         result = await eraser.revert(call)
-    context.show(result, memory_text.deleted(result))
-    return _exit_code(result)
+    return context.show(result, memory_text.deleted(result), 0 if result.is_complete else 1)
 
 
 async def _forget(context: _Context) -> int:
-    caller, words = _caller(context.options.caller), await _words_to_verify(context)
+    words = await _words_to_verify(context)
     async with context.eraser() as eraser:
-        traces = await eraser.find(caller, context.options.agent)
+        traces = await eraser.find(context.caller, context.options.agent)
         # With --agent, the remote store may hold documents that no local row mentions.
         if not traces and not words and not (context.options.agent and context.settings.remem_api_url):
             _unknown_caller()
-        if not await context.confirmed(f"Forget {caller} and {terminal.count(len(traces.sessions), 'call')}?"):
+        if not await context.confirmed(f"Forget {context.caller} and {count(len(traces.sessions), 'call')}?"):
             return 1
         result = await eraser.erase(traces)
     held_by = await eraser.holding(words) if words else []
     under_way = len(traces.unfinished)
     text = memory_text.forgotten(result, held_by, under_way=under_way, verified=bool(words))
-    context.show({"undone": result, "under_way": under_way, "still_in": held_by}, text)
-    return 1 if held_by else _exit_code(result)
+    exit_code = 0 if result.is_complete and not held_by else 1
+    return context.show({"undone": result, "under_way": under_way, "still_in": held_by}, text, exit_code)
 
 
 async def _words_to_verify(context: _Context) -> list[str]:
@@ -358,43 +317,53 @@ async def _words_to_verify(context: _Context) -> list[str]:
     given: list[str] | None = context.options.verify
     if given is None or any(given):
         return [word for word in given or () if word]
-    report = await MemoryReports(context.store).of(_caller(context.options.caller), context.options.agent)
+    report = await context.reports.of(context.caller, context.options.agent)
     known = [*(one.fact.text for one in report.facts), *(one.pin.title for one in report.pins)]
     return [*known, *([] if context.options.agent else [report.caller])]
 
 
-def _exit_code(result: ErasureResult) -> int:
-    return 0 if result.is_complete else 1
-
-
-def _caller(text: str) -> str:
-    """A phone number in E.164, or another identifier unchanged."""
-    return e164(text) or text.strip()
-
-
-def _unknown_caller() -> NoReturn:
-    raise SettingsError("nothing is known about this caller; `gateway memory list` lists known callers")
-
-
-_MEANINGS: Final = {
-    "CALLER": "a phone number in E.164, like +12025550143",
-    "[CALLER]": "a phone number in E.164, like +12025550143",
-    "SESSION": "a session id, or its first characters",
-    "[SESSION]": "a session id, or its first characters (default: the last call)",
-    "TITLE": "the topic's title, a few words",
+_CALLER_HELP: Final = "a phone number in E.164, like +12025550143"
+_SESSION_HELP: Final = "a session id, or its first characters"
+_OPTIONAL: Final = {"nargs": "?", "default": ""}
+_FLAG: Final = {"action": "store_true"}
+_TEXT: Final = {"default": "", "metavar": "TEXT"}
+_VERIFY_HELP: Final = "search all files and tables for these words afterwards (default: the caller and known facts)"
+_ARGUMENTS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "CALLER": {"help": _CALLER_HELP},
+    "[CALLER]": {**_OPTIONAL, "help": _CALLER_HELP},
+    "SESSION": {"help": _SESSION_HELP},
+    "[SESSION]": {**_OPTIONAL, "help": f"{_SESSION_HELP} (default: the last call)"},
+    "TITLE": {"help": "the topic's title, a few words"},
+    "--yes": {**_FLAG, "help": "do not ask for confirmation"},
+    "--about": {**_TEXT, "help": "description"},
+    "--status": {**_TEXT, "help": "current status"},
+    "--item": {"action": "append", "default": [], "metavar": "TEXT", "help": "open item; may be repeated"},
+    "--closed": {**_FLAG, "help": "close it: the agent no longer gets it"},
+    "--all": {**_FLAG, "help": "all callers"},
+    "--model": {"default": "", "help": "extractive, anthropic, xai, or such as anthropic/MODEL"},
+    "--dry-run": {**_FLAG, "help": "show what would change, and change nothing"},
+    "--undo": {**_FLAG, "help": "restore what the last rebuild replaced"},
+    "--verify": {"nargs": "*", "metavar": "WORD", "help": _VERIFY_HELP},
 }
-
-_ACTIONS: Final[dict[str, tuple[Callable[[_Context], Awaitable[int]], str, tuple[str, ...]]]] = {
+_ACTIONS: Final[Mapping[str, tuple[Callable[[_Context], Awaitable[int]], str, Sequence[str]]]] = {
     "list": (_list, "known callers", ()),
     "show": (_show, "what is known about a caller: topics, facts, state, the newest calls", ("CALLER",)),
     "log": (_log, "every change to what is known about a caller", ("CALLER",)),
     "diff": (_diff, "what one call changed", ("CALLER", "[SESSION]")),
     "explain": (_explain, "which memories a call started with, and where each came from", ("SESSION",)),
-    "pin": (_pin, "pin a topic, so that the agent gets it in every call, or change a pinned one", ("CALLER", "TITLE")),
+    "pin": (
+        _pin,
+        "pin a topic, so that the agent gets it in every call, or change a pinned one",
+        "CALLER TITLE --about --status --item --closed".split(),
+    ),
     "unpin": (_unpin, "unpin a topic", ("CALLER", "TITLE")),
-    "revert": (_revert, "undo everything learned from one call", ("SESSION",)),
-    "forget": (_forget, "delete everything about a caller", ("CALLER",)),
-    "rebuild": (_rebuild, "derive summaries, facts and topics again from what is kept of calls", ("[CALLER]",)),
+    "revert": (_revert, "undo everything learned from one call", ("SESSION", "--yes")),
+    "forget": (_forget, "delete everything about a caller", ("CALLER", "--verify", "--yes")),
+    "rebuild": (
+        _rebuild,
+        "derive summaries, facts and topics again from what is kept of calls",
+        "[CALLER] --all --model --dry-run --undo --yes".split(),
+    ),
     "export": (_export, "everything about a caller, as one JSON document", ("CALLER",)),
     "audit": (_audit, "facts, topics and state that a person should review", ()),
     "stats": (_stats, "how much is known and used, without phone numbers", ()),

@@ -1,6 +1,6 @@
 """What `gateway memory` prints for a person."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -12,7 +12,6 @@ from gateway.history.calls_table import FinishedCall
 from gateway.history.erasure import ErasureResult
 from gateway.history.rebuild import RebuiltCall
 from gateway.history.report import AuditFinding, CallerReport, CallerSummary, MemoryChange, MemoryStats
-from gateway.memory.documents import Document
 from gateway.memory.pinned_topics import PinnedTopic
 
 MOST_CALLS: Final = 10
@@ -37,7 +36,18 @@ def callers(known: Sequence[CallerSummary]) -> Iterator[RenderableType]:
 
 def report(known: CallerReport) -> Iterator[RenderableType]:
     """Topics and notes only where there are some; the newest calls only."""
-    topics = [_topic_row(one.agent, one.pin) for one in known.pins]
+    topics = [
+        (
+            one.pin.title,
+            one.pin.state,
+            one.pin.status,
+            f"{len(one.pin.open_items)} open",
+            f"last {one.pin.last_said_at:%Y-%m-%d}",
+            short_id(one.pin.session_id) or _BY_OPERATOR,
+            one.agent,
+        )
+        for one in known.pins
+    ]
     facts = [
         (
             one.fact.text,
@@ -50,13 +60,27 @@ def report(known: CallerReport) -> Iterator[RenderableType]:
         for one in known.facts
     ]
     notes = [
-        (" ".join(note.content.split()), f"since {note.created_at:%Y-%m-%d}", ", ".join(_agents(note)))
+        (
+            " ".join(note.content.split()),
+            f"since {note.created_at:%Y-%m-%d}",
+            ", ".join(tag.removeprefix("agent:") for tag in note.tags if tag.startswith("agent:")),
+        )
         for note in known.notes
     ]
     state = [
         (key, orjson.dumps(value).decode(), agent) for agent, kept in known.state.items() for key, value in kept.items()
     ]
-    calls = [_call_row(call, known.reverted) for call in known.calls[:MOST_CALLS]]
+    calls = [
+        (
+            minute(call.started_at),
+            call.session_id,
+            call.agent,
+            f"{call.seconds:.0f} s",
+            call.outcome,
+            "reverted" if call.session_id in known.reverted else "",
+        )
+        for call in known.calls[:MOST_CALLS]
+    ]
     newest = f", the newest {MOST_CALLS}" if len(known.calls) > MOST_CALLS else ""
     sections: list[tuple[str, Sequence[Sequence[str]]]] = [
         *([(count(len(topics), "pinned topic"), topics)] if topics else []),
@@ -178,30 +202,3 @@ def forgotten(
             yield Text(f"  {one_line(path)}", "red")
     elif verified:
         yield "verified: no file or table contains these words"
-
-
-def _topic_row(agent: str, pin: PinnedTopic) -> tuple[str, ...]:
-    return (
-        pin.title,
-        pin.state,
-        pin.status,
-        f"{len(pin.open_items)} open",
-        f"last {pin.last_said_at:%Y-%m-%d}",
-        short_id(pin.session_id) or _BY_OPERATOR,
-        agent,
-    )
-
-
-def _call_row(call: FinishedCall, reverted: Sequence[str]) -> tuple[str, ...]:
-    return (
-        minute(call.started_at),
-        call.session_id,
-        call.agent,
-        f"{call.seconds:.0f} s",
-        call.outcome,
-        "reverted" if call.session_id in reverted else "",
-    )
-
-
-def _agents(document: Document) -> Iterable[str]:
-    return (tag.removeprefix("agent:") for tag in document.tags if tag.startswith("agent:"))
